@@ -104,7 +104,7 @@ def _measured(terminal: Terminal, name: str, presses: int) -> list[tuple[str, li
     terminal.read(0.5)
     pages = []
     for _ in range(presses // 2):
-        pages.append(terminal.press("?", b"keys that work"))
+        pages.append(terminal.press("?", b"active keys"))
         terminal.send("\x1b")
         terminal.read(0.2)
     found.append(("help", pages))

@@ -1,4 +1,4 @@
-"""`python -m broker`: the same as `stan-broker`."""
+"""`python -m broker` is the same as `stan-broker`."""
 
 from broker.cli import console
 

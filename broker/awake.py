@@ -1,4 +1,4 @@
-"""An event loop that is kept awake: to be woken takes longer than most answers."""
+"""Busy polling of the event loop: waking a sleeping loop takes longer than most answers."""
 
 from __future__ import annotations
 
@@ -7,32 +7,27 @@ from collections.abc import Callable
 from time import perf_counter
 
 
-def _nothing() -> None:
-    """There is nothing to do."""
+def _no_op() -> None: ...
 
 
 class Awake:
-    """Has the running loop look again and again for what is readable, instead of going to sleep.
+    """Lets the running loop poll for readable sockets instead of sleeping; calls `over` at the end."""
 
-    Args:
-        over: Called when the time is over.
-    """
-
-    def __init__(self, over: Callable[[], None] = _nothing) -> None:
-        self._over = over
+    def __init__(self, over: Callable[[], None] = _no_op) -> None:
+        self._on_end = over
         self._end = 0.0
-        self._looking = False
+        self._polling = False
 
     def keep(self, seconds: float) -> None:
-        """Keeps it awake for so long, counted from now."""
+        """Polls for `seconds` from now; extends a running period."""
         self._end = perf_counter() + seconds
-        if not self._looking:
-            self._looking = True
-            asyncio.get_running_loop().call_soon(self._look)
+        if not self._polling:
+            self._polling = True
+            asyncio.get_running_loop().call_soon(self._poll)
 
-    def _look(self) -> None:
-        self._looking = perf_counter() < self._end
-        if self._looking:
-            asyncio.get_running_loop().call_soon(self._look)
+    def _poll(self) -> None:
+        self._polling = perf_counter() < self._end
+        if self._polling:
+            asyncio.get_running_loop().call_soon(self._poll)
         else:
-            self._over()
+            self._on_end()

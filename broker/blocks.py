@@ -1,4 +1,4 @@
-"""Many messages in one buffer: what travels between rules and stores instead of objects per message. And one alone."""
+"""Stored messages between rules and stores: many in one buffer, or a single record."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-#: A stored message by itself, as columns for one would cost more than the message: its record (eight bytes of header,
-#: then the encoded MsgProto), its sequence, its timestamp in nanoseconds since the epoch.
+#: A single stored message, for which columns would be too expensive: its record (eight bytes of header, then the
+#: encoded MsgProto), its sequence, its timestamp in nanoseconds since the epoch.
 Record = tuple[bytes, int, int]
 
 
 @dataclass(slots=True)
 class Records(Payloads):
-    """Stored messages: each payload is an encoded MsgProto, as it is delivered and stored.
+    """Stored messages; each payload is an encoded MsgProto (streaming-protocol.md section 2), as delivered and stored.
 
-    Facts: streaming-protocol.md section 2.
-
-    Where the buffer comes from `hot.kernels.encode_records` or a data file, eight bytes in front of each payload are
-    its record header (filestore.md section 2.1), so that the bytes can be written to a slice as they are.
+    If the buffer comes from `hot.kernels.encode_records` or a data file, the eight bytes before each payload are its
+    record header (filestore.md section 2.1), and the bytes can be written to a slice unchanged.
     """
 
-    sequences: npt.NDArray[np.uint64]  #: sequence of each message, strictly rising
-    timestamps: npt.NDArray[np.int64]  #: timestamp of each, nanoseconds since the epoch
-    #: Bytes of all payloads, where it is known that the buffer holds their records and nothing else, one behind the
-    #: other; otherwise -1.
+    sequences: npt.NDArray[np.uint64]  #: sequence of each message, strictly ascending
+    timestamps: npt.NDArray[np.int64]  #: timestamp of each message in nanoseconds since the epoch
+    #: Bytes of all payloads if the buffer contains exactly their records, one after the other; otherwise -1.
     total: int = -1

@@ -1,4 +1,4 @@
-"""The command `stan-broker`: takes the original server's command line (server-operations.md section 2)."""
+"""The command `stan-broker`, with the original server's command line (server-operations.md section 2)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the broker, or answers.
-
-    Args:
-        argv: The arguments behind the program's name; those of the process if None.
-
-    Returns:
-        The exit code.
-    """
+    """Runs the broker, or prints help or version; returns the exit code."""
     _replace_closed_streams()
-    # Loading takes a while, in which Ctrl-C is to be handled already.
+    # Imported here because loading takes a while, and Ctrl-C must already work.
     from broker.config.options import Answer, SignalRequest
     from broker.config.parsing import parse
     from broker.config.values import ConfigurationError
@@ -46,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         return 0
     sockets = open_early(parsed)
-    # What is loaded stays: the collector need not look at it, now or later.
+    # Loaded modules stay in memory, so the garbage collector can skip them.
     gc.disable()
     from broker.process import run
 
@@ -65,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def open_early(options: BrokerOptions) -> list[socket.socket]:
-    """Returns what the NATS server is to listen on; nothing if it cannot have that: it says why when it is its turn."""
+    """Opens the listening sockets of the NATS server early; returns none if that fails: the server reports it later."""
     from broker.listening import MAX_PORT, open_sockets
 
     doomed = options.failure or options.monitoring.problem or not -1 <= options.nats.port <= MAX_PORT
@@ -76,14 +69,13 @@ def open_early(options: BrokerOptions) -> list[socket.socket]:
 
 
 def console() -> None:
-    """Runs the broker as a program."""
     # Until the event loop takes over, an interrupt ends the process silently.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
 
 
 def _replace_closed_streams() -> None:
-    """Opens what a shell has closed with `2>&-`: no other file may get a number that messages are written to."""
+    """Replaces standard streams closed by the shell (`2>&-`), so that no data file gets their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
@@ -96,5 +88,5 @@ def _say(stdout: str = "", stderr: str = "") -> None:
                 stream.write(text.encode("utf-8", "backslashreplace").decode())
                 stream.flush()
             except BrokenPipeError:
-                # Whoever read it has seen enough.
+                # The reader of the pipe has closed it.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""Who calls the rules of streaming and of streams: an asyncio loop's idea of `Driver` and `Clock`, and its upkeep."""
+"""The `Driver` and `Clock` of the rules on an asyncio loop: commits, timers, threads, and maintenance of stores."""
 
 from __future__ import annotations
 
@@ -19,82 +19,79 @@ from broker.ports import T
 
 _SECOND = 1e9
 EXIT_ABORTED: Final = 2
-#: Objects (and rounds) until the collector looks again. Little here is in cycles, and each look is a delay.
-_GARBAGE: Final = (4_000, 3, 1)
-#: Seconds of a look at everything that are too long: what has survived it is not looked at again.
-_LONG_LOOK: Final = 0.01
-#: Numbers of options of mallopt(3), and bytes: more than that of free memory at the end of the heap goes back to the
-#: system, and blocks of more than that are not in the heap.
-_KEPT: Final = (-1, 16 << 20)
-_IN_HEAP: Final = (-3, 4 << 20)
+#: Allocations and rounds between two garbage collections. Cycles are rare here, and each collection is a delay.
+_GC_THRESHOLDS: Final = (4_000, 3, 1)
+#: Seconds of a full collection after which all surviving objects are frozen.
+_LONG_COLLECTION: Final = 0.01
+#: mallopt(3) options and bytes: free memory above the first limit at the end of the heap is returned to the system, and
+#: blocks above the second one are allocated outside of the heap.
+_TRIM_THRESHOLD: Final = (-1, 16 << 20)
+_MMAP_THRESHOLD: Final = (-3, 4 << 20)
 
 
 class Rules(Protocol):
-    """What is called: the rules of streaming, or of streams."""
+    """The rules of streaming or of streams."""
 
     @property
     def slow(self) -> bool:
-        """Whether the next commit may take as long as a disk does."""
+        """Whether the next commit may wait for a disk."""
 
     def commit(self) -> None:
-        """Makes what was done last, and says so."""
+        """Makes the latest changes durable, then sends their answers."""
 
-    def run_timers(self) -> None:
-        """Does what is due."""
+    def run_timers(self) -> None: ...
 
 
 class SystemClock:
-    """The machine's clocks, in nanoseconds: the time for timers, and since the epoch."""
+    """The machine's clocks in nanoseconds: monotonic for timers, and since the epoch."""
 
-    # Looked at with each message, so without a function in between.
+    # Read for every message, hence without a wrapper.
     monotonic = staticmethod(time.monotonic_ns)
     wall = staticmethod(time.time_ns)
 
 
-def _nothing() -> None:
-    """There is nothing to take in or to hold back."""
+def _no_op() -> None: ...
 
 
 class Rounds:
-    """Rounds of an event loop: what all that was read in one leads to is done at its end, and leaves in one write.
+    """Rounds of an event loop: all input of a round is committed at its end, and the output leaves in one write.
 
-    Where that may take as long as a disk does, what does not need it leaves before.
+    If the commit may wait for a disk, output that is independent of it leaves before.
 
     Attributes:
-        hold_back: Called when there is something to do at the end: nothing is to be written before it is done.
-        let_go: Called when it is done: all of that is to be written now.
-        take_in: Called before: what was read and left to wait is handled.
+        hold_back: Called when a round has a commit: no output may be written before it.
+        let_go: Called after the commit: all output must be written now.
+        take_in: Called before the commit: input that waits in buffers is applied.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._wanted: dict[LoopDriver, None] = {}
-        self._due = False
-        self.hold_back: Callable[[], None] = _nothing
-        self.let_go: Callable[[], None] = _nothing
-        self.take_in: Callable[[], None] = _nothing
+        self._committers: dict[LoopDriver, None] = {}
+        self._scheduled = False
+        self.hold_back: Callable[[], None] = _no_op
+        self.let_go: Callable[[], None] = _no_op
+        self.take_in: Callable[[], None] = _no_op
 
     def soon(self, driver: LoopDriver | None = None) -> None:
-        """Ends the round once all was read that the loop found readable.
+        """Ends the round after the loop has handled all readable sockets.
 
-        Args:
-            driver: Whose rules are to commit then; None: whose turns out to be when what waits is handled.
+        The rules of `driver` commit then. Without a driver, the buffered input decides whose rules commit.
         """
         if driver is not None:
-            self._wanted[driver] = None
-        if not self._due:
-            self._due = True
+            self._committers[driver] = None
+        if not self._scheduled:
+            self._scheduled = True
             self.hold_back()
             self._loop.call_soon(self._end)
 
     def forget(self, driver: LoopDriver) -> None:
-        """Has rules commit no more."""
-        self._wanted.pop(driver, None)
+        """Stops commits of a driver's rules."""
+        self._committers.pop(driver, None)
 
     def _end(self) -> None:
         self.take_in()
-        self._due = False
-        wanted, self._wanted = self._wanted, {}
+        self._scheduled = False
+        wanted, self._committers = self._committers, {}
         if any(driver.server.slow for driver in wanted):
             self.let_go()
             self.hold_back()
@@ -103,7 +100,7 @@ class Rounds:
                 driver.commit()
         finally:
             self.let_go()
-            if self._due:  # again, in the next round
+            if self._scheduled:  # a commit was requested for the next round
                 self.hold_back()
 
 
@@ -111,11 +108,11 @@ class LoopDriver:
     """Calls the rules from an event loop.
 
     Args:
-        on_fatal: Called when the rules cannot go on.
-        rounds: At whose end the rules commit; those of other rules as well, if others write to the same sockets.
+        on_fatal: Called when the rules cannot continue.
+        rounds: The rounds at whose end the rules commit; shared with other rules that write to the same sockets.
     """
 
-    server: Rules  #: the rules; to be set before the loop runs
+    server: Rules  #: the rules; set before the loop runs
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None], rounds: Rounds | None = None
@@ -124,45 +121,47 @@ class LoopDriver:
         self._loop = loop
         self._on_fatal = on_fatal
         self._stopped = False
-        self._awake = Awake(self._commit_due)
-        self._due = False  # a commit, when the loop need not be awake any more
+        self._busy_poll = Awake(self._commit_if_scheduled)
+        self._scheduled = False  # a commit after the end of polling
         self._timer: asyncio.TimerHandle | None = None
 
     def commit_soon(self) -> None:
-        """Commits once everything that the loop found readable has been handed over."""
+        """Commits after the loop has handed over all readable input."""
         if not self._stopped:
             self.rounds.soon(self)
 
     def commit_by(self, time: int) -> None:
-        """Commits at that time, or before if more has come. The loop is awake: its timers are not so fine."""
-        self._due = True
-        self._awake.keep((time - self._now()) / _SECOND)
+        """Commits at that time, or earlier with other input.
 
-    def _commit_due(self) -> None:
-        if self._due:
+        The loop polls until then, because its timers are too coarse.
+        """
+        self._scheduled = True
+        self._busy_poll.keep((time - self._now()) / _SECOND)
+
+    def _commit_if_scheduled(self) -> None:
+        if self._scheduled:
             self.commit_soon()
 
     def commit(self) -> None:
-        """Commits; what is wrong with one server is not the others'."""
-        self._due = False
+        """Commits; an error of one server does not affect the others."""
+        self._scheduled = False
         try:
             self.server.commit()
         except Exception as problem:
             report_loop_error(self._loop, {"message": "commit", "exception": problem})
 
     def wake(self) -> None:
-        """As `commit_soon`, from any thread."""
+        """Calls `commit_soon`, from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self.commit_soon)
 
     def wake_at(self, time: int) -> None:
-        """Runs the timers at that time."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(max(0, time - self._now()) / _SECOND, self._wake)
+        self._timer = self._loop.call_later(max(0, time - self._now()) / _SECOND, self._on_timer)
 
     def aside(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Does something in a thread of its own, for which the end of the process does not wait."""
+        """Runs a job in a thread of its own; the process does not wait for it at its end."""
 
         def finish(result: T) -> None:
             self.rounds.take_in()
@@ -175,20 +174,18 @@ class LoopDriver:
 
         try:
             threading.Thread(target=work, name="aside", daemon=True).start()
-        except RuntimeError:  # there can be no more threads
+        except RuntimeError:  # no more threads are possible
             work()
 
     def fatal(self, message: str) -> None:
-        """Ends the process with an error."""
         self._on_fatal(message)
 
     def abort(self, message: str) -> None:
-        """Ends the process on the spot, as a panic ends the original."""
+        """Ends the process at once, as a panic ends the original."""
         STREAMING.critical("panic: %s", message)
         os._exit(EXIT_ABORTED)
 
     def stop(self) -> None:
-        """Calls nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -199,34 +196,28 @@ class LoopDriver:
     def _now() -> int:
         return time.monotonic_ns()
 
-    def _wake(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self.rounds.take_in()
         self.server.run_timers()
 
 
 class Upkeep:
-    """Calls a store that wants to be called from time to time.
-
-    Args:
-        store: The store; nothing happens if it does not want to.
-    """
+    """Calls `maintain` of a store at the times that the store requests; a store without it is left alone."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: object) -> None:
         self._loop = loop
         self._maintain: Callable[[], int | None] | None = getattr(store, "maintain", None)
         self._postpone: Callable[[Callable[[int], None] | None], None] | None = getattr(store, "postpone", None)
         self._timer: asyncio.TimerHandle | None = None
-        self._at = 0  # when that is due
+        self._at = 0  # time of the next call
 
     def start(self) -> None:
-        """Calls it for the first time."""
         if self._postpone is not None:
-            self._postpone(self._call_at)
+            self._postpone(self._schedule)
         self._call()
 
     def stop(self) -> None:
-        """Calls it no more."""
         if self._postpone is not None:
             self._postpone(None)
         self._cancel()
@@ -234,10 +225,10 @@ class Upkeep:
     def _call(self) -> None:
         self._timer = None
         if self._maintain is not None and (at := self._maintain()) is not None:
-            self._call_at(at)
+            self._schedule(at)
 
-    def _call_at(self, at: int) -> None:
-        """Calls it at a time, unless it is called before."""
+    def _schedule(self, at: int) -> None:
+        """Schedules a call, unless an earlier one is scheduled."""
         if self._timer is None or at < self._at:
             self._cancel()
             self._at = at
@@ -251,9 +242,9 @@ class Upkeep:
 
 @contextlib.contextmanager
 def few_looks_at_garbage() -> Iterator[None]:
-    """Keeps the garbage collector from stopping everybody for long, however many objects clients bring about.
+    """Keeps pauses of the garbage collector short, however many objects the clients create.
 
-    What is there now stays: the collector need not look at it again and again.
+    Existing objects are frozen, so that the collector skips them.
     """
     start = 0.0
 
@@ -261,12 +252,12 @@ def few_looks_at_garbage() -> Iterator[None]:
         nonlocal start
         if phase == "start":
             start = time.perf_counter()
-        elif info["generation"] == 2 and time.perf_counter() - start > _LONG_LOOK:
+        elif info["generation"] == 2 and time.perf_counter() - start > _LONG_COLLECTION:
             gc.freeze()
 
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_GARBAGE)
+    gc.set_threshold(*_GC_THRESHOLDS)
     gc.callbacks.append(look)
     try:
         yield
@@ -275,19 +266,19 @@ def few_looks_at_garbage() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Has the C library keep some of what is freed, where it can be asked to (glibc).
+    """Tells the C library (glibc) to keep freed memory.
 
-    What is read from a file in blocks of half a megabyte would else be in pages that are new each time, and the system
-    takes longer to make these than to read the file.
+    Otherwise every block of half a megabyte read from a file would get fresh pages, and making these takes the
+    system longer than reading the file.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for option in (_KEPT, _IN_HEAP):
+        for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
             mallopt(*option)
 
 
 def report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """Logs what went wrong in a callback; the server keeps running."""
+    """Logs an error of a callback; the server keeps running."""
     problem = context.get("exception")
     if isinstance(problem, OSError) and out_of_files(problem):
         return

@@ -1,13 +1,14 @@
-"""Servers on the same streams: one leads, the others follow until they can take the lease.
+"""Servers that share streams: one leads, the others follow until they can take the lease.
 
 Facts: high-availability.md section C.3.
 
-Each time that it leads, it makes a new server, with a bus and a store of its own: a *term*. It begins on standby, where
-its copy of the channels is kept up to date, and ends when the lease is lost, with everything that it had; the process
-goes on with the next term. Nothing has to be put back into the state of a server that has never led.
+For every *term* a server is made anew, with its own bus and store. A term begins on standby, where the copy of the
+channels is kept up to date, and ends with the loss of the lease; then the process starts the next term. No state of
+an earlier term has to be undone.
 
-Whoever leads answers a question that the others ask several times a second. Where NATS says that nobody listens, they
-try to take the lease at once. That is a hint only, and so is the time of the lease: the streams decide who leads.
+The leader answers a question that the others ask several times a second. If NATS reports no responders, the others
+try to take the lease at once. That report is only a hint, as is the duration of the lease: the streams decide who
+leads.
 """
 
 from __future__ import annotations
@@ -38,39 +39,40 @@ LEADER: Final = "Leader"
 FOLLOWER: Final = "Follower"
 CANDIDATE: Final = "Candidate"
 _SECOND: Final = 1_000_000_000
-#: Seconds between two questions whether somebody leads, for an answer, and how often nobody has to be there.
-_ASKED: Final = 0.1
-_ANSWERED: Final = 0.5
-_NOBODY: Final = 3
-#: Looks at the state's stream in the time of a lease.
-_LOOKS: Final = 4
-#: By which part of a lease's time servers differ at most when they take one that is over.
-_SPREAD: Final = 0.1
-#: The part of a lease's time for which the state's stream does not grow where nobody leads.
-_QUIET: Final = 0.7
-#: Seconds between two rounds in which the copy follows the streams, as a part of the last one's time, and at most.
-_ROUNDS: Final = 0.5, 10, 5.0
-#: Seconds for which whoever has seen nobody lead waits for the one that led last, where only that one may have what the
-#: streams have lost; and without JetStream, after which nothing counts that was seen before.
-_COMING_BACK: Final = 30.0
-_AWAY: Final = 15.0
-#: Seconds without JetStream until a first word about it, and until another.
-_SILENCE: Final = 5.0, 30.0
-#: How many times as long as a lease the last record is old, by the clocks of the NATS servers, where surely none leads.
-_OLD: Final = 3
-#: Parts of a lease's time for which an answer about the state's stream is waited for, in turn, until there was one:
-#: JetStream never answers what it was asked while it had no leader, and may need longer where much is to do.
-_WAITS: Final = 0.125, 0.125, 0.25, 0.5
-#: Seconds for which the copy may not follow the streams before that is worth a word: nodes start one after the other.
-_UNFOLLOWED: Final = 15.0
-#: Seconds until a term follows one that went wrong.
-_AGAIN: Final = 0.5
-#: Digits of a second beyond those that Python takes.
+#: Seconds between two questions for the leader, seconds to wait for an answer, and the number of successive reports of
+#: no responders after which there is no leader.
+_QUESTION_INTERVAL: Final = 0.1
+_ANSWER_TIMEOUT: Final = 0.5
+_REPORTS_NEEDED: Final = 3
+#: Reads of the state stream's end per lease duration.
+_READS_PER_LEASE: Final = 4
+#: Maximum random extension of the wait for an expired lease, as a fraction of its duration.
+_MAX_JITTER: Final = 0.1
+#: Without a leader the state stream does not grow for this fraction of a lease's duration.
+_QUIET_FRACTION: Final = 0.7
+#: Seconds between two updates of the copy: minimum, multiple of the last one's duration, maximum.
+_COPY_INTERVAL: Final = 0.5, 10, 5.0
+#: Seconds that a server which has not seen a leader waits for the last leader, if only that one may have messages that
+#: the streams have lost; and seconds without JetStream after which earlier observations are discarded.
+_RETURN_TIME: Final = 30.0
+_OUTAGE: Final = 15.0
+#: Seconds without JetStream before the first warning, and between warnings.
+_WARNING_INTERVALS: Final = 5.0, 30.0
+#: Age of the last record, in lease durations by the NATS servers' clocks, at which there is certainly no leader.
+_OLD_LEASES: Final = 3
+#: Fractions of a lease's duration to wait for the state stream's end, in turn, until the first answer: JetStream never
+#: answers requests received while it had no leader, and a busy one needs longer.
+_STATE_TIMEOUTS: Final = 0.125, 0.125, 0.25, 0.5
+#: Seconds without an updated copy before a warning: nodes start one after the other.
+_COPY_GRACE: Final = 15.0
+#: Seconds between a failed term and the next one.
+_RETRY: Final = 0.5
+#: Fractional digits of a second that Python cannot parse.
 _DIGITS: Final = re.compile(r"(\.\d{6})\d+")
 
 
 def seconds_of(text: str | None) -> float | None:
-    """Returns a time of JetStream's API in seconds since the epoch; None if there is none."""
+    """Returns a time of JetStream's API in seconds since the epoch; None for None."""
     try:
         return datetime.fromisoformat(_DIGITS.sub(r"\1", text)).timestamp() if text else None
     except ValueError:
@@ -78,19 +80,16 @@ def seconds_of(text: str | None) -> float | None:
 
 
 class Connections(Bus, Protocol):
-    """A bus that is opened for a term, and closed at its end."""
+    """A bus that is opened for a term and closed at its end."""
 
     async def connect(self) -> None:
-        """Connects. Raises a `StantoolsError` if there is nobody."""
+        """Connects. Raises a `StantoolsError` without a server."""
 
-    async def close(self) -> None:
-        """Disconnects; no handler is called any more."""
+    async def close(self) -> None: ...
 
 
 @dataclass(slots=True)
 class Term:
-    """What a server has from standing by to the end of its leading."""
-
     bus: Connections
     store: Remote
     server: StreamingServer
@@ -98,21 +97,21 @@ class Term:
 
 
 class Group:
-    """A server among others, of which one leads.
+    """A server of a group with one leader.
 
     Args:
         streams: JetStream.
-        names: What the streams are called.
-        node_id: What this server is called.
-        seconds: How long a lease is good for.
-        make: Makes what a term needs; what it is given is to be called with the reason when the lease is lost.
+        names: Names of the streams.
+        node_id: Name of this server.
+        seconds: Duration of a lease.
+        make: Makes the objects of a term; its argument must be called with the reason when the lease is lost.
         serves: Called with a term when clients can connect.
-        failed: Called with the reason when this server cannot go on.
-        chance: Where servers differ; the system's by default.
+        failed: Called with the reason when this server cannot continue.
+        chance: Source of random delays; the system's by default.
 
     Attributes:
-        node_id: What this server is called.
-        role: What it is.
+        node_id: Name of this server.
+        role: Present role.
     """
 
     def __init__(
@@ -130,28 +129,25 @@ class Group:
         self.role = FOLLOWER
         self._streams = streams
         self._names = names
-        self._seconds = seconds
+        self._lease_seconds = seconds
         self._make = make
-        self._serves = serves
-        self._failed = failed
-        self._chance = chance or random.SystemRandom()
-        self._came: float | None = None  # when it came, or came back, as long as it has seen nobody lead since
+        self._on_leader = serves
+        self._on_failure = failed
+        self._random = chance or random.SystemRandom()
+        self._start_time: float | None = None  # time of its start or return; None once it has seen a leader
         self._subject = leader_subject(names.cluster_id.encode())
-        self._over: asyncio.Future[str]
+        self._lease_loss: asyncio.Future[str]
         self._term: Term
-        self._running: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def start(self, *, check: bool = True) -> None:
-        """Joins the others.
+        """Joins the group.
 
-        Args:
-            check: Make sure first that JetStream is there; otherwise it may come later, with the other nodes.
-
-        Raises:
-            StantoolsError: NATS cannot be reached, or the streams are not as they should be.
+        With `check`, JetStream must be available; otherwise it may come later, with the other nodes. Raises
+        `StantoolsError` if NATS is out of reach, or the streams are wrong.
         """
         self._begin()
-        self._came = asyncio.get_running_loop().time()
+        self._start_time = asyncio.get_running_loop().time()
         await self._term.bus.connect()
         try:
             if check:
@@ -159,29 +155,28 @@ class Group:
         except StantoolsError:
             await self._end()
             raise
-        self._running = asyncio.get_running_loop().create_task(self._run())
-        self._running.add_done_callback(self._ended)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._task_ended)
 
-    def _ended(self, running: asyncio.Task[None]) -> None:
+    def _task_ended(self, running: asyncio.Task[None]) -> None:
         if not running.cancelled():
-            self._failed(f"This server cannot go on in its group: {running.exception()!r}")
+            self._on_failure(f"This server cannot continue in its group: {running.exception()!r}")
 
     async def stop(self) -> None:
         """Leaves the group and releases the lease."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
-            self._running = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
 
     @property
     def server(self) -> StreamingServer:
-        """The server of this term."""
         return self._term.server
 
     # Terms
 
     def _begin(self) -> None:
-        over = self._over = asyncio.get_running_loop().create_future()
+        over = self._lease_loss = asyncio.get_running_loop().create_future()
         self._term = self._make(lambda reason: None if over.done() else over.set_result(reason))
 
     async def _end(self) -> None:
@@ -197,7 +192,7 @@ class Group:
                 await self._lead()
                 said = ""
             except FasterError as problem:
-                STREAMING.info("This server goes on following: %s", problem)
+                STREAMING.info("This server remains a follower: %s", problem)
             except StantoolsError as problem:
                 if said != (said := str(problem)):
                     STREAMING.error("This server cannot lead yet: %s", problem)
@@ -215,26 +210,25 @@ class Group:
             await self._connect()
 
     async def _connect(self) -> None:
-        """Begins a term as soon as there is a connection."""
         while True:
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_RETRY)
             self._begin()
             try:
                 await self._term.bus.connect()
             except StantoolsError as problem:
-                STREAMING.debug("There is no connection yet: %s", problem)
+                STREAMING.debug("No connection yet: %s", problem)
                 self._term.stop()
             else:
                 return
 
-    def _is_new(self) -> bool:
-        """Returns whether it has seen nobody lead, and whoever led before may still come."""
-        return self._came is not None and asyncio.get_running_loop().time() < self._came + _COMING_BACK
+    def _is_newcomer(self) -> bool:
+        """Returns whether it has seen no leader yet and the last leader may still return."""
+        return self._start_time is not None and asyncio.get_running_loop().time() < self._start_time + _RETURN_TIME
 
-    # On standby
+    # Standby
 
     async def _stand_by(self) -> None:
-        """Keeps the copy up to date until the lease can be taken, as far as that can be determined."""
+        """Keeps the copy up to date until there seems to be no leader."""
         copying = asyncio.get_running_loop().create_task(self._copy())
         try:
             await self._watch()
@@ -244,9 +238,9 @@ class Group:
 
     async def _copy(self) -> None:
         loop = asyncio.get_running_loop()
-        since: float | None = None  # when it began not to follow
+        since: float | None = None  # start of the time without an updated copy
         said = False
-        pause, times, most = _ROUNDS
+        pause, times, most = _COPY_INTERVAL
         while True:
             begin = loop.time()
             try:
@@ -256,80 +250,78 @@ class Group:
                 since, said = None, False
             except (NatsError, StorageError) as problem:
                 since = begin if since is None else since
-                if not said and loop.time() - since >= _UNFOLLOWED:
+                if not said and loop.time() - since >= _COPY_GRACE:
                     said = True
                     STREAMING.warning("The copy in files does not follow the streams: %s", problem)
             await asyncio.sleep(min(max(pause, times * (loop.time() - begin)), most))
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        patience = self._seconds * self._chance.uniform(1, 1 + _SPREAD)
+        patience = self._lease_seconds * self._random.uniform(1, 1 + _MAX_JITTER)
         last, since, look, silent = -1, loop.time(), 0.0, 0
         heard = since
-        first, often = _SILENCE
+        first, often = _WARNING_INTERVALS
         say = since + first
         linked = old = False
-        waits = itertools.cycle(_WAITS)
+        waits = itertools.cycle(_STATE_TIMEOUTS)
         while True:
-            nobody = await self._nobody_leads()
+            nobody = await self._has_no_leader()
             silent = silent + 1 if nobody else 0
-            # A NATS server that has just started knows nobody on the others yet: its word counts when it has found a
-            # leader once, or when none writes either, or has written for long.
+            # A NATS server that has just started does not know the other servers' clients. Its report counts after it
+            # has once found a leader, or when the state stream has stopped growing, or its last record is old.
             linked = linked or not nobody
-            quiet = last >= 0 and (old or loop.time() - since >= _QUIET * self._seconds)
-            if silent >= _NOBODY and (linked or quiet):
+            quiet = last >= 0 and (old or loop.time() - since >= _QUIET_FRACTION * self._lease_seconds)
+            if silent >= _REPORTS_NEEDED and (linked or quiet):
                 return
             if (now := loop.time()) >= look:
-                found, old = await self._last_record(next(waits) if last < 0 else max(_WAITS))
-                look = now + self._seconds / _LOOKS if found >= 0 else 0.0
+                found, old = await self._last_record(next(waits) if last < 0 else max(_STATE_TIMEOUTS))
+                look = now + self._lease_seconds / _READS_PER_LEASE if found >= 0 else 0.0
                 if found >= 0:
                     heard = loop.time()
                     say = heard + first
                 elif now >= say:
                     say = now + often
                     STREAMING.warning(
-                        "JetStream does not answer yet: nobody serves clients before a majority of the NATS servers is "
-                        "there, when the streams are made all %d",
+                        "JetStream does not answer yet: it serves clients once a majority of the NATS servers runs, "
+                        "and creates the streams once all %d do",
                         self._names.replicas,
                     )
-                if found < 0 and loop.time() - heard > _AWAY:
-                    # It knows no more than one that has just started.
-                    self._came = loop.time()
+                if found < 0 and loop.time() - heard > _OUTAGE:
+                    # It knows no more than a server that has just started.
+                    self._start_time = loop.time()
                 if 0 <= last < found:
-                    self._came = None
+                    self._start_time = None
                 if found != last or found < 0:
-                    # Time without JetStream does not count: nobody could have written.
+                    # Time without JetStream does not count: no leader could have written.
                     last, since = found, loop.time()
                 elif loop.time() - since >= patience:
                     return
-            # Those who have missed the leader at the same time are not to try at the same time.
-            await asyncio.sleep(_ASKED * self._chance.uniform(0.5, 1.5))
+            # Servers that have noticed the loss at the same time must not try at the same time.
+            await asyncio.sleep(_QUESTION_INTERVAL * self._random.uniform(0.5, 1.5))
 
-    async def _nobody_leads(self) -> bool:
-        """Asks who leads; returns whether NATS says that nobody would answer."""
+    async def _has_no_leader(self) -> bool:
+        """Asks for the leader; returns whether NATS reports no responders."""
         outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer) -> None:
             if not outcome.done():
                 outcome.set_result(answer)
 
-        self._term.bus.request(Role.GENERAL, self._subject, b"", round(_ANSWERED * _SECOND), answered, to_servers=True)
+        self._term.bus.request(
+            Role.GENERAL, self._subject, b"", round(_ANSWER_TIMEOUT * _SECOND), answered, to_servers=True
+        )
         heard = await outcome
         if heard.outcome is Outcome.REPLY:
             self._term.store.heard(heard.payload)
         return heard.outcome is Outcome.NO_RESPONDERS
 
     async def _last_record(self, patience: float) -> tuple[int, bool]:
-        """Returns where the stream of the state ends, and whether its last record is old.
+        """Returns the last sequence of the state stream, and whether its last record is old.
 
-        Args:
-            patience: For how long an answer is waited for, as a part of a lease's time.
-
-        Returns:
-            A sequence of -1 if there is no answer.
+        The sequence is -1 without an answer within `patience`, a fraction of a lease's duration.
         """
         try:
-            async with asyncio.timeout(self._seconds * patience):
+            async with asyncio.timeout(self._lease_seconds * patience):
                 info = await self._streams.stream_info(self._names.state)
         except (NatsError, TimeoutError):
             return -1, False
@@ -337,53 +329,49 @@ class Group:
             return 0, False
         state = info["state"]
         written, asked = (seconds_of(text) for text in (state.get("last_ts"), info.get("ts")))
-        old = written is not None and asked is not None and asked - written > _OLD * self._seconds
+        old = written is not None and asked is not None and asked - written > _OLD_LEASES * self._lease_seconds
         return int(state["last_seq"]), old
 
-    # Leading
+    # Leadership
 
     async def _lead(self) -> None:
-        """Takes the lease, serves until it is lost, and says so.
-
-        Raises:
-            StantoolsError: Another server was faster, or the streams cannot be gone on with.
-        """
-        term, over = self._term, self._over
+        """Takes the lease and serves until it is lost, then logs the reason."""
+        term, over = self._term, self._lease_loss
         self.role = CANDIDATE
 
         def answer(request: Request) -> None:
             term.bus.publish(Role.GENERAL, request.reply, term.store.lease or self.node_id.encode())
 
-        # From now on nobody else is to try, however long it takes to read the streams.
+        # The answer to the question keeps other servers from trying while this one reads the streams.
         term.bus.listen(Role.GENERAL, self._subject, one_by_one(answer))
-        if not await self._unless_over(term.store.prepare(newcomer=self._is_new())):
+        if not await self._until_lease_loss(term.store.prepare(newcomer=self._is_newcomer())):
             return
         self.role = LEADER
         STREAMING.info("server became leader, performing leader promotion actions")
         problem: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         term.server.start(lambda: problem.set_result(""), problem.set_result)
-        if await self._unless_over(problem):
+        if await self._until_lease_loss(problem):
             if problem.result():
                 raise StorageError(problem.result())
             STREAMING.info("finished leader promotion actions")
-            self._serves(term)
-            await self._unless_over(self._look_again(term))
+            self._on_leader(term)
+            await self._until_lease_loss(self._read_late_records(term))
         STREAMING.warning("The lease is lost: %s", await over)
 
-    async def _look_again(self, term: Term) -> None:
-        """Looks, when the time of the lease before is over, what whoever had it has still got in."""
-        await asyncio.sleep(self._seconds)
+    async def _read_late_records(self, term: Term) -> None:
+        """When the last lease has surely expired, reads the records that its holder could still append."""
+        await asyncio.sleep(self._lease_seconds)
         term.server.look_again(await term.store.look_again())
 
-    async def _unless_over(self, work: Awaitable[Any]) -> bool:
-        """Waits for something, or until the lease is lost. Returns whether it was done."""
+    async def _until_lease_loss(self, work: Awaitable[Any]) -> bool:
+        """Waits for `work` or the loss of the lease. Returns whether the work is done."""
         task = asyncio.ensure_future(work)
         try:
-            await asyncio.wait([task, self._over], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task, self._lease_loss], return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not task.done():
                 task.cancel()
-        if self._over.done():
+        if self._lease_loss.done():
             return False
         task.result()
         return True

@@ -1,7 +1,7 @@
-"""Sockets that listen.
+"""Listening sockets.
 
-The command opens that of the clients before it loads the rest of the broker: whoever connects meanwhile waits a moment
-instead of being refused. So nothing is imported here but what the command line needs as well.
+The command opens the sockets for clients before it loads the rest of the broker, so that clients wait a moment
+instead of being refused. Hence the few imports here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def unspecified(host: str) -> bool:
 
 
 def address(host: str, port: int) -> str:
-    """Returns host and port as they are written."""
+    """Returns `host:port`, with brackets around IPv6 addresses."""
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).version == 6:
             return f"[{host}]:{port}"
@@ -32,23 +32,19 @@ def address(host: str, port: int) -> str:
 
 
 def reachable(host: str, port: int) -> str:
-    """Returns host and port of a URL that leads to a socket that listens, from the same machine."""
+    """Returns `host:port` for a URL that reaches a listening socket from the same machine."""
     return address("127.0.0.1" if unspecified(host) else host, port)
 
 
 def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Listens on all addresses that a host stands for.
+    """Listens on all addresses of a host.
 
-    Args:
-        host: Name or address; empty or unspecified for all of the machine, of both kinds unless `port` is 0.
-        port: Port; 0 or less for a free one.
-
-    Raises:
-        OSError: One of the addresses is not available, or the name has none.
+    An empty or unspecified host stands for all addresses of the machine, IPv4 and IPv6 unless `port` is 0. A port of
+    0 or less stands for a free one. Raises `OSError` if an address is not available, or the name has none.
     """
     port = max(port, 0)
     if unspecified(host):
-        # There are machines without IPv6.
+        # Some machines have no IPv6.
         if port:
             with contextlib.suppress(OSError):
                 return _bound(None, port)

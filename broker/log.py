@@ -1,4 +1,4 @@
-"""Names of the loggers, the level below debug, what is said seldom; how lines look is up to `broker.config.logs`."""
+"""Names of the loggers, the level below debug, and rate-limited messages. `broker.config.logs` formats the lines."""
 
 from __future__ import annotations
 
@@ -10,43 +10,38 @@ from typing import Final
 
 TRACE: Final = 5
 
-#: Everything of the NATS server; everything of the streaming server, whose lines begin with `STREAM: `.
+#: Logger of the NATS server; logger of the streaming server, whose lines start with `STREAM: `.
 NATS: Final = logging.getLogger("broker.nats")
 STREAMING: Final = logging.getLogger("broker.streaming")
 
 _SECOND: Final = 1.0
 _MINUTE: Final = 60.0
-_said = float("-inf")
+_last_report = float("-inf")
 
 
 def out_of_files(problem: BaseException | None) -> bool:
-    """Says, at most once a minute, that there are no more file descriptors, if that is the problem.
-
-    Returns:
-        Whether it is.
-    """
-    global _said
+    """Returns whether the problem is a lack of file descriptors; logs that at most once a minute."""
+    global _last_report
     if not isinstance(problem, OSError) or problem.errno not in (errno.EMFILE, errno.ENFILE):
         return False
     now = time.monotonic()
-    if now - _said >= _MINUTE:
-        _said = now
+    if now - _last_report >= _MINUTE:
+        _last_report = now
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         whose = f"the limit of this process (ulimit -n) is {limit}" if problem.errno == errno.EMFILE else "system-wide"
-        NATS.error("Out of file descriptors, new connections are turned away: %s", whose)
+        NATS.error("Out of file descriptors, new connections are refused: %s", whose)
     return True
 
 
 class FailedLookups:
-    """Says which messages of a channel cannot be read, of the same one at most once a second."""
+    """Logs unreadable messages, at most once a second per channel."""
 
     def __init__(self, channel: bytes) -> None:
         self._channel = channel.decode("utf-8", "replace")
-        self._said = 0, float("-inf")
+        self._last_report = 0, float("-inf")
 
     def report(self, sequence: int, problem: Exception) -> None:
-        """Says it of one message."""
         now = time.monotonic()
-        if self._said[0] != sequence or now - self._said[1] >= _SECOND:
-            self._said = sequence, now
+        if self._last_report[0] != sequence or now - self._last_report[1] >= _SECOND:
+            self._last_report = sequence, now
             STREAMING.error("Error looking up message %s:%d (%s)", self._channel, sequence, problem)

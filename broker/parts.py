@@ -1,4 +1,4 @@
-"""The parts of a broker, each made of what was configured; `broker.process` decides which, and when."""
+"""Factory of the broker's parts; `broker.process` decides which of them are needed, and when."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 
 class FatalError(StantoolsError):
-    """The NATS side of the broker cannot start; the text is the whole line of the log."""
+    """The NATS side of the broker cannot start; the text is the whole log line."""
 
 
 class Parts:
-    """What makes the parts.
+    """Makes the parts of a broker.
 
     Args:
-        options: What was configured.
-        failed: Called with the reason when a part cannot go on.
+        options: The configuration.
+        failed: Called with the reason when a part cannot continue.
 
     Attributes:
-        options: What is configured now: others after a reload.
-        server_id: What this run calls itself.
-        monitoring: What shows how it is; None before `monitor`, and without.
-        streams: The streams of the NATS server; None before `serve_streams`, and without.
+        options: The present configuration, replaced by a reload.
+        server_id: Id of this run.
+        monitoring: The monitoring server; None before `monitor`, and without one.
+        streams: The streams of the NATS server; None before `serve_streams`, and without them.
     """
 
     def __init__(self, options: BrokerOptions, failed: Callable[[str], None]) -> None:
@@ -55,7 +55,6 @@ class Parts:
         self._failed = failed
 
     def link(self, channels: ChannelsOptions) -> tuple[Link, Names]:
-        """Returns how JetStream is reached, and what the streams of the channels are called."""
         from broker.bus.jetstream import Link
         from stantools.nats.channel_streams import Names
 
@@ -64,13 +63,9 @@ class Parts:
         return link, Names(cluster_id.decode(errors="replace"), channels.replicas)
 
     def store(self, backing: Backing | None) -> Store:
-        """Returns the store, which has not been read yet.
+        """Returns the store, still unread. `backing` are its streams; None for a store in files or memory.
 
-        Args:
-            backing: The streams that it is in; None for a store of another kind.
-
-        Raises:
-            StantoolsError: It is not available.
+        Raises `StantoolsError` if it is not available.
         """
         options = self.options
         return open_store(
@@ -92,7 +87,7 @@ class Parts:
         audience: Audience | None = None,
         member: Member | None = None,
     ) -> StreamingServer:
-        """Returns the streaming server, which the driver calls from now on; see there for the rest."""
+        """Returns the streaming server; the driver calls it from now on."""
         context = Context(self.options.streaming, store, bus, SystemClock(), driver, audience)
         driver.server = server = StreamingServer(context, server_id=self.server_id, lock=lock, member=member)
         return server
@@ -105,7 +100,10 @@ class Parts:
         rounds: Rounds,
         stack: contextlib.AsyncExitStack,
     ) -> Audience | None:
-        """Starts JetStream, whose rules commit at the end of rounds. Returns who makes streams of channels, if any."""
+        """Starts JetStream, whose rules commit at the end of rounds.
+
+        Returns the audience for channels that are streams.
+        """
         from broker.bus.streams import StreamsBus
         from broker.stores.streams.directory import StreamsDirectory
         from broker.streams.options import LEVEL, VERSION
@@ -131,21 +129,16 @@ class Parts:
         NATS.info("  Max Storage:     %s", format_size(limits.file))
         NATS.info('  Store Directory: "%s"', place.path)
         if options.preview:
-            NATS.info("  Clients of the preview are answered, too")
+            NATS.info("  Clients of the preview are served as well")
         streams.start()
         if not options.from_channels:
             return None
         from broker.bus.channels import ChannelStreams
 
-        NATS.info("  Channels are streams, too")
+        NATS.info("  Channels are streams as well")
         return ChannelStreams(streams, SystemClock(), options.store_dir if store.kind == "FILE" else None)
 
     async def monitor(self, nats: NatsServer | None, server: StreamingServer, stack: contextlib.AsyncExitStack) -> None:
-        """Starts monitoring, if it is wanted.
-
-        Raises:
-            FatalError: It cannot be started.
-        """
         options = self.options.monitoring
         if options.problem:
             raise FatalError(options.problem)

@@ -1,4 +1,4 @@
-"""What any rules in the broker need from outside: a clock, and somebody who calls them again."""
+"""Ports of all rules in the broker: a clock, and a driver that calls the rules again."""
 
 from __future__ import annotations
 
@@ -9,26 +9,22 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Time in nanoseconds."""
-
     def monotonic(self) -> int:
-        """Returns the time for timers and deadlines; never goes back."""
+        """Returns the time for timers and deadlines; it never decreases."""
 
     def wall(self) -> int:
         """Returns the time since 1970, for timestamps."""
 
 
 class Driver(Protocol):
-    """Who calls the rules again."""
-
     def commit_soon(self) -> None:
-        """Asks for a call of `commit` when the input that is there now has been handed over.
+        """Requests a call of `commit` after all available input has been handed over.
 
-        What is asked for from within `commit` is another call, after new input had its turn.
+        A request from within `commit` leads to another call, after new input.
         """
 
     def wake_at(self, time: int) -> None:
-        """Asks for a call of `run_timers` at that time of the monotonic clock; replaces an earlier wish."""
+        """Requests a call of `run_timers` at that monotonic time; replaces an earlier request."""
 
     def aside(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Does something that may take long in a thread. `done` gets the result, and is never called from here."""
+        """Runs a slow job in a thread. `done` gets the result, never from within this call."""

@@ -1,4 +1,4 @@
-"""The broker as a process: decides which parts there are, starts them in the original's order, ends them at a signal.
+"""The broker as a process: decides on its parts, starts them in the original's order, ends them at a signal.
 
 Facts: server-operations.md sections 1 (order of the start), 2 (exit codes), 11 (lines of the log) and 13 (signals).
 """
@@ -46,25 +46,22 @@ if TYPE_CHECKING:
     from broker.stores.interface import Remote, Store
 
 EXIT_FAILURE: Final = 1
-#: Seconds that the end may take where a NATS server has to end before: the next start finds its directory free.
+#: Seconds for an end that includes a NATS server of its own, so that the next start finds its directory free.
 _NODE_PATIENCE: Final = 12.0
 EXIT_TERMINATED: Final = 143
 
 
 class StartError(StantoolsError):
-    """The broker cannot start; the text is the reason as the log shows it."""
+    """The broker cannot start; the text is the reason as logged."""
 
 
 def run(options: BrokerOptions, argv: Sequence[str], sockets: Sequence[socket.socket] = ()) -> int:
-    """Runs a broker until a signal ends it.
+    """Runs a broker until a signal ends it; returns the exit code.
 
     Args:
-        options: What was configured.
-        argv: The command line it came from, for a reload.
-        sockets: What the NATS server listens on, where that was opened before.
-
-    Returns:
-        The exit code.
+        options: The configuration.
+        argv: The command line, for a reload.
+        sockets: Listening sockets of the NATS server, if already open.
 
     Raises:
         ConfigurationError: The log cannot be opened.
@@ -86,8 +83,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class _Process:
-    """One run of a broker."""
-
     def __init__(
         self,
         options: BrokerOptions,
@@ -104,11 +99,11 @@ class _Process:
         self._nats: NatsServer | None = None
         self._ended: asyncio.Future[int]
         self._node_server: NodeServer | None = None
-        self._damaged: Path | None = None  #: the store that cannot be started with
-        #: Sends the clients away; there is none where they are not ours.
+        self._damaged_store: Path | None = None  #: the store that keeps the server from starting
+        #: sends the clients away; None with an external NATS server
         self._lame_duck: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self._leaving: asyncio.Task[None] | None = None
-        self._reloading: asyncio.Task[None] | None = None
+        self._lame_duck_task: asyncio.Task[None] | None = None
+        self._reload_task: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Starts, runs, and ends. Returns the exit code."""
@@ -122,14 +117,14 @@ class _Process:
                 await self._start(stack)
                 stack.enter_context(few_looks_at_garbage())
                 await self._ended
-        # The reason is the last line of the log: scripts look for it there.
+        # The reason is the last line of the log, where scripts look for it.
         except (ListenError, FatalError) as error:
             NATS.critical("%s", error)
             return EXIT_FAILURE
         except (StantoolsError, AuthorizationError, tls.TLSError) as error:
             STREAMING.critical("Failed to start: %s", error)
-            if self._damaged is not None:
-                place = shell_word(str(self._damaged.absolute()))
+            if self._damaged_store is not None:
+                place = shell_word(str(self._damaged_store.absolute()))
                 STREAMING.error("What is wrong with the store, and what to do: stantools doctor %s", place)
             return EXIT_UNAVAILABLE if isinstance(error, OriginalStoreError) else EXIT_FAILURE
         return self._ended.result()
@@ -151,7 +146,7 @@ class _Process:
         if options.failure:
             raise StartError(options.failure)
         if options.node is not None:
-            node = await self._bring_up(options.node, stack)
+            node = await self._start_node(options.node, stack)
             if not self._ended.done():
                 await self._join(node, stack)
             return
@@ -180,7 +175,7 @@ class _Process:
             await parts.monitor(None, server, stack)
             await external.connect()
             stack.push_async_callback(external.close)
-            self._compare_sizes(external.max_payload)
+            self._check_max_payload(external.max_payload)
         else:
             self._nats = nats = NatsServer(options.nats, options.config_file, self._sockets)
             self._lame_duck = nats.lame_duck
@@ -202,7 +197,7 @@ class _Process:
                 audience = parts.serve_streams(nats, options.streams, store, rounds, stack)
             server = parts.streaming(store, bus, driver, lock=lock, audience=audience)
             await nats.start(before_listening=lambda: parts.monitor(nats, server, stack))
-            self._leave_traces(f"nats://{reachable(nats.host, nats.port)}", stack)
+            self._write_run_files(f"nats://{reachable(nats.host, nats.port)}", stack)
         if link is not None:
             await link.connect()
             stack.push_async_callback(link.close)
@@ -212,9 +207,9 @@ class _Process:
             await remote.prepare()
             stack.push_async_callback(remote.finish)
         if parts.streams is not None:
-            # First of all, as it may read channels.
+            # Registered first, because it may read channels.
             stack.callback(parts.streams.stop)
-        await self._ready(server)
+        await self._start_streaming(server)
         if self._ended.done():
             return
         upkeep = Upkeep(asyncio.get_running_loop(), store)
@@ -222,8 +217,8 @@ class _Process:
         upkeep.start()
         self._banner(store)
 
-    async def _bring_up(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> NodeOptions:
-        """Takes the directory of a node, and starts its NATS server. Returns the node as it is called."""
+    async def _start_node(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> NodeOptions:
+        """Locks the directory of a node and starts its NATS server. Returns the node with the server's URL."""
         if node.directory is None:
             return node
         from broker.stores.jetstream.node import NodeDirectory
@@ -246,7 +241,7 @@ class _Process:
         return node
 
     async def _join(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> None:
-        """Starts as one of several servers on the same streams, which follows until it leads."""
+        """Starts as a member of a group, which follows until it leads."""
         from broker.bus.external import ExternalBus
         from broker.group import Group, Term
         from broker.stores.jetstream.store import Backing
@@ -275,7 +270,7 @@ class _Process:
                 if upkeep is not None:
                     upkeep.stop()
                 _stop(server, driver)
-                # What was there is no more, in cycles as well.
+                # Objects of the last term are garbage, in cycles as well.
                 gc.unfreeze()
 
             return Term(bus, cast("Remote", store), server, stop)
@@ -289,7 +284,7 @@ class _Process:
         group = Group(link, names, node.node_id or new_id(), node.lease, make, serves, self._fatal)
 
         async def leave(server: NodeServer) -> None:
-            # Another node serves meanwhile, also the clients that are still here.
+            # Another node serves meanwhile, also the clients that are still connected here.
             await group.stop()
             await link.close()
             await server.lame_duck()
@@ -298,14 +293,14 @@ class _Process:
             self._lame_duck = partial(leave, self._node_server)
         await link.connect()
         stack.push_async_callback(link.close)
-        self._compare_sizes(link.max_payload)
-        # With a NATS server of each node there may be no majority of them yet.
+        self._check_max_payload(link.max_payload)
+        # With a NATS server in each node, there may not be a majority yet.
         await group.start(check=node.server is None)
         stack.push_async_callback(group.stop)
         stack.callback(STREAMING.info, "Shutting down.")
         await parts.monitor(None, group.server, stack)
         if node.server is not None:
-            self._leave_traces(options.connection.urls, stack)
+            self._write_run_files(options.connection.urls, stack)
         STREAMING.info("Cluster Node ID : %s", group.node_id)
         if node.peers:
             STREAMING.info("Cluster known peers:")
@@ -323,12 +318,12 @@ class _Process:
         for line in options.warnings:
             STREAMING.warning("%s", line)
 
-    def _compare_sizes(self, taken: int) -> None:
-        """Warns if an external NATS server takes smaller messages than are allowed here."""
+    def _check_max_payload(self, taken: int) -> None:
+        """Warns if an external NATS server accepts only smaller messages than this broker."""
         if taken < (allowed := self._parts.options.nats.max_payload):
             STREAMING.warning(
                 "max_payload of the NATS server is %d bytes, and %d are allowed here: larger messages are refused, and "
-                "those that are stored already cannot be delivered. Raise max_payload of the NATS server to %d, or "
+                "stored ones cannot be delivered. Raise max_payload of the NATS server to %d, or "
                 "lower it here (max_payload in the file) to %d",
                 taken,
                 allowed,
@@ -336,8 +331,7 @@ class _Process:
                 taken,
             )
 
-    def _leave_traces(self, url: str, stack: contextlib.AsyncExitStack) -> None:
-        """Writes the files by which others find this process."""
+    def _write_run_files(self, url: str, stack: contextlib.AsyncExitStack) -> None:
         options = self._parts.options
         if not (options.pid_file or options.ports_file_dir):
             return
@@ -352,8 +346,7 @@ class _Process:
             monitoring = self._parts.monitoring
             stack.callback(PortsFile(options.ports_file_dir, [url], [monitoring.url] if monitoring else ()).remove)
 
-    async def _ready(self, server: StreamingServer) -> None:
-        """Starts the streaming server and waits until clients can connect."""
+    async def _start_streaming(self, server: StreamingServer) -> None:
         started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def settle(problem: str) -> None:
@@ -364,7 +357,7 @@ class _Process:
         self._ended.add_done_callback(lambda _: settle(""))
         await started
         if problem := started.result():
-            self._damaged = server.damaged
+            self._damaged_store = server.damaged
             raise StartError(problem)
 
     def _banner(self, store: Store) -> None:
@@ -383,25 +376,24 @@ class _Process:
             signal.SIGINT: lambda: self._end(0),
             signal.SIGTERM: lambda: self._end(EXIT_TERMINATED),
             signal.SIGUSR1: self._reopen,
-            signal.SIGUSR2: self._leave,
+            signal.SIGUSR2: self._enter_lame_duck,
             signal.SIGHUP: self._reload,
         }
         self._signals.attach(loop, actions)
 
     def _reopen(self) -> None:
-        """Opens the log files again."""
         self._log_files.reopen()
         if self._node_server is not None:
             self._node_server.signal(signal.SIGUSR1)
 
-    def _leave(self) -> None:
-        """Sends the clients away, a few at a time, and ends: lame duck mode."""
-        if self._lame_duck is not None and self._leaving is None:
-            self._leaving = asyncio.get_running_loop().create_task(self._lame_duck())
-            self._leaving.add_done_callback(lambda _: self._end(0))
+    def _enter_lame_duck(self) -> None:
+        """Lame duck mode: sends the clients away, a few at a time, and ends."""
+        if self._lame_duck is not None and self._lame_duck_task is None:
+            self._lame_duck_task = asyncio.get_running_loop().create_task(self._lame_duck())
+            self._lame_duck_task.add_done_callback(lambda _: self._end(0))
 
     async def _reload_node(self, server: NodeServer) -> None:
-        """Has the NATS server of this node read its part of the file again."""
+        """Makes the node's NATS server read its part of the configuration file again."""
         from broker.config.reload import ReloadProblem, reload_node
 
         try:
@@ -417,8 +409,8 @@ class _Process:
         from broker.config.reload import ReloadProblem, reload_options
 
         if self._node_server is not None:
-            if self._reloading is None or self._reloading.done():
-                self._reloading = asyncio.get_running_loop().create_task(self._reload_node(self._node_server))
+            if self._reload_task is None or self._reload_task.done():
+                self._reload_task = asyncio.get_running_loop().create_task(self._reload_node(self._node_server))
             return
         try:
             reloaded = reload_options(self._parts.options, self._argv)

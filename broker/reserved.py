@@ -1,9 +1,9 @@
-"""Reserved subjects: servers take requests there, with the rights of the client that publishes.
+"""Reserved subjects: servers take requests there, with the rights of the publishing client.
 
-A client names subjects for the broker to publish to: replies, inboxes, delivery subjects, destinations of republished
-messages. What the broker publishes needs no permission; a client must not use it to reach a server that the client
-itself may not ask. So a bus publishes nothing to a reserved subject, whoever computed it, but what servers say among
-themselves (`to_servers`). A subject of that kind is as good as one to which nobody has subscribed.
+Clients name subjects to which the broker publishes: replies, inboxes, delivery subjects, destinations of republished
+messages. The broker needs no permission to publish, and a client must not use it to reach a server that the client
+itself may not ask. So a bus publishes nothing to a reserved subject, except the requests of servers to each other
+(`to_servers`). A reserved subject named by a client behaves like one without subscribers.
 """
 
 from __future__ import annotations
@@ -13,24 +13,20 @@ from typing import Final
 
 from stantools.nats.subjects import valid_subject
 
-#: How subjects begin on which servers listen.
+#: Prefixes of subjects on which servers listen.
 _SERVERS: Final = (b"$JS.", b"$JSC.", b"$NRG.", b"$SYS.", b"_STAN.")
-#: Of these, where clients listen: events, and the acknowledgements of publishes of every streaming client.
+#: Exceptions, on which clients listen: events, and the publish acknowledgements of streaming clients.
 _CLIENTS: Final = (b"$JS.EVENT.", b"_STAN.acks.")
 
 
 class ReservedSubjects:
-    """The subjects on which servers listen.
-
-    Args:
-        discover_prefix: A further beginning of them, without its dot; empty for none.
-    """
+    """The reserved subjects; `discover_prefix` is a further prefix of them, without its dot, or empty."""
 
     def __init__(self, discover_prefix: bytes = b"") -> None:
         self._servers = (*_SERVERS, discover_prefix + b".") if discover_prefix else _SERVERS
-        #: How they begin: nearly all subjects are told apart by that, and quickly.
+        #: First two bytes of the prefixes, which rule out nearly all subjects quickly.
         self._heads: Final = frozenset(each[:2] for each in self._servers)
-        #: Says whether a subject that a client has named is one to publish to. The same ones come again and again.
+        #: Returns whether the broker may publish to a subject named by a client. The same subjects recur often.
         self.is_inbox: Final = lru_cache(maxsize=8192)(self._is_inbox)
 
     def __contains__(self, subject: bytes) -> bool:
@@ -42,5 +38,5 @@ class ReservedSubjects:
         return valid_subject(subject) and subject not in self
 
 
-#: Those of every server, whatever its options.
+#: The reserved subjects of every server, whatever its options.
 RESERVED: Final = ReservedSubjects()

@@ -1,1 +1,1 @@
-"""The browser for the terminal: see a store, understand the damage, act safely (needs the extra `tui`)."""
+"""The terminal browser: shows a store, explains damage, carries out plans after confirmation (extra `tui`)."""

@@ -1,4 +1,4 @@
-"""The browser itself: which view is open, what is unlocked, and what the user could have typed instead."""
+"""The Textual application: the open view, the lock against changes, and the list of equivalent command lines."""
 
 from __future__ import annotations
 
@@ -61,11 +61,8 @@ _THEMES = (
 class Browser(App[None]):
     """The application.
 
-    Args:
-        session: The store to look at, if any.
-        settings: Keys and theme.
-        connecting: How to reach a NATS server.
-        monitor: URL of a server's monitoring endpoints, if there is one to watch.
+    Without a session it shows running servers: those of `connecting` (NATS) and `monitor` (a URL of monitoring
+    endpoints).
     """
 
     CSS_PATH = "style.tcss"
@@ -103,8 +100,8 @@ class Browser(App[None]):
         self.settings = settings or Settings()
         self.connecting = connecting
         self.monitor = monitor
-        self.commands: list[str] = []  #: the command lines that would have shown or done the same, oldest first
-        self.unlocked = False  #: the user has allowed changes
+        self.commands: list[str] = []  #: command lines equivalent to the user's steps, oldest first
+        self.unlocked = False
         self._opened = 0
         for theme in _THEMES:
             self.register_theme(theme)
@@ -114,65 +111,57 @@ class Browser(App[None]):
         self.set_keymap(dict(self.settings.keymap))
 
     def get_default_screen(self) -> Screen[Any]:
-        """The overview of the store, or what is running where there is none."""
         return self._screen(View.OVERVIEW if self.session else View.LIVE, Place())
 
     def on_mount(self) -> None:
-        """Scans everything once there is something to see."""
         for problem in self._setting_problems():
             self.notify(problem, title="settings", severity="warning", timeout=15, markup=False)
         if self.session is not None and self.session.job is None:
             self.call_after_refresh(self.session.start)
-        self.app_resume_signal.subscribe(self, self._draw_anew)
+        self.app_resume_signal.subscribe(self, self._redraw)
 
-    def _draw_anew(self, _app: App[Any]) -> None:
-        """Draws every widget: the terminal has forgotten them while the program was suspended."""
+    def _redraw(self, _app: App[Any]) -> None:
         for widget in self.screen.walk_children():
             widget.refresh()
 
     def on_unmount(self) -> None:
-        """Stops what is running in the background."""
         if self.session is not None and self.session.job is not None:
             self.session.job.cancel()
 
     @property
     def failure(self) -> Exception | None:
-        """The mistake of ours that ended the program, if one did."""
         return self._exception
 
     def _fatal_error(self) -> None:
-        """Ends the program without a traceback on the terminal; who started it reports what went wrong."""
+        """Ends the program without a traceback on the terminal; the caller of `run` reports the error."""
         self._close_messages_no_wait()
 
     def _setting_problems(self) -> Iterable[str]:
         yield from self.settings.problems
         if self.settings.theme and self.settings.theme not in self.available_themes:
-            yield f"there is no theme {self.settings.theme}; there are: {', '.join(sorted(self.available_themes))}"
+            yield f"unknown theme {self.settings.theme}; available themes: {', '.join(sorted(self.available_themes))}"
         if not self.settings.keymap:
             return
         known = {binding.id for _, binding in bindings()}
         for name in self.settings.keymap:
             if name not in known:
-                yield f"there is no binding {name}; the ids are on the help page (?)"
+                yield f"unknown binding {name}; the help page (?) lists the ids"
 
     def _screen(self, view: View, place: Place) -> ViewScreen:
         screen: ViewScreen = screen_class(view)(self.session, place)
         return screen
 
     def open_view(self, view: View, place: Place | None = None, *, above: bool = False) -> None:
-        """Opens a view.
+        """Opens a view at a place; the channel is that of the present view if the place names none.
 
-        Args:
-            view: Which.
-            place: Where in the store it is to look; the channel is the present one if it names none.
-            above: Keep the present view below it, so that Escape comes back here; else it comes back to the overview.
+        With `above`, Escape returns to the present view; otherwise it returns to the overview.
         """
         place = place or Place()
         if refusal := self.refusal(view, place):
             self.notify(refusal, severity="warning")
             return
         if self.session is None:
-            self.close_views()  # what is running is the first view
+            self.close_views()  # the first view shows a running server
             return
         if place.file is None:
             place = replace(place, channel=place.channel or self._channel(view))
@@ -185,34 +174,24 @@ class Browser(App[None]):
         self.push_screen(self._screen(view, place))
 
     def view_bindings(self) -> Mapping[View, Binding]:
-        """Returns what opens each view, with the keys of the settings."""
         bindings = self._bindings.copy()
         bindings.apply_keymap(self.settings.keymap)
         found = {binding.action: binding for _, binding in bindings}
         return {view: found[f"view('{view}')"] for view in View}
 
     def refusal(self, view: View, place: Place | None = None) -> str:
-        """Says why a view cannot be opened now; "" if it can.
-
-        Args:
-            view: Which.
-            place: Where it is to look; without one, where the present view does.
-        """
+        """Returns the reason why a view cannot be opened, or "". `place` defaults to that of the present view."""
         if self.session is None:
             return "" if view is View.LIVE else "no store is open"
         if view is View.LIVE and not (self.monitor or self.connecting):
-            return "name a server to watch it: --monitor URL or --server URL"
+            return "no server to watch: start with --monitor URL or --server URL"
         named = place is not None and (place.file is not None or place.channel is not None)
         if view in OF_A_CHANNEL and not named and self._channel(view) is None:
             return "choose a channel first"
         return ""
 
     def open_store(self, path: Path) -> None:
-        """Opens another store in the place of the present one; where it cannot be opened, that one stays.
-
-        Args:
-            path: Its directory.
-        """
+        """Opens another store instead of the present one, which stays open if the other cannot be opened."""
         if self._refuse_to_leave():
             return
         old = self.session
@@ -226,7 +205,7 @@ class Browser(App[None]):
             old.job.cancel()
         self.close_views()
         self.session, self.unlocked = session, False
-        # The first screen of an application cannot be exchanged; a mode has a first screen of its own.
+        # The first screen of a Textual application cannot be replaced; each mode has a first screen of its own.
         before, self._opened = self.current_mode, self._opened + 1
         self.add_mode(f"store {self._opened}", lambda: self._screen(View.OVERVIEW, Place()))
         self.switch_mode(f"store {self._opened}")
@@ -235,12 +214,10 @@ class Browser(App[None]):
         session.start()
 
     def close_views(self) -> None:
-        """Goes back to the first view."""
         while len(self.screen_stack) > 1:
             self.pop_screen()
 
     def _channel(self, view: View) -> str | None:
-        """Returns the channel that a view is about: that of the present one, or where it needs one, at the cursor."""
         for screen in reversed(self.screen_stack):
             if isinstance(screen, ViewScreen):
                 channel = screen.channel if view in OF_A_CHANNEL else screen.place.channel
@@ -255,7 +232,6 @@ class Browser(App[None]):
             self.commands.append(line)
 
     def _with_key(self, words: Sequence[str]) -> Sequence[str]:
-        """Returns a command line that takes the key from the environment, if it reads the store and there is a key."""
         session = self.session
         if session is None or session.store.key is None or str(session.path) not in words:
             return words
@@ -264,21 +240,17 @@ class Browser(App[None]):
         return [*words, "--encryption-key-env", "NATS_STREAMING_ENCRYPTION_KEY"]
 
     def fail(self, problem: StantoolsError) -> None:
-        """Says why something could not be done, and what can be."""
         text = problem.message + (f"\n{problem.remedy}" if problem.remedy else "")
         self.notify(text, severity="error", timeout=15, markup=False)
 
     def action_view(self, name: str) -> None:
-        """Opens a view."""
         self.open_view(View(name))
 
     def action_leave(self) -> None:
-        """Ends the program, unless something is being written."""
         if not self._refuse_to_leave(" (or press Ctrl+Q)"):
             self.exit()
 
     def _refuse_to_leave(self, otherwise: str = "") -> bool:
-        """Says so if something is being written, which must not be left alone."""
         for screen in self.screen_stack:
             if isinstance(screen, ViewScreen) and (reason := screen.busy()):
                 self.notify(f"{reason}: cancel it first{otherwise}", severity="warning", markup=False)
@@ -286,19 +258,16 @@ class Browser(App[None]):
         return False
 
     def action_help(self) -> None:
-        """Shows the keys that work here."""
         from tui.screens.dialogs import HelpScreen
 
         self.push_screen(HelpScreen(self.screen))
 
     def action_commands(self) -> None:
-        """Shows the command lines that do the same."""
         from tui.screens.dialogs import CommandsScreen
 
         self.push_screen(CommandsScreen(self.commands))
 
     def action_go_to(self) -> None:
-        """Asks where to go."""
         from tui.screens.dialogs import GoToScreen
 
         screen = self.screen
@@ -313,11 +282,7 @@ class Browser(App[None]):
             self.notify(problem, severity="warning", markup=False)
 
     def go_to(self, text: str) -> str:
-        """Goes where the user wants: a place that the present view knows, a view, or a channel.
-
-        Returns:
-            Why not, if it cannot be done; "" if it was.
-        """
+        """Opens a place of the present view, a view, or a channel; returns the reason if there is none of that name."""
         screen = self.screen
         if isinstance(screen, ViewScreen):
             answer = screen.go_to(text)
@@ -331,12 +296,11 @@ class Browser(App[None]):
         found = [name for name in names if name == text] or [name for name in names if name.startswith(text)]
         found = found or [name for name in names if text.lower() in name.lower()]
         if not found:
-            return f"{text}: no place in this view, no view, and no channel"
+            return f"{text}: not a place in this view, a view or a channel"
         self.open_view(View.MESSAGES, Place(channel=found[0]))
         return ""
 
     def action_unlock(self) -> None:
-        """Allows changes, or forbids them again."""
         self.unlocked = not self.unlocked
         for screen in self.screen_stack:
             if isinstance(screen, ViewScreen):
@@ -345,13 +309,12 @@ class Browser(App[None]):
         self.notify(text, severity="warning" if self.unlocked else "information")
 
     def action_encryption_key(self) -> None:
-        """Asks for the encryption key of the store; it is kept in memory only."""
         from tui.screens.dialogs import PromptScreen
 
         if self.session is None:
             return
-        given = "the key is known; Enter alone forgets it" if self.session.store.key else ""
-        hint = f"the key that the server was given; it is kept in memory only{given and '; '}{given}"
+        given = "a key is set; an empty text removes it" if self.session.store.key else ""
+        hint = f"the server's encryption key; it is kept in memory only{given and '; '}{given}"
         self.push_screen(PromptScreen("encryption key", hint, hidden=True), self._use_key)
 
     def _use_key(self, text: str | None) -> None:
@@ -359,16 +322,15 @@ class Browser(App[None]):
             return
         if text or self.session.store.key is not None:
             self.session.use_key(text.encode() or None)
-            self.notify("payloads are decrypted with this key" if text else "the key is forgotten")
+            self.notify("payloads are decrypted with this key" if text else "the key is removed")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Where no store is open there is nothing to unlock, to scan or to decrypt."""
+        """Without a store, the actions unlock, rescan and encryption key are off."""
         if action in ("unlock", "rescan", "encryption_key") and self.session is None:
             return False
         return super().check_action(action, parameters)
 
     def action_rescan(self) -> None:
-        """Opens the store anew and scans it again."""
         if self.session is None:
             return
         try:
@@ -377,20 +339,18 @@ class Browser(App[None]):
             self.fail(problem)
 
     def action_toggle_theme(self) -> None:
-        """Changes between dark and light."""
         self.theme = LIGHT if self.current_theme.dark else DARK
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """What the palette offers: the views and what works everywhere."""
         for view in View:
             if self.session is not None or view is View.LIVE:
                 yield SystemCommand(f"View: {view.value}", f"Open the view {view.value}", self._opener(view))
-        yield SystemCommand("Unlock or lock", "Allow plans to be carried out, or forbid it", self.action_unlock)
+        yield SystemCommand("Unlock or lock", "Allow or forbid changes", self.action_unlock)
         yield SystemCommand("Scan again", "Read the whole store again", self.action_rescan)
-        yield SystemCommand("Encryption key", "Give the key to see encrypted payloads", self.action_encryption_key)
-        yield SystemCommand("Commands", "The command lines that show the same", self.action_commands)
+        yield SystemCommand("Encryption key", "Set the key for encrypted payloads", self.action_encryption_key)
+        yield SystemCommand("Commands", "Equivalent command lines", self.action_commands)
         yield SystemCommand("Dark or light", "Change the theme", self.action_toggle_theme)
-        yield SystemCommand("Keys", "The keys that work here", self.action_help)
+        yield SystemCommand("Keys", "The active keys", self.action_help)
         yield SystemCommand("Quit", "Leave", self.action_leave)
 
     def _opener(self, view: View) -> Any:
@@ -398,7 +358,7 @@ class Browser(App[None]):
 
 
 def bindings() -> Iterator[tuple[type, Binding]]:
-    """Iterates over the bindings that have an id, with the class of each; every screen is imported for that."""
+    """Yields all bindings that have an id, each with its class; imports every screen."""
     for owner in _owners():
         for binding in Binding.make_bindings(owner.__dict__.get("BINDINGS", [])):
             if binding.id:

@@ -1,6 +1,7 @@
-"""Text for the screen: harmless, with a role instead of a color, in few columns.
+"""Text for the screen: escaped, short, and with a role instead of a colour.
 
-A role says what a text means; the style sheet says how that looks. Where colors are missing, the symbols say the same.
+A role says what a text means; the style sheet chooses its colour. Symbols carry the same meaning on terminals
+without colours.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from typing import Literal
 
 from stantools.escaping import escape, escape_line
 
-#: What a text means: plain, good, worth a look, bad, less important, emphasised, something that can be chosen.
+#: Meaning of a text: plain, good, warning, bad, secondary, emphasised, selectable.
 Role = Literal["", "good", "warn", "bad", "dim", "strong", "accent"]
 #: A cell of a table, or a part of a line.
 Cell = str | tuple[str, Role]
 
-#: State of a channel, slice or finding: a symbol that is recognised without its color.
+#: State of a channel, slice or finding: its symbol, which needs no colour, and its role.
 SYMBOLS: dict[str, tuple[str, Role]] = {
     "unknown": ("·", "dim"),
     "clean": ("✓", "good"),
@@ -30,38 +31,36 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def text_of(cell: Cell) -> str:
-    """Returns a cell's text, made harmless: nothing in it can move the cursor or break the line."""
+    """Returns a cell's text with control characters escaped."""
     text = cell if isinstance(cell, str) else cell[0]
     return text if text.isprintable() else escape_line(text)
 
 
 def role_of(cell: Cell) -> Role:
-    """Returns what a cell means."""
     return "" if isinstance(cell, str) else cell[1]
 
 
 def name_text(name: str | bytes | os.PathLike[str]) -> str:
-    """Returns the name of a channel, client or file in a form that is harmless and shows every byte."""
+    """Returns the name of a channel, client or file with every unprintable byte escaped."""
     return escape(os.fspath(name))
 
 
 def store_name(path: Path) -> str:
-    """Returns what a store is called for short: the name of its directory, harmless."""
     return name_text((path if path.name not in ("", "..") else path.resolve()).name) or "/"
 
 
 def number(value: int) -> str:
-    """Writes a number for people: `1,234,567`."""
+    """Formats a number with thousands separators: `1,234,567`."""
     return f"{value:,}"
 
 
 def counted(count: int, what: str, many: str = "") -> str:
-    """Writes a number with what it counts: `1 channel`, `1,234 channels`."""
+    """Formats a count with its noun: `1 channel`, `1,234 channels`."""
     return f"{count:,} {what if count == 1 else many or what + 's'}"
 
 
 def time_text(timestamp_ns: int) -> str:
-    """Writes a time to the millisecond in UTC: `2026-11-21 03:00:00.123`. A damaged one is given as its number."""
+    """Formats a time in UTC to the millisecond: `2026-11-21 03:00:00.123`; a damaged timestamp as its number."""
     from stantools.notation import format_time
 
     text = format_time(timestamp_ns)
@@ -69,7 +68,7 @@ def time_text(timestamp_ns: int) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """Draws a bar of at most `width` columns; what is more than nothing is never drawn as nothing."""
+    """Returns a bar of at most `width` columns; any share above zero has at least the smallest mark."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     if share > 0 and not eighths:
         eighths = 1
@@ -78,7 +77,6 @@ def bar(share: float, width: int) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Draws the last values as a line of small columns, the largest one full."""
     shown = values[-width:]
     top = max(shown, default=0.0)
     if top <= 0:
@@ -87,7 +85,7 @@ def sparkline(values: list[float], width: int) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Cuts a text to a number of characters, with a sign that there is more."""
+    """Truncates a text to a number of characters and appends an ellipsis."""
     if len(text) <= width:
         return text
     return text[: max(width - 1, 0)] + "…" if width > 0 else ""

@@ -1,7 +1,7 @@
-"""Work in the background: it reports its progress, is cancelled at its next step, never in the way of a key press.
+"""Background jobs: they report progress and stop at their next step when cancelled.
 
-A job runs in a thread of its own. The user interface looks at it ten times a second or so instead of being told, so
-that work that makes thousands of steps a second costs the interface nothing.
+A job runs in a thread of its own. The user interface polls it about ten times a second, so that a job with thousands
+of steps per second costs the interface nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ _T = TypeVar("_T")
 
 
 class Cancelled(BaseException):
-    """Ends a job that was cancelled; raised by the job's own progress."""
+    """Ends a cancelled job; raised by the progress methods of the job."""
 
 
 class JobState(enum.StrEnum):
-    """How far a job is."""
-
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
@@ -35,17 +33,17 @@ class Job(Generic[_T]):
     """A piece of work in a thread.
 
     Args:
-        name: What it does, for people: "salvage", "search".
-        work: Does it; is given the job, whose `advance` is a `stantools.progress.Progress`.
-        total: How much there is to do, in the unit that `advance` is told; 0 if nobody knows.
+        name: Name for people: "salvage", "search".
+        work: Function that does the work; it gets the job, whose `advance` is a `stantools.progress.Progress`.
+        total: Amount of work, in the unit of `advance`; 0 if unknown.
     """
 
     def __init__(self, name: str, work: Callable[[Job[_T]], _T], *, total: int = 0) -> None:
         self.name = name
         self.total = total
-        self.done = 0  #: how much is done
-        self.phase = ""  #: what is being done just now, for people; the work may set it
-        self.problem: StantoolsError | None = None  #: why it failed, if it did
+        self.done = 0  #: amount of work completed
+        self.phase = ""  #: current phase for people; set by the work
+        self.problem: StantoolsError | None = None  #: reason of a failure
         self.state = JobState.WAITING
         self.begun = self.ended = 0.0
         self._work = work
@@ -55,70 +53,56 @@ class Job(Generic[_T]):
         self._thread = threading.Thread(target=self._run, name=f"job {name}", daemon=True)
 
     def start(self) -> Job[_T]:
-        """Begins the work and returns the job itself."""
         self.state, self.begun = JobState.RUNNING, time.monotonic()
         self._thread.start()
         return self
 
     def cancel(self) -> None:
-        """Asks the work to end; it does at its next step, having taken back what it had begun."""
+        """Asks the work to end; at its next step it undoes its partial changes and ends."""
         self._stop.set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits for the end and returns whether it has come."""
+        """Waits for the end; returns False after the timeout."""
         if self.state is JobState.WAITING:
             return False
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def advance(self, count: int) -> None:
-        """Notes that so much more is done. May be called from several threads.
-
-        Raises:
-            Cancelled: The job was cancelled.
-        """
+        """Adds to the work completed; thread-safe. Raises `Cancelled` after `cancel`."""
         with self._lock:
             self.done += count
         self.check()
 
     def check(self) -> None:
-        """Ends the work here if it was cancelled.
-
-        Raises:
-            Cancelled: It was.
-        """
         if self._stop.is_set():
             raise Cancelled
 
     def begin_phase(self, phase: str, total: int = 0) -> None:
-        """Notes that another part of the work begins, which is counted from 0."""
+        """Starts a phase of the work with a count of its own."""
         with self._lock:
             self.phase, self.total, self.done = phase, total, 0
         self.check()
 
     @property
     def cancelling(self) -> bool:
-        """It was asked to end."""
         return self._stop.is_set()
 
     @property
     def running(self) -> bool:
-        """Resumes the work."""
         return self.state is JobState.RUNNING
 
     @property
     def seconds(self) -> float:
-        """For how long it has been running, or ran."""
         return (self.ended or time.monotonic()) - self.begun if self.begun else 0.0
 
     @property
     def share(self) -> float | None:
-        """How much of it is done, from 0 to 1; None if nobody knows."""
+        """Share completed, from 0 to 1; None if the total is unknown."""
         return min(self.done / self.total, 1.0) if self.total else None
 
     @property
     def result(self) -> _T:
-        """What the work returned, once the state is DONE."""
         if self.state is not JobState.DONE:
             raise RuntimeError(f"the job {self.name} is {self.state.value}")
         return self._result  # type: ignore[return-value]

@@ -1,7 +1,7 @@
-"""The user's settings: which keys do what, and the theme.
+"""The user's settings: keys and theme.
 
-A TOML file: `[keys]` assigns other keys to ids of bindings (`"app.quit" = "ctrl+x,q"`; see the help page), and
-`[display]` a `theme`. What is wrong in it is reported and skipped: a browser for broken stores starts in any case.
+A TOML file: `[keys]` assigns keys to the ids of bindings (`"app.quit" = "ctrl+x,q"`; the help page lists the ids),
+and `[display]` sets a `theme`. Errors in the file are reported and skipped, because the browser must always start.
 """
 
 from __future__ import annotations
@@ -12,26 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Names of our own themes; any other theme of the library can be named as well.
+#: Our own themes; any theme of Textual can be named as well.
 DARK, LIGHT = "stantools-dark", "stantools-light"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a settings file holds."""
-
-    keymap: Mapping[str, str] = field(default_factory=dict)  #: binding id -> keys, with commas between them
-    theme: str = ""  #: name of a theme; "" leaves the usual one
-    problems: tuple[str, ...] = ()  #: what could not be used, in words
+    keymap: Mapping[str, str] = field(default_factory=dict)  #: binding id -> keys, separated by commas
+    theme: str = ""  #: name of a theme; "" for the default
+    problems: tuple[str, ...] = ()  #: messages about unusable settings
 
 
 def read_settings(path: Path, *, must_exist: bool = False) -> Settings:
-    """Reads a settings file.
-
-    Args:
-        path: The file.
-        must_exist: The user named it: that it is missing is a problem.
-    """
+    """Reads a settings file. With `must_exist` a missing file is a problem."""
     try:
         values = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -44,10 +37,10 @@ def read_settings(path: Path, *, must_exist: bool = False) -> Settings:
 
 
 def _settings(values: dict[str, Any], path: Path) -> Settings:
-    problems = [f"{path}: there is no section [{name}]" for name in values if name not in ("keys", "display")]
+    problems = [f"{path}: unknown section [{name}]" for name in values if name not in ("keys", "display")]
     keymap: dict[str, str] = {}
     keys = values.get("keys", {})
-    # An id without quotes makes a table of its own in TOML: app.quit is {"app": {"quit": …}}.
+    # TOML reads an id without quotes as a table: app.quit is {"app": {"quit": …}}.
     for name, given in _flat(keys) if isinstance(keys, dict) else ():
         if isinstance(given, str) and given.strip():
             keymap[name] = given

@@ -1,4 +1,4 @@
-"""Rows of a table as a model: things, and columns that make cells of them. No terminal is needed."""
+"""Tables as models: items, and columns that make their cells. Independent of the terminal."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Column(Generic[_T]):
-    """A column of a table of things of one kind."""
-
-    title: str  #: its heading
-    width: int  #: in characters; of a column that grows, the least
-    cell: Callable[[_T], Cell]  #: makes the cell of a thing
-    #: What rows are sorted by, the first first; None if they cannot be sorted by this column.
+    title: str
+    width: int  #: in characters; minimum width of a column that grows
+    cell: Callable[[_T], Cell]  #: makes the cell of an item
+    #: sort key, ascending; None for a column that cannot be sorted
     order: Callable[[_T], Any] | None = None
-    key: str = ""  #: its name for the program; the title if it is not given
-    right: bool = False  #: aligned to the right
-    grows: bool = False  #: takes a share of what is left of the line
-    wide: bool | None = None  #: it is only there where there is room (True), or where there is none (False)
+    key: str = ""  #: name in the program; the title by default
+    right: bool = False
+    grows: bool = False  #: takes a share of the remaining width
+    wide: bool | None = None  #: only on wide screens (True) or only on narrow ones (False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or self.title)
 
     def marked(self, *, reverse: bool) -> Column[_T]:
-        """Returns the column with the sign that the rows are sorted by it, or the other way round."""
         title = self.title.strip() + ("▴" if reverse else "▾")
         return replace(self, title=title, width=max(self.width, len(title)))
 
@@ -45,16 +42,9 @@ def count_column(
     zero: bool = False,
     wide: bool | None = None,
 ) -> Column[_T]:
-    """Returns a column of numbers, sorted with the largest first.
+    """Returns a column of numbers, sorted in descending order. Without `zero`, zeros are left blank.
 
-    Args:
-        title: Its heading.
-        width: In characters.
-        count: Returns the number of a thing.
-        role: What a number means.
-        key: Its name for the program.
-        zero: A zero is written; else nothing is in its place, so that others are seen.
-        wide: It is only there where there is room (True), or where there is none (False).
+    `key` and `wide` are those of `Column`.
     """
 
     def cell(thing: _T) -> Cell:
@@ -65,23 +55,23 @@ def count_column(
 
 
 class RowSource(ABC, Generic[_T]):
-    """Where the rows of a table come from. All methods are called by the user interface and must answer at once."""
+    """The rows of a table. The user interface calls all methods, so they must return at once."""
 
-    columns: Sequence[Column[_T]] = ()  #: the columns that are shown
+    columns: Sequence[Column[_T]] = ()
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def things(self, start: int, stop: int) -> Sequence[_T]:
-        """Returns what is in the rows from `start` up to but without `stop`."""
+        """Returns the items of the rows from `start` to `stop` (exclusive)."""
 
     def heading(self, thing: _T) -> Cell | None:
-        """Returns what is written over all columns instead of cells: a heading, or that something is missing."""
+        """Returns the text that spans all columns instead of cells, such as a heading or a gap."""
         return None
 
     def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns the cells of rows, one for every column; a single one if it is written over all columns."""
+        """Returns the cells of rows, one per column; a single one for a row that spans all columns."""
         found: list[Sequence[Cell]] = []
         for thing in self.things(start, stop):
             heading = self.heading(thing)
@@ -90,12 +80,6 @@ class RowSource(ABC, Generic[_T]):
 
 
 class ListRows(RowSource[_T]):
-    """Rows of a list.
-
-    Args:
-        shown: The things.
-    """
-
     def __init__(self, columns: Sequence[Column[_T]], shown: Sequence[_T] = ()) -> None:
         self.columns = columns
         self.shown = shown
@@ -104,24 +88,23 @@ class ListRows(RowSource[_T]):
         return len(self.shown)
 
     def things(self, start: int, stop: int) -> Sequence[_T]:
-        """Returns a part of the list."""
         return self.shown[start:stop]
 
 
 class Rows(ListRows[_T]):
-    """Things as rows, filtered, and sorted by one of the columns.
+    """Items as rows, filtered and sorted by one of the columns.
 
     Args:
-        words: Returns what the filter looks into.
-        key: Returns what a row is known by, also after everything was read again.
-        order: Key of the column that is sorted by at first.
-        unfolded: Returns the rows of the things that are shown, where one has several.
+        words: Returns the text that the filter searches.
+        key: Returns the identity of a row, stable when everything is read again.
+        order: Key of the column of the first sort order.
+        unfolded: Returns the rows of the items, where an item has several.
 
     Attributes:
-        reverse: Sorted the other way round.
-        wide: There is room for every column.
-        grey: What is shown is old.
-        shown: What passes the filter, in order.
+        reverse: Sorted in reverse order.
+        wide: The screen has room for every column.
+        grey: The figures are outdated.
+        shown: The items that pass the filter, in order.
     """
 
     def __init__(
@@ -133,7 +116,7 @@ class Rows(ListRows[_T]):
         unfolded: Callable[[list[_T]], list[_T]] = lambda found: found,
     ) -> None:
         super().__init__(())
-        self.filter = ""  #: a text that must occur in a row's words; case does not count
+        self.filter = ""  #: a text that must occur in a row's words, in any case
         self.order = order
         self.reverse = self.wide = self.grey = False
         self._declared, self._words, self.key, self._unfolded = columns, words, key, unfolded
@@ -141,17 +124,15 @@ class Rows(ListRows[_T]):
         self.update()
 
     def fill(self, things: Iterable[_T], columns: Sequence[Column[_T]] | None = None) -> None:
-        """Shows other things, and other columns if they are given."""
         self._all, self._declared = list(things), columns or self._declared
         self.update()
 
     @property
     def total(self) -> int:
-        """How many things there are, filtered or not."""
+        """Number of items, filtered or not."""
         return len(self._all)
 
     def update(self) -> None:
-        """Filters and sorts anew."""
         wanted = self.filter.casefold()
         found = [each for each in self._all if wanted in self._words(each).casefold()] if wanted else list(self._all)
         self.columns = [each for each in self._declared if each.wide in (None, self.wide)]
@@ -163,15 +144,13 @@ class Rows(ListRows[_T]):
         self.shown = self._unfolded(found)
 
     def sort_by_next(self) -> None:
-        """Sorts by the next column that is seen; `update` does it."""
+        """Selects the next visible column for sorting; `update` sorts."""
         keys = [column.key for column in self.columns if column.order is not None]
         self.order = keys[(keys.index(self.order) + 1) % len(keys)] if self.order in keys else keys[0]
 
     def find(self, key: Hashable) -> int | None:
-        """Returns the place of a row."""
         return next((place for place, each in enumerate(self.shown) if self.key(each) == key), None)
 
     def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns the cells of rows."""
         rows = super().rows(start, stop)
         return [[(text_of(cell), "dim") for cell in row] for row in rows] if self.grey else rows

@@ -1,8 +1,8 @@
-"""A store that is open in the browser, and what is known of it so far.
+"""An open store in the browser, and the facts known so far. Independent of the terminal.
 
-Nothing here knows the terminal. The facts are found in the order in which they answer questions: what is in the store
-(indexes and logs), what is wrong (every byte), what the server would do (a forecast). They come channel by channel,
-while a screen may already show them; `revision` shows that something is new.
+The scan answers questions in this order: the contents of the store (indexes and logs), its damage (every byte), the
+behaviour of the server (a forecast). Results arrive channel by channel while screens already show them; a new
+`revision` tells them about news.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stantools.store.locks import Use, find_uses
 from stantools.store.options import ReadOptions, open_store
 from tui.jobs import Job
 
-# What reads stores is imported when it begins to: the first picture is on the screen by then.
+# The readers are imported by the scan, after the first picture is on the screen.
 if TYPE_CHECKING:
     from stantools.inspection.advice import Advice
     from stantools.inspection.forecast.model import Forecast
@@ -34,13 +34,11 @@ if TYPE_CHECKING:
     from stantools.store.nodes import NodeFiles
     from stantools.store.ranges import Ranges
 
-#: Findings of each severity that are kept at hand.
+#: Findings kept for each severity.
 MOST_FIRST = 50
 
 
 class Stage(enum.IntEnum):
-    """How much is known."""
-
     NAMES = 0
     OVERVIEW = 1
     SCAN = 2
@@ -50,50 +48,46 @@ class Stage(enum.IntEnum):
 
 @dataclass
 class ChannelFacts:
-    """What is known of a channel."""
-
-    name: str  #: the channel
-    overview: ChannelOverview | None = None  #: what its indexes and logs say; None while nobody has looked
-    survey: ChannelSurvey | None = None  #: what is really in its slices; None while they are not scanned
-    verdict: ChannelVerdict | None = None  #: which messages are there
-    findings: list[Finding] = field(default_factory=list)  #: what is wrong
+    name: str
+    overview: ChannelOverview | None = None  #: facts from its indexes and logs; None before they are read
+    survey: ChannelSurvey | None = None  #: contents of its slices; None before the scan
+    verdict: ChannelVerdict | None = None  #: sequences that are intact, damaged or missing
+    findings: list[Finding] = field(default_factory=list)
 
     @property
     def state(self) -> str:
-        """The worst that is known: `unknown` while it is not scanned, else `clean`, `info`, `warning` or `error`."""
+        """The worst severity: `unknown` before the scan, then `clean`, `info`, `warning` or `error`."""
         if self.verdict is None:
             return "unknown"
         return worst(self.findings)
 
     @property
     def intact(self) -> int:
-        """Whole messages in its directory, 0 while nobody knows."""
+        """Number of intact messages in its directory; 0 before the scan."""
         return self.verdict.outcome.count if self.verdict else 0
 
     @property
     def damaged(self) -> int:
-        """Messages of which something is there, but not right."""
         return self.verdict.damaged.count() if self.verdict else 0
 
     @property
     def missing(self) -> int:
-        """Messages that are damaged beyond proof, or gone."""
+        """Number of messages that are gone, or damaged beyond proof."""
         return self.verdict.outcome.missing.count() if self.verdict else 0
 
 
 @dataclass
 class Totals:
-    """What is known of all channels together; kept up to date while they are read."""
+    """Sums over all channels, kept up to date during the scan."""
 
-    by_index: int = 0  #: messages that the indexes name
+    by_index: int = 0  #: messages in the indexes
     disk_bytes: int = 0  #: bytes of all files of channels
     unharmed: int = 0  #: channels without damage
-    severities: dict[str, int] = field(default_factory=dict)  #: how many findings of each severity
-    #: The first findings of each severity, at most `MOST_FIRST`.
+    severities: dict[str, int] = field(default_factory=dict)  #: severity -> number of findings
+    #: severity -> its first findings, at most `MOST_FIRST`
     first: dict[str, list[Finding]] = field(default_factory=dict)
 
     def add_findings(self, findings: list[Finding]) -> None:
-        """Counts findings."""
         for finding in findings:
             severity = finding.severity.value
             self.severities[severity] = self.severities.get(severity, 0) + 1
@@ -102,35 +96,33 @@ class Totals:
                 first.append(finding)
 
     def add_channel(self, facts: ChannelFacts) -> None:
-        """Counts a channel that was scanned."""
         self.add_findings(facts.findings)
         self.unharmed += facts.state in ("clean", "info")
 
 
 def worst(findings: list[Finding]) -> str:
-    """Returns the highest severity of some findings, `clean` if there is none."""
     return min((each.severity for each in findings), key=RANKS.__getitem__).value if findings else "clean"
 
 
 class StoreSession:
-    """An open store. Opening looks at the names in its root only.
+    """An open store. The constructor reads only the names in its root.
 
     Args:
-        path: The store's directory, as the user wrote it.
-        reading: How to read it.
-        workers: Files that are read at the same time.
-        files: The clustered node whose file store it is, if it is one.
+        path: The store's directory, as the user typed it.
+        reading: Options for reading it.
+        workers: Number of files read in parallel.
+        files: The clustered node of the file store, if it belongs to one.
 
     Attributes:
-        node: What the node's Raft log and snapshots hold, once they are read.
-        channels: What is known of each channel, by name, in the order of the names.
-        overview: Server, clients and names of the root; its list of channels fills while they are looked at.
-        root_findings: Findings about the root; those of channels are with the channels.
-        totals: What is known of all channels together.
-        forecasts: A normal start and one with the truncate option, once they are known.
-        forecast_problem: Why a start cannot be forecast, if it cannot.
-        uses: Signs that somebody is using the store.
-        stage: How much is known.
+        node: Contents of the node's Raft log and snapshots, once read.
+        channels: Facts of each channel, by name, sorted.
+        overview: Server, clients and names of the root; its list of channels grows during the scan.
+        root_findings: Findings about the root; the others belong to their channels.
+        totals: Sums over all channels.
+        forecasts: Of a normal start and of one with the truncate option, once known.
+        forecast_problem: The reason why a start cannot be forecast.
+        uses: Signs of a process that uses the store.
+        stage: Progress of the scan.
 
     Raises:
         StoreUnreadableError: It is not a store, cannot be listed, or is of release 0.1.
@@ -143,10 +135,10 @@ class StoreSession:
         self.files = files
         self.reading = reading or ReadOptions()
         self.workers = workers
-        self.store: Datastore  #: its files
+        self.store: Datastore
         self._job: Job[None] | None = None
         self._lock = threading.Lock()
-        self.revision = 0  #: grows whenever something is new
+        self.revision = 0  #: incremented with all news
         self._open()
 
     def _open(self) -> None:
@@ -169,40 +161,36 @@ class StoreSession:
 
     @property
     def named(self) -> Path:
-        """What commands about all of it are given: the store, or the node that it belongs to."""
+        """The path for commands about the whole: the store, or its node."""
         return self.files.path if self.files else self.path
 
     @property
     def job(self) -> Job[None] | None:
-        """The scan, if one was started."""
         return self._job
 
     def start(self) -> Job[None]:
-        """Begins to scan everything."""
         self._job = Job("scan", self._scan)
         return self._job.start()
 
     def rescan(self) -> Job[None]:
-        """Opens the store anew and scans everything again.
+        """Opens the store again and restarts the scan.
 
         Raises:
-            StoreUnreadableError: It is not a store any more; then everything stays as it was.
+            StoreUnreadableError: It is no longer a store; the session stays unchanged.
         """
         self.close()
         self._open()
         return self.start()
 
     def close(self) -> None:
-        """Stops the scan."""
         if self._job is not None:
             self._job.cancel()
             self._job.wait(5)
 
     def use_key(self, key: bytes | None) -> None:
-        """Reads payloads with another encryption key from now on, and forecasts a start with it.
+        """Uses another encryption key from now on, and repeats the forecast with it.
 
-        Args:
-            key: As the server was given it; None leaves payloads as they are stored.
+        `key` is the key as given to the server; None shows payloads as they are stored.
         """
         self.reading = replace(self.reading, encryption_key=key)
         self.store.key = key
@@ -213,19 +201,18 @@ class StoreSession:
         self.touch()
 
     def touch(self) -> None:
-        """Notes that something is new."""
         with self._lock:
             self.revision += 1
 
     def findings(self) -> Iterator[Finding]:
-        """Yields all findings, those of the root first, then channel by channel."""
+        """Yields all findings, first of the root, then channel by channel."""
         yield from self.root_findings
         for facts in list(self.channels.values()):
             yield from facts.findings
 
     @property
     def outcomes(self) -> dict[str, ChannelOutcome]:
-        """What became of the messages of each channel; of those that are scanned, while others are not."""
+        """The outcome for the messages of each channel scanned so far."""
         if self._outcomes is not None:
             return self._outcomes
         from stantools.inspection.outcomes import store_outcomes
@@ -237,7 +224,7 @@ class StoreSession:
         return found
 
     def start_verdict(self) -> StartVerdict | None:
-        """Returns what a normal start comes to; None while it is not forecast."""
+        """Returns the verdict about a normal start; None before the forecast."""
         if self.forecasts is None:
             return None
         from stantools.inspection.start_verdict import judge_start
@@ -247,7 +234,7 @@ class StoreSession:
         return self._judged
 
     def advice(self) -> Advice | None:
-        """Returns the one safe step to take next; None while a start is not forecast."""
+        """Returns the one safe next step; None before the forecast."""
         if self.forecasts is None and not self.forecast_problem:
             return None
         from stantools.inspection.advice import advise
@@ -269,7 +256,6 @@ class StoreSession:
         self.touch()
 
     def look(self, job: Job[None]) -> None:
-        """Reads indexes and logs, the first stage of the scan."""
         from stantools.inspection.overview import channel_overviews, era, root_overview
 
         job.begin_phase("reading indexes", len(self.channels))
@@ -296,7 +282,7 @@ class StoreSession:
 
         self.node, self.overview = node_overview(files, self.reading)
         for each in self.overview.channels:
-            # A channel that only the log knows has no files to look at.
+            # A channel that is only in the log has no files.
             if each.name in self.channels:
                 self.channels[each.name].overview = each
                 self.totals.by_index += each.count
@@ -336,6 +322,6 @@ class StoreSession:
         options = own_server(self.store, workers=self.workers)
         try:
             self.forecasts = forecast_both(self.store, options, progress=job.advance)
-        except StantoolsError as problem:  # nothing of what is known already depends on it
+        except StantoolsError as problem:  # no known fact depends on it
             self.forecast_problem = problem.message
         self.touch()

@@ -1,1 +1,1 @@
-"""The embedded NATS server: connections, authorisation, TLS, interest."""
+"""The embedded NATS server: connections, authorization, TLS, interest."""

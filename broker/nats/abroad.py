@@ -1,4 +1,4 @@
-"""Receivers on other servers, as the router sees them, and which member of a queue group gets a message."""
+"""Interest of other servers as the router sees it, and the choice of a queue group's member."""
 
 from __future__ import annotations
 
@@ -11,46 +11,41 @@ if TYPE_CHECKING:
 
 
 class Far(Protocol):
-    """Another server, with clients of its own."""
+    """Another server with clients."""
 
     @property
     def congested(self) -> bool:
-        """So much waits for it that whoever can wait should."""
+        """Whether its backlog is so long that patient senders should pause."""
 
     def deliver(self, subject: bytes, reply: bytes, queues: list[bytes], header_size: int, payload: bytes) -> None:
-        """Sends a message for clients there: for all in no group, and one of each of these groups."""
+        """Sends a message for its clients: all outside of queue groups, and one member of each of `queues`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abroad:
-    """Who gets a subject on other servers."""
+    """Receivers of a subject on other servers."""
 
-    plain: tuple[Far, ...]  #: servers with clients that each get every message
-    groups: dict[bytes, tuple[tuple[Far, int], ...]]  #: queue groups there: servers, and how many members each has
+    plain: tuple[Far, ...]  #: servers with clients outside of queue groups
+    groups: dict[bytes, tuple[tuple[Far, int], ...]]  #: queue group -> servers with members, and their number
 
 
 class Mesh(Protocol):
     """The other servers."""
 
     def match(self, subject: bytes) -> Abroad | None:
-        """Returns who gets a subject there; None if nobody does."""
+        """Returns the receivers of a subject on other servers; None if there are none."""
 
     def interest(self, subject: bytes, queue: bytes, change: int) -> None:
-        """Takes note that there are more or fewer subscriptions here."""
+        """Announces a change in the number of subscriptions here."""
 
 
 def draw(
     origin: Client, groups: tuple[tuple[NatsSubscription, ...], ...], abroad: Abroad
 ) -> tuple[list[NatsSubscription], dict[Far, list[bytes]]]:
-    """Draws a member of each queue group, wherever it is: only here all of them are known.
+    """Draws a member of each queue group among all servers.
 
-    Args:
-        origin: Who has published.
-        groups: The members here.
-        abroad: Those on other servers.
-
-    Returns:
-        The members drawn here, and the servers that get the message, each with the groups that it is to choose in.
+    `groups` are the members here, `abroad` the other servers. Returns the members drawn here, and the servers that
+    get the message, each with the groups in which it must choose a member.
     """
     near: list[NatsSubscription] = []
     far: dict[Far, list[bytes]] = {server: [] for server in abroad.plain}

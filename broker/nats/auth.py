@@ -1,4 +1,4 @@
-"""Who a client is (user and password, token, nkey, or certificate), and what it may publish and subscribe to.
+"""Authentication of clients (password, token, nkey or certificate), and their permissions.
 
 Facts: server-operations.md sections 8 and 15.
 """
@@ -31,45 +31,42 @@ if TYPE_CHECKING:
 
 _BCRYPT: Final = ("$2a$", "$2b$", "$2y$")
 _USER_PREFIX: Final = 20 << 3
-#: Types of distinguished names that have no name in RFC 4514 but are written with one.
+#: Types in distinguished names that have no name in RFC 4514 but are usually written with one.
 _TYPES: Final = {"SERIALNUMBER": "2.5.4.5", "POSTALCODE": "2.5.4.17", "EMAILADDRESS": "1.2.840.113549.1.9.1"}
-#: Hashed passwords that were found right, and are remembered as keyed hashes.
-_PROVEN: Final = 1024
-#: Checks that may wait for each who says he is the same from the same address.
-_MOST_WAITING: Final = 64
-#: How many subjects a permit remembers, and how long (bytes) they may be.
-_REMEMBERED: Final = 4096
-_LONGEST: Final = 256
+#: Number of verified passwords kept as keyed hashes.
+_MAX_PROOFS: Final = 1024
+#: Maximum number of waiting checks per user and address.
+_MAX_WAITING: Final = 64
+#: Number of subjects in a permit's cache, and their maximum length in bytes.
+_CACHE_SUBJECTS: Final = 4096
+_MAX_SUBJECT: Final = 256
 _SERVER_PREFIX: Final = 13 << 3
 _NONCE_BYTES: Final = 11
 _VIOLATION: Final = "nats: Authorization Violation"
-_UNNAMED: Final = (
-    " (with verify_and_map, `streaming { username: … }` has to name one of the users, or its `tls { client_cert: … }` "
-    "has to be the certificate of one)"
+_MAPPING_HINT: Final = (
+    " (with verify_and_map, `streaming { username: … }` must name one of the users, or its `tls { client_cert: … }` "
+    "must be the certificate of one)"
 )
 
 
 class AuthorizationError(Exception):
-    """Somebody who may not connect."""
+    """A client or a part of this process is not allowed to connect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client says about itself."""
-
-    user: str = ""  #: user name
+    user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
     nkey: str = ""  #: public nkey
     signature: str = field(default="", repr=False)  #: signature of the nonce
     nonce: str = ""
-    #: Who it is by its certificate, best first, the subject's distinguished name last, if certificates are mapped to
+    #: Names in its certificate, the best first, the subject's distinguished name last, if certificates are mapped to
     #: users.
     names: tuple[str, ...] | None = None
 
     @classmethod
     def from_options(cls, options: dict[str, Any], nonce: str, names: tuple[str, ...] | None) -> Credentials:
-        """Returns what the options of a CONNECT say."""
         return cls(
             options.get("user", ""),
             options.get("pass", ""),
@@ -82,37 +79,30 @@ class Credentials:
 
     @property
     def empty(self) -> bool:
-        """Nothing was said."""
         return not (self.user or self.password or self.token or self.nkey or self.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a client is."""
-
     name: str = ""  #: for logs and views
-    permit: Permit | None = None  #: what it may do; None for all
-    record: User | str | None = None  #: the entry of the configuration, to be compared after a reload
+    permit: Permit | None = None  #: permissions; None if unrestricted
+    record: User | str | None = None  #: its entry in the configuration, compared after a reload
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A decision to be made."""
+    """A pending decision about credentials."""
 
-    identity: Identity  #: who it would be
-    decide: Callable[[], bool]  #: returns whether it is
-    slow: bool = False  #: that takes long (bcrypt); better not in the event loop
+    identity: Identity  #: identity after a positive decision
+    decide: Callable[[], bool]  #: decides
+    slow: bool = False  #: takes long (bcrypt), so not in the event loop
 
 
 class Authenticator:
-    """Knows who may connect.
+    """Decides who may connect.
 
-    Args:
-        options: Users and secrets.
-        map_certificates: Clients are the users that their certificates name.
-
-    Raises:
-        AuthorizationError: Secrets are hashed, and what checks them is not installed.
+    With `map_certificates`, certificates name the users. Raises `AuthorizationError` if there are hashed secrets and
+    bcrypt is not installed.
     """
 
     def __init__(self, options: Authorization, *, map_certificates: bool = False) -> None:
@@ -129,7 +119,7 @@ class Authenticator:
             (self._keys if user.nkey else self._users)[user.nkey or user.name] = (user, identity)
         if any(map(is_bcrypt, self._secrets)) and importlib.util.find_spec("bcrypt") is None:
             raise AuthorizationError(
-                f"bcrypt is not installed, which hashed passwords need: {install_command('bcrypt')}"
+                f"hashed passwords need bcrypt, which is not installed: {install_command('bcrypt')}"
             )
 
     @property
@@ -139,27 +129,26 @@ class Authenticator:
 
     @property
     def plain_passwords(self) -> bool:
-        """Whether some password or token is not hashed."""
+        """Whether a password or token is not hashed."""
         return any(secret and not is_bcrypt(secret) for secret in self._secrets)
 
     @property
     def anonymous(self) -> Identity | None:
-        """Who clients without credentials are; None if there may be none."""
+        """The identity of clients without credentials; None if they are refused."""
         if not self.required:
             return Identity()
         entry = self._users.get(self.options.no_auth_user) if self.options.no_auth_user else None
         return entry[1] if entry else None
 
     def check(self, credentials: Credentials) -> Check:
-        """Returns what is to be checked."""
         options = self.options
         if not self.required:
-            return Check(Identity(credentials.user), _yes)
+            return Check(Identity(credentials.user), _accept)
         if self.map_certificates:
-            entry = self._named(credentials.names or ())
-            return _REFUSED if entry is None else Check(entry[1], _yes)
+            entry = self._user_of(credentials.names or ())
+            return _REFUSED if entry is None else Check(entry[1], _accept)
         if credentials.empty and self.anonymous is not None:
-            return Check(self.anonymous, _yes)
+            return Check(self.anonymous, _accept)
         if credentials.nkey:
             entry = self._keys.get(credentials.nkey)
             if entry is None:
@@ -178,14 +167,10 @@ class Authenticator:
         return _secret_check(Identity(options.user, None, record), options.password, credentials.password)
 
     def part(self, credentials: Credentials | None) -> tuple[Identity, Credentials]:
-        """Returns who a part of this process is, and by which credentials.
+        """Returns identity and credentials of a part of this process.
 
-        Args:
-            credentials: Who it says that it is. Without them it is `no_auth_user`, or the single user, or has the
-                token, of the configuration.
-
-        Raises:
-            AuthorizationError: Those credentials are not enough.
+        Without `credentials`, it is `no_auth_user` or the single user, or has the token, of the configuration.
+        Raises `AuthorizationError` if the credentials are not enough.
         """
         options, identity = self.options, self.anonymous
         if credentials is not None and self.required:
@@ -195,11 +180,11 @@ class Authenticator:
             credentials = Credentials(user=options.user, password=options.password, token=options.token)
             identity = self.check(credentials).identity
         if identity is None:
-            raise AuthorizationError(_VIOLATION + (_UNNAMED if self.map_certificates else ""))
+            raise AuthorizationError(_VIOLATION + (_MAPPING_HINT if self.map_certificates else ""))
         return identity, credentials or Credentials()
 
-    def _named(self, names: Sequence[str]) -> tuple[User, Identity] | None:
-        """Returns the user that a certificate names. Of distinguished names, the one in the same order comes first."""
+    def _user_of(self, names: Sequence[str]) -> tuple[User, Identity] | None:
+        """Returns the user named by a certificate. A distinguished name in the same order has precedence."""
         for name in names:
             if name in self._users:
                 return self._users[name]
@@ -216,7 +201,7 @@ class Authenticator:
         return None
 
     def still(self, identity: Identity, credentials: Credentials) -> Identity | None:
-        """Returns who a client is after a reload that it has lived through; None if it may not stay."""
+        """Returns the identity of a connected client after a reload; None if it must leave."""
         if not self.required:
             return Identity(identity.name)
         found = self.check(credentials)
@@ -229,9 +214,9 @@ class Authenticator:
 
 
 def distinguished_name(text: str) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Takes a distinguished name apart (RFC 4514): its parts in order, each with its types and values.
+    """Parses a distinguished name (RFC 4514): its parts in order, each with its types and values; empty if malformed.
 
-    What may be written in several ways comes out as one: blanks, escapes, the case of types. Empty if it is none.
+    Different spellings (blanks, escapes, case of types) give the same result.
     """
     parts = []
     for part in _split(",", text):
@@ -269,7 +254,7 @@ def _secret(record: User | str | None) -> object:
 def _permit(permissions: Permissions | None, permits: dict[int, Permit]) -> Permit | None:
     if permissions is None:
         return None
-    # Users with the same permissions share what is remembered about them.
+    # Users with the same permissions share a permit and its cache.
     permit = permits.get(id(permissions))
     if permit is None:
         permit = permits[id(permissions)] = Permit(permissions)
@@ -277,52 +262,52 @@ def _permit(permissions: Permissions | None, permits: dict[int, Permit]) -> Perm
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _QueuedCheck:
     check: Check
     wanted: Callable[[], bool]
     decided: Callable[[bool], None]
 
 
 class SlowChecks:
-    """Checks that take long (bcrypt), in threads of their own, few at a time.
+    """Slow checks (bcrypt) in a few threads.
 
-    Whoever sends wrong passwords without end must not keep others out. So those who say they are the same user from the
-    same address stand in one line, and all lines take turns. In a line anybody may be next: the longer it is, the more
-    of those in it have given up, or are about to. Beyond its length it takes nobody; they time out.
+    Wrong passwords without end must not keep other clients out. So each combination of user and address has a queue
+    of its own, and the queues take turns. Within a queue the next check is random: the longer a queue is, the more
+    of its clients have given up or are about to. A full queue takes no more clients; they time out.
     """
 
     def __init__(self) -> None:
-        self._free = max(1, (os.cpu_count() or 1) // 2)
+        self._free_threads = max(1, (os.cpu_count() or 1) // 2)
         self._threads: ThreadPoolExecutor | None = None
-        self._lines: OrderedDict[Hashable, list[_Waiting]] = OrderedDict()
-        self._under_way: set[asyncio.Future[bool]] = set()
+        self._lines: OrderedDict[Hashable, list[_QueuedCheck]] = OrderedDict()
+        self._running_checks: set[asyncio.Future[bool]] = set()
 
     def put(self, line: Hashable, check: Check, wanted: Callable[[], bool], decided: Callable[[bool], None]) -> None:
-        """Makes a check when it is its turn.
+        """Queues a check.
 
         Args:
-            line: Who asks.
+            line: The queue: user and address.
             check: The check.
-            wanted: Returns whether anybody still waits for it.
-            decided: Gets the decision, later than this call; not called if nobody waits any more.
+            wanted: Returns whether the client still waits.
+            decided: Gets the decision, later than this call; not called if the client has left.
         """
         waiting = self._lines.setdefault(line, [])
-        if len(waiting) >= _MOST_WAITING:
+        if len(waiting) >= _MAX_WAITING:
             waiting[:] = [each for each in waiting if each.wanted()]
-        if len(waiting) < _MOST_WAITING:
-            waiting.append(_Waiting(check, wanted, decided))
+        if len(waiting) < _MAX_WAITING:
+            waiting.append(_QueuedCheck(check, wanted, decided))
         self._next()
 
     def stop(self) -> None:
-        """Makes no more checks. The one that a thread is about ends in the background."""
+        """Drops all waiting checks. A running one ends in the background."""
         self._lines.clear()
-        for work in self._under_way:
+        for work in self._running_checks:
             work.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _next(self) -> None:
-        while self._free and self._lines:
+        while self._free_threads and self._lines:
             line, waiting = self._lines.popitem(last=False)
             chosen = waiting.pop(random.randrange(len(waiting)))
             if waiting:
@@ -330,18 +315,18 @@ class SlowChecks:
             if not chosen.wanted():
                 continue
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._free, "passwords")
-            self._free -= 1
+                self._threads = ThreadPoolExecutor(self._free_threads, "passwords")
+            self._free_threads -= 1
             work = asyncio.get_running_loop().run_in_executor(self._threads, chosen.check.decide)
-            self._under_way.add(work)
+            self._running_checks.add(work)
             work.add_done_callback(partial(self._done, chosen))
 
-    def _done(self, chosen: _Waiting, work: asyncio.Future[bool]) -> None:
-        self._under_way.discard(work)
+    def _done(self, chosen: _QueuedCheck, work: asyncio.Future[bool]) -> None:
+        self._running_checks.discard(work)
         if work.cancelled():
             return
         passed = work.exception() is None and work.result()
-        self._free += 1
+        self._free_threads += 1
         self._next()
         if chosen.wanted():
             chosen.decided(passed)
@@ -350,20 +335,19 @@ class SlowChecks:
 def _secret_check(identity: Identity, stored: str, given: str) -> Check:
     if is_bcrypt(stored):
         proof = _proof(stored, given)
-        if proof in _proven:
-            _proven.move_to_end(proof)
-            return Check(identity, _yes)
+        if proof in _proofs:
+            _proofs.move_to_end(proof)
+            return Check(identity, _accept)
         return Check(identity, lambda: _bcrypt(stored, given, proof), slow=True)
     return Check(identity, lambda: hmac.compare_digest(stored.encode(), given.encode()))
 
 
 def is_bcrypt(secret: str) -> bool:
-    """Returns whether a configured secret is a bcrypt hash."""
     return secret.startswith(_BCRYPT)
 
 
-#: Keyed hashes of what was found right: who comes again does not have to wait behind those who guess.
-_proven: Final[OrderedDict[bytes, None]] = OrderedDict()
+#: Keyed hashes of verified passwords: their users need not wait after clients with wrong passwords.
+_proofs: Final[OrderedDict[bytes, None]] = OrderedDict()
 _key: Final = os.urandom(32)
 
 
@@ -376,14 +360,14 @@ def _bcrypt(stored: str, given: str, proof: bytes) -> bool:
 
     password = given.encode()
     try:
-        # More than 72 bytes never counted.
+        # bcrypt uses the first 72 bytes only.
         passed = bcrypt.checkpw(password[:72], stored.encode())
     except ValueError:
         return False
     if passed:
-        _proven[proof] = None
-        while len(_proven) > _PROVEN:
-            _proven.popitem(last=False)
+        _proofs[proof] = None
+        while len(_proofs) > _MAX_PROOFS:
+            _proofs.popitem(last=False)
     return passed
 
 
@@ -392,12 +376,12 @@ def signed(nkey: str, nonce: str, signature: str) -> bool:
     key = user_key(nkey)
     if key is None or not nonce:
         return False
-    # Loaded only where there are nkeys.
+    # Loaded only for nkeys.
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
-        # Clients encode with either alphabet, with or without padding.
+        # Clients use either base64 alphabet, with or without padding.
         text = signature.rstrip("=").replace("+", "-").replace("/", "_")
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         Ed25519PublicKey.from_public_bytes(key).verify(raw, nonce.encode())
@@ -406,15 +390,15 @@ def signed(nkey: str, nonce: str, signature: str) -> bool:
     return True
 
 
-def _yes() -> bool:
+def _accept() -> bool:
     return True
 
 
 _REFUSED: Final = Check(Identity(), lambda: False)
 
 
-class _Rules:
-    """Allowed and denied subjects. Subscribe rules can hold for one queue group only."""
+class _SubjectRules:
+    """Allowed and denied subjects. A subscribe rule can be limited to one queue group."""
 
     def __init__(self, permission: SubjectPermission, with_queues: bool) -> None:
         allow = None if permission.allow is None else [_rule(rule, with_queues) for rule in permission.allow]
@@ -422,8 +406,7 @@ class _Rules:
         self.deny = [_rule(rule, with_queues) for rule in permission.deny]
 
     def permit(self, subject: bytes, queue: bytes = b"") -> bool:
-        # A pattern that is subscribed to is looked up as if it were a subject: what it could match beyond is
-        # checked when messages are delivered.
+        # A pattern is looked up like a subject; its other matches are checked when messages are delivered.
         if self.allow is not None and not _applies(self.allow, subject, queue):
             return False
         return not _applies(self.deny, subject, queue)
@@ -446,47 +429,45 @@ def _applies(rules: Iterable[tuple[bytes, bytes]], subject: bytes, queue: bytes)
 
 
 class Permit:
-    """What one user may do. Shared by all of its connections."""
+    """The permissions of a user, shared by all of its connections."""
 
     def __init__(self, permissions: Permissions) -> None:
         publish = permissions.publish
-        #: What may be published to reply subjects of messages received; None for nothing in particular.
+        #: permission to publish to the reply subjects of received messages, if configured
         self.responses: ResponsePermission | None = permissions.responses
-        self._publish = _Rules(publish, with_queues=False)
+        self._publish = _SubjectRules(publish, with_queues=False)
         if permissions.responses is not None and publish.allow is None:
-            # Nothing but answers may be published.
+            # Only answers may be published.
             self._publish.allow = []
-        self._subscribe = _Rules(permissions.subscribe, with_queues=True)
+        self._subscribe = _SubjectRules(permissions.subscribe, with_queues=True)
         self._remembered: dict[bytes, bool] = {}
 
     def may_publish(self, subject: bytes) -> bool:
-        """Returns whether messages may be published to a subject, answers apart."""
+        """Returns whether a client may publish to a subject, apart from answers."""
         known = self._remembered.get(subject)
         if known is None:
             known = self._publish.permit(subject)
-            if len(subject) <= _LONGEST:
-                if len(self._remembered) >= _REMEMBERED:
+            if len(subject) <= _MAX_SUBJECT:
+                if len(self._remembered) >= _CACHE_SUBJECTS:
                     self._remembered.clear()
                 self._remembered[subject] = known
         return known
 
     def may_subscribe(self, pattern: bytes, queue: bytes = b"") -> bool:
-        """Returns whether a subscription is allowed."""
         return self._subscribe.permit(pattern, queue)
 
     def narrows(self, pattern: bytes) -> bool:
-        """Returns whether an allowed pattern also matches subjects that are denied."""
+        """Returns whether an allowed pattern also matches denied subjects."""
         if subjects.is_literal(pattern):
             return False
         return any(not queue and subjects.overlap(denied, pattern) for denied, queue in self._subscribe.deny)
 
     def may_receive(self, subject: bytes) -> bool:
-        """Returns whether a message that an allowed pattern matches may be delivered."""
         return not _applies(self._subscribe.deny, subject, b"")
 
 
 def user_key(nkey: str) -> bytes | None:
-    """Returns the key of a user's public nkey; None if the text is none."""
+    """Returns the raw key of a public user nkey; None if the text is none."""
     try:
         body = base64.b32decode(nkey + "=" * (-len(nkey) % 8))
     except ValueError:
@@ -496,11 +477,10 @@ def user_key(nkey: str) -> bytes | None:
 
 
 def server_id() -> str:
-    """Returns a new server id, a public nkey: 56 characters beginning with N."""
+    """Returns a new server id, a public nkey: 56 characters starting with N."""
     body = bytes([_SERVER_PREFIX]) + secrets.token_bytes(32)
     return base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).decode().rstrip("=")
 
 
 def nonce() -> str:
-    """Returns what a client has to sign."""
     return base64.urlsafe_b64encode(secrets.token_bytes(_NONCE_BYTES)).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""Clients, from greeting to end, and what they subscribe to."""
+"""Clients, their states, and their subscriptions."""
 
 from __future__ import annotations
 
@@ -17,42 +17,37 @@ if TYPE_CHECKING:
 
 
 class ClientState(enum.Enum):
-    """How far a client has come."""
-
-    #: Nothing has been sent to it yet.
+    #: no bytes sent to it yet
     NEW = enum.auto()
-    #: It has INFO in clear, and the TLS handshake is under way. What it sends waits.
+    #: INFO sent in clear, TLS handshake in progress; its input waits
     HANDSHAKE = enum.auto()
-    #: It has INFO, and has to say who it is.
+    #: INFO sent, credentials expected
     GREETED = enum.auto()
-    #: Its password is being checked. What it sends waits.
+    #: password check in progress; its input waits
     CHECKING = enum.auto()
-    #: It may do what its permissions allow.
+    #: authenticated
     OPEN = enum.auto()
-    #: It has ended.
     CLOSED = enum.auto()
 
 
-#: What each state may become.
+#: Legal transitions.
 _NEXT: Final = {
     ClientState.NEW: {ClientState.HANDSHAKE, ClientState.GREETED, ClientState.OPEN, ClientState.CLOSED},
     ClientState.HANDSHAKE: {ClientState.GREETED, ClientState.OPEN, ClientState.CLOSED},
     ClientState.GREETED: {ClientState.CHECKING, ClientState.OPEN, ClientState.CLOSED},
     ClientState.CHECKING: {ClientState.OPEN, ClientState.CLOSED},
-    # Somebody may say who it is once more.
+    # A client may authenticate again.
     ClientState.OPEN: {ClientState.CHECKING, ClientState.OPEN, ClientState.CLOSED},
     ClientState.CLOSED: set[ClientState](),
 }
-#: For hot paths: a member of an enumeration is looked up slowly (Python 3.11).
+#: Constant for hot paths: looking up members of an enumeration is slow (Python 3.11).
 OPEN: Final = ClientState.OPEN
 CLOSED: Final = ClientState.CLOSED
-#: In which states what a client sends is handled.
+#: States in which input of a client is handled.
 HEARS: Final = (ClientState.OPEN, ClientState.GREETED)
 
 
 class Reason(enum.StrEnum):
-    """Why a connection was closed."""
-
     CLIENT_CLOSED = "Client Closed"
     AUTHENTICATION_TIMEOUT = "Authentication Timeout"
     AUTHENTICATION_FAILURE = "Authentication Failure"
@@ -73,21 +68,19 @@ class Reason(enum.StrEnum):
 
 @dataclass(slots=True, eq=False)
 class NatsSubscription:
-    """An interest of a client."""
-
-    client: Client  #: whose
-    sid: bytes  #: how the client calls it
+    client: Client
+    sid: bytes  #: id chosen by the client
     subject: bytes  #: subject, possibly with wildcards
     queue: bytes = b""  #: queue group; empty for none
-    handler: Handler | None = None  #: who takes the messages, for the clients that live in this process
-    taker: Taker | None = None  #: who may get what is gathered, instead of the handler, with that of others
-    rank: int = 0  #: not 0: the handler takes what many clients sent at once, after those with a lower rank
-    limit: int = 0  #: after how many messages it ends; 0 for never
-    delivered: int = 0  #: messages so far
-    narrowed: bool = False  #: some subjects that it matches are denied to the client
-    closed: bool = False  #: it has ended
-    but: bytes = b""  #: what it matches and another one of the client gets, which has this subject; empty for nothing
-    pace: int = 64  #: how many rows the handler takes at a time; grows and shrinks with the time that it needs
+    handler: Handler | None = None  #: takes the messages of a client in this process
+    taker: Taker | None = None  #: takes gathered messages for several handlers in one call
+    rank: int = 0  #: order among gathered messages, lowest first; 0 if the subscription is never gathered
+    limit: int = 0  #: messages after which it ends; 0 for unlimited
+    delivered: int = 0
+    narrowed: bool = False  #: the client lacks permission for some matching subjects
+    closed: bool = False
+    but: bytes = b""  #: subject of another subscription of the client whose messages are excluded here; empty for none
+    pace: int = 64  #: rows per call of the handler, adapted to its speed
 
 
 @dataclass(slots=True)
@@ -102,106 +95,94 @@ class Counters:
 
 @dataclass(slots=True, eq=False)
 class Client(ABC):
-    """Somebody who publishes and subscribes: a connection, or a part of this process."""
+    """A publisher and subscriber: a connection, or a part of this process."""
 
-    cid: int  #: number, unique as long as the server lives
-    name: str = ""  #: what it calls itself
-    lang: str = ""  #: language of its library
-    version: str = ""  #: version of its library
-    host: str = ""  #: its address
+    cid: int  #: id, unique for the lifetime of the server
+    name: str = ""  #: name chosen by the client
+    lang: str = ""
+    version: str = ""
+    host: str = ""
     port: int = 0
-    identity: Identity = field(default_factory=Identity)  #: who it is
-    credentials: Credentials = field(default_factory=Credentials)  #: what it said about that
-    user: str = ""  #: who it is, for logs and views
-    permit: Permit | None = None  #: what it may do; None for all
-    echo: bool = True  #: it gets what it publishes itself
-    headers: bool = False  #: it understands headers
-    no_responders: bool = False  #: it wants to know if nobody gets its requests
-    state: ClientState = ClientState.NEW  #: how far it has come
+    identity: Identity = field(default_factory=Identity)
+    credentials: Credentials = field(default_factory=Credentials)
+    user: str = ""  #: user name for logs and views
+    permit: Permit | None = None  #: permissions; None if unrestricted
+    echo: bool = True  #: gets its own messages
+    headers: bool = False  #: supports headers
+    no_responders: bool = False  #: wants no-responders replies
+    state: ClientState = ClientState.NEW
     subscriptions: dict[bytes, NatsSubscription] = field(default_factory=dict)  #: by sid
-    counters: Counters = field(default_factory=Counters)  #: what it sent and got
-    start: int = field(default_factory=time.time_ns)  #: when it came, ns since the epoch
-    last_activity: int = field(default_factory=time.time_ns)  #: when it last sent something, ns since the epoch
-    rtt: int = 0  #: last round trip in ns; 0 if there was none yet
-    #: Who sends no more until this one has caught up, or a while has passed.
+    counters: Counters = field(default_factory=Counters)
+    start: int = field(default_factory=time.time_ns)  #: start time, ns since the epoch
+    last_activity: int = field(default_factory=time.time_ns)  #: time of its last input, ns since the epoch
+    rtt: int = 0  #: last round trip in ns; 0 if unknown
+    #: Publishers paused until this client has caught up, or a timeout.
     stalled: set[Client] = field(default_factory=set)
-    #: It is on a socket and keeps up: small messages may be added to what is collected for it (`hand_out`).
+    #: On a socket and without backlog: small messages may be appended to its output directly (`hand_out`).
     direct: bool = False
-    #: Set by a handler that can take no more now of what it was given: whoever has sent it has to wait.
+    #: Set by a handler that can take no more input now: the publisher has to pause.
     full: bool = False
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
         return self.state is CLOSED
 
     def advance(self, state: ClientState) -> None:
-        """Goes on to another state."""
+        """Enters another state; an illegal transition raises."""
         assert state in _NEXT[self.state], f"{self.state} does not become {state}"
         self.state = state
 
     def become(self, identity: Identity) -> None:
-        """Gets the rights of a user."""
         self.identity, self.user, self.permit = identity, identity.name, identity.permit
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be sent to it."""
         return 0
 
     @property
     def congested(self) -> bool:
-        """So much waits for it that whoever can wait should."""
+        """Whether its backlog is so long that patient senders should pause."""
         return False
 
     def stall(self, receiver: Client, seconds: float) -> None:  # noqa: B027
-        """Stops reading, as it sends faster than a receiver takes, for a while or until `unstall`."""
+        """Pauses its input for a receiver that is slower, for `seconds` or until `unstall`."""
 
     def unstall(self, receiver: Client) -> None:  # noqa: B027
-        """Reads again: the receiver has caught up."""
+        ...
 
     def release_stalled(self) -> None:
-        """Lets those read again who had to wait."""
         for origin in list(self.stalled):
             origin.unstall(self)
 
     def recheck(self) -> None:  # noqa: B027
-        """Adapts to permissions that have changed."""
+        ...
 
     def publish_denied(self, subject: bytes) -> None:  # noqa: B027
-        """Is refused a message that it may not publish there."""
+        """Reports a publish without permission."""
 
     def nobody_there(self, reply: bytes) -> None:  # noqa: B027
-        """Is answered that nobody got its request."""
+        """Reports a request without responders."""
 
     def may_respond(self, subject: bytes) -> bool:
-        """Returns whether it got a message with this reply subject and may answer it; counts the answer."""
+        """Returns whether it may answer a received message with this reply subject; counts the answer."""
         return False
 
     def take(
         self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> float:
-        """Takes rows of a table, for a subscription without a handler; they are good for this call only.
+        """Takes rows `begin` to `end` of a table, for a subscription without a handler; `size` are their payload bytes.
 
-        Args:
-            subscription: Whose messages.
-            buffer: Where the frames are.
-            frames: The table.
-            begin: The first row.
-            end: The row behind the last one.
-            size: Bytes of their payloads.
-
-        Returns:
-            How long (seconds) whoever sent them should wait, at most until `release_stalled`; 0 for not at all.
+        Buffer and table are valid during the call only. Returns the seconds that the publishers should pause, at
+        most until `release_stalled`; 0 for no pause.
         """
         raise NotImplementedError
 
     @abstractmethod
     def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
-        """Takes payloads that were published with one subject. Nothing refers to the block after the call."""
+        """Takes payloads published to one subject. The block is not referenced after the call."""
 
     @abstractmethod
     def take_one(
         self, subscription: NatsSubscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
     ) -> None:
-        """Takes one message; `payload` begins with `header_size` bytes of headers."""
+        """Takes one message; `payload` starts with `header_size` bytes of headers."""

@@ -1,8 +1,8 @@
-"""A client's connection: bytes in, bytes out, and what it costs when the other end does not keep up.
+"""A client's socket: input, output, and back pressure against clients that are too slow.
 
-All connections read into one buffer of the server. What is read is handled at once, as long as a turn is; what is left
-then, and the beginning of an operation that is not complete, is kept by the connection, which reads nothing more until
-it has had its further turns. What is to be sent is collected and written once in a round of the event loop.
+All connections read into one buffer of the server. Input is handled at once, up to the time of a turn. The remaining
+input, and a partial operation at its end, is kept by the connection, which does not read until its further turns are
+over. Output is collected and written once per round of the event loop.
 """
 
 from __future__ import annotations
@@ -32,51 +32,49 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads, Span
 
-#: A frame larger than this gets a buffer of its own while it arrives.
+#: A larger frame gets a buffer of its own while it arrives.
 LARGE: Final = 64 * 1024
-#: Most publishes that are parsed at once, and how few that may be where they take long.
+#: Maximum number of publishes per parse, and the minimum for slow ones.
 ROWS: Final = 4096
-_FEWEST_ROWS: Final = 16
-#: All that was parsed is complete.
-_WHOLE: Final = (Stop.END, Stop.FULL)
-#: How PUB and HPUB begin.
+_MIN_ROWS: Final = 16
+#: The parser has reached a boundary between operations.
+_BOUNDARIES: Final = (Stop.END, Stop.FULL)
+#: First bytes of PUB and HPUB.
 _PUBLISHES: Final = b"PpHh"
-#: What is collected beyond is written at once.
-_COLLECT: Final = 512 * 1024
-#: Bytes that wait in the transport: above the first those who cause them are slowed down, until the second is reached.
-_CONGESTED: Final = 1024 * 1024
-_RELAXED: Final = 256 * 1024
-#: Bytes beyond which those who send from a store wait.
-_FULL: Final = 8 * 1024 * 1024
-#: How long (seconds) a publisher waits for a congested receiver, and for one that is near its limit.
+#: Bytes of collected output that are written at once.
+_FLUSH_SIZE: Final = 512 * 1024
+#: Bytes in the transport above which publishers are slowed down, and below which they resume.
+_HIGH_WATER: Final = 1024 * 1024
+_LOW_WATER: Final = 256 * 1024
+#: Bytes of output above which patient senders, such as stores, pause.
+_PATIENT_LIMIT: Final = 8 * 1024 * 1024
+#: Seconds that a publisher pauses for a congested receiver, and for one near its limit.
 _STALL: Final = 0.005
 _LONG_STALL: Final = 0.02
 _NO_HEADERS: Final = Malformed("", "message headers not supported")
-#: Seconds that a closed connection gets to take what was sent to it, and what comes from it meanwhile is dropped.
+#: Seconds for a closed connection to read its last output; its input is dropped meanwhile.
 _LINGER: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
 class Connection(Session, asyncio.BufferedProtocol):
-    """A client on a socket."""
-
-    server: Hub[Connection] = field(kw_only=True)  #: whose client
-    intake: Intake = field(kw_only=True)  #: where it reads into what may wait for what others send
-    stop: int = 0  #: when it ended, ns since the epoch
-    reason: Reason | None = None  #: why
-    tls_version: str = ""  #: version of TLS, `1.3`; empty without
+    server: Hub[Connection] = field(kw_only=True)
+    intake: Intake = field(kw_only=True)  #: shared buffer for input that may be gathered
+    stop: int = 0  #: end time, ns since the epoch
+    reason: Reason | None = None  #: reason of the end
+    tls_version: str = ""  #: version of TLS, `1.3`; empty without TLS
     tls_cipher: str = ""  #: its cipher suite
-    out: list[bytes] = field(default_factory=list)  #: what is collected for it
+    out: list[bytes] = field(default_factory=list)  #: collected output
     out_size: int = 0  #: bytes of that
     _gathered: bool = False
     _transport: asyncio.Transport = field(init=False)
-    _left: bytes | bytearray = b""
+    _rest: bytes | bytearray = b""
     _work: Iterator[None] | None = None
-    _unfinished: bool = False
+    _needs_turn: bool = False
     _queued: bool = False
-    _large: bytearray | None = None
-    _filled: int = 0
-    _needed: int = 0
+    _large_frame: bytearray | None = None
+    _large_filled: int = 0
+    _frame_size: int = 0
     _congested: bool = False
     _holds: int = 0
     _stall_timer: asyncio.TimerHandle | None = None
@@ -91,11 +89,10 @@ class Connection(Session, asyncio.BufferedProtocol):
     # Life
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greets the client, or takes over after the TLS handshake."""
         self._transport = cast("asyncio.Transport", transport)
         if self.state is not ClientState.NEW:
             return
-        self._transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
+        self._transport.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
         self.ping_at = time.monotonic_ns() + int(self.server.options.ping_interval * 1e9)
@@ -103,9 +100,8 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.server.accept(self)
 
     def upgraded(self, transport: asyncio.Transport) -> None:
-        """Goes on over TLS."""
         self._transport = transport
-        transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
+        transport.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
         self.tls = transport.get_extra_info("ssl_object")
         cipher = self.tls.cipher() if self.tls is not None else None
         if self.tls is not None and cipher is not None:
@@ -114,45 +110,39 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """The transport at present."""
         return self._transport
 
     def eof_received(self) -> bool | None:
-        """The client sends no more: the connection ends."""
         return None
 
     def connection_lost(self, problem: Exception | None) -> None:
-        """Cleans up after a connection that ended."""
         self.intake.run()
         if problem is None:
-            # The client has sent all of that before it went.
-            for _ in self._further_turns():
+            # The client sent all of this before it left.
+            for _ in self._remaining_turns():
                 pass
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self.release_stalled()
-        # Monitoring keeps closed connections for a while: they are to be small, and to go at once when it forgets them.
-        self.out, self._left, self._large, self.tls = [], b"", None, None
+        # Monitoring keeps closed connections for a while: without references they stay small and are freed at once.
+        self.out, self._rest, self._large_frame, self.tls = [], b"", None, None
         self._replies.clear()
         self.identity, self.credentials = Identity(), Credentials()
         del self._transport
 
     def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
-        """Ends the connection.
+        """Closes the connection with a reason, and an `error` for the client.
 
-        Args:
-            reason: Why.
-            error: Text that is sent to the client.
-            abort: Do not wait until it has taken what was sent.
+        With `abort`, unsent output is dropped.
         """
         if self.intake.may_read():
-            # What was read before, by others too, comes before the end.
+            # Earlier input, also of other clients, has precedence.
             self.intake.run()
         if self.closed:
             return
         if error:
             self.send_error(error)
         self.flush()
-        # The client may have been too slow for that.
+        # The client may have been closed as too slow by that.
         if not self._end(reason):
             return
         transport = self._transport
@@ -160,7 +150,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             transport.abort()
             return
         if error and transport.can_write_eof():
-            # To close at once would reset the connection if more came, and the client might not read the error.
+            # Closing at once would reset the connection on further input, and the client might miss the error.
             transport.write_eof()
             transport.resume_reading()
         else:
@@ -186,27 +176,25 @@ class Connection(Session, asyncio.BufferedProtocol):
     # Input
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Returns where the next bytes go."""
         if self.state is CLOSED:
-            # TLS may still read when it is told to close, whatever happens at the moment.
+            # TLS may read during its closure, at any moment.
             return memoryview(bytearray(LARGE))
         assert self.intake.may_read(), "a connection is read while a batch is applied"
         if self.waits:
             self.intake.run()
         if self._gathered:
             return self.intake.room
-        if self._large is not None:
-            return memoryview(self._large)[self._filled :]
+        if self._large_frame is not None:
+            return memoryview(self._large_frame)[self._large_filled :]
         view = self.server.read_view
-        if self._left:
-            view[: len(self._left)] = self._left
-            return view[len(self._left) :]
+        if self._rest:
+            view[: len(self._rest)] = self._rest
+            return view[len(self._rest) :]
         return view
 
     def buffer_updated(self, count: int) -> None:
-        """Handles what came."""
         if self.closed:
-            self._left, self._large = b"", None
+            self._rest, self._large_frame = b"", None
             return
         if self._gathered:
             if count <= SMALL:
@@ -216,109 +204,105 @@ class Connection(Session, asyncio.BufferedProtocol):
             return
         self.active = True
         self.last_activity = time.time_ns()
-        if self._large is not None:
-            self._filled += count
-            if self._filled < self._needed:
-                if self._filled == len(self._large):
-                    size = min(2 * self._filled, self._needed)
-                    self._large = self._large + bytes(size - self._filled)
+        if self._large_frame is not None:
+            self._large_filled += count
+            if self._large_filled < self._frame_size:
+                if self._large_filled == len(self._large_frame):
+                    size = min(2 * self._large_filled, self._frame_size)
+                    self._large_frame = self._large_frame + bytes(size - self._large_filled)
                 return
-            data: Buffer = self._large
-            end = self._filled
-            self._large = None
+            data: Buffer = self._large_frame
+            end = self._large_filled
+            self._large_frame = None
         else:
             data = self.server.read_buffer
-            end = len(self._left) + count
-        if self._unfinished:
-            # What came before has its turns first.
-            self._left = bytes(memoryview(data)[:end])
+            end = len(self._rest) + count
+        if self._needs_turn:
+            # Earlier input gets its turns first.
+            self._rest = bytes(memoryview(data)[:end])
             return
-        self._left = b""
+        self._rest = b""
         self._handle(data, end)
-        self._after_turn()
+        self._end_turn()
 
     def hear(self, data: bytes) -> None:
-        """Handles what came, by itself."""
         self.active = True
         self.last_activity = time.time_ns()
         self._handle(data, len(data))
-        self._after_turn()
+        self._end_turn()
 
     def resume(self) -> None:
-        """Goes on with what came while the connection waited for something."""
         self.release()
         self.go_on()
 
     def go_on(self) -> None:
-        """Handles what came and could not be handled yet."""
-        if self._left and not self.closed and not self._unfinished:
-            data, self._left = self._left, b""
+        if self._rest and not self.closed and not self._needs_turn:
+            data, self._rest = self._rest, b""
             self._handle(data, len(data))
-            self._after_turn()
+            self._end_turn()
 
-    def _after_turn(self) -> None:
-        if self._unfinished:
+    def _end_turn(self) -> None:
+        if self._needs_turn:
             self._gathered = False
             self.hold()
             self._queue()
         self.server.drain()
 
     def become(self, identity: Identity) -> None:
-        """Grants the client the rights of a user."""
         Session.become(self, identity)
-        # What is gathered is published without a look at rights, and without an answer.
+        # Gathered input is published without permission checks and answers.
         self._gathered = False
 
     @property
     def _has_more(self) -> bool:
-        """Whether there is something left to do, and nothing to wait for but the next turn.
+        """Whether the connection waits for nothing but a turn to handle its input.
 
-        Others get what the client has published before it ended.
+        The publishes of a closed client are still delivered.
         """
         if self.state is CLOSED:
             return self._work is not None
-        return self._unfinished and self._stall_timer is None
+        return self._needs_turn and self._stall_timer is None
 
     def _queue(self) -> None:
-        """Waits for the next turn, if there is more to do."""
+        """Requests a turn if there is input left."""
         if not self._queued and self._has_more:
             self._queued = True
-            self.server.turns.add(self._further_turns())
+            self.server.turns.add(self._remaining_turns())
 
-    def _further_turns(self) -> Iterator[None]:
-        """Handles the rest of what came; ends early if the connection is closed or stalled."""
+    def _remaining_turns(self) -> Iterator[None]:
+        """Handles the remaining input; ends early if the connection is closed or paused."""
         while self._has_more:
             if self._work is not None:
                 try:
                     yield from self._work
                 except Exception as problem:
-                    self._failed(problem)
+                    self._report_bug(problem)
                 self._work = None
                 continue
-            self._unfinished = False
-            data, self._left = self._left, b""
+            self._needs_turn = False
+            data, self._rest = self._rest, b""
             self._handle(data, len(data))
             self.server.drain()
-            if not self._unfinished:
+            if not self._needs_turn:
                 self.release()
             yield
         self._queued = False
 
-    def _failed(self, problem: Exception) -> None:
-        # A mistake of ours must not cost more than this connection.
+    def _report_bug(self, problem: Exception) -> None:
+        # A bug in handling input costs this connection only.
         NATS.error("%s - Error while handling input: %r", self, problem)
         NATS.debug("Details", exc_info=True)
         self.close(Reason.PARSE_ERROR)
 
     def _handle(self, data: Buffer, end: int) -> None:
         intake = self.intake
-        # What others have sent before.
+        # Apply the earlier input of other clients.
         intake.run()
         intake.begin()
         try:
             at, need = self._parse(data, end)
         except Exception as problem:
-            self._failed(problem)
+            self._report_bug(problem)
             return
         finally:
             intake.end()
@@ -326,28 +310,28 @@ class Connection(Session, asyncio.BufferedProtocol):
             return
         self._gathered = False
         left = memoryview(data)[at:end]
-        if max(need, len(left)) > LARGE and self.state is not ClientState.CHECKING and not self._unfinished:
-            self._needed = max(need, len(left) + 1)
+        if max(need, len(left)) > LARGE and self.state is not ClientState.CHECKING and not self._needs_turn:
+            self._frame_size = max(need, len(left) + 1)
             size = max(2 * len(left), 4 * LARGE)
-            self._large = bytearray(min(need, size) if need else size)
-            self._large[: len(left)] = left
-            self._filled = len(left)
+            self._large_frame = bytearray(min(need, size) if need else size)
+            self._large_frame[: len(left)] = left
+            self._large_filled = len(left)
         else:
-            self._left = bytes(left)
+            self._rest = bytes(left)
 
     def _parse(self, data: Buffer, end: int) -> tuple[int, int]:
-        """Returns how far it came, and how many bytes the frame there has, if that is known."""
+        """Returns the position after the last operation, and the size of the next frame (0: unknown)."""
         server, at = self.server, 0
         options, refused, deadline = server.options, False, server.turns.deadline()
-        # What comes with the end of a TLS handshake waits until its answers can go over TLS, too.
+        # Input after the end of a TLS handshake waits until its answers can be sent over TLS.
         while at < end and self.state in HEARS:
-            # However short the turn, something is done in it.
+            # Every turn makes progress, however short it is.
             if at and perf_counter() > deadline:
-                self._unfinished = True
+                self._needs_turn = True
                 break
             rows, stop = 0, Stop.OTHER
             if data[at] in _PUBLISHES:
-                # Where each publish is answered or logged before it is delivered, they are taken one by one.
+                # If each publish is answered or logged before its delivery, publishes are handled one by one.
                 one_by_one = self.pedantic or self.verbose or server.tracing
                 frames = server.frames[: 1 if one_by_one else self._rows]
                 rows, at, stop, spans, need = parse_publishes(
@@ -359,7 +343,7 @@ class Connection(Session, asyncio.BufferedProtocol):
                     self.unauthorized()
                     break
                 if not self.headers and (frames[0, HEADER_SIZE] or (rows > 1 and frames[:rows, HEADER_SIZE].any())):
-                    # What came before is still good.
+                    # The publishes before are valid.
                     rows = int(np.argmax(frames[:rows, HEADER_SIZE] > 0))
                     spans = [(route, first, min(last, rows)) for route, first, last in spans if first < rows]
                     refused = True
@@ -372,10 +356,10 @@ class Connection(Session, asyncio.BufferedProtocol):
                     self._gathered = small and self._may_be_gathered(spans)
                     taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
-                        # What is not taken is parsed again: next time no more than a turn has taken.
-                        self._rows = max(taken, _FEWEST_ROWS)
-                        self._unfinished = True
-                        # Behind the payload of the last row that was taken.
+                        # Remaining rows are parsed again later, at most the rows of a turn.
+                        self._rows = max(taken, _MIN_ROWS)
+                        self._needs_turn = True
+                        # The end of the last handled row.
                         at = int(frames[taken - 1, PAYLOAD]) + int(frames[taken - 1, PAYLOAD_SIZE]) + 2
                         break
                     self._rows = min(2 * self._rows, ROWS)
@@ -384,10 +368,10 @@ class Connection(Session, asyncio.BufferedProtocol):
                     break
             if stop == Stop.PARTIAL:
                 return at, need
-            if stop in _WHOLE:
+            if stop in _BOUNDARIES:
                 continue
             if stop == Stop.PAYLOAD_TOO_LARGE:
-                self.malformed(payload_too_large(_claimed(data, at, end), options.max_payload))
+                self.malformed(payload_too_large(_declared_size(data, at, end), options.max_payload))
                 break
             event, at = parse_operation(data, at, end, options.max_control_line)
             if isinstance(event, NeedMore):
@@ -399,18 +383,17 @@ class Connection(Session, asyncio.BufferedProtocol):
         return at, 0
 
     def _may_be_gathered(self, spans: list[Span]) -> bool:
-        """Returns whether its next publishes may wait until others are read, as these could have."""
+        """Returns whether its next publishes may be gathered, judging by these."""
         ranks = self.server.subscriptions.ranks
         return self.permit is None and self.tls is None and all(number > 0 and ranks[number] for number, _, _ in spans)
 
     def hold(self) -> None:
-        """Stops reading until `release` is called as often as this."""
+        """Stops reading until each `hold` has its `release`."""
         self._holds += 1
         if self._holds == 1 and not self.closed:
             self._transport.pause_reading()
 
     def release(self) -> None:
-        """Goes on reading."""
         self._holds -= 1
         if self._holds == 0 and not self.closed and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -418,18 +401,16 @@ class Connection(Session, asyncio.BufferedProtocol):
     # Output
 
     def send(self, data: bytes) -> None:
-        """Sends something, with all else of this round."""
         if self.state is CLOSED:
             return
         if not self.out:
             self.server.dirty((self,))
         self.out.append(data)
         self.out_size += len(data)
-        if self.out_size > _COLLECT:
+        if self.out_size > _FLUSH_SIZE:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what was collected."""
         out = self.out
         if not out or self.state is CLOSED:
             return
@@ -448,25 +429,22 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be sent."""
         return self.out_size + (0 if self.closed else self._transport.get_write_buffer_size())
 
     @property
     def congested(self) -> bool:
-        """So much waits to be sent that whoever can wait should."""
         if self.state is CLOSED:
             return False
         pending = self.out_size + self._transport.get_write_buffer_size()
-        return pending > _FULL or 4 * pending > self.server.options.max_pending
+        return pending > _PATIENT_LIMIT or 4 * pending > self.server.options.max_pending
 
     def look_after(self, now: int) -> None:
-        """Pings the client if it is time (monotonic ns), and ends the connection if it does not answer or read."""
         self.ping_if_due(now)
         if not self.closed:
             self._check_progress(now, int(self.server.options.write_deadline * 1e9))
 
     def _check_progress(self, now: int, deadline: int) -> None:
-        """Ends the connection if nothing at all was taken for `deadline` ns while something waits."""
+        """Closes the connection if the client takes no bytes for `deadline` ns while some wait."""
         waiting = self._transport.get_write_buffer_size()
         taken = self._written - waiting
         if not waiting or taken != self._progress[0]:
@@ -483,27 +461,23 @@ class Connection(Session, asyncio.BufferedProtocol):
             self.close(Reason.SLOW_DEADLINE, abort=True)
 
     def _may_be_direct(self) -> bool:
-        """Returns whether it keeps up, whatever waits in a transport that does not ask for a pause."""
-        return not self.closed and self.server.options.max_pending >= 4 * _CONGESTED
+        """Returns whether output can be appended directly, as long as the transport does not ask for a pause."""
+        return not self.closed and self.server.options.max_pending >= 4 * _HIGH_WATER
 
     def pause_writing(self) -> None:
-        """Too much waits for the client: whoever causes it is slowed down."""
         self._congested, self.direct = True, False
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
         self._congested, self.direct = False, self._may_be_direct()
         self.release_stalled()
 
     def stall(self, receiver: Client, seconds: float) -> None:
-        """Reads no more for a while, or until the receiver has caught up."""
         if self._stall_timer is None and not self.closed:
             self.hold()
             receiver.stalled.add(self)
             self._stall_timer = asyncio.get_running_loop().call_later(seconds, self.unstall, receiver)
 
     def unstall(self, receiver: Client) -> None:
-        """Goes on reading."""
         receiver.stalled.discard(self)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -516,7 +490,7 @@ class Connection(Session, asyncio.BufferedProtocol):
     def take(
         self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> float:
-        """Sends messages of a table. Who sends to a client that does not keep up waits, briefly: it may be stuck."""
+        """Sends messages of a table. The pause for a slow receiver is short, because the receiver may be stuck."""
         if self.permit is not None and self.permit.responses is not None:
             self.remember_replies(buffer, frames, begin, end)
         self.send(encode_messages(buffer, frames, begin, end, subscription.sid, self.headers))
@@ -527,7 +501,6 @@ class Connection(Session, asyncio.BufferedProtocol):
         return _LONG_STALL if 4 * self.pending > 3 * self.server.options.max_pending else _STALL
 
     def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
-        """Sends payloads of a block."""
         self.send(encode_block(block, begin, end, subject, subscription.sid))
         if self.server.tracing:
             tracing.block(self, subscription, subject, block, begin, end)
@@ -535,7 +508,6 @@ class Connection(Session, asyncio.BufferedProtocol):
     def take_one(
         self, subscription: NatsSubscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
     ) -> None:
-        """Sends one message."""
         if reply and self.permit is not None and self.permit.responses is not None:
             self.remember_reply(reply)
         if header_size and not self.headers:
@@ -545,8 +517,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             tracing.delivery(self, subscription, subject, reply, len(payload) - header_size, header_size)
 
 
-def _claimed(data: Buffer, begin: int, end: int) -> int:
-    """Returns the size that a publish line ends with."""
+def _declared_size(data: Buffer, begin: int, end: int) -> int:
     line = bytes(memoryview(data)[begin : min(end, begin + LARGE)]).partition(b"\n")[0].split()
     size: Any = line[-1] if line else b""
     return int(size) if size.isdigit() and len(size) < 12 else 0

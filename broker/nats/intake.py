@@ -1,25 +1,24 @@
-"""In which order what was read is applied, and which of it together.
+"""The order in which input is applied, and which reads are applied together.
 
-**A batch** is what one connection has read at a time: whole operations, in order. Batches are applied in the order in
-which they were read, whoever sent them, one after the other; a batch that takes longer than a turn is divided between
-two operations, and its rest is a batch of its own, applied when its next turn comes. So whoever asks for something
-(a subscription, the end of a client, an answer of the server) asks after all that was read before, and before all that
-is read later; nothing else is to be known of the order in which requests reach the rules. Each step has its phase, and
-none calls back into an earlier one:
+**A batch** is one read of a connection: whole operations, in order. Batches are applied one after the other in the
+order of the reads, for all connections. A batch that takes longer than a turn is divided between two operations; the
+rest is a batch of its own, applied at its next turn. So a request (a subscription, the end of a client, a question
+to the server) takes effect after all earlier reads and before all later ones, and no other rule about the order of
+requests exists. Each step has its phase, and none calls back into an earlier one:
 
-    read → apply (parse, hand to receivers, rules) → what parts of this process have sent each other → commit → write
+    read → apply (parse, hand to receivers, rules) → messages between parts of this process → commit → write
 
-**A gathered run.** Clients that publish one message at a time cost more by the read than by the message. So what they
-send is left where it was read, and applied with the reads that follow it as if one client had sent it all, at the end
-of the round of the event loop. Only publishes are gathered, for receivers who want it so, of connections whose last
-publishes were for such receivers. The run ends at the first batch that has anything else in it, and before any other
-step that the loop calls: a batch of a connection that is not gathered, the rest of one, a timer, a commit. Each of
-these begins with `run`. Within a run those with a lower rank come first, which is the only thing that is not in the
-order of the reads: acknowledgements make room for what is published.
+**A gathered run.** For clients that publish one message at a time, the read costs more than the message. So their
+input stays where it was read, and is applied at the end of the round of the event loop together with the following
+reads, as if one client had sent it all. Only publishes are gathered, of connections whose last publishes went to
+receivers that allow it. The run ends at the first batch with any other operation, and before every other step of the
+loop: a batch of a connection that is not gathered, the rest of a batch, a timer, a commit. Each of these steps first
+calls `run`. Within a run, messages with a lower rank come first, the only exception to the order of the reads:
+acknowledgements free capacity for published messages.
 
-**One table at a time.** While a batch is applied, its buffer and its table of frames are its own: nothing is read, and
-no other batch is parsed (`begin`, `end`: an assertion says so). As each step begins with `run`, nothing waits here
-while another is applied, so no rule ever has a reason to look for what waits.
+**One table at a time.** While a batch is applied, it owns its buffer and its table of frames: there is no read, and
+no other batch is parsed (`begin` and `end` assert it). Since each step first calls `run`, no input waits here while
+another batch is applied, and no rule ever needs to look for waiting input.
 """
 
 from __future__ import annotations
@@ -36,41 +35,38 @@ from stantools.nats.kernels import parse_gathered
 if TYPE_CHECKING:
     from broker.nats.session import Hub, Session
 
-#: Bytes that are read at a time, at least, and bytes that may wait.
+#: Minimum bytes per read, and maximum bytes of waiting input.
 _READ: Final = 128 * 1024
 _WAITING: Final = 128 * 1024
-#: Most publishes of a run; those that are left are the next one's.
+#: Maximum number of publishes per run; the remaining ones belong to the next run.
 _ROWS: Final = 4096
-#: Bytes of a read that is left to wait: more is worth a turn of its own.
+#: Maximum bytes of a read that may wait; a larger one is applied by itself.
 SMALL: Final = 4096
-#: Reads that are handed over together: in the beginning, and at most.
-_PACE: Final = 64
-_MOST: Final = 1024
-#: How long (seconds) they may take until fewer are gathered, or more.
-_LONG: Final = 0.004
-_SHORT: Final = 0.001
-#: Seconds after an answer: who sends the next request by then is expected to do so again, and how long that is awaited
-#: without going to sleep. To be woken takes longer than most answers.
-_SOON: Final = 100e-6
-_MOMENT: Final = 50e-6
-#: How often in a row that may be in vain; then it is tried once in so many times.
-_PATIENCE: Final = 8
-_SELDOM: Final = 64
+#: Reads per run: initial and maximum number.
+_FIRST_READS: Final = 64
+_MAX_READS: Final = 1024
+#: Seconds of a run above which fewer reads are gathered, and below which more are.
+_LONG_RUN: Final = 0.004
+_SHORT_RUN: Final = 0.001
+#: Seconds after an answer within which the next request of a client counts as immediate, and seconds of polling for it.
+#: Waking a sleeping loop takes longer than most answers.
+_IMMEDIATE: Final = 100e-6
+_POLL_TIME: Final = 50e-6
+#: Number of successive idle polls after which only every 64th opportunity is tried.
+_MAX_IDLE_POLLS: Final = 8
+_RARE_POLL: Final = 64
 
 
-def _nothing() -> None:
-    """Nobody wants to have anything gathered."""
+def _no_op() -> None: ...
 
 
 class Intake:
-    """What was read and is not applied yet.
-
-    Args:
-        server: Whose connections.
+    """Input that was read and not applied yet.
 
     Attributes:
-        room: Where the next bytes go.
-        soon: Called when something begins to wait: `run` has to be called when the loop has read from all.
+        room: The buffer for the next read.
+        soon: Called when input begins to wait; `run` must be called after the loop has read from all
+            connections.
     """
 
     def __init__(self, server: Hub[Any]) -> None:
@@ -81,31 +77,28 @@ class Intake:
         self._ends: list[int] = []
         self._filled = 0
         self._applying = False
-        self._most = _PACE
-        self._last: Session | None = None
-        self._answered = 0.0
-        self._vain = 0
-        self._awake = Awake()
-        self.soon: Callable[[], None] = _nothing
+        self._max_reads = _FIRST_READS
+        self._last_origin: Session | None = None
+        self._answer_time = 0.0
+        self._idle_polls = 0
+        self._busy_poll = Awake()
+        self.soon: Callable[[], None] = _no_op
 
     def __bool__(self) -> bool:
         return bool(self._ends)
 
     def begin(self) -> None:
-        """A batch is applied from now on."""
         assert not self._applying, "a batch is applied while another one is"
         self._applying = True
 
     def end(self) -> None:
-        """The batch has been applied."""
         self._applying = False
 
     def may_read(self) -> bool:
-        """Whether buffers are free: no batch is being applied."""
+        """Whether the buffers are free: no batch is being applied."""
         return not self._applying
 
     def put(self, origin: Session, count: int) -> None:
-        """Keeps the bytes that a connection has just read there."""
         ends = self._ends
         if not ends:
             self.soon()
@@ -113,17 +106,16 @@ class Intake:
         self._origins.append(origin)
         ends.append(filled)
         origin.waits = True
-        if len(ends) >= self._most or filled > _WAITING:
+        if len(ends) >= self._max_reads or filled > _WAITING:
             self.run()
         else:
             self.room = self._view[filled:]
 
     def take(self, count: int) -> bytes:
-        """Returns the bytes that were just read there: they are not to wait."""
+        """Returns the bytes just read into `room`, which are not to wait."""
         return bytes(self._view[self._filled : self._filled + count])
 
     def run(self) -> None:
-        """Applies what waits."""
         origins, ends = self._origins, self._ends
         if not ends:
             return
@@ -134,7 +126,7 @@ class Intake:
         count = len(ends)
         done = self._apply_gathered(origins, ends, 0)
         while done < count:
-            # This one asks for something else, which follows what was read before.
+            # This read has another operation, which follows the earlier reads.
             begin = ends[done - 1] if done else 0
             origins[done].hear(bytes(self._view[begin : ends[done]]))
             done += 1
@@ -142,17 +134,17 @@ class Intake:
                 done = self._apply_gathered(origins, ends, done)
         server.drain()
         if count == 1:
-            self._expect(origins[0], start)
+            self._poll_for_next(origins[0], start)
         else:
-            self._last = None
+            self._last_origin = None
         took = perf_counter() - start
-        if took > _LONG:
-            self._most = max(count // 2, 1)
-        elif took < _SHORT and count >= self._most // 2:
-            self._most = min(2 * self._most, _MOST)
+        if took > _LONG_RUN:
+            self._max_reads = max(count // 2, 1)
+        elif took < _SHORT_RUN and count >= self._max_reads // 2:
+            self._max_reads = min(2 * self._max_reads, _MAX_READS)
 
     def _apply_gathered(self, origins: list[Session], ends: list[int], first: int) -> int:
-        """Applies publishes from one read on, up to a read that has something else. Returns which one that is."""
+        """Applies publishes from read `first` up to the first read with another operation; returns its number."""
         server = self._server
         options, subscriptions = server.options, server.subscriptions
         self.begin()
@@ -163,7 +155,7 @@ class Intake:
                 first,
                 self._frames,
                 subscriptions.table(None).routes,
-                # What is traced is taken from one client at a time.
+                # Traced input is handled client by client.
                 b"" if server.tracing else subscriptions.ranks,
                 options.max_control_line,
                 options.max_payload,
@@ -182,17 +174,12 @@ class Intake:
             self.end()
         return first + len(taken)
 
-    def _expect(self, origin: Session, came: float) -> None:
-        """Keeps the loop awake for a moment if the only one who sends anything sends requests one right after another.
-
-        Args:
-            origin: Who has sent something.
-            came: When (`perf_counter`).
-        """
-        pause, again = came - self._answered, origin is self._last
-        self._last, self._answered = origin, perf_counter()
-        if not again or pause > _SOON:
+    def _poll_for_next(self, origin: Session, arrival: float) -> None:
+        """Polls for a moment if a single client is active and sends one request immediately after another."""
+        pause, again = arrival - self._answer_time, origin is self._last_origin
+        self._last_origin, self._answer_time = origin, perf_counter()
+        if not again or pause > _IMMEDIATE:
             return
-        self._vain = self._vain + 1 if pause > _MOMENT else 0
-        if self._vain <= _PATIENCE or self._vain % _SELDOM == 0:
-            self._awake.keep(_MOMENT)
+        self._idle_polls = self._idle_polls + 1 if pause > _POLL_TIME else 0
+        if self._idle_polls <= _MAX_IDLE_POLLS or self._idle_polls % _RARE_POLL == 0:
+            self._busy_poll.keep(_POLL_TIME)

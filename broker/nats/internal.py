@@ -1,7 +1,7 @@
-"""Clients that live in this process: the streaming server's own connections.
+"""Clients in this process: the streaming server's own connections.
 
-What sockets publish is handed to their handlers at once, in the read that brought it. What they send each other waits
-in a mailbox until that is over, so that a handler is never called from within a handler.
+Messages from sockets are handed to handlers at once, within the read. Messages between clients of this process wait
+in a mailbox until the end of that, so that no handler is called from within a handler.
 """
 
 from __future__ import annotations
@@ -28,27 +28,25 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler, Payloads, Taker
 
-#: Gets the payload of an answer, or None and whether nobody was there (else the time was up).
+#: Gets the payload of an answer, or None and whether there were no responders; otherwise the time was up.
 Callback = Callable[[bytes | None, bool], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class _PendingRequest:
     callback: Callback
     timer: asyncio.TimerHandle
 
 
 @dataclass(slots=True, eq=False)
 class InternalClient(Client):
-    """A client in this process."""
-
-    server: Hub[Any] = field(kw_only=True)  #: whose client
-    mailbox: Mailbox = field(kw_only=True)  #: what it was sent from within this process
-    #: Called if the server ends the connection: after a reload it may not stay.
+    server: Hub[Any] = field(kw_only=True)
+    mailbox: Mailbox = field(kw_only=True)  #: messages from this process
+    #: Called if the server closes the client: it is no longer allowed after a reload.
     on_closed: Callable[[], None] | None = None
     _sids: int = 0
     _inbox: bytes = b""
-    _requests: dict[bytes, _Request] = field(default_factory=dict)
+    _requests: dict[bytes, _PendingRequest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.headers = True
@@ -69,17 +67,17 @@ class InternalClient(Client):
         taker: Taker | None = None,
         but: bytes = b"",
     ) -> NatsSubscription:
-        """Subscribes. What sockets publish is handed over in the read that brought it.
+        """Subscribes. Messages from sockets are handed over within the read.
 
         Args:
             subject: Subject, possibly with wildcards.
-            handler: Takes rows of a table; buffer and table are good for the time of the call only.
+            handler: Takes rows of a table; buffer and table are valid during the call only.
             queue: Queue group; empty for none.
-            rank: 1 to 255: what is published to it by many clients may be handed over together, at the end of a round
-                of the event loop, when those with a lower rank have got theirs. 0: at once.
-            taker: Gets single messages of those that are handed over together, for all handlers that have it; it cannot
-                ask for a pause.
-            but: Not what another subscription of this client gets, which has this subject; empty for all.
+            rank: 1 to 255: publishes of many clients may be gathered and handed over at the end of a round of
+                the event
+            loop, lower ranks first. 0: handed over at once.
+            taker: Gets single gathered messages for all handlers that have it; it cannot ask for a pause.
+            but: Subject of another subscription of this client whose messages are excluded here; empty for none.
 
         Raises:
             ValueError: The subject is not valid.
@@ -103,16 +101,10 @@ class InternalClient(Client):
         self.server.subscriptions.remove(subscription)
 
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> int:
-        """Publishes one message.
+        """Publishes one message; without a subject it does nothing.
 
-        Args:
-            subject: Where to. Empty: nothing happens.
-            payload: The message.
-            reply: Subject for answers.
-            header: Header block with its empty line; empty for none.
-
-        Returns:
-            How many clients get it; 0 as well if it is not allowed or too large.
+        `header` is a header block with its empty line. Returns the number of receivers; 0 also for a message that is
+        too large or not allowed.
         """
         size = len(header) + len(payload)
         if self.closed or not subject or not self._may_publish(subject, size):
@@ -121,10 +113,9 @@ class InternalClient(Client):
         return self.server.router.publish_one(self, subject, reply, header + payload, len(header))
 
     def publish_block(self, subject: bytes, block: Payloads, begin: int, end: int) -> int:
-        """Publishes payloads `begin` to `end` of a block, one message each. Nothing refers to the block afterwards.
+        """Publishes payloads `begin` to `end` of a block, one message each; returns the number of receivers.
 
-        Returns:
-            How many clients get them.
+        The block is not referenced after the call.
         """
         if self.state is CLOSED or not subject or begin >= end:
             return 0
@@ -134,7 +125,7 @@ class InternalClient(Client):
         return self.server.router.publish_block(self, subject, block, begin, end)
 
     def publish_runs(self, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
-        """Publishes payloads of a block to several subjects: to each those from one row to another."""
+        """Publishes payloads of a block to several subjects; each run is a subject with its range of rows."""
         if self.closed:
             return
         if self.permit is not None:
@@ -154,10 +145,9 @@ class InternalClient(Client):
         router.publish_each(self, alone)
 
     def publish_each(self, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
-        """Publishes messages, each with its subject, to receivers who keep up; none without a subject.
+        """Publishes messages to receivers that keep up; messages without a subject are dropped.
 
-        Returns:
-            The places of those whose receivers do not.
+        Returns the positions of the messages with congested receivers.
         """
         if self.closed:
             return ()
@@ -185,11 +175,7 @@ class InternalClient(Client):
     def request(self, subject: bytes, payload: bytes, timeout_seconds: float, callback: Callback) -> None:
         """Publishes with a reply subject of its own and reports the first answer, later than this call.
 
-        Args:
-            subject: Where to.
-            payload: The message.
-            timeout_seconds: How long to wait.
-            callback: Gets the payload and False; None and True if nobody is there; None and False if the time is up.
+        `callback` gets the payload and False; None and True without responders; None and False after the timeout.
         """
         if not self._inbox:
             self._inbox = f"_INBOX.{secrets.token_hex(11)}.".encode()
@@ -197,7 +183,7 @@ class InternalClient(Client):
         reply = secrets.token_hex(4).encode()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(timeout_seconds, self._time_out, reply)
-        self._requests[reply] = _Request(callback, timer)
+        self._requests[reply] = _PendingRequest(callback, timer)
         if not self.publish(subject, payload, self._inbox + reply):
             self.mailbox.put(lambda: self._finish(reply, None, True))
 
@@ -220,14 +206,14 @@ class InternalClient(Client):
             request.callback(payload, nobody)
 
     def barrier(self, done: Callable[[], None]) -> None:
-        """Calls `done` when all that was published before, by whomever in this process, was handed over."""
+        """Calls `done` after all earlier messages between parts of this process have been handed over."""
         if self.server.behind:
             self.mailbox.barrier(done)
         else:
             done()
 
     def close(self) -> None:
-        """Disconnects. Requests that wait are dropped silently."""
+        """Disconnects and drops pending requests silently."""
         if self.closed:
             return
         for subscription in list(self.subscriptions.values()):
@@ -239,7 +225,7 @@ class InternalClient(Client):
         self.server.forget(self)
 
     def recheck(self) -> None:
-        """Ends if it may not stay after a reload; what it subscribed to stays."""
+        """Closes itself if it is no longer allowed after a reload; its subscriptions stay."""
         identity = self.server.authenticator.still(self.identity, self.credentials)
         if identity is None:
             NATS.error("%s - authentication error", self)
@@ -249,17 +235,15 @@ class InternalClient(Client):
             return
         self.become(identity)
 
-    # Messages for it
+    # Messages to it
 
     def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
-        """Puts payloads into the mailbox."""
         for row in range(begin, end):
             self.take_one(subscription, subject, b"", block.payload(row), 0)
 
     def take_one(
         self, subscription: NatsSubscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
     ) -> None:
-        """Puts a message into the mailbox."""
         data = b"%b%b%b" % (subject, reply, payload)
         frames = frame_table(1)
         at = len(subject) + len(reply)
@@ -276,16 +260,14 @@ class InternalClient(Client):
 
 @dataclass(slots=True, eq=False)
 class SystemClient(InternalClient):
-    """The server itself: it needs no permission, and no view shows it.
+    """The server itself: without permissions and invisible to views.
 
-    Clients name most of the subjects that it publishes to. So it publishes nothing to a reserved one
-    (`broker.reserved`).
+    Clients name most of its subjects, so it publishes nothing to reserved ones (`broker.reserved`).
     """
 
     reserved: ReservedSubjects = field(default_factory=ReservedSubjects)
 
     def publish_anything(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
-        """Publishes one message, of any size, to any subject that is not reserved."""
         if subject in self.reserved:
             return
         if header:
@@ -293,15 +275,10 @@ class SystemClient(InternalClient):
         self.server.router.answer(self, subject, payload, len(header), reply)
 
     def send(self, to: bytes, subject: bytes, payload: bytes, reply: bytes, header: bytes, group: bytes) -> None:
-        """Hands a message to those who have subscribed to `to`.
+        """Hands a message to the subscribers of `to`, who see `subject`.
 
-        Args:
-            to: Who gets it.
-            subject: The subject that they see.
-            payload: The message.
-            reply: Subject for answers; empty for none.
-            header: Header block with its empty line; empty for none.
-            group: Only one of this queue group gets it; empty for all who have subscribed.
+        `header` is a header block with its empty line, or empty. With a `group`, only one member of that queue group
+        gets it.
         """
         if to in self.reserved:
             return
@@ -309,17 +286,16 @@ class SystemClient(InternalClient):
         self.server.router.hand_to(self, to, subject, reply, header + payload, len(header), group)
 
     def publish_rows(self, buffer: Buffer, frames: Frames) -> None:
-        """Publishes the rows of a table, each to its subject unless it is reserved."""
+        """Publishes the rows of a table, each to its subject unless that is reserved."""
         self._sent(len(frames), int(frames[:, PAYLOAD_SIZE].sum()))
         self.server.router.publish_rows(self, buffer, frames, self.reserved)
 
     def send_rows(self, to: bytes, buffer: Buffer, frames: Frames) -> None:
-        """Hands the rows of a table to those who have subscribed to `to`, all on sockets and without a limit."""
+        """Hands the rows of a table to the subscribers of `to`, which must be on sockets and without a limit."""
         if to in self.reserved:
             return
         size = int(frames[:, PAYLOAD_SIZE].sum())
         self._sent(len(frames), size)
         self.server.router.hand_rows(to, buffer, frames, size)
 
-    def recheck(self) -> None:
-        """Stays, whatever a reload has changed."""
+    def recheck(self) -> None: ...

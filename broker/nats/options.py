@@ -1,4 +1,4 @@
-"""What can be configured about the embedded NATS server (server-operations.md sections 4 and 8). Times are seconds."""
+"""Options of the embedded NATS server (server-operations.md sections 4 and 8). Times are in seconds."""
 
 from __future__ import annotations
 
@@ -12,52 +12,46 @@ from stantools.notation import format_go_duration
 if TYPE_CHECKING:
     from stantools.nats.login import Server
 
-#: The version of NATS whose protocol is spoken.
+#: Version of the NATS protocol.
 VERSION: Final = "2.9.24"
-#: Seconds that a TLS handshake may take, and a login.
+#: Seconds for a TLS handshake, and for a login.
 DEFAULT_TIMEOUT: Final = 2.0
 
 
-#: How URLs of routes begin. The original looks at none of it.
+#: Schemes of route URLs. The original ignores the scheme.
 _ROUTES: Final = ("nats-route", "nats", "tls", "tcp")
 
 
 def parse_route(url: str) -> Server:
-    """Reads the URL of a route.
-
-    Raises:
-        UsageError: It is malformed, or that of something else.
-    """
     from stantools.nats.login import Server
 
     scheme, separator, rest = url.partition("://")
     if separator and scheme.lower() not in _ROUTES:
         raise UsageError(
-            f"a route has no URL of the kind {scheme}://", "it begins with nats-route://, nats:// or tls://"
+            f"{scheme}:// is not the scheme of a route",
+            "the URL of a route starts with nats-route://, nats:// or tls://",
         )
     return Server.parse(f"{'tls' if scheme.lower() == 'tls' else 'nats'}://{rest}" if separator else url)
 
 
 @dataclass(frozen=True, slots=True)
 class TLSOptions:
-    """TLS of a listener."""
-
     cert: Path  #: certificate (chain), PEM
     key: Path  #: its private key, PEM
-    ca: Path | None = None  #: whom client certificates have to be from, PEM; None for the system's
-    verify: bool = False  #: clients have to show a certificate
-    verify_and_map: bool = False  #: clients are the users that their certificates name
-    timeout: float = DEFAULT_TIMEOUT  #: how long the handshake may take
+    ca: Path | None = None  #: authority of client certificates, PEM; None for the system's
+    verify: bool = False  #: require a client certificate
+    verify_and_map: bool = False  #: client certificates name the users
+    timeout: float = DEFAULT_TIMEOUT  #: seconds for the handshake
     ciphers: tuple[str, ...] = ()  #: cipher suites by their IANA names; empty for the defaults
     curves: tuple[str, ...] = ()  #: curve preferences; empty for the defaults
-    insecure: bool = False  #: take a certificate that OpenSSL finds too weak: signed with SHA-1, or with a short key
+    insecure: bool = False  #: accept a certificate that is too weak for OpenSSL: signed with SHA-1, or with a short key
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectPermission:
-    """Subjects that are allowed (None: all) and denied, with wildcards; denied wins.
+    """Allowed (None: all) and denied subjects, with wildcards; denied ones have precedence.
 
-    Subscribe permissions may name a queue behind a blank (`foo.* workers`).
+    Subscribe permissions may name a queue group after a blank (`foo.* workers`).
     """
 
     allow: tuple[bytes, ...] | None = None
@@ -66,7 +60,7 @@ class SubjectPermission:
 
 @dataclass(frozen=True, slots=True)
 class ResponsePermission:
-    """What a client may publish to reply subjects of messages that it got: how many each, for how long."""
+    """Permission to publish to the reply subjects of received messages: number of answers each, and seconds."""
 
     max_msgs: int = 1
     expires: float = 120.0
@@ -74,8 +68,6 @@ class ResponsePermission:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What a user may do."""
-
     publish: SubjectPermission = SubjectPermission()
     subscribe: SubjectPermission = SubjectPermission()
     responses: ResponsePermission | None = None
@@ -83,7 +75,7 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who may connect: by name and password (plain or bcrypt), or by nkey."""
+    """A user with name and password (plain or bcrypt), or with an nkey."""
 
     name: str = ""
     password: str = ""
@@ -93,70 +85,63 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """Who may connect."""
-
-    users: tuple[User, ...] = ()  #: users; empty for a single user, token, or nobody in particular
-    user: str = ""  #: single user; its password
-    password: str = ""  #: see there
+    users: tuple[User, ...] = ()  #: users; empty with a single user, a token, or no authorization
+    user: str = ""  #: single user
+    password: str = ""  #: password of the single user
     token: str = ""  #: token, plain or bcrypt
-    default_permissions: Permissions | None = None  #: of users without permissions of their own
-    no_auth_user: str = ""  #: who clients without credentials are
-    timeout: float = DEFAULT_TIMEOUT  #: how long clients may take to say who they are
+    default_permissions: Permissions | None = None  #: for users without permissions of their own
+    no_auth_user: str = ""  #: user of clients without credentials
+    timeout: float = DEFAULT_TIMEOUT  #: seconds for a client to authenticate
 
     @property
     def required(self) -> bool:
-        """Whether clients have to say who they are."""
         return bool(self.users or self.user or self.token)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Routes to other servers. Times are seconds."""
-
-    name: str = ""  #: name of the cluster; empty for one that is made up
-    host: str = "0.0.0.0"  #: address to listen on
+    name: str = ""  #: name of the cluster; empty for a generated one
+    host: str = "0.0.0.0"  #: listen address
     port: int = 0  #: port; -1 for a free one
-    routes: tuple[str, ...] = ()  #: URLs of servers to connect to
-    user: str = ""  #: who other servers have to be; empty for anybody
+    routes: tuple[str, ...] = ()  #: URLs of other servers
+    user: str = ""  #: user required of other servers; empty for none
     password: str = ""
-    timeout: float = DEFAULT_TIMEOUT  #: how long the handshake may take
-    tls: TLSOptions | None = None  #: TLS of routes, in both directions; certificates are always asked for
-    advertise: str = ""  #: address that is announced to other servers
+    timeout: float = DEFAULT_TIMEOUT  #: seconds for the handshake
+    tls: TLSOptions | None = None  #: TLS of routes, in both directions; certificates are always required
+    advertise: str = ""  #: address announced to other servers
     no_advertise: bool = False  #: do not announce the other servers to clients
-    connect_retries: int = 0  #: attempts for a server that another one announced, besides the first
-    ping_interval: float = 120.0  #: time between two pings
-    write_deadline: float = 10.0  #: how long another server may take no data at all
+    connect_retries: int = 0  #: further attempts to connect to a server announced by another one
+    ping_interval: float = 120.0  #: seconds between two pings
+    write_deadline: float = 10.0  #: seconds without progress in sending to another server
 
 
 @dataclass(frozen=True, slots=True)
 class NatsOptions:
-    """Options of the embedded NATS server."""
-
-    host: str = "0.0.0.0"  #: address to listen on
+    host: str = "0.0.0.0"  #: listen address
     port: int = 4222  #: port; -1 for a free one
     name: str = ""  #: server name; empty for its id
-    client_advertise: str = ""  #: the address in INFO that clients are to connect to
-    max_connections: int = 65536  #: clients at a time; 0 for no limit
-    max_subscriptions: int = 0  #: subscriptions of a client; 0 for no limit
-    max_control_line: int = 4096  #: bytes of a control line
-    max_payload: int = 1024 * 1024  #: bytes of a message
-    max_pending: int = 64 * 1024 * 1024  #: bytes that may wait for a client before it is slow
-    ping_interval: float = 120.0  #: time between two pings
+    client_advertise: str = ""  #: address for clients in INFO
+    max_connections: int = 65536  #: maximum number of clients; 0 for unlimited
+    max_subscriptions: int = 0  #: maximum number of subscriptions per client; 0 for unlimited
+    max_control_line: int = 4096  #: maximum bytes of a control line
+    max_payload: int = 1024 * 1024  #: maximum bytes of a message
+    max_pending: int = 64 * 1024 * 1024  #: bytes pending for a client above which it is slow
+    ping_interval: float = 120.0  #: seconds between two pings
     ping_max: int = 2  #: unanswered pings after which a connection is stale
-    write_deadline: float = 10.0  #: how long a client may take no data at all
-    authorization: Authorization = field(default_factory=Authorization)  #: who may connect
+    write_deadline: float = 10.0  #: seconds without progress in sending to a client
+    authorization: Authorization = field(default_factory=Authorization)
     tls: TLSOptions | None = None  #: TLS for clients
-    cluster: ClusterOptions | None = None  #: routes to other servers; None without
-    lame_duck_duration: float = 120.0  #: over how long clients are sent away
-    lame_duck_grace_period: float = 10.0  #: how long to wait before the first
-    no_header_support: bool = False  #: do without headers
-    debug: bool = False  #: log what connections do
+    cluster: ClusterOptions | None = None  #: routes to other servers, if any
+    lame_duck_duration: float = 120.0  #: seconds over which clients are sent away
+    lame_duck_grace_period: float = 10.0  #: seconds before the first one is
+    no_header_support: bool = False  #: disable headers
+    debug: bool = False  #: log events of connections
     trace: bool = False  #: log protocol messages
-    trace_verbose: bool = False  #: also those of the server's own connections
+    trace_verbose: bool = False  #: log those of the server's own connections as well
     max_traced_msg_len: int = 0  #: bytes of payload in the trace; 0 for all
 
 
-#: What stays as it is until a restart: our name, the original's.
+#: Options that need a restart: our name -> the original's.
 _FIXED: Final = {
     "host": "Host",
     "port": "Port",
@@ -167,27 +152,24 @@ _FIXED: Final = {
     "lame_duck_grace_period": "LameDuckGracePeriod",
     "no_header_support": "NoHeaderSupport",
 }
-#: What can be changed at once.
-_CHANGING: Final = (
+#: Options that a reload applies.
+_RELOADABLE: Final = (
     "trace", "trace_verbose", "debug", "max_connections", "max_payload", "max_control_line", "ping_interval",
     "ping_max", "write_deadline", "max_traced_msg_len", "client_advertise",
 )  # fmt: skip
-#: Options that are times.
+#: Options in seconds.
 SECONDS: Final = ("ping_interval", "write_deadline", "lame_duck_duration", "lame_duck_grace_period")
 
 
 class ReloadError(ValueError):
-    """A change that is not possible while the server runs; the text is what the original logs."""
+    """A change that needs a restart; the text is the original's log line."""
 
 
 def reload_changes(before: NatsOptions, after: NatsOptions) -> tuple[list[str], bool]:
-    """Compares the options of a running server with those that it is to take on (server-operations.md section 13).
+    """Compares old and new options for a reload (server-operations.md section 13).
 
-    Returns:
-        What the log says of the changes, and whether clients have to be checked again.
-
-    Raises:
-        ReloadError: Something differs that can only be changed by a restart.
+    Returns the log lines about the changes, and whether clients must be checked again. Raises `ReloadError` for a
+    change that needs a restart.
     """
     for name, shown in _FIXED.items():
         old, new = getattr(before, name), getattr(after, name)
@@ -201,12 +183,12 @@ def reload_changes(before: NatsOptions, after: NatsOptions) -> tuple[list[str], 
         old, new = before.authorization.no_auth_user, after.authorization.no_auth_user
         raise ReloadError(f"config reload not supported for NoAuthUser: old={old}, new={new}")
     lines = [
-        # The original has it like this.
+        # The original has these two wordings.
         f"{'Reload' if name == 'client_advertise' else 'Reloaded'}: {name} = {_shown(name, getattr(after, name))}"
-        for name in _CHANGING
+        for name in _RELOADABLE
         if getattr(before, name) != getattr(after, name)
     ]
-    # Certificates may be others in the same files.
+    # The files may have new contents under the same names.
     if before.tls != after.tls or after.tls is not None:
         lines.append(f"Reloaded: tls = {'enabled' if after.tls is not None else 'disabled'}")
     authorization = _authorization(before, after)

@@ -1,7 +1,7 @@
-"""Messages to their receivers, in runs of messages and not one by one.
+"""Delivery of messages to subscribers, in runs instead of one by one.
 
-What takes longer than handing a run to one socket is work that can be interrupted: a generator, which goes on when the
-others have had their turn.
+Work that takes longer than handing a run to one socket is a generator: it can be interrupted, and continues after
+the turns of other work.
 """
 
 from __future__ import annotations
@@ -29,31 +29,28 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads, Share, Span
 
-#: What a handler in this process may take (seconds) until it is given fewer rows at a time, or more.
-_LONG: Final = 0.004
-_SHORT: Final = 0.002
-_MOST_ROWS: Final = 4096
-#: Seconds that a client waits which sends more than a handler can take: then it may send as much as one read takes.
+#: Seconds of a handler's call above which it gets fewer rows at a time, and below which it gets more.
+_LONG_CALL: Final = 0.004
+_SHORT_CALL: Final = 0.002
+_MAX_ROWS: Final = 4096
+#: Seconds of pause for a client that sends more than a handler can take; then it may send another read.
 _STALL: Final = 1.0
-#: Fewer rows than these are handed to a handler without a look at the clock.
+#: Fewer rows are handed to a handler without measuring the time.
 _FEW_ROWS: Final = 4
 
 
 @dataclass(slots=True)
-class _Delivery:
-    """Rows of a table that are being delivered."""
-
+class _RowDelivery:
     buffer: Buffer
     frames: Frames
-    parts: list[_Delivery] = field(default_factory=list)
+    parts: list[_RowDelivery] = field(default_factory=list)
 
-    def part(self, rows: Frames) -> _Delivery:
-        """Returns a delivery of some of the rows."""
-        self.parts.append(_Delivery(self.buffer, rows))
+    def part(self, rows: Frames) -> _RowDelivery:
+        self.parts.append(_RowDelivery(self.buffer, rows))
         return self.parts[-1]
 
     def keep(self, end: int) -> None:
-        """Copies the rows up to `end`: buffer and table are about to be used again."""
+        """Copies the rows up to `end`, because buffer and table are about to be reused."""
         used = int(self.frames[end - 1, PAYLOAD]) + int(self.frames[end - 1, PAYLOAD_SIZE])
         self.buffer = bytes(memoryview(self.buffer)[:used])
         self.frames = self.frames[:end].copy()
@@ -62,16 +59,14 @@ class _Delivery:
 
 
 class Router:
-    """Hands messages to those who have subscribed.
+    """Delivers messages to subscribers.
 
-    Args:
-        subscriptions: Who they are.
-        mailbox: What parts of this process have sent each other: it comes before the next message of a socket.
+    `mailbox` holds messages between parts of this process; they are delivered before the next message of a socket.
     """
 
     def __init__(self, subscriptions: Subscriptions, mailbox: Mailbox) -> None:
-        self.counters = Counters()  #: messages and bytes of all clients together
-        self.tracing = False  #: protocol messages are logged
+        self.counters = Counters()  #: messages and bytes of all clients
+        self.tracing = False  #: log protocol messages
         self._subscriptions = subscriptions
         self._mailbox = mailbox
 
@@ -86,18 +81,18 @@ class Router:
         spans: list[Span],
         deadline: float,
     ) -> tuple[int, Iterator[None] | None]:
-        """Hands over what a client on a socket published.
+        """Delivers the publishes of a client on a socket.
 
         Args:
             origin: The client.
-            table: What it may publish to.
-            buffer: Where the frames are.
-            frames: The table of frames.
-            spans: Its runs of equal routes.
-            deadline: When (`perf_counter`) it is the others' turn.
+            table: Subjects that it may publish to.
+            buffer: Buffer with the frames.
+            frames: Table of frames.
+            spans: Runs of rows with equal routes.
+            deadline: End of the turn (`perf_counter`).
 
         Returns:
-            How many rows were taken, one at least, and what is still to be done about them.
+            The number of handled rows, at least one, and the remaining work for them, if any.
         """
         subscriptions, mailbox, rows, size_of_all = self._subscriptions, self._mailbox, 0, 0
         routes, version = subscriptions.routes, subscriptions.version
@@ -111,7 +106,7 @@ class Router:
             size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
             rows, size_of_all = end, size_of_all + size
             only = None
-            # If a receiver made us forget a route while this batch is under way, they are looked up again.
+            # A receiver's call may invalidate the routes; then they are looked up again.
             if number > 0 and version == subscriptions.version:
                 only = routes[number].only
             if (
@@ -126,7 +121,7 @@ class Router:
                 else:
                     self._hand_over_paced(origin, only, buffer, frames, begin, end, size)
             else:
-                delivery = _Delivery(buffer, frames)
+                delivery = _RowDelivery(buffer, frames)
                 if number > 0 and version == subscriptions.version:
                     work: Iterator[None] = self._deliver(origin, routes[number], delivery, begin, end, size)
                 else:
@@ -146,9 +141,9 @@ class Router:
     def publish_gathered(
         self, origins: Sequence[Client], buffer: Buffer, frames: Frames, shares: Iterable[Share]
     ) -> None:
-        """Hands over what clients on sockets published together, each share of it to the only receiver of a route.
+        """Delivers gathered publishes of several clients, each share to the only receiver of its route.
 
-        The counters of the clients are theirs to care for.
+        The caller counts the input of the clients.
         """
         routes, counters = self._subscriptions.routes, self.counters
         alone: list[NatsSubscription] = []
@@ -185,7 +180,7 @@ class Router:
     def _take_each(
         self, to: list[NatsSubscription], buffer: Buffer, frames: Frames, places: list[int], size: int
     ) -> None:
-        """Hands one message to each of several handlers of a client, by the one who takes for all of them."""
+        """Hands single messages to several handlers of a client through their common taker."""
         handlers = []
         for each in to:
             each.delivered += 1
@@ -203,11 +198,11 @@ class Router:
             _report(to[0], problem)
 
     def _publish_unknown(
-        self, origin: Client, table: SubjectTable, delivery: _Delivery, begin: int, end: int, size: int
+        self, origin: Client, table: SubjectTable, delivery: _RowDelivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
         row = begin
         while row < end:
-            # The rows of a known route may have several subjects.
+            # The rows of a known route may have different subjects.
             subject = _subject(delivery, row)
             after = row + 1
             while after < end and _subject(delivery, after) == subject:
@@ -223,7 +218,7 @@ class Router:
             yield
 
     def _publish_denied(
-        self, origin: Client, permit: Permit, subject: bytes, delivery: _Delivery, begin: int, end: int
+        self, origin: Client, permit: Permit, subject: bytes, delivery: _RowDelivery, begin: int, end: int
     ) -> Iterator[None]:
         for row in range(begin, end):
             if permit.responses is not None and origin.may_respond(subject):
@@ -235,7 +230,7 @@ class Router:
             yield
 
     def _deliver(
-        self, origin: Client, route: Route, delivery: _Delivery, begin: int, end: int, size: int
+        self, origin: Client, route: Route, delivery: _RowDelivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
         delivered = False
         for subscription in route.plain:
@@ -243,7 +238,7 @@ class Router:
             if subscription.closed or (client is origin and not origin.echo):
                 continue
             if subscription.limit:
-                delivered |= self._deliver_some(origin, subscription, delivery, begin, end) > 0
+                delivered |= self._deliver_limited(origin, subscription, delivery, begin, end) > 0
             else:
                 yield from self._hand_over_all(origin, subscription, delivery, begin, end, size)
                 delivered = True
@@ -252,7 +247,7 @@ class Router:
             for group in route.queues:
                 delivered |= yield from self._deliver_group(origin, group, delivery, begin, end, size)
         else:
-            delivered |= yield from self._deliver_abroad(origin, route, route.abroad, delivery, begin, end)
+            delivered |= yield from self._deliver_remote(origin, route, route.abroad, delivery, begin, end)
         if not delivered and origin.no_responders and delivery.frames[begin:end, REPLY_SIZE].any():
             for row in range(begin, end):
                 size = int(delivery.frames[row, REPLY_SIZE])
@@ -262,9 +257,9 @@ class Router:
                     yield
 
     def _hand_over_all(
-        self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int, size: int
+        self, origin: Client, to: NatsSubscription, delivery: _RowDelivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
-        """Hands over rows: to a socket all at once, to a handler as many as it takes in a short time."""
+        """Hands over rows: to a socket all at once, to a handler a number that takes it a short time."""
         if to.handler is None:
             self._hand_over(origin, to, delivery.buffer, delivery.frames, begin, end, size)
             return
@@ -279,14 +274,14 @@ class Router:
     def _hand_over_paced(
         self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> None:
-        """Hands as many rows to a handler as it may get at a time, and measures how many it may get next time."""
+        """Hands rows to a handler at its pace, and adapts the pace to its speed."""
         start = perf_counter()
         self._hand_over(origin, to, buffer, frames, begin, end, size)
         took = perf_counter() - start
-        if took > _LONG:
+        if took > _LONG_CALL:
             to.pace = max(1, (end - begin) // 2)
-        elif took < _SHORT and end - begin == to.pace:
-            to.pace = min(2 * to.pace, _MOST_ROWS)
+        elif took < _SHORT_CALL and end - begin == to.pace:
+            to.pace = min(2 * to.pace, _MAX_ROWS)
 
     def _hand_over(
         self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
@@ -296,7 +291,7 @@ class Router:
             origin.stall(to.client, wait)
 
     def _take(self, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> float:
-        """Has a handler or a client take messages. Returns how long (seconds) those who sent them should wait."""
+        """Hands rows to a handler or client. Returns the seconds that the publishers should pause."""
         self._account(to, end - begin, size)
         client, handler = to.client, to.handler
         try:
@@ -309,8 +304,10 @@ class Router:
             _report(to, problem)
             return 0
 
-    def _deliver_some(self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int) -> int:
-        """Delivers as many as the subscription still wants; it ends with the last."""
+    def _deliver_limited(
+        self, origin: Client, to: NatsSubscription, delivery: _RowDelivery, begin: int, end: int
+    ) -> int:
+        """Delivers the number of messages left before the subscription's limit; ends the subscription at the limit."""
         end = min(end, begin + max(to.limit - to.delivered, 0))
         if to.delivered + end - begin >= to.limit:
             self._subscriptions.remove(to)
@@ -320,9 +317,15 @@ class Router:
         return end - begin
 
     def _deliver_group(
-        self, origin: Client, group: tuple[NatsSubscription, ...], delivery: _Delivery, begin: int, end: int, size: int
+        self,
+        origin: Client,
+        group: tuple[NatsSubscription, ...],
+        delivery: _RowDelivery,
+        begin: int,
+        end: int,
+        size: int,
     ) -> Generator[None, None, bool]:
-        """Delivers each message to one member of a queue group, drawn at random. Returns whether there was one."""
+        """Delivers each message to a random member of a queue group. Returns whether there was one."""
         members = [s for s in group if not (s.closed or (s.client is origin and not origin.echo))]
         if not members:
             return False
@@ -335,7 +338,7 @@ class Router:
                     return row > begin
                 chosen = open_members[int(random.random() * len(open_members))]
                 if chosen.limit:
-                    self._deliver_some(origin, chosen, delivery, row, row + 1)
+                    self._deliver_limited(origin, chosen, delivery, row, row + 1)
                 else:
                     one = int(delivery.frames[row, PAYLOAD_SIZE])
                     self._hand_over(origin, chosen, delivery.buffer, delivery.frames, row, row + 1, one)
@@ -355,16 +358,16 @@ class Router:
 
     # Messages to and from other servers
 
-    def _deliver_abroad(
-        self, origin: Client, route: Route, abroad: Abroad, delivery: _Delivery, begin: int, end: int
+    def _deliver_remote(
+        self, origin: Client, route: Route, abroad: Abroad, delivery: _RowDelivery, begin: int, end: int
     ) -> Generator[None, None, bool]:
-        """Delivers to other servers, and to queue groups that have members there. Returns whether to anybody."""
+        """Delivers to other servers, and to queue groups with members there. Returns whether there was a receiver."""
         delivered = False
         for row in range(begin, end):
             near, far = draw(origin, route.queues, abroad)
             for chosen in near:
                 if chosen.limit:
-                    self._deliver_some(origin, chosen, delivery, row, row + 1)
+                    self._deliver_limited(origin, chosen, delivery, row, row + 1)
                 else:
                     size = int(delivery.frames[row, PAYLOAD_SIZE])
                     self._hand_over(origin, chosen, delivery.buffer, delivery.frames, row, row + 1, size)
@@ -382,10 +385,7 @@ class Router:
         return delivered
 
     def arrive(self, subject: bytes, reply: bytes, payload: bytes, header_size: int, queues: tuple[bytes, ...]) -> None:
-        """Hands over a message from another server: to all here who are in no group, and one of each of these groups.
-
-        It goes to no further server.
-        """
+        """Delivers a message from another server to all clients outside of queue groups, and a member of each queue."""
         route = self._subscriptions.route(subject)
         self.counters.in_msgs += 1
         self.counters.in_bytes += len(payload)
@@ -397,7 +397,7 @@ class Router:
     # Messages from this process
 
     def answer(self, origin: Client, subject: bytes, payload: bytes, header_size: int, reply: bytes = b"") -> None:
-        """Hands over one message of the server itself: mostly to one who has asked, at a subject that is known."""
+        """Delivers one message of the server itself, usually the answer to a client."""
         size, counters = len(payload), self.counters
         counters.in_msgs += 1
         counters.in_bytes += size
@@ -424,7 +424,7 @@ class Router:
         *,
         keep: bool = False,
     ) -> int:
-        """Hands over one message. Returns the number of receivers, another server being one."""
+        """Delivers one message. Returns the number of receivers; another server counts as one."""
         route = self._subscriptions.route(subject, keep=keep)
         count = 0
         if route.abroad is None:
@@ -451,7 +451,7 @@ class Router:
         header_size: int,
         group: bytes,
     ) -> None:
-        """Hands one message to those who have subscribed to `to`, or to one of a queue group; they see `subject`."""
+        """Delivers one message to the subscribers of `to`, or to a member of the queue group; they see `subject`."""
         route = self._subscriptions.known.values.get(to) or self._subscriptions.route(to, keep=True)
         if group:
             members = route.members(group)
@@ -466,9 +466,9 @@ class Router:
             receiver.client.take_one(receiver, subject, reply, payload, header_size)
 
     def hand_rows(self, to: bytes, buffer: Buffer, frames: Frames, size: int) -> None:
-        """Hands the rows of a table, whose payloads have some size, to those who have subscribed to `to`.
+        """Delivers the rows of a table to the subscribers of `to`; `size` are their payload bytes.
 
-        They are as `Subscriptions.takes_rows` wants them.
+        The subscribers must satisfy `Subscriptions.takes_rows`.
         """
         for receiver in self._subscriptions.route(to, keep=True).plain:
             if not receiver.closed:
@@ -476,10 +476,7 @@ class Router:
                 receiver.client.take(receiver, buffer, frames, 0, len(frames), size)
 
     def publish_rows(self, origin: Client, buffer: Buffer, frames: Frames, reserved: ReservedSubjects) -> None:
-        """Hands over the rows of a table that a part of this process published, each to its subject.
-
-        What is for a reserved subject goes nowhere.
-        """
+        """Delivers the rows of a table, each to its subject; rows for reserved subjects are dropped."""
         begin, last = 0, None
         for at, after in pairwise((*subject_runs(buffer, frames, 0, len(frames)), len(frames))):
             start, length = frames[at, SUBJECT : SUBJECT_SIZE + 1].tolist()
@@ -500,18 +497,14 @@ class Router:
         self._hand_run(last, buffer, frames, begin, len(frames))
 
     def _hand_run(self, to: NatsSubscription | None, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        """Hands rows to a socket; nobody is there for None."""
+        """Hands rows to a socket; for None there is no receiver."""
         if to is not None:
             size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
             self._account(to, end - begin, size)
             to.client.take(to, buffer, frames, begin, end, size)
 
     def publish_block(self, origin: Client, subject: bytes, block: Payloads, begin: int, end: int) -> int:
-        """Hands over what a part of this process published: payloads of a block, all to one subject.
-
-        Returns:
-            The number of receivers of the last one.
-        """
+        """Delivers payloads of a block to one subject. Returns the number of receivers of the last one."""
         route = self._subscriptions.known.values.get(subject) or self._subscriptions.route(subject, keep=True)
         rows, size = end - begin, block.size(begin, end)
         for counters in (origin.counters, self.counters):
@@ -536,15 +529,15 @@ class Router:
     def publish_each(
         self, origin: Client, messages: Sequence[tuple[bytes, bytes]], *, patient: bool = False
     ) -> Sequence[int]:
-        """Hands over what a part of this process published: messages, each with its subject.
+        """Delivers messages of a part of this process, each with its subject.
 
         Args:
-            origin: Who published.
-            messages: Subjects and payloads; without a subject it is dropped.
-            patient: What is for receivers who do not keep up is left out.
+            origin: The publisher.
+            messages: Subjects and payloads; messages without a subject are dropped.
+            patient: Skip messages with congested receivers.
 
         Returns:
-            The places of those left out.
+            The positions of the skipped messages.
         """
         known, counters = self._subscriptions.known.values, self.counters
         late: list[int] = []
@@ -583,10 +576,13 @@ class Router:
     def _receivers(
         self, origin: Client | None, route: Route, groups: Iterable[tuple[NatsSubscription, ...]]
     ) -> list[NatsSubscription]:
-        """Returns who gets one message: all in no group, and one of each of some; for some it is the last."""
+        """Returns the receivers of one message: all outside of queue groups, and one member of each.
+
+        For some of them it may be the last message.
+        """
         only = route.only
         if only is not None and only.client is not origin and not (only.limit or only.closed):
-            # Mostly who has asked, and gets the answer.
+            # usually the requester, for the answer
             return [only]
         chosen = [s for s in route.plain if not (s.closed or (s.client is origin and not s.client.echo))]
         for group in groups:
@@ -600,11 +596,11 @@ class Router:
 
 
 def _report(to: NatsSubscription, problem: Exception) -> None:
-    """Says what a handler has raised: whatever it does, the connections that its messages came from live on."""
+    """Logs an error of a handler; the connections of the publishers stay open."""
     NATS.error("%s: error in the handler of %r: %r", to.client.name, to.subject.decode(errors="replace"), problem)
     NATS.debug("Details", exc_info=True)
 
 
-def _subject(delivery: _Delivery, row: int) -> bytes:
+def _subject(delivery: _RowDelivery, row: int) -> bytes:
     start, size = int(delivery.frames[row, SUBJECT]), int(delivery.frames[row, SUBJECT_SIZE])
     return bytes(memoryview(delivery.buffer)[start : start + size])

@@ -1,4 +1,4 @@
-"""The embedded NATS server: accepts clients, keeps count of them, ends cleanly."""
+"""The embedded NATS server: accepts clients, keeps track of them, ends cleanly."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
     from broker.nats.routes.mesh import Mesh
 
 _READ_BUFFER: Final = 512 * 1024
-#: Connections that are gone and still shown by monitoring.
+#: Number of closed connections kept for monitoring.
 _CLOSED: Final = 4096
 
 
 class ListenError(OSError):
-    """The server cannot listen; the text is what the original logs."""
+    """The server cannot listen; the text is the original's log line."""
 
 
 class NatsServer:
     """A NATS server in this process.
 
     Args:
-        options: What it is to be like.
-        config_file: Where the options are from, for the log.
-        sockets: What to listen on, where that was opened before.
+        options: Its options.
+        config_file: The configuration file, for the log.
+        sockets: Listening sockets, if already open.
 
     Attributes:
-        start_time: When it was started, ns since the epoch.
-        config_time: When its configuration was loaded.
+        start_time: Time of the start, ns since the epoch.
+        config_time: Time of the last load of the configuration.
 
     Raises:
         TLSError: The TLS options cannot be used.
@@ -66,25 +66,25 @@ class NatsServer:
         self.options = options
         self.config_file = config_file
         self.id = server_id()  #: a public nkey
-        self.name = options.name or self.id  #: its name, by default the id
-        self.version = VERSION  #: the version whose protocol is spoken
-        self.subscriptions = Subscriptions()  #: who gets what
-        self.intake = Intake(self)  #: what many connections have sent, to be applied together
+        self.name = options.name or self.id  #: name; the id by default
+        self.version = VERSION  #: version of the NATS protocol
+        self.subscriptions = Subscriptions()
+        self.intake = Intake(self)  #: gathered input of the connections
         self.take_in: Final = self.intake.run
-        self.turns = Turns(self.take_in)  #: who has the event loop
+        self.turns = Turns(self.take_in)  #: turns on the event loop
         self._mailbox = Mailbox(self.turns)
-        self.drain: Final = self._mailbox.drain  #: hands over what parts of this process have sent each other
-        self.router = Router(self.subscriptions, self._mailbox)  #: hands messages to those who have subscribed
+        self.drain: Final = self._mailbox.drain  #: delivers messages between parts of this process
+        self.router = Router(self.subscriptions, self._mailbox)
         self.start_time = self.config_time = time.time_ns()
-        self.slow_consumers = 0  #: connections that were dropped because they did not keep up
-        self.total_connections = 0  #: clients that there ever were
-        self.closed: deque[Connection] = deque(maxlen=_CLOSED)  #: the last connections that ended
-        self.read_buffer = bytearray(_READ_BUFFER)  #: what all connections read into
+        self.slow_consumers = 0  #: connections closed because they were too slow
+        self.total_connections = 0  #: clients since the start
+        self.closed: deque[Connection] = deque(maxlen=_CLOSED)  #: the last closed connections
+        self.read_buffer = bytearray(_READ_BUFFER)  #: read buffer of all connections
         self.read_view = memoryview(self.read_buffer)
-        self.frames = frame_table(ROWS)  #: the table that all connections parse into
-        self.tracing = self.router.tracing = options.trace  #: protocol messages are logged
+        self.frames = frame_table(ROWS)  #: frame table of all connections
+        self.tracing = self.router.tracing = options.trace  #: log protocol messages
         self.lame = False
-        self.offers: Mapping[str, Any] = {}  #: what else INFO announces to clients, such as streams
+        self.offers: Mapping[str, Any] = {}  #: further members of INFO, such as streams
         self._stopped = False
         self._clients: dict[int, Client] = {}
         self._connections: dict[int, Connection] = {}
@@ -93,15 +93,15 @@ class NatsServer:
         self._listeners: list[asyncio.Server] = []
         self._port = 0
         self._dirty: deque[Connection] = deque()
-        self._flushing: asyncio.Handle | None = None
-        self._held_back = False
-        self.slow_checks = SlowChecks()  #: hashed passwords that are being checked
+        self._flush_handle: asyncio.Handle | None = None
+        self._on_hold = False
+        self.slow_checks = SlowChecks()  #: pending checks of hashed passwords
         self._keepalive: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._context: ssl.SSLContext | None = None
-        self.authenticator = Authenticator(options.authorization)  #: who may connect
+        self.authenticator = Authenticator(options.authorization)
         self._configure_tls()
-        self.mesh: Mesh | None = None  #: routes to other servers; None without
+        self.mesh: Mesh | None = None  #: routes to other servers, if any
         if options.cluster is not None:
             from broker.nats.routes.mesh import Mesh
 
@@ -111,30 +111,26 @@ class NatsServer:
 
     @property
     def host(self) -> str:
-        """The address it listens on."""
         return self.options.host
 
     @property
     def port(self) -> int:
-        """The port it listens on; 0 before it is started."""
+        """The listening port; 0 before the start."""
         return self._port
 
     @property
     def listening(self) -> bool:
-        """Whether it takes new clients."""
         return bool(self._listeners)
 
     @property
     def go_version(self) -> str:
-        """What takes the place of the version of the original's compiler."""
+        """The text in place of the original's compiler version."""
         return f"python{platform.python_version()}"
 
     def clients(self) -> list[Client]:
-        """All clients, the ones in this process included, by cid."""
         return list(self._clients.values())
 
     def connections(self) -> list[Connection]:
-        """The clients on sockets."""
         return list(self._connections.values())
 
     def info(self, connection: Connection | None = None) -> dict[str, Any]:
@@ -187,11 +183,7 @@ class NatsServer:
     async def start(self, *, before_listening: Callable[[], Awaitable[None]] | None = None) -> None:
         """Starts to listen.
 
-        Args:
-            before_listening: What is started between the first lines of the log and the listener: monitoring.
-
-        Raises:
-            ListenError: It cannot listen on its port.
+        `before_listening` starts monitoring, between the first log lines and the listener. Raises `ListenError`.
         """
         NATS.info("Starting nats-server")
         NATS.info("  Version:  %s", self.version)
@@ -207,7 +199,7 @@ class NatsServer:
             await before_listening()
         self.start_time = time.time_ns()
         await self._listen()
-        self._look_after_later()
+        self._schedule_checks()
         NATS.info("Listening for client connections on %s", address(self.options.host, self._port))
         if self.options.tls is not None:
             NATS.info("TLS required for client connections")
@@ -221,7 +213,7 @@ class NatsServer:
     async def _listen(self) -> None:
         host, port = self.options.host, max(self.options.port, 0)
         if not -1 <= self.options.port <= MAX_PORT:
-            # Event loops differ in what they make of such a number; some take other ports.
+            # Event loops treat invalid ports differently; some use other ports.
             where, port = address(host, self.options.port), self.options.port
             raise ListenError(f'Error listening on port: {where}, "listen tcp: address {port}: invalid port"')
         try:
@@ -237,7 +229,7 @@ class NatsServer:
         self._port = sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Ends all connections and listens no more. Stopping again does nothing."""
+        """Closes all connections and stops listening; may be called again."""
         if self._stopped:
             return
         self._stopped = True
@@ -257,22 +249,21 @@ class NatsServer:
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
-        # What was written to sockets that can take it leaves in the next rounds.
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
+        # Sockets with room get their last output in the next rounds.
         await asyncio.sleep(0)
         self.turns.stop()
         NATS.info("Server Exiting..")
 
     def _stop_listening(self) -> None:
-        """Takes no more clients."""
         for listener in self._listeners:
             listener.close()
         self._listeners = []
 
     async def lame_duck(self) -> None:
-        """Sends the clients away, a few at a time, and stops (server-operations.md section 8: `lame_duck_duration`)."""
+        """Lame duck mode: closes the connections, a few at a time, and stops (server-operations.md section 8)."""
         if self.lame:
             return
         self.lame = True
@@ -288,7 +279,7 @@ class NatsServer:
         if left:
             NATS.info("Closing existing clients")
             pause = max(options.lame_duck_duration - options.lame_duck_grace_period, 0.0) / len(left)
-            # Many at a time where there are more than the timer can separate.
+            # If the timer is too coarse for single clients, several are closed at a time.
             step = max(1, int(0.001 / pause)) if pause else len(left)
             for i in range(0, len(left), step):
                 for connection in left[i : i + step]:
@@ -298,16 +289,11 @@ class NatsServer:
         await self.stop()
 
     def reload(self, options: NatsOptions) -> list[str]:
-        """Takes on what can be changed of other options.
+        """Applies changed options and returns the log lines about them.
 
-        Returns:
-            What was changed, as it was logged.
-
-        Raises:
-            ReloadError: Something else differs; nothing was changed.
-            TLSError: The new TLS options cannot be used; nothing was changed.
+        Raises `ReloadError` or `TLSError` before anything is changed.
         """
-        # What was read is applied with the options that were in force then.
+        # Earlier input is handled with the old options.
         self.take_in()
         before = self.options
         lines, recheck = reload_changes(before, options)
@@ -317,15 +303,15 @@ class NatsServer:
         self.config_time = time.time_ns()
         self.tracing = self.router.tracing = options.trace
         self._configure_tls()
-        self._look_after_later()
+        self._schedule_checks()
         if recheck:
             self.subscriptions.forget_permissions()
             for client in self.clients():
                 client.recheck()
         if options.max_connections and before.max_connections != options.max_connections:
-            # Those that came last are too many.
+            # The latest connections exceed the new limit.
             for connection in self.connections()[options.max_connections :]:
-                self._one_too_many(connection)
+                self._refuse(connection)
         told = ("max_payload", "client_advertise", "tls", "authorization")
         if any(getattr(before, name) != getattr(options, name) for name in told):
             self.announce()
@@ -335,11 +321,6 @@ class NatsServer:
         return lines
 
     def _configure_tls(self) -> None:
-        """Makes the TLS context that the options want, and what depends on it.
-
-        Raises:
-            TLSError: The TLS options cannot be used.
-        """
         options = self.options
         self._context = tls.server_context(options.tls) if options.tls is not None else None
         map_certificates = options.tls is not None and options.tls.verify_and_map
@@ -352,7 +333,6 @@ class NatsServer:
         return Connection(self._cid, server=self, intake=self.intake)
 
     def accept(self, connection: Connection) -> None:
-        """Greets a new connection."""
         self.total_connections += 1
         limit = self.options.max_connections
         full = bool(limit) and len(self._clients) >= limit
@@ -362,7 +342,7 @@ class NatsServer:
             connection.send(encoding.info(self.info(connection)))
             connection.greeted()
         if full:
-            self._one_too_many(connection)
+            self._refuse(connection)
         elif self._context is not None:
             connection.advance(ClientState.HANDSHAKE)
             task = asyncio.get_running_loop().create_task(self._upgrade(connection, self._context))
@@ -370,8 +350,7 @@ class NatsServer:
             task.add_done_callback(self._tasks.discard)
 
     async def _upgrade(self, connection: Connection, context: ssl.SSLContext) -> None:
-        """Sends INFO in clear and continues over TLS."""
-        # Reading can be paused only when the loop has begun with it; INFO comes after that, so nothing is missed.
+        # Reading can be paused only after the loop has started it; INFO follows, so no input is missed.
         await asyncio.sleep(0)
         if connection.closed or self.options.tls is None:
             return
@@ -401,31 +380,29 @@ class NatsServer:
         connection.go_on()
 
     @staticmethod
-    def _one_too_many(connection: Connection) -> None:
+    def _refuse(connection: Connection) -> None:
         NATS.error("%s - maximum connections exceeded", connection)
         connection.close(Reason.MAX_CONNECTIONS, "maximum connections exceeded")
 
-    def _look_after_later(self) -> None:
+    def _schedule_checks(self) -> None:
         if self._keepalive is not None:
             self._keepalive.cancel()
         options = self.options
         period = min(1.0, options.ping_interval / 2, options.write_deadline / 2)
-        self._keepalive = asyncio.get_running_loop().call_later(max(period, 0.01), self._look_after)
+        self._keepalive = asyncio.get_running_loop().call_later(max(period, 0.01), self._check_connections)
 
-    def _look_after(self) -> None:
-        """Pings connections, and drops those that do not answer or do not read."""
+    def _check_connections(self) -> None:
         now = time.monotonic_ns()
         for connection in self.connections():
             connection.look_after(now)
         try:
-            # uvloop turns clients away silently when there is no descriptor for them.
+            # uvloop refuses clients silently when file descriptors run out.
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as problem:
             out_of_files(problem)
-        self._look_after_later()
+        self._schedule_checks()
 
     def ended(self, connection: Connection) -> None:
-        """A connection has ended."""
         if self._clients.pop(connection.cid, None) is None:
             return
         self._connections.pop(connection.cid, None)
@@ -433,36 +410,36 @@ class NatsServer:
         self.closed.append(connection)
 
     def dirty(self, connections: Iterable[Connection]) -> None:
-        """Connections have something to be written."""
+        """Registers connections with output for the next flush."""
         self._dirty.extend(connections)
-        if self._flushing is None and not self._held_back:
-            self._flushing = asyncio.get_running_loop().call_soon(self.flush)
+        if self._flush_handle is None and not self._on_hold:
+            self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
 
     def hold_back(self) -> None:
-        """Collects what is to be written until `flush` is called, which has to happen in this or the next round."""
-        self._held_back = True
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
+        """Collects output until `flush`, which must be called in this or the next round."""
+        self._on_hold = True
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
 
     def flush(self) -> None:
-        """Writes what was collected for all connections. Called in each round of the event loop, or earlier.
+        """Writes the collected output of all connections. Called in each round of the event loop, or earlier.
 
-        Where there are so many of them that it takes too long, the others follow in the next round.
+        If it takes longer than a turn, the remaining connections follow in the next round.
         """
-        self._held_back = False
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
+        self._on_hold = False
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
         deadline = self.turns.deadline()
         while self._dirty:
             self._dirty.popleft().flush()
             if self._dirty and perf_counter() > deadline:
-                self._flushing = asyncio.get_running_loop().call_soon(self.flush)
+                self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
                 return
 
     def announce(self) -> None:
-        """Sends the clients that understand it what has changed."""
+        """Sends the changed INFO to clients that support it."""
         for connection in self.connections():
             if connection.protocol >= 1:
                 connection.send(encoding.info(self.info(connection)))
@@ -470,14 +447,9 @@ class NatsServer:
     # Clients in this process
 
     def internal_client(self, name: str, credentials: Credentials | None = None) -> InternalClient:
-        """Connects a part of this process.
+        """Returns a new client for a part of this process.
 
-        Args:
-            name: What it is called in views.
-            credentials: Who it is; see `Authenticator.part`.
-
-        Raises:
-            AuthorizationError: Those credentials are not enough.
+        `name` is for views, `credentials` are those of `Authenticator.part`. Raises `AuthorizationError`.
         """
         identity, credentials = self.authenticator.part(credentials)
         self._cid += 1
@@ -489,15 +461,14 @@ class NatsServer:
         return client
 
     def system_client(self, name: str, reserved: ReservedSubjects) -> SystemClient:
-        """Returns a client that is the server itself, and publishes nothing to reserved subjects."""
+        """Returns a client for the server itself, which publishes nothing to reserved subjects."""
         self._cid += 1
         return SystemClient(self._cid, name, server=self, mailbox=self._mailbox, reserved=reserved)
 
     def forget(self, client: Client) -> None:
-        """A part of this process has disconnected."""
         self._clients.pop(client.cid, None)
 
     @property
     def behind(self) -> bool:
-        """Something that was sent before still waits to be handed over."""
+        """Whether earlier messages still wait for their delivery."""
         return bool(self._mailbox or self.intake)

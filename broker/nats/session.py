@@ -1,4 +1,4 @@
-"""The rules of one connection: who the client is, what it asks for besides publishing, whether it still answers."""
+"""The protocol rules of one connection: authentication, operations other than publishing, and keep-alive."""
 
 from __future__ import annotations
 
@@ -38,86 +38,82 @@ _REASONS: Final = {
 }
 C = TypeVar("C", contravariant=True)
 
-#: Names that clients choose are shown up to this length.
-_NAME: Final = 256
-#: Reply subjects that are remembered for permission to respond.
-_REPLIES: Final = 65536
-_NEVER: Final = 1 << 63
+#: Maximum length of client names in views.
+_MAX_NAME: Final = 256
+#: Maximum number of reply subjects kept for permission to respond.
+_MAX_REPLIES: Final = 65536
+_NO_EXPIRY: Final = 1 << 63
 _SECOND: Final = 1_000_000_000
-#: How long after its first PONG a client is pinged, to know how far away it is; some of this is random.
+#: Seconds between a client's first PONG and the first PING to measure its round trip; partly random.
 FIRST_PING: Final = 1.0
 
 
 class Hub(Protocol[C]):
-    """A server, as its clients see it. `C` is what it has on sockets."""
+    """The server seen by its clients; `C` is its class of connections."""
 
     options: NatsOptions
     router: Router
     subscriptions: Subscriptions
     authenticator: Authenticator
-    #: Hashed passwords that are being checked.
+    #: pending checks of hashed passwords
     slow_checks: SlowChecks
-    #: Who has the event loop.
+    #: turns on the event loop
     turns: Turns
-    #: Protocol messages are logged.
+    #: log protocol messages
     tracing: bool
-    #: Connections that were dropped because they did not keep up.
+    #: connections closed because they were too slow
     slow_consumers: int
-    #: What all connections read into, and the table that all parse into.
+    #: read buffer and frame table of all connections
     read_buffer: bytearray
     read_view: memoryview
     frames: Frames
 
-    def accept(self, connection: C) -> None:
-        """Greets a new connection."""
+    def accept(self, connection: C) -> None: ...
 
-    def dirty(self, connections: Iterable[C]) -> None:
-        """Connections have something to be written."""
+    def dirty(self, connections: Iterable[C]) -> None: ...
 
-    def ended(self, connection: C) -> None:
-        """A connection has ended."""
+    def ended(self, connection: C) -> None: ...
 
-    def forget(self, client: Client) -> None:
-        """A part of this process has disconnected."""
+    def forget(self, client: Client) -> None: ...
 
     def drain(self) -> None:
-        """Hands over what parts of this process have sent each other."""
+        """Delivers messages between parts of this process."""
 
     def take_in(self) -> None:
-        """Applies what connections have sent and left to wait for others."""
+        """Applies gathered input."""
 
     @property
     def behind(self) -> bool:
-        """Something that was sent before still waits to be handed over."""
+        """Whether earlier messages still wait for their delivery."""
 
 
 def first_ping(interval: float) -> int:
-    """Returns how many ns after its first PONG a client is pinged."""
+    """Returns the delay in ns between a client's first PONG and its first PING."""
     return int(min(interval, FIRST_PING * (1 + random.random())) * _SECOND)
 
 
 @dataclass(slots=True, eq=False)
 class Session(Client):
-    """A client that speaks the protocol: what it said about itself, what it wants, and whether it still answers.
+    """A client that speaks the protocol: its options, its requests, its keep-alive.
 
     Attributes:
         verbose: It wants +OK.
     """
 
-    server: Hub[Any] = field(kw_only=True)  #: whose client
+    server: Hub[Any] = field(kw_only=True)
     table: SubjectTable = field(init=False)  #: subjects that it may publish to
-    nonce: str = field(init=False)  #: what it has to sign; empty for nothing
-    # Those who never say CONNECT get answers to everything.
+    nonce: str = field(init=False)  #: nonce to sign; empty for none
+    # Clients without a CONNECT get all answers.
     verbose: bool = True
-    pedantic: bool = True  #: it wants its subjects checked
-    protocol: int = 0  #: whether it understands later INFO (1)
-    pings: int = 0  #: pings that it has not answered
-    ping_sent: int = 0  #: when the last one was sent, monotonic ns; 0 if it was answered
-    ping_at: int = 0  #: when the next one is due, monotonic ns
-    active: bool = False  #: it sent something since it was looked at last
-    ponged: bool = False  #: it was sent a PONG
-    waits: bool = False  #: something that it sent waits for what others send
-    tls: ssl.SSLObject | None = None  #: the TLS self, if it is one
+    pedantic: bool = True  #: checks of its subjects are requested
+    protocol: int = 0  #: 1 if it supports later INFO
+    pings: int = 0  #: unanswered pings
+    ping_sent: int = 0  #: time of the last unanswered ping, monotonic ns; 0 for none
+    ping_at: int = 0  #: time of the next ping, monotonic ns
+    active: bool = False  #: input since the last check
+    ponged: bool = False  #: a PONG was sent to it
+    waits: bool = False  #: some of its input waits in the shared buffer
+    tls: ssl.SSLObject | None = None  #: the TLS connection, if any
     _timer: asyncio.TimerHandle | None = None
     _replies: OrderedDict[bytes, list[int]] = field(default_factory=OrderedDict)
 
@@ -125,58 +121,51 @@ class Session(Client):
         self.table = self.server.subscriptions.table(None)
         self.nonce = nonce() if self.server.authenticator.nkeys else ""
 
-    # What the socket does
+    # Socket
 
     @abstractmethod
-    def send(self, data: bytes) -> None:
-        """Sends something, with all else of this round."""
+    def send(self, data: bytes) -> None: ...
 
     @abstractmethod
-    def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
-        """Ends the connection."""
+    def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None: ...
 
     @abstractmethod
-    def hear(self, data: bytes) -> None:
-        """Handles what it sent, by itself."""
+    def hear(self, data: bytes) -> None: ...
 
     @abstractmethod
-    def hold(self) -> None:
-        """Stops reading."""
+    def hold(self) -> None: ...
 
     @abstractmethod
-    def resume(self) -> None:
-        """Goes on with what came meanwhile."""
+    def resume(self) -> None: ...
 
     def send_error(self, text: str) -> None:
-        """Sends -ERR."""
         if self.server.tracing:
             NATS.log(TRACE, "%s - ->> [-ERR %s]", self, text)
         self.send(encoding.error(text))
 
-    # Who it is
+    # Authentication
 
     def greeted(self) -> None:
-        """The client was sent INFO: the time to say who it is begins."""
+        """Starts the time limit for authentication, after INFO."""
         server = self.server
         if server.authenticator.required:
             self.advance(ClientState.GREETED)
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(server.options.authorization.timeout, self._too_late)
+            self._timer = loop.call_later(server.options.authorization.timeout, self._on_timeout)
         else:
             self.advance(ClientState.OPEN)
 
     def stop_timer(self) -> None:
-        """The client has said who it is, or is gone."""
+        """Ends the time limit: the client is authenticated, or gone."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _too_late(self) -> None:
+    def _on_timeout(self) -> None:
         NATS.debug("%s - %s", self, Reason.AUTHENTICATION_TIMEOUT)
         self.close(Reason.AUTHENTICATION_TIMEOUT, "Authentication Timeout")
 
     def who(self) -> str:
-        """Returns the user, as logs show it."""
         if self.credentials.nkey:
             return f'Nkey "{self.credentials.nkey}"'
         return f'User "{self.credentials.user}"' if self.credentials.user else 'User "N/A"'
@@ -184,7 +173,6 @@ class Session(Client):
     # Operations
 
     def handle(self, event: operations.Event) -> None:
-        """Does what the client asks for."""
         if self.server.tracing:
             self._trace(event)
         if isinstance(event, operations.Connect):
@@ -198,13 +186,15 @@ class Session(Client):
         elif isinstance(event, operations.Ping):
             self._answer_ping()
         elif isinstance(event, operations.Pong):
-            self._pong()
+            self.pings = 0
+            if self.ping_sent:
+                self.rtt = time.monotonic_ns() - self.ping_sent
+                self.ping_sent = 0
         elif isinstance(event, operations.Err):
             NATS.error("%s - Client Error %s", self, event.text)
             self.close(Reason.PARSE_ERROR)
 
     def malformed(self, problem: operations.Malformed) -> None:
-        """Ends the connection because of what the client sent."""
         if self.state is ClientState.GREETED:
             self.unauthorized()
             return
@@ -212,7 +202,6 @@ class Session(Client):
         self.close(_REASONS.get(problem.closed, Reason.VIOLATION), problem.answer)
 
     def unauthorized(self) -> None:
-        """Ends the connection: the client is not who it says, or said nothing."""
         NATS.error("%s - authentication error%s", self, self._claim())
         self.close(Reason.AUTHENTICATION_FAILURE, "Authorization Violation")
 
@@ -223,7 +212,7 @@ class Session(Client):
         return f' - User "{said.user}"' if said.user else ""
 
     def before_publishes(self, data: Buffer, frames: Frames, rows: int) -> None:
-        """Answers those who want every publish answered."""
+        """Answers each publish of verbose and pedantic clients."""
         permit = self.permit
         view = memoryview(data)
         for row in range(rows):
@@ -241,7 +230,7 @@ class Session(Client):
                 NATS.log(TRACE, "%s - ->> [OK]", self)
 
     def _connect(self, options: dict[str, Any]) -> None:
-        # Who a client is by its certificate, if that matters.
+        # the names in its certificate, if they matter
         names = tls.names(self.tls) if self.server.authenticator.map_certificates else None
         self.credentials = Credentials.from_options(options, self.nonce, names)
         check = self.server.authenticator.check(self.credentials)
@@ -279,17 +268,16 @@ class Session(Client):
             self.close(Reason.NO_RESPONDERS, "no responders requires headers support")
             return
         self.echo = bool(options.get("echo", True))
-        self.name = str(options.get("name", ""))[:_NAME]
-        self.lang = str(options.get("lang", ""))[:_NAME]
-        self.version = str(options.get("version", ""))[:_NAME]
+        self.name = str(options.get("name", ""))[:_MAX_NAME]
+        self.lang = str(options.get("lang", ""))[:_MAX_NAME]
+        self.version = str(options.get("version", ""))[:_MAX_NAME]
         self.become(check.identity)
         self.advance(ClientState.OPEN)
         self.stop_timer()
         self._ok()
 
     def become(self, identity: Identity) -> None:
-        """Grants the client the rights of a user."""
-        # super() would look for the class that there was before it got slots.
+        # super() would look for the class as it was before it got slots.
         Client.become(self, identity)
         self.table = self.server.subscriptions.table(identity.permit)
 
@@ -331,10 +319,13 @@ class Session(Client):
                 self.server.subscriptions.remove(subscription)
         self._ok()
 
-    # Whether it still answers
+    # Keep-alive
 
     def _answer_ping(self) -> None:
-        """Sends PONG. Only now the client may get a PING soon: many take what comes before for the answer to theirs."""
+        """Sends PONG.
+
+        Only from now on the client may get a PING: many clients take earlier input as the answer to their own.
+        """
         self.send(encoding.PONG)
         if not self.ponged:
             self.ponged = True
@@ -343,14 +334,14 @@ class Session(Client):
             NATS.log(TRACE, "%s - ->> [PONG]", self)
 
     def ping_if_due(self, now: int) -> None:
-        """Pings the client if it is time (monotonic ns), or ends the connection if it has not answered."""
+        """Pings the client when due (monotonic ns), or closes the connection after too many unanswered pings."""
         if self.ping_at > now:
             return
         options = self.server.options
         self.ping_at = now + int(options.ping_interval * _SECOND)
         if self.state is not ClientState.OPEN:
             return
-        # Who talks is alive; it is only pinged to measure the way.
+        # An active client is alive; it is pinged only to measure the round trip.
         talks, self.active = self.active, False
         if talks and self.rtt:
             self.pings = 0
@@ -365,16 +356,10 @@ class Session(Client):
         if self.server.tracing:
             NATS.log(TRACE, "%s - ->> [PING]", self)
 
-    def _pong(self) -> None:
-        self.pings = 0
-        if self.ping_sent:
-            self.rtt = time.monotonic_ns() - self.ping_sent
-            self.ping_sent = 0
-
     # Permissions
 
     def recheck(self) -> None:
-        """After a reload: the client goes if it may not stay, and loses what it may not have."""
+        """Applies a reload: closes the connection or removes subscriptions that are no longer allowed."""
         if self.state is not ClientState.OPEN and not self.subscriptions:
             return
         identity = self.server.authenticator.still(self.identity, self.credentials)
@@ -395,7 +380,6 @@ class Session(Client):
                 subscription.narrowed = permit is not None and permit.narrows(subject)
 
     def nobody_there(self, reply: bytes) -> None:
-        """Answers that nobody got the request."""
         for subscription in self.server.subscriptions.interest.match(reply).plain:
             if subscription.client is self:
                 self.send(encoding.message(reply, subscription.sid, b"", b"", encoding.NO_RESPONDERS))
@@ -404,13 +388,12 @@ class Session(Client):
                 return
 
     def publish_denied(self, subject: bytes) -> None:
-        """Answers that the client may not publish there."""
         text = subject.decode("utf-8", "replace")
         self.send_error(f'Permissions Violation for Publish to "{text}"')
         NATS.error('%s - Publish Violation - %s, Subject "%s"', self, self.who(), text)
 
     def may_respond(self, subject: bytes) -> bool:
-        """Returns whether the client got a message with this reply subject and may answer it; counts it."""
+        """Returns whether the client may answer a received message with this reply subject; counts the answer."""
         entry = self._replies.get(subject)
         if entry is None:
             return False
@@ -423,7 +406,7 @@ class Session(Client):
         return True
 
     def remember_replies(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        """Takes note of the reply subjects of messages that the client gets and may answer."""
+        """Keeps the reply subjects of messages to the client, for permission to respond."""
         view = memoryview(buffer)
         for row in range(begin, end):
             size = int(frames[row, REPLY_SIZE])
@@ -432,19 +415,18 @@ class Session(Client):
                 self.remember_reply(bytes(view[start : start + size]))
 
     def remember_reply(self, reply: bytes) -> None:
-        """Takes note of the reply subject of a message that the client gets and may answer."""
         assert self.permit is not None and self.permit.responses is not None
         rule = self.permit.responses
         now = time.monotonic_ns()
-        # The oldest are first, and all last equally long.
+        # Entries are in order of age, and all have the same lifetime.
         while self._replies:
             oldest = next(iter(self._replies))
-            if self._replies[oldest][1] > now and len(self._replies) < _REPLIES:
+            if self._replies[oldest][1] > now and len(self._replies) < _MAX_REPLIES:
                 break
             del self._replies[oldest]
         self._replies.pop(reply, None)
-        # Negative values are no limits.
-        expires = now + int(rule.expires * 1e9) if rule.expires >= 0 else _NEVER
+        # Negative values mean unlimited.
+        expires = now + int(rule.expires * 1e9) if rule.expires >= 0 else _NO_EXPIRY
         self._replies[reply] = [rule.max_msgs, expires]
 
     def _trace(self, event: operations.Event) -> None:

@@ -1,9 +1,9 @@
-"""Who gets what: all subscriptions, and what is remembered of the subjects that messages were published to.
+"""All subscriptions, and the cached receivers of subjects.
 
-A `Route` is a set of receivers. Subjects that go to the same receivers have the same route, so that a run of messages
-to many subjects (the channels of a streaming server, say) is handed over as one. Each set of permissions has its own
-table of subjects, which the parser looks into; a subject that is not in it, or no more since somebody subscribed or
-went, is looked up here.
+A `Route` is a set of receivers. Subjects with the same receivers have the same route, so that a run of messages to
+many subjects (such as the channels of a streaming server) is delivered at once. Each set of permissions has a table
+of subjects for the parser. A subject that is not in the table, or was removed after a change of subscriptions, is
+looked up here.
 """
 
 from __future__ import annotations
@@ -23,40 +23,36 @@ if TYPE_CHECKING:
     from broker.nats.client import Client, NatsSubscription
     from stantools.nats.interest import Matched
 
-_UNFIT: Final = re.compile(rb"\A\.|\.\.|\.\Z|\s|\A\Z")
-#: What is remembered of all subjects with a head has this for a last token, which no subject has.
-_ANY: Final = b" "
-#: Bytes that remembered subjects and routes may take, about; then all are forgotten.
-_MOST_BYTES: Final = 24 << 20
-#: What a subject, a route, and a receiver of a route take, about (a subject: besides its name).
+_INVALID: Final = re.compile(rb"\A\.|\.\.|\.\Z|\s|\A\Z")
+#: Last token of the cache entry for all subjects with a common head; no subject has this token.
+_LAST_TOKEN: Final = b" "
+#: Approximate maximum bytes of cached subjects and routes; beyond it, the cache is cleared.
+_MAX_BYTES: Final = 24 << 20
+#: Approximate bytes of a subject (besides its name), a route, and a receiver of a route.
 _SUBJECT_BYTES: Final = 300
 _ROUTE_BYTES: Final = 400
 _RECEIVER_BYTES: Final = 60
-#: Heads of subjects that are known; where there are more, subjects are remembered one by one.
-_MOST_HEADS: Final = 64
-#: Entries of tables that a subscription may take out one by one; where there are more, all are forgotten.
-_MOST_FORGOTTEN: Final = 4096
-#: Subjects that were seen once; only when they come again they are remembered (reply subjects mostly do not).
-_SEEN: Final = 4096
+#: Maximum number of cached heads of subjects; beyond it, subjects are cached one by one.
+_MAX_HEADS: Final = 64
+#: Maximum number of table entries that one subscription removes singly; beyond it, the cache is cleared.
+_MAX_REMOVALS: Final = 4096
+#: Number of subjects seen once; a subject is cached at its second look-up (most reply subjects occur once).
+_MAX_SEEN: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A set of receivers."""
-
     number: int  #: its number in the tables
     plain: tuple[NatsSubscription, ...] = ()  #: subscriptions without queue group
     queues: tuple[tuple[NatsSubscription, ...], ...] = ()  #: members of each queue group
-    abroad: Abroad | None = None  #: receivers on other servers; None if there are none
-    only: NatsSubscription | None = field(init=False)  #: the only receiver, if there is just one without queue group
+    abroad: Abroad | None = None  #: receivers on other servers, if any
+    only: NatsSubscription | None = field(init=False)  #: the receiver, if there is exactly one and no queue group
 
     @property
     def fanout(self) -> int:
-        """Receivers of a message."""
         return len(self.plain) + len(self.queues)
 
     def members(self, group: bytes) -> list[NatsSubscription]:
-        """Returns the members of a queue group."""
         return [s for members in self.queues for s in members if s.queue == group and not s.closed]
 
     def __post_init__(self) -> None:
@@ -79,7 +75,7 @@ class Statistics:
 
 
 class SubjectTable:
-    """The subjects that clients with the same permissions may publish to, as far as they are known."""
+    """The known subjects that clients with the same permissions may publish to."""
 
     def __init__(self, permit: Permit | None) -> None:
         self.permit = permit
@@ -87,15 +83,15 @@ class SubjectTable:
 
 
 class Subscriptions:
-    """All subscriptions, and the routes of subjects that were looked up."""
+    """All subscriptions, and the routes of subjects looked up before."""
 
     def __init__(self) -> None:
-        self.mesh: Mesh | None = None  #: the other servers; None if there are none
-        self.interest: Interest[NatsSubscription] = Interest()  #: all subscriptions
-        self.routes: list[Route] = []  #: by number; another list once they are forgotten
-        self.version = 0  #: another one once a route of a subject is forgotten
-        self.ranks = bytearray()  #: of their only receivers, by number as well; 0 where there is none
-        #: How subjects begin that all have the same receivers, and the numbers of their routes.
+        self.mesh: Mesh | None = None  #: the other servers, if any
+        self.interest: Interest[NatsSubscription] = Interest()
+        self.routes: list[Route] = []  #: by number; a new list after the cache was cleared
+        self.version = 0  #: changes when a route of a subject is invalidated
+        self.ranks = bytearray()  #: rank of each route's only receiver, by number; 0 without one
+        #: Heads of subjects with common receivers -> numbers of their routes.
         self._heads: dict[bytes, int] = {}
         self._by_targets: dict[tuple[object, ...], Route] = {}
         self.known: Remembered[Route] = Remembered()  #: the routes of subjects
@@ -103,31 +99,27 @@ class Subscriptions:
         self._searches = 0
         self._seen: set[int] = set()
         self._tables: dict[int, SubjectTable] = {}
-        self._open = SubjectTable(None)
-        #: Called with each subject or pattern that somebody subscribes to, or does no more.
+        self._unrestricted = SubjectTable(None)
+        #: Called with each subject or pattern that gets or loses a subscription.
         self.watcher: Callable[[bytes], None] | None = None
         self.forget()
 
     def table(self, permit: Permit | None) -> SubjectTable:
         """Returns the table of clients with these permissions."""
         if permit is None:
-            return self._open
+            return self._unrestricted
         table = self._tables.get(id(permit))
         if table is None:
             table = self._tables[id(permit)] = SubjectTable(permit)
         return table
 
     def forget_permissions(self) -> None:
-        """Forgets what was derived from permissions: there are new ones."""
+        """Clears the caches derived from permissions, after a change of them."""
         self.forget()
         self._tables.clear()
 
     def statistics(self, matches: int) -> Statistics:
-        """Returns numbers for monitoring; the fan-out is that of the subjects that are remembered.
-
-        Args:
-            matches: Messages whose receivers were asked for.
-        """
+        """Returns numbers for monitoring; the fan-out is that of cached subjects, `matches` the number of look-ups."""
         fanouts = [route.fanout for route in self.known.values.values()]
         return Statistics(
             num_subscriptions=self.interest.count,
@@ -141,7 +133,6 @@ class Subscriptions:
         )
 
     def add(self, subscription: NatsSubscription) -> None:
-        """Adds a subscription."""
         subscription.client.subscriptions[subscription.sid] = subscription
         self.interest.insert(subscription.subject, subscription, subscription.queue)
         self.changed(subscription.subject)
@@ -149,7 +140,6 @@ class Subscriptions:
             self.mesh.interest(subscription.subject, subscription.queue, 1)
 
     def remove(self, subscription: NatsSubscription) -> None:
-        """Removes a subscription, if it is still there."""
         if subscription.closed:
             return
         subscription.closed = True
@@ -161,7 +151,7 @@ class Subscriptions:
     def leave(self, client: Client) -> Iterator[None]:
         """Removes all subscriptions of a client, which may be many: work that can be interrupted.
 
-        From the first step on nothing is delivered to them.
+        They get no message from the first step on.
         """
         left = list(client.subscriptions.values())
         client.subscriptions.clear()
@@ -178,7 +168,7 @@ class Subscriptions:
             self.mesh.interest(subscription.subject, subscription.queue, -1)
 
     def changed(self, pattern: bytes) -> None:
-        """Forgets what was remembered of the subjects that a pattern matches: their receivers are others now."""
+        """Invalidates cached subjects that a pattern matches: their receivers have changed."""
         if self.watcher is not None:
             self.watcher(pattern)
         first = pattern.partition(b".")[0]
@@ -186,11 +176,11 @@ class Subscriptions:
         gone = {head for head in near if overlap(head + b">", pattern)}
         if gone:
             self.version += 1
-            self._begin_with({head: number for head, number in self._heads.items() if head not in gone})
+            self._set_heads({head: number for head, number in self._heads.items() if head not in gone})
         if not self.known.values:
             return
-        tables = (self._open, *self._tables.values())
-        forgotten = self.known.changed(pattern, _MOST_FORGOTTEN // len(tables))
+        tables = (self._unrestricted, *self._tables.values())
+        forgotten = self.known.changed(pattern, _MAX_REMOVALS // len(tables))
         if forgotten is None:
             self.forget()
             return
@@ -200,47 +190,42 @@ class Subscriptions:
                 table.routes.discard(subject)
 
     def forget(self) -> None:
-        """Forgets all that was remembered of subjects."""
-        # Numbers in tables of earlier routes must not live on; nobody holds one across calls.
+        """Clears the cache of subjects."""
+        # Tables must not keep numbers of old routes; no caller keeps one across calls.
         self._bytes = 0
         self.version += 1
         self.known.clear()
         self._by_targets.clear()
-        # Number 0 is for nobody: what is in no table has none.
+        # Number 0 is the route of subjects without a table entry.
         self.routes, self.ranks = [Route(0)], bytearray(1)
         self._heads = {}
-        for table in (self._open, *self._tables.values()):
+        for table in (self._unrestricted, *self._tables.values()):
             table.routes.clear()
 
     def route(self, subject: bytes, *, keep: bool = False) -> Route:
-        """Returns the receivers of a subject.
-
-        Args:
-            subject: What is published to.
-            keep: It will come again; otherwise it is remembered when it does.
-        """
+        """Returns the receivers of a subject. With `keep` it is cached at once, otherwise at its second look-up."""
         found = self.known.values.get(subject)
         if found is None and not keep:
-            found = self._alike(subject)
+            found = self._sibling_route(subject)
         return found or finished(self.look_up(subject, keep))
 
-    def _alike(self, subject: bytes) -> Route | None:
-        """Returns the receivers of a subject whose last token does not matter; None if they are not known.
+    def _sibling_route(self, subject: bytes) -> Route | None:
+        """Returns the receivers of a subject whose last token does not matter; None if they are unknown.
 
-        Each request of a client has its own subject for the answer, which all go to one subscription.
+        Each request of a client has a reply subject of its own, and all of these lead to one subscription.
         """
-        found = self.known.values.get(subject[: subject.rfind(b".") + 1] + _ANY)
-        if found is None or self.interest.is_literal(subject) or _UNFIT.search(subject):
+        found = self.known.values.get(subject[: subject.rfind(b".") + 1] + _LAST_TOKEN)
+        if found is None or self.interest.is_literal(subject) or _INVALID.search(subject):
             return None
         return found
 
     def look_up(self, subject: bytes, keep: bool) -> Generator[None, None, Route]:
-        """As `route`, but work that can be interrupted."""
+        """Does the work of `route` in steps that can be interrupted."""
         known = self.known.values.get(subject)
         if known is not None:
             return known
-        if _UNFIT.search(subject):
-            # Nothing matches an empty token, not even `>`; and white space must not get into control lines.
+        if _INVALID.search(subject):
+            # No pattern matches an empty token, not even `>`; and white space must not get into control lines.
             return Route(-1)
         self._searches += 1
         interest = self.interest
@@ -256,21 +241,21 @@ class Subscriptions:
             queues = tuple(group for group in groups if group)
         abroad = None if self.mesh is None else self.mesh.match(subject)
         head = b"" if keep or narrowed or self.mesh is not None else self._new_head(subject, matched)
-        if not (keep or head or self._comes_again(subject)):
+        if not (keep or head or self._is_second_lookup(subject)):
             once = Route(-1, plain, queues, abroad)
             if not narrowed and changes == interest.inserts + interest.removes:
-                self._keep_alike(subject, once)
+                self._cache_for_siblings(subject, once)
             return once
         size = _ROUTE_BYTES + _RECEIVER_BYTES * (len(plain) + sum(map(len, queues)))
-        if changes != interest.inserts + interest.removes or size > _MOST_BYTES // 4:
+        if changes != interest.inserts + interest.removes or size > _MAX_BYTES // 4:
             return Route(-1, plain, queues, abroad)
-        if self._bytes > _MOST_BYTES:
+        if self._bytes > _MAX_BYTES:
             self.forget()
-        # What is abroad is found anew for each subject: not worth comparing.
+        # The receivers on other servers are a new object for each subject; comparing them is not worthwhile.
         key = (tuple(map(id, plain)), tuple(tuple(map(id, group)) for group in queues), abroad and id(abroad))
         route = self._by_targets.get(key)
         if route is None:
-            # The route holds on to the subscriptions, so that their ids stay theirs.
+            # The route references the subscriptions, so that their ids stay valid.
             route = Route(len(self.routes), plain, queues, abroad)
             self.routes.append(route)
             self.ranks.append(0 if route.only is None else route.only.rank)
@@ -278,16 +263,16 @@ class Subscriptions:
             self._bytes += size
         if head:
             others = {each: number for each, number in self._heads.items() if not each.startswith(head)}
-            self._begin_with({**others, head: route.number})
+            self._set_heads({**others, head: route.number})
         else:
             self._bytes += len(subject) + _SUBJECT_BYTES
             self.known.keep(subject, route)
         return route
 
     def _new_head(self, subject: bytes, matched: Matched[NatsSubscription]) -> bytes:
-        """Returns how all subjects begin that have the receivers of this one; empty if there is no need to know."""
+        """Returns the head of all subjects with the same receivers as this one; empty if there is no use for it."""
         found = matched.plain or matched.queues
-        if not found or len(self._heads) >= _MOST_HEADS or any(map(subject.startswith, self._heads)):
+        if not found or len(self._heads) >= _MAX_HEADS or any(map(subject.startswith, self._heads)):
             return b""
         head = self.interest.common_head(subject)
         for but in {each.but for each in matched.plain if head and each.but}:
@@ -295,51 +280,55 @@ class Subscriptions:
                 return b""
         return head
 
-    def _begin_with(self, heads: dict[bytes, int]) -> None:
-        """Makes the parser know the routes of all subjects with these heads, where no permissions matter."""
+    def _set_heads(self, heads: dict[bytes, int]) -> None:
+        """Gives the parser the routes of all subjects with these heads, for clients without permissions."""
         self._heads = heads
-        self._open.routes.begin_with(heads)
+        self._unrestricted.routes.begin_with(heads)
 
-    def _comes_again(self, subject: bytes) -> bool:
-        """Returns whether a subject, or a head of subjects, was looked for before."""
+    def _is_second_lookup(self, subject: bytes) -> bool:
+        """Returns whether a subject, or a head of subjects, was looked up before."""
         number = hash(subject)
         if number in self._seen:
             return True
-        if len(self._seen) >= _SEEN:
+        if len(self._seen) >= _MAX_SEEN:
             self._seen.clear()
         self._seen.add(number)
         return False
 
-    def _keep_alike(self, subject: bytes, route: Route) -> None:
-        """Remembers the receivers of a subject for those that differ in the last token only, if it does not matter."""
+    def _cache_for_siblings(self, subject: bytes, route: Route) -> None:
+        """Caches the receivers for all subjects that differ in the last token only, if that token does not matter."""
         head = subject[: subject.rfind(b".") + 1]
-        if self.mesh is not None or not head or self.interest.is_literal(subject) or head + _ANY in self.known.values:
+        if (
+            self.mesh is not None
+            or not head
+            or self.interest.is_literal(subject)
+            or head + _LAST_TOKEN in self.known.values
+        ):
             return
-        if self._comes_again(head) and self.interest.is_same_for_all(head):
-            if self._bytes > _MOST_BYTES:
+        if self._is_second_lookup(head) and self.interest.is_same_for_all(head):
+            if self._bytes > _MAX_BYTES:
                 self.forget()
             self._bytes += _ROUTE_BYTES + _RECEIVER_BYTES * route.fanout + len(head) + _SUBJECT_BYTES
-            self.known.keep(head + _ANY, route)
+            self.known.keep(head + _LAST_TOKEN, route)
 
     def remember(self, table: SubjectTable, subject: bytes, route: Route) -> None:
-        """Makes the parser know the route of a subject from now on, if it is one that is remembered by itself."""
+        """Gives the parser the route of a subject, if it is cached by itself."""
         if self.known.values.get(subject) is route and route.number > 0:
             table.routes.add(subject, route.number)
-            if table is not self._open:
+            if table is not self._unrestricted:
                 self._bytes += len(subject) + _SUBJECT_BYTES // 2
 
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
-        """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
+        """Returns whether a subject has a subscription of its own, or one in this queue group."""
         route = self.route(subject, keep=True)
         return bool(route.members(group)) if group else any(not s.closed for s in route.plain)
 
     def reaches(self, subject: bytes) -> bool:
-        """Returns whether a subject has receivers."""
         route = self.route(subject, keep=True)
         return bool(route.fanout) or route.abroad is not None
 
     def takes_rows(self, subject: bytes) -> bool:
-        """Returns whether a subject has receivers, all on sockets here, in no queue group and without a limit."""
+        """Returns whether a subject has only receivers on sockets here, without queue groups and limits."""
         route = self.route(subject, keep=True)
         return (
             bool(route.plain)
@@ -349,8 +338,7 @@ class Subscriptions:
         )
 
     def congested(self, subject: bytes) -> bool:
-        """Returns whether a receiver of a subject does not keep up."""
-        # Others who come and go have subjects forgotten: that must not let more be sent.
+        # Changes of other subscriptions invalidate subjects; that must not let more be sent.
         route = self.known.values.get(subject) or self.route(subject, keep=True)
         for to in route.plain:
             if to.client.congested:

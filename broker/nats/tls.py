@@ -1,4 +1,4 @@
-"""TLS contexts from options, and the names in client certificates."""
+"""TLS contexts, and the names in client certificates."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
-#: TLS 1.3 always has all of its own.
+#: The suites of TLS 1.3, always enabled.
 _TLS13: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-#: Cipher suites that the original knows by their IANA names, and what OpenSSL calls them.
+#: Cipher suites: the original's IANA name -> OpenSSL's name.
 CIPHERS: Final = {
     "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
     "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
@@ -39,26 +39,21 @@ CURVES: Final = {"X25519": "X25519", "CurveP256": "prime256v1", "CurveP384": "se
 
 
 class TLSError(ValueError):
-    """TLS options that cannot be used; the text says why."""
+    """Unusable TLS options; the text is the reason."""
 
 
 def server_context(options: TLSOptions) -> ssl.SSLContext:
-    """Returns the context of a listener.
-
-    Raises:
-        TLSError: A file cannot be read or does not fit, or a cipher suite or curve is not known.
-    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         load_certificate(context, options)
     except (OSError, ValueError) as problem:
-        raise TLSError(f"error parsing X509 certificate/key pair: {_said(problem)}") from None
+        raise TLSError(f"error parsing X509 certificate/key pair: {_reason(problem)}") from None
     if options.ca is not None:
         try:
             context.load_verify_locations(options.ca)
         except (OSError, ssl.SSLError) as problem:
-            raise TLSError(f"failed to parse root ca certificate: {_said(problem)}") from None
+            raise TLSError(f"failed to parse root ca certificate: {_reason(problem)}") from None
     elif options.verify or options.verify_and_map:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     if options.verify or options.verify_and_map:
@@ -68,34 +63,32 @@ def server_context(options: TLSOptions) -> ssl.SSLContext:
 
 
 def load_certificate(context: ssl.SSLContext, options: TLSOptions) -> None:
-    """Loads certificate and key. What OpenSSL finds too weak is taken if the options say so; then also of clients.
+    """Loads certificate and key; with the option `insecure` also weak ones, then for clients as well.
 
-    Raises:
-        OSError: A file cannot be read, or is not what it should be (`ssl.SSLError`).
-        ValueError: The key has a password.
+    Raises `OSError` (`ssl.SSLError`) for an unreadable or invalid file, `ValueError` for a key with a password.
     """
     try:
         context.load_cert_chain(options.cert, options.key, password=_no_password)
     except ssl.SSLError as problem:
         if not options.insecure or not too_weak(problem):
             raise
-        # The cipher suites stay.
+        # Keep the cipher suites.
         names = [each["name"] for each in context.get_ciphers() if each["name"] not in _TLS13]
         context.set_ciphers(":".join([*names, "@SECLEVEL=0"]))
         context.load_cert_chain(options.cert, options.key, password=_no_password)
 
 
 def too_weak(problem: Exception) -> bool:
-    """Returns whether OpenSSL finds a certificate too weak that is otherwise fine."""
+    """Returns whether OpenSSL refuses a certificate only for its strength."""
     return isinstance(problem, ssl.SSLError) and (problem.reason or "").endswith(("_TOO_WEAK", "_TOO_SMALL"))
 
 
 def _no_password() -> str:
-    # Otherwise OpenSSL asks for it on the terminal.
+    # Otherwise OpenSSL would ask for the password on the terminal.
     raise ValueError("the private key is encrypted")
 
 
-def _said(problem: OSError | ValueError) -> str:
+def _reason(problem: OSError | ValueError) -> str:
     if isinstance(problem, ssl.SSLError):
         return problem.reason or "not PEM"
     if isinstance(problem, OSError) and problem.strerror:
@@ -121,13 +114,13 @@ def _restrict(context: ssl.SSLContext, options: TLSOptions) -> None:
     for name in options.curves:
         if name not in CURVES:
             raise TLSError(f"unrecognized curve preference {name}")
-    # OpenSSL takes one from here; with several, its own choice among all of them is better.
+    # OpenSSL takes a single curve here; for several, its own choice among all curves is better.
     if len(options.curves) == 1:
         context.set_ecdh_curve(CURVES[options.curves[0]])
 
 
 def names(connection: ssl.SSLObject | None) -> tuple[str, ...]:
-    """Returns who a client is by its certificate, as `certificate_names`; nobody without one."""
+    """Returns the names in a client's certificate; empty without one."""
     raw: Any = connection.getpeercert(binary_form=True) if connection is not None else None
     try:
         return certificate_names(raw) if raw else ()
@@ -136,11 +129,7 @@ def names(connection: ssl.SSLObject | None) -> tuple[str, ...]:
 
 
 def file_names(path: Path) -> tuple[str, ...]:
-    """Returns the names in the first certificate of a PEM file.
-
-    Raises:
-        TLSError: It cannot be read, or has none.
-    """
+    """Returns the names in the first certificate of a PEM file. Raises `TLSError`."""
     try:
         text = path.read_text("ascii", "replace")
         end = text.index(_END) + len(_END)
@@ -148,16 +137,15 @@ def file_names(path: Path) -> tuple[str, ...]:
     except OSError as problem:
         raise TLSError(f"error reading client certificate {path}: {problem.strerror or problem}") from None
     except ValueError:
-        raise TLSError(f"error reading client certificate {path}: there is none in it") from None
+        raise TLSError(f"error reading client certificate {path}: it contains no certificate") from None
 
 
 def certificate_names(raw: bytes) -> tuple[str, ...]:
     """Returns the names in a certificate: e-mail addresses, host names, URIs, the subject's distinguished name.
 
-    Raises:
-        ValueError: It is no certificate.
+    Raises `ValueError` if it is no certificate.
     """
-    # Loaded only where there are client certificates.
+    # Loaded only for client certificates.
     from cryptography import x509
 
     certificate = x509.load_der_x509_certificate(raw)
@@ -174,7 +162,6 @@ def certificate_names(raw: bytes) -> tuple[str, ...]:
 
 
 def handshake_problem(problem: BaseException) -> str:
-    """Returns why a handshake failed."""
     if isinstance(problem, ssl.SSLError):
         return (problem.reason or str(problem)).replace("_", " ").lower()
     if isinstance(problem, TimeoutError) or "timeout" in str(problem).lower() or "longer than" in str(problem):

@@ -1,4 +1,4 @@
-"""The protocol trace: what came from clients and went to them (`trace` in the configuration)."""
+"""The protocol trace: messages from and to clients (`trace` in the configuration)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _text(words: bytes) -> str:
 
 
 def quoted(payload: bytes, limit: int) -> str:
-    """Returns a payload as the trace shows it, at most `limit` bytes of it if that is not 0."""
+    """Returns a payload in the format of the trace, at most `limit` bytes of it (0: all)."""
     shown = payload[:limit] if limit else payload
     return quote(_text(shown) + ("..." if len(shown) < len(payload) else ""))
 
 
 def publishes(connection: Client, data: Buffer, frames: Frames, rows: int, limit: int) -> None:
-    """Logs what a client published, at most `limit` bytes of each payload if that is not 0."""
+    """Logs the publishes of a client with at most `limit` bytes of each payload (0: all)."""
     view = memoryview(data)
     for row in frames[:rows].tolist():
         subject = bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]])
@@ -42,14 +42,13 @@ def publishes(connection: Client, data: Buffer, frames: Frames, rows: int, limit
 def delivery(
     connection: Client, to: NatsSubscription, subject: bytes, reply: bytes, size: int, header_size: int
 ) -> None:
-    """Logs one message that a client is sent; `size` is that of the payload behind the headers."""
+    """Logs one message to a client; `size` is that of the payload after the headers."""
     words = [_text(word) for word in (subject, to.sid, reply) if word]
     words += [str(header_size), str(header_size + size)] if header_size else [str(size)]
     NATS.log(TRACE, "%s - ->> [%s %s]", connection, "HMSG" if header_size else "MSG", " ".join(words))
 
 
 def deliveries(connection: Client, to: NatsSubscription, data: Buffer, frames: Frames, begin: int, end: int) -> None:
-    """Logs messages that a client is sent."""
     view = memoryview(data)
     for row in frames[begin:end].tolist():
         subject = bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]])
@@ -59,6 +58,5 @@ def deliveries(connection: Client, to: NatsSubscription, data: Buffer, frames: F
 
 
 def block(connection: Client, to: NatsSubscription, subject: bytes, payloads: Payloads, begin: int, end: int) -> None:
-    """Logs payloads of a block that a client is sent."""
     for row in range(begin, end):
         delivery(connection, to, subject, b"", int(payloads.sizes[row]), 0)

@@ -1,8 +1,8 @@
-"""Who has the event loop, and for how long: nobody so long that the others notice.
+"""Fair use of the event loop: no client or work occupies it for long.
 
-Whatever a client asks for is done in the read that brought it, as far as the time of a turn allows. The rest is *work*:
-an iterator that does a little at each step. Work waits in a queue, gets turns one after the other, and between two of
-them the loop reads what came from others. The same holds for what the clients in this process send each other.
+A request is handled within its read, up to the time of a turn. The rest is *work*: an iterator that does a little at
+each step. Waiting work gets turns one after the other; between two turns the loop reads further input. Messages
+between clients in this process follow the same rule.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ from typing import Final
 
 from broker.log import NATS
 
-#: Seconds of a turn: alone, and where many want one.
+#: Seconds of a turn: maximum, and minimum if much work waits.
 _TURN: Final = 0.004
-_SHORTEST: Final = 0.001
+_MIN_TURN: Final = 0.001
 
 
 class Turns:
-    """Shares the time of the event loop.
-
-    Args:
-        take_in: Called before a turn: what was read meanwhile comes first.
-    """
+    """Shares the time of the event loop; `take_in` is called before each turn, to apply earlier input."""
 
     def __init__(self, take_in: Callable[[], None]) -> None:
         self.take_in: Final = take_in
@@ -33,22 +29,20 @@ class Turns:
         self._timer: asyncio.Handle | None = None
 
     def deadline(self) -> float:
-        """Returns when (`perf_counter`) a turn that begins now is over."""
-        return perf_counter() + max(_TURN / (1 + len(self._waiting)), _SHORTEST)
+        """Returns the end of a turn that begins now (`perf_counter`)."""
+        return perf_counter() + max(_TURN / (1 + len(self._waiting)), _MIN_TURN)
 
     def begin(self, work: Iterator[None]) -> None:
-        """Does some work at once, and what takes too long later."""
+        """Runs work up to the end of a turn, and the rest later."""
         if self._step(work, self.deadline()):
             self.add(work)
 
     def add(self, work: Iterator[None]) -> None:
-        """Does some work later."""
         self._waiting.append(work)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_soon(self._run)
 
     def stop(self) -> None:
-        """Drops all work."""
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -69,23 +63,23 @@ class Turns:
 
     @staticmethod
     def _step(work: Iterator[None], deadline: float) -> bool:
-        """Goes on until the deadline. Returns whether there is more to do."""
+        """Runs work until the deadline. Returns whether some is left."""
         try:
             for _ in work:
                 if perf_counter() > deadline:
                     return True
         except Exception as problem:
-            # A mistake of ours must not cost more than this work.
+            # A bug costs this work only.
             NATS.error("Internal error: %r", problem)
             NATS.debug("Details", exc_info=True)
         return False
 
 
 class Mailbox:
-    """What the clients in this process have sent each other, and what waits for it to be handed over.
+    """Messages between clients in this process, and requests that wait for their delivery (barriers).
 
-    Requests that wait so (barriers) are served before the next message of the batch that brought them, and before the
-    next batch: a client that ends a subscription and asks for it again in one write is served in that order.
+    Barriers are reached before the next message of their batch and before the next batch: a client that unsubscribes
+    and subscribes again in one write is served in that order.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -99,13 +93,12 @@ class Mailbox:
         return bool(self.waiting)
 
     def put(self, action: Callable[[], None]) -> None:
-        """Adds something to be done."""
         self.waiting.append(action)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_soon(self._due)
+            self._timer = asyncio.get_running_loop().call_soon(self._on_timer)
 
     def barrier(self, done: Callable[[], None]) -> None:
-        """Adds something that is done with all that was added before, however long that takes."""
+        """Calls `done` after all earlier actions, however long they take."""
 
         def reached() -> None:
             self._barriers -= 1
@@ -114,13 +107,13 @@ class Mailbox:
         self._barriers += 1
         self.put(reached)
 
-    def _due(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._turns.take_in()
         self.drain()
 
     def drain(self) -> None:
-        """Does what waits, including what comes up meanwhile, as long as a turn is, or up to the last barrier."""
+        """Runs waiting actions, including new ones, for the time of a turn, or up to the last barrier."""
         if self._draining or not self.waiting:
             return
         self._draining = True
@@ -138,4 +131,4 @@ class Mailbox:
         finally:
             self._draining = False
             if self.waiting and self._timer is None:
-                self._timer = asyncio.get_running_loop().call_soon(self._due)
+                self._timer = asyncio.get_running_loop().call_soon(self._on_timer)

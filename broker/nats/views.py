@@ -1,6 +1,6 @@
-"""What monitoring says about the NATS server: documents with their members in the original's order (operations 14).
+"""The NATS server's monitoring documents, with their members in the original's order (server-operations.md section 14).
 
-Parameters are as in the URL. What is wrong with one is raised as ValueError, with the text that the client gets.
+Parameters are those of the URL. A wrong one raises ValueError with the text for the client.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ _LIMIT: Final = 1024
 _ACCOUNT: Final = "$G"
 _SYSTEM_ACCOUNT: Final = "$SYS"
 _TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
-#: Switches of questions about the health of a server.
+#: Switches of health checks.
 _HEALTH: Final = ("details", "js-enabled", "js-enabled-only", "js-server-only", "js-meta-only")
 _FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
 
 
 def varz(server: NatsServer) -> Document:
-    """Returns facts and counters of the server."""
     options, now = server.options, time.time_ns()
     counters = server.router.counters
     found: Document = {
@@ -102,15 +101,7 @@ def varz(server: NatsServer) -> Document:
 
 
 def connz(server: NatsServer, query: Mapping[str, str]) -> Document:
-    """Returns connections.
-
-    Args:
-        server: The server.
-        query: `sort`, `auth`, `subs`, `offset`, `limit`, `cid`, `state`, `user`, `acc`.
-
-    Raises:
-        ValueError: A parameter is wrong.
-    """
+    """Returns connections. Parameters: `sort`, `auth`, `subs`, `offset`, `limit`, `cid`, `state`, `user`, `acc`."""
     sort, state = query.get("sort", "") or "cid", query.get("state", "").lower() or "open"
     auth = _boolean(query, "auth")
     details = query.get("subs", "").lower() == "detail"
@@ -211,7 +202,7 @@ def _stopped(client: Client) -> int:
     return client.stop if isinstance(client, Connection) else 0
 
 
-#: What connections are sorted by, and whether the largest come first.
+#: Sort keys of connections, and whether the order is descending.
 _SORTS: Final[dict[str, tuple[_Key, bool]]] = {
     "cid": (lambda c: c.cid, False),
     "start": (lambda c: (c.start, c.cid), False),
@@ -230,11 +221,6 @@ _SORTS: Final[dict[str, tuple[_Key, bool]]] = {
 
 
 def routez(server: NatsServer, query: Mapping[str, str]) -> Document:
-    """Returns routes to other servers.
-
-    Raises:
-        ValueError: A parameter is wrong.
-    """
     detail = query.get("subs", "").lower() == "detail"
     listed = detail or _boolean(query, "subs")
     ways = [] if server.mesh is None else server.mesh.ways
@@ -268,7 +254,7 @@ def _route(link: Link, *, listed: bool) -> Document:
 
 
 def _cluster(server: NatsServer) -> Document:
-    """Returns how other servers reach this one; nothing where there are no routes."""
+    """Returns the listen address of routes; empty without routes."""
     mesh = server.mesh
     if mesh is None:
         return {}
@@ -287,14 +273,9 @@ def _cluster(server: NatsServer) -> Document:
 
 
 def subsz(server: NatsServer, query: Mapping[str, str]) -> Document:
-    """Returns numbers about the interest, and with `subs` the subscriptions.
+    """Returns numbers of subscriptions, and with `subs` the subscriptions.
 
-    Args:
-        server: The server.
-        query: `subs`, `test` (only those that match this subject), `acc`, `offset`, `limit`.
-
-    Raises:
-        ValueError: A parameter is wrong.
+    Parameters: `subs`, `test` (only subscriptions that match this subject), `acc`, `offset`, `limit`.
     """
     listed = _boolean(query, "subs")
     offset, limit = max(_integer(query, "offset"), 0), _integer(query, "limit")
@@ -329,17 +310,9 @@ def _subscriptions(server: NatsServer, test: bytes) -> Iterator[NatsSubscription
 
 
 def healthz(server: NatsServer, query: Mapping[str, str]) -> tuple[int, list[Document]]:
-    """Returns what keeps the server from taking clients, or is wrong with the question.
+    """Returns a status as in HTTP, 200 if healthy, and the problems, each with `type` and `error`.
 
-    Args:
-        server: The server.
-        query: `account`, `stream` and `consumer` that are asked about, and switches.
-
-    Returns:
-        A status as in HTTP, 200 if all is well, and what is wrong, each with `type` and `error`.
-
-    Raises:
-        ValueError: A switch is neither on nor off.
+    Parameters: `account`, `stream`, `consumer`, and switches.
     """
     for name in _HEALTH:
         _boolean(query, name)
@@ -360,7 +333,7 @@ def _boolean(query: Mapping[str, str], name: str) -> bool:
         return True
     if not text or text in _FALSE:
         return False
-    raise _wrong("boolean", name, "ParseBool", text)
+    raise _parameter_error("boolean", name, "ParseBool", text)
 
 
 def _integer(query: Mapping[str, str], name: str) -> int:
@@ -369,9 +342,9 @@ def _integer(query: Mapping[str, str], name: str) -> int:
         return 0
     digits = text[1:] if text[0] in "+-" else text
     if not (digits.isascii() and digits.isdigit()):
-        raise _wrong("int", name, "Atoi", text)
+        raise _parameter_error("int", name, "Atoi", text)
     if len(digits) > 18:
-        raise _wrong("int", name, "Atoi", text, "value out of range")
+        raise _parameter_error("int", name, "Atoi", text, "value out of range")
     return int(text)
 
 
@@ -380,11 +353,11 @@ def _cid(query: Mapping[str, str]) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise _wrong("uint64", "cid", "ParseUint", text)
+        raise _parameter_error("uint64", "cid", "ParseUint", text)
     return int(text)
 
 
-def _wrong(kind: str, name: str, function: str, text: str, problem: str = "invalid syntax") -> ValueError:
+def _parameter_error(kind: str, name: str, function: str, text: str, problem: str = "invalid syntax") -> ValueError:
     return ValueError(f"Error decoding {kind} for '{name}': strconv.{function}: parsing {quote(text[:100])}: {problem}")
 
 
@@ -396,7 +369,7 @@ def _text(name: bytes) -> str:
 
 
 def resident_memory() -> int:
-    """Returns the bytes of memory that this process occupies; 0 where that is not known."""
+    """Returns the resident memory of this process in bytes; 0 if unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -405,7 +378,7 @@ def resident_memory() -> int:
 
 
 class _Cpu:
-    """The processor time of this process, as a share of the time since it was asked for last (at least a second)."""
+    """The processor time of this process, as a share of the time since the last call (at least a second)."""
 
     def __init__(self) -> None:
         self._at, self._used, self._percent = time.monotonic(), time.process_time(), 0.0

@@ -303,7 +303,7 @@ def test_users_that_certificates_name(tmp_path: Path, parties: dict[str, Party],
         ("", "nats: Authorization Violation (with verify_and_map, `streaming { username: … }` has to name"),
         ("username: nobody", "nats: Authorization Violation (with verify_and_map"),
         ('tls { client_cert: "none.pem" }', "error reading client certificate none.pem: No such file or directory"),
-        ('tls { client_cert: "config" }', "error reading client certificate config: there is none in it"),
+        ('tls { client_cert: "config" }', "error reading client certificate config: it contains no certificate"),
     ],
 )
 def test_a_broker_that_no_certificate_names(

@@ -30,10 +30,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_help_shows_the_bindings_that_work(store: Path, browse: Browse) -> None:
     async def look(pilot: Any) -> None:
         await pilot.press("question_mark")
-        await until(pilot, lambda: "keys that work here" in screen_text(pilot.app))
+        await until(pilot, lambda: "active keys" in screen_text(pilot.app))
         await check_screen(pilot, "help-140")
         await pilot.press("escape")
-        await until(pilot, lambda: "keys that work here" not in screen_text(pilot.app))
+        await until(pilot, lambda: "active keys" not in screen_text(pilot.app))
 
     browse(store, look, size=LARGE)
 
@@ -131,8 +131,8 @@ def test_a_remapped_key_works_and_is_in_the_help(store: Path, browse: Browse) ->
 
 def test_settings_that_cannot_be_used_are_told(store: Path, browse: Browse) -> None:
     async def look(pilot: Any) -> None:
-        await until(pilot, lambda: "no binding nothing.such" in notices(pilot.app))
-        assert "no theme pink" in notices(pilot.app)
+        await until(pilot, lambda: "unknown binding nothing.such" in notices(pilot.app))
+        assert "unknown theme pink" in notices(pilot.app)
 
     browse(store, look, size=LARGE, settings=Settings({"nothing.such": "x"}, "pink"))
 
@@ -143,7 +143,7 @@ def test_going_to_a_channel_and_back(store: Path, browse: Browse) -> None:
         await pilot.press(*"orders.us", "enter")
         await until(pilot, lambda: pilot.app.screen.place.channel == "orders.us")
         await pilot.press("colon", *"nowhere", "enter")
-        await until(pilot, lambda: "no place in this view" in notices(pilot.app))
+        await until(pilot, lambda: "not a place in this view" in notices(pilot.app))
         await pilot.press("1")
         await until(pilot, lambda: len(pilot.app.screen_stack) == 1)
 

@@ -42,7 +42,7 @@ def test_no_file_is_no_problem_unless_it_was_named(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[keys\n", "is not TOML"),
-        ("[colors]\n", "there is no section [colors]"),
+        ("[colors]\n", "unknown section [colors]"),
         ("[keys]\n'app.quit' = 3\n", "keys of app.quit must be a text"),
         ("[keys]\n'app.quit' = ' '\n", "keys of app.quit must be a text"),
         ("[display]\ntheme = 3\n", "the theme must be a text"),
@@ -87,7 +87,7 @@ def test_a_remapped_key_of_a_view_works_and_is_in_its_help(tmp_path: Path, brows
     settings = read_settings(write(tmp_path, '[keys]\n"findings.group" = "ctrl+g"\n"no.such" = "x"\n'))
 
     async def look(pilot: Any) -> None:
-        assert "there is no binding no.such" in screen_text(pilot.app)
+        assert "unknown binding no.such" in screen_text(pilot.app)
         await pilot.press("6")
         await until(pilot, lambda: isinstance(pilot.app.screen, FindingsScreen))
         screen: FindingsScreen = pilot.app.screen

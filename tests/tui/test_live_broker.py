@@ -66,7 +66,7 @@ def test_a_broker_at_work(browse: Callable[..., None], tmp_path: Path) -> None:
             await until(pilot, lambda: [each.state for each in monitor.subscriptions] == ["offline"])
             messages = monitor.server.messages
             broker.kill()
-            await until(pilot, lambda: "what is shown is old" in " ".join(screen_text(app).split()))
+            await until(pilot, lambda: "the figures are old" in " ".join(screen_text(app).split()))
             assert "orders" in screen_text(app)
             # Starting takes long: the screen is alive meanwhile.
             await asyncio.to_thread(broker.start)
@@ -81,7 +81,7 @@ def test_the_port_of_clients(browse: Callable[..., None], tmp_path: Path) -> Non
     with Broker(tmp_path, http=True) as broker:
 
         async def look(pilot: Any) -> None:
-            words = "where clients connect to NATS, not the monitoring"
+            words = "the port for NATS clients, not the monitoring"
             await until(pilot, lambda: words in " ".join(screen_text(pilot.app).split()))
 
         browse(None, look, monitor=f"http://127.0.0.1:{broker.port}")

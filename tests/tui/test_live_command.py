@@ -12,8 +12,8 @@ from stantools.cli.main import cli
     ("words", "said"),
     [
         ((), "there is nothing to look at"),
-        (("--monitor", "nats://me:secret@host:4222"), "monitoring is asked by HTTP"),
-        (("--monitor", "http://me:secret@host:99999"), "cannot be taken apart"),
+        (("--monitor", "nats://me:secret@host:4222"), "monitoring uses HTTP"),
+        (("--monitor", "http://me:secret@host:99999"), "monitoring URL is malformed"),
         (("--monitor", "http://host:8222"), "needs a terminal"),
         (("--server", "http://me:secret@host:8222"), "there are no servers for 'http' URLs"),
     ],

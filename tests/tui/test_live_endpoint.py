@@ -91,7 +91,7 @@ def test_a_login_is_sent_and_never_shown(stub: MonitoredServer) -> None:
     stub.instead["*"] = 401, "text/plain", b"no\n"
     problem = problem_at(url)
     assert "cret" not in f"{problem.message}{problem.remedy}{asked.address!r}"
-    assert "does not let us in" in problem.message
+    assert "refuses access" in problem.message
 
 
 def test_a_path_in_front(stub: MonitoredServer) -> None:
@@ -105,15 +105,15 @@ def test_a_path_in_front(stub: MonitoredServer) -> None:
         ((404, "text/plain", b"404 page not found\n"), "has no /streaming/serverz"),
         ((500, "text/plain", b"Error getting information about server: no\x1b[31m\n"), "HTTP 500: Error getting"),
         ((503, "text/html", b"<html>busy</html>"), "HTTP 503"),
-        ((403, "text/html", b""), "does not let us in"),
-        ((302, "text/plain", b""), "sends us elsewhere: http://other/x"),
-        ((200, "text/html", b"\n<!doctype html><html>"), "is a page for people"),
+        ((403, "text/html", b""), "refuses access"),
+        ((302, "text/plain", b""), "redirects to http://other/x"),
+        ((200, "text/html", b"\n<!doctype html><html>"), "is a web page"),
         ((200, "application/json", b'{"cluster_id": '), "is not JSON"),
         ((200, "application/json", b"\xff\xfe\x00\x01"), "is not JSON"),
         ((200, "application/json", b""), "is not JSON"),
         ((200, "application/json", b"[" * 100_000), "is not JSON"),
-        ((200, "application/json", b"[1, 2]"), "but no object"),
-        ((200, "application/json", b"null"), "but no object"),
+        ((200, "application/json", b"[1, 2]"), "but not an object"),
+        ((200, "application/json", b"null"), "but not an object"),
     ],
 )
 def test_bad_answers(stub: MonitoredServer, reply: tuple[int, str, bytes], said: str) -> None:
@@ -144,7 +144,7 @@ def test_nobody_listens() -> None:
 
 
 def test_no_such_host() -> None:
-    assert "no host" in problem_at("http://no-such-host.invalid:8222").message
+    assert "unknown host" in problem_at("http://no-such-host.invalid:8222").message
 
 
 def test_no_tls_there(stub: MonitoredServer) -> None:
@@ -178,7 +178,7 @@ def stranger() -> Iterator[Callable[[Callable[[socket.socket], None]], str]]:
 
 def test_the_port_of_clients(stranger: Callable[..., str]) -> None:
     url = stranger(lambda connection: connection.sendall(b'INFO {"server_id":"N","version":"2.9.24"} \r\n'))
-    assert "where clients connect to NATS" in problem_at(url).message
+    assert "the port for NATS clients" in problem_at(url).message
 
 
 def test_no_http(stranger: Callable[..., str]) -> None:

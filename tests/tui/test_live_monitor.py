@@ -304,7 +304,7 @@ def test_something_else_that_answers_in_json(bench: Bench) -> None:
     bench.figures.instead["/streaming/serverz"] = 200, "", b'{"status": "ok"}'
     problem = bench.monitor.ask() or bench.monitor.problem
     assert problem is not None
-    assert "nothing of what a NATS Streaming server says" in problem.message
+    assert "does not describe a NATS Streaming server" in problem.message
 
 
 def test_an_old_server_that_says_little(bench: Bench) -> None:

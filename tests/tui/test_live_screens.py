@@ -277,7 +277,7 @@ def test_over_http(browse: Callable[..., None], stub: MonitoredServer) -> None:
         await until(pilot, sees("with HTTP 500: Error"))
         assert "orders" in screen_text(app)
         stub.instead["/streaming/channelsz"] = 200, "text/html", b"<html>"
-        await until(pilot, sees("is a page for people"))
+        await until(pilot, sees("is a web page"))
         stub.instead.clear()
         await until(pilot, sees("the server answers again"))
         port = stub.port
@@ -296,8 +296,8 @@ def test_over_http(browse: Callable[..., None], stub: MonitoredServer) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("nats://me:secret@host:4222", "monitoring is asked by HTTP"),
-        ("http://no-such-host.invalid", "there is no host of that name"),
+        ("nats://me:secret@host:4222", "monitoring uses HTTP"),
+        ("http://no-such-host.invalid", "unknown host"),
     ],
 )
 def test_a_wrong_url(browse: Callable[..., None], url: str, said: str) -> None:

@@ -289,7 +289,7 @@ def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monk
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
         await pilot.press("G", "equals_sign")
         await until(pilot, lambda: begun)
-        assert "The stream is read through a consumer" in screen_text(app)
+        assert "The stream is read through a temporary consumer" in screen_text(app)
         job = app.screen.job
         await pilot.press("c")
         await until(pilot, lambda: job.state is JobState.CANCELLED)
@@ -321,7 +321,7 @@ def test_killed_and_started_again(
         app = pilot.app
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
         await asyncio.to_thread(place.server.kill)
-        await until(pilot, lambda: "what is shown is old" in " ".join(screen_text(app).split()))
+        await until(pilot, lambda: "the figures are old" in " ".join(screen_text(app).split()))
         assert "orders_new" in screen_text(app)
         await asyncio.to_thread(place.server.start)
         await until(pilot, lambda: "the server answers again" in screen_text(app))

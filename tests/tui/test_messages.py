@@ -279,7 +279,7 @@ def test_jumps(golden: Path, browse: Browse) -> None:
         await jump(pilot, "18")
         assert isinstance(row_now(screen), Note)
         await jump(pilot, "1000")
-        assert "sequence 1000 is not there" in line(screen)
+        assert "sequence 1000 does not exist" in line(screen)
         await jump(pilot, "1")
         first = row_now(screen)
         from stantools.notation import format_time

@@ -248,7 +248,7 @@ def test_on_the_screen(
         )
         await wizards.confirm(pilot)
         await wizards.step(pilot, Step.RESULT)
-        assert "2 streams are as the plan says" in screen_text(app)
+        assert "2 streams match the plan" in screen_text(app)
         assert any(line.startswith("stantools migrate store --to jetstream") for line in app.commands)
         await pilot.press("y")
 

@@ -303,7 +303,7 @@ def test_errors_keep_the_form(golden_copy: Callable[[str], Path], browse: Callab
         await until(pilot, lambda: isinstance(app.focused, Input))
         app.focused.value = ""
         await pilot.press("enter")
-        await until(pilot, lambda: "where is the new store to go?" in screen_text(app))
+        await until(pilot, lambda: "no directory for the new store" in screen_text(app))
         assert app.screen.flow.step is Step.CHOOSE
         assert app.focused.field.name == "out"
 

@@ -72,7 +72,7 @@ def test_cancelled_while_the_backup_is_made(golden_copy: Callable[[str], Path], 
     before = wizards.snapshot(root)
     wizard = wizards.fill(TruncateWizard(wizards.source(root)), backup=str(tmp_path / "backups"))
     wizards.look(wizard)
-    job = wizards.cancelled_midway(wizard, phase="saving what goes")
+    job = wizards.cancelled_midway(wizard, phase="saving the bytes to remove")
     assert job.state is JobState.CANCELLED
     assert wizards.snapshot(root) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [TORN]

@@ -160,7 +160,7 @@ def test_going_about_in_the_list(golden: Path, browse: Browse, monkeypatch: pyte
         await press(pilot, "N")
         assert table.cursor == 1
         await press(pilot, "N")
-        assert "nothing is wrong above this" in notices(pilot.app)
+        assert "no damage above this" in notices(pilot.app)
         monkeypatch.setattr(pilot.app, "open_view", lambda *args, **more: asked.append((args, more)))
         await press(pilot, "m", "f", "G", "s")
         assert asked == [
@@ -184,7 +184,7 @@ def test_opened_at_a_sequence(golden: Path, browse: Browse) -> None:
         await settled(pilot)
         assert pilot.app.screen.row.sequence == 17
         await press(pilot, "escape")
-        assert "no slice" in pilot.app.go_to("#99")
+        assert "no scanned slice" in pilot.app.go_to("#99")
 
     browse(golden / "damage_base" / "datastore", look)
 
@@ -252,7 +252,7 @@ def test_going_about_in_a_file(golden: Path, browse: Browse, monkeypatch: pytest
         assert "sequence 77 is not in this file" in notices(pilot.app)
         assert "0x4d2" in screen.go_to_hint()
         await press(pilot, "n")
-        assert "no damage behind this record" in notices(pilot.app)
+        assert "no damage after this record" in notices(pilot.app)
         monkeypatch.setattr(pilot.app, "open_view", lambda *args, **more: asked.append((args, more)))
         await press(pilot, "m")
         assert asked == [((View.MESSAGES, Place(channel="alpha", seq=29)), {"above": True})]

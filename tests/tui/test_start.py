@@ -93,7 +93,7 @@ def test_in_a_terminal(place: Path, terminals: list[Terminal]) -> None:
     terminal.until(b"READ ONLY")
     terminal.until("✓ clean".encode())
     terminal.press(b"?")
-    terminal.until(b"keys that work here")
+    terminal.until(b"active keys")
     terminal.press(b"\x1b")
     time.sleep(0.3)
     terminal.press(b"q")

@@ -85,13 +85,13 @@ def test_golden_layout(golden: Path, browse: Callable[..., None], monkeypatch: p
 
 
 def test_before_the_scan(tmp_path: Path, browse: Callable[..., None]) -> None:
-    """It needs no scan, and says that not every byte is checked yet."""
+    """It needs no scan, and says that the scan is not complete."""
 
     async def look(pilot: Any) -> None:
         pilot.app.session.channels["c"].survey = None
         screen = await opened(pilot, "c")
         assert sum(values(screen)) == 50
-        assert "not every byte is checked yet" in screen_text(pilot.app)
+        assert "the scan is not complete" in screen_text(pilot.app)
 
     browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(50)]), look)
 

@@ -1,1 +1,1 @@
-"""Servers that run: what monitoring and JetStream report, kept as models. Nothing here knows the terminal."""
+"""Running servers: their monitoring and JetStream information as models, independent of the terminal."""

@@ -1,6 +1,6 @@
-"""Asking a server's monitoring over HTTP: one connection that is kept, bounded in time and size, never with a surprise.
+"""HTTP client of a server's monitoring: one persistent connection, with limits of time and size.
 
-Whatever is at the other end, it ends with a document (a JSON object) or with a `MonitorError` that says what to do.
+Every request returns a JSON object or raises a `MonitorError` that tells the user what to do.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from stantools.errors import StantoolsError, UsageError
 from stantools.escaping import escape_line
 
-#: Where the documents of a streaming server lie.
+#: Path of the documents of a streaming server.
 STREAMING: Final = "/streaming"
-#: Seconds that the server may say nothing, and that one answer may take as a whole.
+#: Seconds without a byte from the server, and seconds for a whole answer.
 SILENCE: Final = 5.0
 PATIENCE: Final = 20.0
-#: An answer that is larger is not read to its end: about 300,000 subscriptions.
+#: Maximum size of an answer in bytes: about 300,000 subscriptions.
 LARGEST: Final = 64 << 20
 _CHUNK = 1 << 18
 _EXPECTED = "expected something like http://host:8222"
@@ -31,15 +31,15 @@ _START = "start the server with -m 8222 (or http_port in its configuration), and
 
 
 class MonitorError(StantoolsError):
-    """The monitoring of a server could not be asked, or answered something else."""
+    """The monitoring did not answer, or its answer is no document of a server."""
 
 
 class GoneError(MonitorError):
-    """Nothing answers: nobody listens, the connection broke, or it takes too long."""
+    """Connection refused, lost or timed out."""
 
 
 class TooLargeError(MonitorError):
-    """An answer is larger than we read."""
+    """The answer exceeds the size limit."""
 
 
 class MissingError(MonitorError):
@@ -48,40 +48,38 @@ class MissingError(MonitorError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The URL of a server's monitoring, taken apart."""
-
-    tls: bool  #: by HTTPS
-    host: str  #: host name or address
-    port: int  #: TCP port
-    #: What lies before the paths of the server, for instance behind a proxy; "" or "/…" without a slash at the end.
+    tls: bool  #: use HTTPS
+    host: str
+    port: int
+    #: Path before the paths of the server, for instance at a proxy; "" or "/…" without a slash at the end.
     base: str = ""
     login: tuple[str, str] | None = field(default=None, repr=False)  #: user and password; never shown
 
     @property
     def shown(self) -> str:
-        """The URL without user and password."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.base}"
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Reads `host:port` or a URL; one of the documents may be named in it, as it is copied from elsewhere.
+        """Parses `host:port` or a URL, also the URL of one of the documents.
 
         Raises:
-            UsageError: It is no such URL. The message does not repeat it: it may hold a password.
+            UsageError: The text is no such URL. The message does not repeat it, because it may contain a
+                password.
         """
         try:
             parts = urlsplit(text.strip() if "://" in text else f"http://{text.strip()}")
             port, host = parts.port, parts.hostname
         except ValueError:
-            raise UsageError("the URL of the monitoring cannot be taken apart", _EXPECTED) from None
+            raise UsageError("the monitoring URL is malformed", _EXPECTED) from None
         if parts.scheme in ("nats", "tls", "ws", "wss"):
-            remedy = f"{_EXPECTED}; where clients connect is named with --server"
-            raise UsageError(f"monitoring is asked by HTTP, not by {parts.scheme}://", remedy)
+            remedy = f"{_EXPECTED}; the address for clients belongs to --server"
+            raise UsageError(f"monitoring uses HTTP, not {parts.scheme}://", remedy)
         if parts.scheme not in ("http", "https"):
-            raise UsageError(f"monitoring is asked by HTTP, not by {escape_line(parts.scheme)}://", _EXPECTED)
+            raise UsageError(f"monitoring uses HTTP, not {escape_line(parts.scheme)}://", _EXPECTED)
         if not host or any(c.isspace() or not c.isprintable() for c in host) or not _is_host(host):
-            raise UsageError("the URL of the monitoring names no host", _EXPECTED)
+            raise UsageError("the monitoring URL has no host", _EXPECTED)
         tls = parts.scheme == "https"
         login = None
         if parts.username is not None:
@@ -96,14 +94,7 @@ class Address:
 
 
 class Endpoint:
-    """Asks one server. Used by one thread at a time.
-
-    Args:
-        address: Where it is.
-        silence: Seconds that it may say nothing.
-        patience: Seconds that an answer may take as a whole.
-        largest: Bytes of an answer that are read at most.
-    """
+    """A client for one server, for one thread at a time; `silence` and `patience` are seconds, `largest` is bytes."""
 
     def __init__(
         self, address: Address, *, silence: float = SILENCE, patience: float = PATIENCE, largest: int = LARGEST
@@ -115,22 +106,14 @@ class Endpoint:
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, path: str, **query: str | int) -> dict[str, Any]:
-        """Returns a document.
-
-        Args:
-            path: Where it lies on the server, such as `/streaming/serverz`.
-            query: What is asked for.
-
-        Raises:
-            MonitorError: It could not be read, and why.
-        """
+        """Requests a document such as `/streaming/serverz`. Raises `MonitorError`."""
         target = f"{self.address.base}{path}" + (f"?{urlencode(query)}" if query else "")
         kept = self._connection is not None
         try:
             try:
                 return self._ask(target)
             except (http.client.RemoteDisconnected, ConnectionError):
-                # A server closes connections that nobody uses for a while.
+                # The server closes idle connections.
                 self.close()
                 if not kept:
                     raise
@@ -143,7 +126,6 @@ class Endpoint:
             raise self._explained(problem) from problem
 
     def close(self) -> None:
-        """Closes the connection; the next question opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -157,7 +139,7 @@ class Endpoint:
             headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
         self._connection.request("GET", target, headers=headers)
         response = self._connection.getresponse()
-        # Told without what was asked for in particular.
+        # Error messages name the path without the query.
         path = target.partition("?")[0]
         body = self._read(response, path)
         if response.status != 200:
@@ -188,7 +170,8 @@ class Endpoint:
                 )
         if response.length:
             raise http.client.IncompleteRead(bytes(body), response.length)
-        # Reading in parts does not show it that all is read: without this, nothing more can be asked.
+        # http.client does not notice the end of a body that is read in parts; without this, the connection takes no
+        # further request.
         response.close()
         return bytes(body)
 
@@ -199,14 +182,16 @@ class Endpoint:
         except (ValueError, RecursionError):
             if body.lstrip()[:1] == b"<":
                 raise MonitorError(
-                    f"{where} is a page for people", f"this is not the monitoring of a server: {_START}"
+                    f"{where} is a web page", f"this is not the monitoring of a server: {_START}"
                 ) from None
             raise MonitorError(
                 f"{where} is not JSON: {escape_line(body[:40].decode('latin-1'))}",
                 f"is this the monitoring of a NATS Streaming server? {_START}",
             ) from None
         if not isinstance(document, dict):
-            raise MonitorError(f"{where} is JSON, but no object", "is this the monitoring of a NATS Streaming server?")
+            raise MonitorError(
+                f"{where} is JSON, but not an object", "is this the monitoring of a NATS Streaming server?"
+            )
         return document
 
     def _refused(self, response: http.client.HTTPResponse, target: str, body: bytes) -> MonitorError:
@@ -215,7 +200,7 @@ class Endpoint:
             remedy = "give user and password in the URL: http://USER:PASSWORD@host:8222 (they are never shown)"
             if self.address.login is not None:
                 remedy = "check user and password in the URL"
-            return MonitorError(f"{where} does not let us in (HTTP {status})", remedy)
+            return MonitorError(f"{where} refuses access (HTTP {status})", remedy)
         if status == 404:
             return MissingError(
                 f"{where} has no {target} (HTTP 404)",
@@ -223,7 +208,7 @@ class Endpoint:
             )
         if 300 <= status < 400:
             place = escape_line(_without_login(response.headers.get("Location", "")))[:120]
-            return MonitorError(f"{where} sends us elsewhere: {place or 'nowhere'}", "name that URL with --monitor")
+            return MonitorError(f"{where} redirects to {place or 'no URL'}", "name that URL with --monitor")
         text = escape_line(body[:200].decode("utf-8", "replace").strip())
         if text.startswith("<"):
             text = ""
@@ -231,7 +216,6 @@ class Endpoint:
         return MonitorError(f"{where} answered {target} with HTTP {status}{said}", "see the server's log")
 
     def _explained(self, problem: Exception) -> MonitorError:
-        """Says in words what went wrong with the connection."""
         where = self.address.shown
         if isinstance(problem, TimeoutError):
             return GoneError(
@@ -240,18 +224,18 @@ class Endpoint:
             )
         if isinstance(problem, ssl.SSLCertVerificationError):
             remedy = "name the authority to trust with the environment variable SSL_CERT_FILE, or the right host"
-            return MonitorError(f"{where}: its certificate is not good: {problem.verify_message}", remedy)
+            return MonitorError(f"{where}: its certificate is not valid: {problem.verify_message}", remedy)
         if isinstance(problem, ssl.SSLError):
             return MonitorError(f"{where}: no TLS there: {problem.reason}", "try http:// instead of https://")
         if isinstance(problem, socket.gaierror):
-            return GoneError(f"{where}: there is no host of that name: {problem.strerror}", "check the URL")
+            return GoneError(f"{where}: unknown host: {problem.strerror}", "check the URL")
         if isinstance(problem, ConnectionRefusedError):
             return GoneError(f"{where}: nothing is listening there", f"is the server running? {_START}")
         if isinstance(problem, http.client.RemoteDisconnected | ConnectionError | http.client.IncompleteRead):
             return GoneError(f"{where}: the connection broke", "the server may have ended, or speak TLS: try https://")
         if isinstance(problem, http.client.HTTPException | ValueError):
             if "INFO {" in str(problem):
-                return MonitorError(f"{where} is where clients connect to NATS, not the monitoring", _START)
+                return MonitorError(f"{where} is the port for NATS clients, not the monitoring", _START)
             return MonitorError(f"{where} does not speak HTTP", _START)
         if isinstance(problem, OSError):
             return GoneError(f"{where}: {problem.strerror or problem}", "check host and port")

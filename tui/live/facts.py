@@ -1,10 +1,9 @@
-"""What servers say of themselves, as far as we use it: a streaming server's monitoring, and JetStream.
+"""Facts from the answers of servers: a streaming server's monitoring, and JetStream.
 
-Servers of all versions are told apart by what they leave out: a member that is missing, or is of another kind than
-expected, is 0, "", () or None here, and never a reason to show nothing. Only what is no such document at all is
-refused.
+Versions differ in the members they have: a member that is missing, or has another type than expected, becomes 0, "",
+() or None here. Only a document of a wholly different kind is refused.
 
-Each field names the member that it is read from; a dot leads into an object within the document.
+Each field names the member it is read from; a dot leads into a nested object.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from tui.live.endpoint import MonitorError
 _T = TypeVar("_T")
 Document = Mapping[str, Any]
 
-#: Larger numbers than these are not what they say they are; all of ours have 64 bits.
-_MOST = 2**64
-#: Kind of object -> what reads each of its fields.
+#: Larger numbers are errors: all numbers in the documents have 64 bits.
+_MAX_NUMBER = 2**64
+#: class -> readers of its fields
 _READERS: dict[type[Any], list[Callable[[Document], Any]]] = {}
 
 
 def read(kind: type[_T], document: Document) -> _T:
-    """Reads an object of a kind out of a document."""
     readers = _READERS.get(kind)
     if readers is None:
         readers = _READERS[kind] = [each.metadata["read"] for each in fields(kind)]  # type: ignore[arg-type]
@@ -33,12 +31,11 @@ def read(kind: type[_T], document: Document) -> _T:
 
 
 def _made(read: Callable[[Document], Any], **options: Any) -> Any:
-    """Returns a field that a function reads."""
     return field(metadata={"read": read}, **options)
 
 
 def _member(path: str, convert: Callable[[Any], Any]) -> Any:
-    """Returns a field that is a member of the document, or of an object in it."""
+    """Returns a dataclass field for a member of the document, or of an object in it."""
     place, _, name = path.rpartition(".")
     if place:
         return _made(lambda document: convert(_object(document, place).get(name)))
@@ -63,9 +60,9 @@ def _as_texts(value: Any) -> tuple[str, ...]:
 
 
 def _as_counter(value: Any) -> int | None:
-    if isinstance(value, float) and 0 <= value < _MOST:
+    if isinstance(value, float) and 0 <= value < _MAX_NUMBER:
         value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_NUMBER:
         return value
     return None
 
@@ -75,7 +72,7 @@ def _as_count(value: Any) -> int:
 
 
 def _as_time(value: Any) -> str:
-    """Cuts a time to the second; servers write the year 1 where there is none."""
+    """Truncates a time to the second; the year 1 means no time."""
     text = _as_text(value)
     return "" if text.startswith("0001-") else text[:19].replace("T", " ")
 
@@ -89,7 +86,6 @@ def _count(path: str) -> Any:
 
 
 def _counter(path: str) -> Any:
-    """A count that is None where it is missing."""
     return _member(path, _as_counter)
 
 
@@ -97,13 +93,11 @@ def _true(path: str) -> Any:
     return _member(path, lambda value: value is True)
 
 
-# A streaming server
+# Streaming server
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """`serverz`."""
-
     cluster_id: str = _text("cluster_id")
     server_id: str = _text("server_id")
     version: str = _text("version")
@@ -125,7 +119,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """`storez`. A limit of 0 is none."""
+    """`storez`. A limit of 0 means unlimited."""
 
     kind: str = _text("type")
     most_channels: int = _count("limits.max_channels")
@@ -139,7 +133,7 @@ def _as_share(value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Nats:
-    """`varz`: the NATS server below the streaming server."""
+    """`varz` of the NATS server under the streaming server."""
 
     version: str = _text("version")
     connections: int = _count("connections")
@@ -150,8 +144,6 @@ class Nats:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client that is connected."""
-
     id: str = _text("id")
     hb_inbox: str = _text("hb_inbox")
     subscriptions: int = _count("subs_count")
@@ -159,7 +151,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class LiveSubscription:
-    """A subscription; `pending` are messages that were sent and not acknowledged."""
+    """A subscription; `pending` counts unacknowledged messages."""
 
     client_id: str = _text("client_id")
     inbox: str = _text("inbox")
@@ -175,12 +167,11 @@ class LiveSubscription:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What it is known by between two looks."""
         return (self.ack_inbox,) if self.ack_inbox else (self.client_id, self.inbox, self.durable, self.queue)
 
     @property
     def name(self) -> str:
-        """What an operator calls it: its durable or its group; else its inbox."""
+        """The name for people: the durable or the group, otherwise the inbox."""
         return self.durable or self.queue or self.inbox
 
 
@@ -190,8 +181,6 @@ def _subscriptions(document: Document) -> tuple[LiveSubscription, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A channel with its subscriptions."""
-
     name: str = _text("name")
     messages: int = _count("msgs")
     bytes: int = _count("bytes")
@@ -202,31 +191,23 @@ class Channel:
 
     @property
     def subscriptions_count(self) -> int:
-        """How many subscriptions it has."""
         return self.counted or len(self.subscriptions)
 
 
 def read_server(document: Document) -> Server:
-    """Reads `serverz`.
-
-    Raises:
-        MonitorError: It has nothing of it.
-    """
+    """Reads `serverz`. Raises `MonitorError` if none of its members is there."""
     if not {"cluster_id", "state", "total_msgs"} & document.keys():
-        raise MonitorError(
-            "the answer has nothing of what a NATS Streaming server says about itself", "check host, port and path"
-        )
+        raise MonitorError("the answer does not describe a NATS Streaming server", "check host, port and path")
     return read(Server, document)
 
 
 def read_clients(document: Document) -> Iterator[Client]:
-    """Reads a page of `clientsz`."""
     for each in _objects(document.get("clients")):
         yield read(Client, each)
 
 
 def read_channels(document: Document) -> Iterator[Channel]:
-    """Reads a page of `channelsz`; servers that list only names are taken at their word."""
+    """Reads a page of `channelsz`, with details or with names only."""
     for each in _objects(document.get("channels")):
         yield read(Channel, each)
     for name in _as_texts(document.get("names")):
@@ -234,7 +215,7 @@ def read_channels(document: Document) -> Iterator[Channel]:
 
 
 def read_total(document: Document) -> int:
-    """Returns how many entries a list has on all its pages."""
+    """Returns the number of entries on all pages of a list."""
     return _as_count(document.get("total"))
 
 
@@ -243,7 +224,7 @@ def read_total(document: Document) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The answer to `INFO`: use and limits of the account. A limit of 0 is none."""
+    """The answer to `INFO`: use and limits of the account. A limit of 0 means unlimited."""
 
     domain: str = _text("domain")
     memory: int = _count("memory")
@@ -258,7 +239,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What `STREAM.INFO` returns of one stream; `info` is that as the server gave it."""
+    """The answer to `STREAM.INFO`; `info` is the server's object unchanged."""
 
     name: str = _text("config.name")
     subjects: tuple[str, ...] = _member("config.subjects", _as_texts)
@@ -286,7 +267,7 @@ def _filters(document: Document) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """What `CONSUMER.INFO` returns of one consumer; sequences are those of the stream."""
+    """The answer to `CONSUMER.INFO`; sequences are those of the stream."""
 
     name: str = _text("name")
     durable: bool = _member("config.durable_name", lambda value: bool(_as_text(value)))
@@ -303,7 +284,7 @@ class Consumer:
 
     @property
     def state(self) -> str:
-        """`paused`, `stalled` (as many messages as it may have wait for acknowledgement) or `ok`."""
+        """`paused`, `stalled` (max_ack_pending is reached) or `ok`."""
         if self.paused:
             return "paused"
         return "stalled" if self.pending and self.ack_pending >= self.most_ack_pending > 0 else "ok"

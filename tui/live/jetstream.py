@@ -1,4 +1,4 @@
-"""The streams of a JetStream account as the server describes them, asked again and again. Nothing is changed there."""
+"""The streams of a JetStream account, polled. Nothing is changed on the server."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LOOK = 0.1
 
 
 def run_async(job: Job[_T], work: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a coroutine in this thread until it ends, or the job is cancelled.
+    """Runs a coroutine in this thread until it ends or the job is cancelled.
 
-    Raises:
-        Cancelled: The job was cancelled; the coroutine has ended by then.
+    After a cancellation it raises `Cancelled`, when the coroutine has ended.
     """
-    # What libraries would log belongs to nobody: every problem comes to us as an exception, and the screen is taken.
+    # The terminal belongs to the browser, so log lines of libraries are dropped; every problem also raises an
+    # exception.
     for name in ("asyncio", "nats"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
@@ -35,7 +35,7 @@ def run_async(job: Job[_T], work: Coroutine[Any, Any, _T]) -> _T:
         try:
             while not task.done() and not job.cancelling:
                 await asyncio.wait({task}, timeout=_LOOK)
-            # Once: what it takes back on its way out must not be interrupted.
+            # Cancel only once: its cleanup must not be interrupted.
             task.cancel()
             return await task
         except asyncio.CancelledError:
@@ -45,41 +45,29 @@ def run_async(job: Job[_T], work: Coroutine[Any, Any, _T]) -> _T:
 
 
 class WatchedStream:
-    """A stream of a running server, as it was last seen."""
-
     __slots__ = ("consumers", "facts", "meter")
 
     def __init__(self, facts: Stream) -> None:
-        self.facts = facts  #: what the server said last
-        self.meter = Meter()  #: how fast its last sequence grows
-        self.consumers: list[Consumer] | None = None  #: its consumers; None while nobody has asked for them
+        self.facts = facts  #: the server's last answer
+        self.meter = Meter()  #: growth of its last sequence
+        self.consumers: list[Consumer] | None = None  #: its consumers; None until they are requested
 
 
 class Streams(LiveSource):
-    """An account that is watched; see `LiveSource` for what is known of every server.
-
-    Args:
-        connecting: How to reach it.
-        pace: How often it is asked.
-    """
+    """The streams of a watched account; `connecting` names its server."""
 
     def __init__(self, connecting: ConnectOptions, pace: Pace) -> None:
         super().__init__("streams", pace, time.monotonic, time.time)
         self.connecting = connecting
-        self.focus: str | None = None  #: the stream whose consumers are asked for, too
-        self.server = ""  #: name and version of the server that we are connected to
+        self.focus: str | None = None  #: the stream whose consumers are polled
+        self.server = ""  #: name and version of the connected server
         self.version = ""
-        #: Where we are connected, or want to be; without user and password.
+        #: URL of the server, without user and password
         self.url = ", ".join(connecting.servers) or "the server"
         self.account: Account | None = None  #: use and limits; None before the first answer
         self.streams: dict[str, WatchedStream] = {}  #: by name
 
     def run(self, job: Job[None]) -> None:
-        """Connects, and asks again and again until the job is cancelled.
-
-        Raises:
-            StantoolsError: The options cannot be used at all.
-        """
         run_async(job, self._run())
 
     async def _run(self) -> None:
@@ -93,14 +81,14 @@ class Streams(LiveSource):
             await self._wait(self.focus)
 
     async def _watch(self, connection: Connection) -> None:
-        """Asks for as long as the connection lives; it mends itself for a while."""
+        """Polls while the connection lives; the client reconnects for a while by itself."""
         js = JetStream(connection)
         while True:
             focus = self.focus
             try:
                 if not connection.connected:
                     raise ConnectionLostError(
-                        f"{self.url}: the connection broke", "the client goes on trying to connect"
+                        f"{self.url}: the connection broke", "the client keeps trying to reconnect"
                     )
                 self.url, self.server = connection.url, connection.server_name
                 self.version = str(connection.info.get("version", ""))
@@ -141,7 +129,7 @@ class Streams(LiveSource):
             raise NobodyListensError(message, problem.remedy) from None
 
     async def _all(self, js: JetStream, operation: str, member: str) -> list[dict[str, Any]]:
-        """Turns the pages of a list. What is not an object in it is left out."""
+        """Requests all pages of a list; entries that are not objects are skipped."""
         found: list[dict[str, Any]] = []
         offset = 0
         while True:
@@ -155,7 +143,7 @@ class Streams(LiveSource):
                 return found
 
     async def _wait(self, focus: str | None) -> None:
-        """Waits until the next round is due, or another stream than the given one is looked at."""
+        """Waits for the next round, or until the view selects another stream than `focus`."""
         begun = self._clock()
         while self.pace.left(self._clock() - begun) > 0 and self.focus == focus:
             await asyncio.sleep(_LOOK)

@@ -1,4 +1,4 @@
-"""A streaming server as its monitoring shows it: rates, lag, who has not moved for a while, restarts."""
+"""A streaming server seen through its monitoring: rates, lag, subscriptions without progress, restarts."""
 
 from __future__ import annotations
 
@@ -14,27 +14,25 @@ from tui.live.endpoint import STREAMING, Address, Endpoint, MissingError, Monito
 from tui.live.facts import Channel, Client, LiveSubscription, Nats, Server, Store
 from tui.live.source import LiveSource, Meter, Pace
 
-#: Entries that one answer holds at most: parsing it does not hold up the user interface.
+#: Entries per page: parsing one page does not delay the user interface.
 PAGE: Final = 512
-#: Store and limits, and the NATS server, are asked for once in this many rounds.
-_SELDOM = 5
+#: Rounds between two requests for the store, its limits and the NATS server.
+_FACTS_INTERVAL = 5
 _T = TypeVar("_T")
 
 
-#: Seconds without any movement from which on we say so.
+#: Seconds without progress after which a subscription counts as not moving.
 STILL = 5.0
 
 
 @dataclass(slots=True)
 class Watched:
-    """A subscription."""
-
-    channel: str  #: name of its channel
-    facts: LiveSubscription  #: what the server said last
-    lag: int = 0  #: messages of its channel that were not sent yet; of a queue group, to the member that is furthest
-    since: float = 0.0  #: when it has moved last, by the clock of the monitor
-    still: float = 0.0  #: seconds for which messages have been waiting, to be sent or acknowledged, and none was
-    state: str = "ok"  #: `stalled`, `not moving`, `offline` or `ok`: the first that is so
+    channel: str
+    facts: LiveSubscription  #: the server's last answer
+    lag: int = 0  #: undelivered messages of its channel; in a queue group, counted from its furthest member
+    since: float = 0.0  #: time of its last progress, on the monitor's clock
+    still: float = 0.0  #: seconds since the last progress while messages wait for delivery or acknowledgement
+    state: str = "ok"  #: `stalled`, `not moving`, `offline` or `ok`; the first that applies
 
     def _see(self, facts: LiveSubscription, at: float) -> None:
         old = self.facts
@@ -44,7 +42,7 @@ class Watched:
 
     def _see_lag(self, lag: int, at: float) -> None:
         self.lag = lag
-        # What a group is behind others of it may be sent.
+        # The lag of a queue group may be delivered to other members.
         waits = self.facts.pending or (lag and not self.facts.queue)
         self.still = at - self.since if waits and not self.facts.offline else 0.0
         if self.facts.offline:
@@ -56,28 +54,27 @@ class Watched:
 
 
 class WatchedChannel:
-    """A channel of a running server, as it was last seen.
+    """A channel of a running server.
 
     Attributes:
-        facts: What the server said last.
-        subscriptions: In the order of the server.
-        lag: Of the subscription that is furthest behind.
-        pending: Messages that wait for acknowledgement, of all subscriptions.
-        stalled: How many subscriptions the server calls stalled.
-        still: How many others do not move.
+        facts: The server's last answer.
+        subscriptions: Its subscriptions, in the server's order.
+        lag: The largest lag of a subscription.
+        pending: Unacknowledged messages of all subscriptions.
+        stalled: Number of subscriptions that the server reports as stalled.
+        still: Number of other subscriptions that do not move.
     """
 
     __slots__ = ("_known", "facts", "lag", "meter", "pending", "stalled", "still", "subscriptions")
 
     def __init__(self, facts: Channel, at: float) -> None:
-        self.meter = Meter()  #: how fast its last sequence grows
+        self.meter = Meter()  #: growth of its last sequence
         self._known: dict[tuple[str, ...], Watched] = {}
         self.see(facts, at)
 
     def see(self, facts: Channel, at: float) -> None:
-        """Takes note of what the server says now."""
         self.facts = facts
-        # A channel that was deleted and made again counts from 1 again.
+        # A channel that was deleted and created again counts from 1.
         self.meter.see(facts.last, at)
         known: dict[tuple[str, ...], Watched] = {}
         sent: dict[str, int] = {}
@@ -93,7 +90,7 @@ class WatchedChannel:
         self.subscriptions = list(known.values())
         for watched in self.subscriptions:
             furthest = sent.get(watched.facts.queue, watched.facts.last_sent)
-            # What was removed by limits meanwhile is not waited for any more.
+            # Messages removed by limits are no longer undelivered.
             behind = facts.last - max(furthest, facts.first - 1) if facts.messages else 0
             watched._see_lag(max(behind, 0), at)
         self.lag = max((each.lag for each in self.subscriptions), default=0)
@@ -103,7 +100,7 @@ class WatchedChannel:
 
     @property
     def state(self) -> str:
-        """The worst of it: `stalled`, `not moving`, `behind` (an offline subscription waits for messages) or `ok`."""
+        """The worst state: `stalled`, `not moving`, `behind` (messages wait for an offline subscription) or `ok`."""
         if self.stalled:
             return "stalled"
         if self.still:
@@ -112,42 +109,39 @@ class WatchedChannel:
 
 
 class Rates:
-    """How much goes into a server and comes out."""
-
     def __init__(self) -> None:
         self.in_messages, self.in_bytes, self.out_messages, self.out_bytes = (Meter() for _ in range(4))
 
     def see(self, server: Server, at: float) -> bool:
-        """Takes note of the counters; returns whether none of them has gone back."""
+        """Reads the counters; returns False if one of them decreased."""
         pairs = (
             (self.in_messages, server.in_messages),
             (self.in_bytes, server.in_bytes),
             (self.out_messages, server.out_messages),
             (self.out_bytes, server.out_bytes),
         )
-        # All of them, also behind one that has gone back.
+        # A list, so that every meter is updated even after one decreased.
         forward = [meter.see(value, at) for meter, value in pairs]
         return all(forward)
 
     def forget(self) -> None:
-        """The server counts from 0 again."""
         for meter in (self.in_messages, self.in_bytes, self.out_messages, self.out_bytes):
             meter.forget()
 
 
 class Monitor(LiveSource):
-    """A streaming server that is watched; see `LiveSource` for what is known of every server.
+    """A watched streaming server.
 
     Args:
-        address: Of its monitoring.
-        pace: How often it is asked.
-        endpoint: Asks it; one is made for the address if none is given.
-        clock: Returns seconds that only go forward.
-        wall: Returns seconds since 1970.
+        address: URL of its monitoring.
+        pace: The polling interval.
+        endpoint: A client; one is made for the address by default.
+        clock: Monotonic time in seconds.
+        wall: Seconds since 1970.
 
     Attributes:
-        stalled: How many of them the server calls stalled.
-        still: How many others do not move.
+        stalled: Number of subscriptions that the server reports as stalled.
+        still: Number of other subscriptions that do not move.
     """
 
     def __init__(
@@ -161,33 +155,32 @@ class Monitor(LiveSource):
     ) -> None:
         super().__init__("monitor", pace, clock, wall)
         self.address = address
-        self.server: Server | None = None  #: what the server said about itself last; None before its first answer
-        self.store: Store | None = None  #: its store and limits, if known
-        self.nats: Nats | None = None  #: the NATS server below, if it can be asked
-        self.rates = Rates()  #: what goes in and out
-        self.channels: dict[str, WatchedChannel] = {}  #: by name
-        self.subscriptions: Sequence[Watched] = ()  #: of all channels
+        self.server: Server | None = None  #: the last `serverz`; None before the first answer
+        self.store: Store | None = None  #: store and limits, if known
+        self.nats: Nats | None = None  #: the NATS server, if its monitoring answers
+        self.rates = Rates()
+        self.channels: dict[str, WatchedChannel] = {}
+        self.subscriptions: Sequence[Watched] = ()
         self.stalled = self.still = 0
-        self.clients: dict[str, Client] = {}  #: by id
+        self.clients: dict[str, Client] = {}
         self._endpoint = endpoint or Endpoint(address)
         self._round = 0
         self._page = PAGE
-        #: Channels that were not on the last list: it may have been moved on while we turned its pages.
+        #: Channels missing from the last list; the list may have changed between two of its pages.
         self._missed: set[str] = set()
 
     def run(self, job: Job[None]) -> None:
-        """Asks again and again until the job is cancelled."""
         try:
             while True:
                 begun = self._clock()
                 self.ask(job.check)
-                # A server that takes long to answer has time for others, too.
+                # The interval is at least the duration of a round, so that an overloaded server gets a rest.
                 self.pace.wait(job.check, at_least=self._clock() - begun)
         finally:
             self._endpoint.close()
 
     def ask(self, check: Callable[[], None] = lambda: None) -> None:
-        """Asks everything once. What goes wrong becomes the `problem`."""
+        """Polls everything once; an error becomes the `problem`."""
         begun, last = self._clock(), self.events[-1] if self.events else None
         try:
             self._ask_server()
@@ -201,7 +194,7 @@ class Monitor(LiveSource):
         except MonitorError as problem:
             self._fail(problem)
         else:
-            # That it was restarted, which is known by now, says more.
+            # A restart, noticed by now, explains more than the lost connection.
             if self.problem is not None and last is not None and self.events[-1] is last:
                 self._tell("the server answers again")
             self.problem = None
@@ -242,7 +235,7 @@ class Monitor(LiveSource):
         self._show({})
 
     def _without_streaming(self, problem: MonitorError) -> MonitorError:
-        """Finds out whether it is at least a NATS server that has no streaming facts."""
+        """Returns a better error if the server is a NATS server without streaming."""
         with contextlib.suppress(MonitorError):
             document = self._endpoint.ask("/varz")
             if "server_id" in document:
@@ -253,14 +246,14 @@ class Monitor(LiveSource):
         return problem
 
     def _ask_others(self) -> None:
-        if self._round % _SELDOM and self.store is not None:
+        if self._round % _FACTS_INTERVAL and self.store is not None:
             return
         with contextlib.suppress(MissingError):
             self.store = facts.read(Store, self._endpoint.ask(f"{STREAMING}/storez"))
         try:
             self.nats = facts.read(Nats, self._endpoint.ask("/varz"))
         except MissingError:
-            # An external NATS server has monitoring of its own, elsewhere.
+            # An external NATS server has its monitoring at another address.
             self.nats = None
 
     def _channels(self, check: Callable[[], None]) -> list[Channel]:
@@ -294,7 +287,7 @@ class Monitor(LiveSource):
             else:
                 watched.see(channel, at)
             channels[channel.name] = watched
-        # A channel that was not there may have slipped to a page that we had turned: it gets a second chance.
+        # A missing channel may have moved to a page already read; it is dropped when the next list misses it as well.
         missed = self.channels.keys() - channels.keys()
         again = missed - self._missed if len(found) > self._page else set()
         for name in again:

@@ -1,4 +1,4 @@
-"""What a browser watches: a server's monitoring, its streams, or both; for several views, and one after the other."""
+"""The servers that a browser watches: a server's monitoring, a JetStream account, or both. Views share them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,17 @@ from tui.live.source import LiveSource, Pace
 
 
 class Watching:
-    """What is watched.
-
-    Args:
-        monitor: URL of a server's monitoring.
-        connecting: How to reach a NATS server with JetStream.
-
-    Raises:
-        UsageError: The URL is none.
-    """
+    """The watched servers. `monitor` is the URL of a monitoring, `connecting` names a NATS server with JetStream."""
 
     def __init__(self, monitor: str | None, connecting: ConnectOptions | None) -> None:
-        self.pace = Pace()  #: how often both are asked
-        #: The server as its monitoring shows it, if that is watched.
+        self.pace = Pace()  #: polling interval of both
+        #: the server seen through its monitoring
         self.monitor = Monitor(Address.parse(monitor), self.pace) if monitor else None
-        self.streams = Streams(connecting, self.pace) if connecting else None  #: its streams, if they are
-        #: Both, as far as they are watched.
+        self.streams = Streams(connecting, self.pace) if connecting else None  #: its streams
+        #: the watched servers
         self.sources: list[LiveSource] = [each for each in (self.monitor, self.streams) if each is not None]
 
     @property
     def revision(self) -> tuple[int, ...]:
-        """Differs whenever something is new."""
+        """Differs from the last value whenever a source has news."""
         return tuple(each.revision for each in self.sources)

@@ -1,5 +1,5 @@
-"""Plans: what changes something, as wizards without a screen: choose, look at what would happen, confirm, run, result.
+"""Plans for changes, as wizards without a screen: form, preview, confirmation, run, result.
 
-A wizard asks the library for a plan and carries it out; nothing here knows the terminal, so all of it is tested without
-one. `tui.screens.wizard` shows it.
+A wizard gets a plan from the library and carries it out. It is independent of the terminal, so that tests need none;
+`tui.screens.wizard` shows it.
 """

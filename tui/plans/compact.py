@@ -1,4 +1,4 @@
-"""Compact: the same store without dead records."""
+"""Wizard of `compact`: the same store without dead records."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ _COLUMNS: Sequence[Column[ChannelPlan]] = (
 
 
 class CompactWizard(Wizard[CompactionPlan]):
-    """Writes a store anew, without what no server would show any more."""
-
     VERB = "compact"
     COLUMNS = _COLUMNS
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {ExitCode.CLEAN: "done"}
@@ -53,9 +51,9 @@ class CompactWizard(Wizard[CompactionPlan]):
             source,
             *fields_of(
                 CompactTarget,
-                out="where to write the compacted store: a directory that does not exist",
-                in_place="put the result in the place of the store, which is kept beside it; out is not used",
-                backup="with in-place: what the old store is called then; its name with the time, if empty",
+                out="directory for the compacted store; it must not exist",
+                in_place="replace the store with the result and keep the old store beside it; out is ignored",
+                backup="with in-place: new name of the old store; by default its name with the time",
             ),
             *fields_of(
                 LimitOptions,
@@ -72,31 +70,28 @@ class CompactWizard(Wizard[CompactionPlan]):
             *fields_of(
                 CompactOptions,
                 drop_orphans="leave out plain subscriptions of clients that are gone",
-                accept_loss="go on although slices or logs are missing already",
+                accept_loss="continue although slices or logs are already missing",
             ),
-            field_of("force", FORCE, "go on although a server seems to be using the store"),
+            field_of("force", FORCE, "continue although a server seems to be using the store"),
         )
         self.form.fields["out"].value = source.beside(".compacted")
 
     @property
     def changes_store(self) -> bool:
-        """It is exchanged for the new one, if that is asked for."""
         return self.form.flag("in-place")
 
     @property
     def unused(self) -> Collection[str]:
-        """There is one target."""
         return {"out"} if self.changes_store else {"in-place", "backup"}
 
     def look(self, job: Job[Preview], preview: Preview) -> CompactionPlan:
-        """Reads and checks the store."""
         form, source = self.form, self.source
         limits = PatternLimits.given(form.taken(LimitOptions), UNLIMITED)
         slices = SliceLimits.given(form.taken(SliceOptions)) or DEFAULT_SLICES
         options = form.taken(CompactOptions, limits=limits, slices=slices, workers=source.workers)
         target = self._target()
         store = source.open()
-        self.look_for_uses(job, preview, "what is being written may not be in the result")
+        self.look_for_uses(job, preview, "messages written meanwhile may be missing from the result")
         job.begin_phase("checking", store.data_size(store.channel_names))
         plan = plan_compaction(store, options, progress=job.advance)
         room = partial(check_room, target, room_needed(plan))
@@ -110,7 +105,7 @@ class CompactWizard(Wizard[CompactionPlan]):
     def _target(self) -> Path:
         if self.changes_store:
             return absolute(self.source.path)
-        out: Path = self.form.needed("out", "where is the result to go? Name a directory, or choose in-place")
+        out: Path = self.form.needed("out", "no target: name a directory, or choose in-place")
         return out
 
     def _describe(self, plan: CompactionPlan, target: Path, preview: Preview) -> None:
@@ -118,7 +113,7 @@ class CompactWizard(Wizard[CompactionPlan]):
         kept = sum(channel.messages for channel in plan.channels)
         saved = max(plan.bytes_before - plan.bytes_after, 0)
         text = f"{counted(kept, 'message')} in {counted(len(plan.channels), 'channel')} would be kept"
-        text += f", {number(dropped)} behind the limits left out" if dropped else ""
+        text += f", {number(dropped)} beyond the limits left out" if dropped else ""
         preview.verdict = (f"{text}; about {format_size(saved)} smaller", "warn" if dropped else "good")
         preview.facts = [
             ("in place of" if self.changes_store else "to", name_text(target)),
@@ -129,21 +124,19 @@ class CompactWizard(Wizard[CompactionPlan]):
         preview.rows = plan.channels
 
     def question(self) -> str:
-        """Says what is going to be done."""
         if self.changes_store:
             backup: Path | None = self.form.value("backup")
             kept = name_text(backup) if backup else f"{self.source.name}.before-compact-… beside it"
-            return f"{self.source.shown} is rewritten and exchanged; the old one is kept as {kept}."
+            return f"{self.source.shown} is replaced with a compacted copy; the old store is kept as {kept}."
         return f"{self.source.shown} is rewritten to {name_text(self.form.text('out'))}, and only read itself."
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Writes the compacted store; see `Wizard.run`."""
         plan = self.plan
         if not self.changes_store:
             self.refuse_uses(job)
         elif finished := finish_replacement(self.source.path):
             raise UsageError(
-                f"an interrupted run was finished first; the old store is {finished}", "go back and look at it again"
+                f"an interrupted run was completed first; the old store is {finished}", "go back and preview again"
             )
         job.begin_phase("writing", plan.bytes_before)
         if self.changes_store:
@@ -152,7 +145,7 @@ class CompactWizard(Wizard[CompactionPlan]):
         else:
             result = apply_compaction(plan, self._target(), progress=job.advance)
         outcome = self.outcome(ExitCode.CLEAN, _COLUMNS, plan.channels)
-        outcome.verdict = ("the compacted store was read back, and is what was planned", "good")
+        outcome.verdict = ("the compacted store was read back and matches the plan", "good")
         outcome.facts = [
             ("compacted store", name_text(result.path)),
             ("holds", f"{counted(result.messages, 'message')} in {counted(result.slices, 'slice')}"),

@@ -1,4 +1,4 @@
-"""Export: the tables of a store as Parquet, ndjson, csv or databases."""
+"""Wizard of `export`: tables of a store as Parquet, ndjson, csv or databases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tui.rows import Column, count_column
 
 @dataclass
 class _ChannelParts:
-    """What is read of a channel; of the store's own files, if it has no name."""
+    """The slices to read of a channel; without a name, the store's own files."""
 
     name: str
     parts: int = 0
@@ -45,14 +45,12 @@ _WRITTEN: Sequence[Column[WrittenFile]] = (
 
 
 class ExportWizard(Wizard[Export]):
-    """Writes a table of the store."""
-
     VERB = "export"
     COLUMNS = _COLUMNS
     UNCHECKED = True
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
         ExitCode.CLEAN: "everything was intact",
-        ExitCode.FINDINGS: "done; damage was met, or something could not be read",
+        ExitCode.FINDINGS: "done, with damage or unreadable parts",
     }
 
     def __init__(self, source: SourceStore) -> None:
@@ -60,24 +58,23 @@ class ExportWizard(Wizard[Export]):
             Exporting,
             to="a new directory, or a file if the name ends in .parquet, .ndjson, .csv (.gz, .zst), .sqlite or .duckdb",
             table="which table",
-            channels="only channels that match, with * and >; several with blanks",
+            channels="only matching channels, with * and >; separate several with blanks",
             sequences="only these sequences of each channel: 10:20, 10: or :20",
-            since="not older: 2026-11-21T03:00:00Z, or an age such as 1d3h",
+            since="only messages since 2026-11-21T03:00:00Z, or an age such as 1d3h",
             until="older than this",
-            format="kind of files; what the name says, otherwise parquet",
-            compression="snappy in Parquet, none of text",
-            columns="only these columns, with commas; all if empty",
-            by="directories such as channel=orders/date=2026-11-21: store, channel, date, with commas",
-            file_size="bytes of the store that become one file, about",
-            mode="damaged places: as rows, left out, or the end of it",
+            format="file format; by default that of the file name, otherwise parquet",
+            compression="by default snappy for Parquet, none for text",
+            columns="only these columns, separated by commas; all if empty",
+            by="directories such as channel=orders/date=2026-11-21: store, channel, date, separated by commas",
+            file_size="approximate bytes of the store per file",
+            mode="damaged places: become rows, are skipped, or end the export",
             archived="read .bak slices as well",
-            overwrite="replace an earlier export, when the new one is complete",
+            overwrite="replace an earlier export once the new one is complete",
         )
         super().__init__(source, *fields)
         self.form.fields["to"].value = source.beside("-messages")
 
     def look(self, job: Job[Preview], preview: Preview) -> Export:
-        """Finds out what has to be read."""
         source, exporting = self.source, self._exporting()
         given = source.reading
         key = Secret(given.encryption_key)
@@ -91,24 +88,24 @@ class ExportWizard(Wizard[Export]):
 
     def _exporting(self) -> Exporting:
         form = self.form
-        to = form.needed("to", "where is it to go?")
+        to = form.needed("to", "no target")
         if to == STDOUT or "://" in to:
-            raise FieldError("to", "the browser writes to directories and files of this machine", "name one of them")
+            raise FieldError(
+                "to", "the browser writes only to directories and files of this machine", "name a directory or file"
+            )
         if to.startswith("~"):
             to = os.path.expanduser(to)  # noqa: PTH111 (a slash at the end means something)
         return form.taken(Exporting, to=to)
 
     def question(self) -> str:
-        """Says what is going to be done."""
         exporting, layout = self.plan.exporting, self.plan.layout
         replaced = " An earlier export there is replaced." if exporting.overwrite else ""
         return (
-            f"The table {layout.table.value} goes to {name_text(exporting.to)} as {_kind(layout)}. "
+            f"The table {layout.table.value} is written to {name_text(exporting.to)} as {_kind(layout)}. "
             f"{self.source.shown} is only read.{replaced}"
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Writes the files; see `Wizard.run`."""
         from stantools.pipeline.export.run import export_here
 
         plan = self.plan
@@ -134,7 +131,7 @@ class ExportWizard(Wizard[Export]):
         kinds = [f"{what} {number(count)}" for what, count in written.tally.most_common() if what not in layout.good]
         if kinds:
             outcome.remarks.append(Remark("status", f"{', '.join(kinds)}: see the findings of the store", "warn"))
-        outcome.remark([_unreadable(each) for each in result.unreadable], "more that could not be read")
+        outcome.remark([_unreadable(each) for each in result.unreadable], "more unreadable parts")
         return outcome
 
 
@@ -163,7 +160,7 @@ def _describe(planned: Export, preview: Preview) -> None:
         if bound is not None:
             preview.facts.append((label, format_time(bound)))
     preview.rows = sorted(found.values(), key=lambda each: each.name)
-    preview.remark([_unreadable(each) for each in plan.unreadable], "more that cannot be read")
+    preview.remark([_unreadable(each) for each in plan.unreadable], "more unreadable parts")
 
 
 def _unreadable(each: Failed) -> Remark:

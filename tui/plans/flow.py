@@ -1,10 +1,10 @@
-"""The way through a wizard: which step comes after which, what keeps from taking it, and how fast the work goes.
+"""The steps of a wizard, their legal transitions, and the speed of the work.
 
-    CHOOSE ──▶ LOOK ──▶ PREVIEW ──▶ CONFIRM ──▶ RUN ──▶ RESULT
-       ▲         │         │           │                  │
-       └─────────┴─────────┴───────────┴──────────────────┘  back; from CONFIRM to PREVIEW
+        CHOOSE ──▶ LOOK ──▶ PREVIEW ──▶ CONFIRM ──▶ RUN ──▶ RESULT
+           ▲         │         │           │                  │
+           └─────────┴─────────┴───────────┴──────────────────┘  back; from CONFIRM to PREVIEW
 
-LOOK and RUN are jobs; a job that failed, or was cancelled, is reported by the step behind it.
+LOOK and RUN are jobs; the next step reports a failed or cancelled job.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from tui.cells import Cell, bar, counted, name_text
 from tui.jobs import Job, JobState
 from tui.plans.wizard import Outcome, Preview, Wizard
 
-#: Seconds after which a rate says something.
+#: Seconds after which a rate is shown.
 _SETTLED = 1.0
 
 
 class Step(enum.StrEnum):
-    """Where a user is."""
-
     CHOOSE = "choose"
     LOOK = "look"
     PREVIEW = "preview"
@@ -36,25 +34,21 @@ class Step(enum.StrEnum):
 
 
 class Flow:
-    """A way through one wizard."""
-
     def __init__(self, wizard: Wizard[Any]) -> None:
         self.wizard = wizard
-        self.step = Step.CHOOSE  #: where we are
-        self.preview: Preview | None = None  #: what would happen, once that is known
-        self.outcome: Outcome | None = None  #: what has happened
-        self.problem: StantoolsError | None = None  #: why there is no preview, or no outcome
-        self.cancelled = False  #: the run was cancelled
-        self.job: Job[Preview] | Job[Outcome] | None = None  #: what is going on, in LOOK and RUN
+        self.step = Step.CHOOSE
+        self.preview: Preview | None = None  #: result of LOOK
+        self.outcome: Outcome | None = None  #: result of RUN
+        self.problem: StantoolsError | None = None  #: reason why there is no preview or outcome
+        self.cancelled = False  #: the user cancelled the run
+        self.job: Job[Preview] | Job[Outcome] | None = None  #: the job of LOOK or RUN
 
     def look(self) -> Job[Preview]:
-        """Begins to make the plan; the job is to be started."""
         self.step, self.preview, self.outcome, self.problem, self.cancelled = Step.LOOK, None, None, None, False
         self.job = job = Job(self.wizard.VERB, self.wizard.preview)
         return job
 
     def looked(self, job: Job[Preview]) -> None:
-        """The plan is made, or not."""
         if job is not self.job:
             return
         self.job = None
@@ -66,7 +60,7 @@ class Flow:
             self.preview = job.result
 
     def obstacle(self) -> str:
-        """Says why the plan cannot be carried out; "" if it can."""
+        """Returns the reason why the plan cannot be carried out; "" if it can."""
         if self.preview is None:
             return "there is no plan"
         if self.preview.obstacles:
@@ -74,31 +68,24 @@ class Flow:
         return self.preview.idle
 
     def confirm(self) -> bool:
-        """Goes on to the question, if nothing is in the way."""
         if self.step is not Step.PREVIEW or self.obstacle():
             return False
         self.step = Step.CONFIRM
         return True
 
     def answer(self, text: str, *, unlocked: bool) -> str:
-        """Says why a typed name does not start the work; "" if it does.
-
-        Args:
-            text: What the user typed.
-            unlocked: The user has allowed changes.
-        """
+        """Returns the reason why the name typed for confirmation is refused, or "" if it is right."""
         if not unlocked:
-            return "this is read only: press W to allow changes"
+            return "read only: press W to allow changes"
         wanted = self.wizard.source.name
         if text != wanted:
             return f"type the store's name exactly: {wanted}" if text else f"type the store's name: {wanted}"
         return ""
 
     def run(self, text: str, *, unlocked: bool) -> Job[Outcome]:
-        """Begins to carry out the plan; the job is to be started. Arguments are those of `answer`.
+        """Returns the job that carries out the plan; the caller starts it.
 
-        Raises:
-            RuntimeError: It was not confirmed.
+        Raises `RuntimeError` if it is not confirmed.
         """
         if self.step is not Step.CONFIRM or self.answer(text, unlocked=unlocked):
             raise RuntimeError("the plan was not confirmed")
@@ -107,7 +94,6 @@ class Flow:
         return job
 
     def ran(self, job: Job[Outcome]) -> None:
-        """The plan is carried out, or not."""
         if job is not self.job:
             return
         self.job = None
@@ -117,11 +103,7 @@ class Flow:
             self.outcome = job.result
 
     def back(self) -> bool:
-        """Goes a step back.
-
-        Returns:
-            False if this was the first one, or the work is done.
-        """
+        """Returns to the previous step; False in the first step and after a finished run."""
         if self.step is Step.CONFIRM:
             self.step = Step.PREVIEW
         elif self.step is Step.CHOOSE or (self.step is Step.RESULT and self.outcome is not None):
@@ -132,17 +114,11 @@ class Flow:
 
     @property
     def writing(self) -> str:
-        """Says what is being done, while it is; else ""."""
         return f"{self.wizard.VERB} is at work on {name_text(self.wizard.source.name)}" if self.step is Step.RUN else ""
 
 
 class Pace:
-    """Watches a job phase by phase.
-
-    Args:
-        unit: What it counts: `bytes`, or anything else by its name.
-        clock: Returns the time in seconds; for tests.
-    """
+    """Progress of a job, phase by phase, in a `unit` such as `bytes`. `clock` returns seconds."""
 
     def __init__(self, job: Job[Any], unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._job = job
@@ -152,11 +128,7 @@ class Pace:
         self._begun = clock()
 
     def line(self, width: int) -> list[Cell]:
-        """Returns phase, bar, rate and the time that is left.
-
-        Args:
-            width: Columns of the bar.
-        """
+        """Returns phase, bar (of `width` columns), rate and remaining time."""
         job = self._job
         if job.phase != self._phase:
             self._phase, self._begun = job.phase, self._clock()
@@ -183,7 +155,7 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """Writes a time that is left: `0:07`, `12:30`, `3:05:00`."""
+    """Formats a duration in seconds: `0:07`, `12:30`, `3:05:00`."""
     whole = round(seconds)
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)

@@ -1,4 +1,4 @@
-"""Options as a form: the names are those of the command line, and so is what is taken if nothing is said."""
+"""Options of a command as a form, with the names and defaults of the command line."""
 
 from __future__ import annotations
 
@@ -12,19 +12,13 @@ from stantools.options import Option, declared
 
 _Taker = TypeVar("_Taker")
 
-#: The choices of an option that takes no value.
+#: The choices of an option without a value.
 NO, YES = "no", "yes"
 FLAG: Final = (NO, YES)
 
 
 class FieldError(UsageError):
-    """A field does not make sense.
-
-    Args:
-        name: The field.
-        message: What is wrong with it.
-        remedy: What it may hold.
-    """
+    """The value of the field `name` is invalid; `remedy` says what the field accepts."""
 
     def __init__(self, name: str, message: str, remedy: str = "") -> None:
         super().__init__(f"--{name}: {message}", remedy)
@@ -33,24 +27,20 @@ class FieldError(UsageError):
 
 @dataclass
 class Field:
-    """An option."""
-
-    name: str  #: as on the command line, without the dashes
-    help: str  #: what it does, in a sentence
-    value: str = ""  #: what it holds now
-    default: str = ""  #: what the command line takes if it is not given
-    #: What it may hold; anything, if there are none. `FLAG` for an option without a value.
+    name: str  #: name on the command line, without dashes
+    help: str  #: purpose, in a sentence
+    value: str = ""  #: current value
+    default: str = ""  #: default of the command line
+    #: Allowed values; any value if empty. `FLAG` for an option without a value.
     choices: tuple[str, ...] = ()
-    many: bool = False  #: several words may be given, with blanks in between; each becomes an option of its own
-    parse: Callable[[str], Any] = field(default=str)  #: reads the text; raises ValueError or an error of ours
+    many: bool = False  #: several words, separated by blanks; each becomes an option of its own
+    parse: Callable[[str], Any] = field(default=str)  #: converts the text; raises ValueError or one of our errors
 
     @property
     def is_flag(self) -> bool:
-        """It takes no value on the command line."""
         return self.choices == FLAG
 
     def words(self) -> Iterator[str]:
-        """Yields what would be typed for it."""
         value = self.value.strip()
         if self.is_flag:
             if value == YES:
@@ -63,13 +53,9 @@ class Field:
 
 
 def field_of(name: str, option: Option, help: str, value: str | None = None) -> Field:
-    """Returns a field for an option as it is declared: its name, default, choices and what it may hold.
+    """Returns a field for a declared option with its name, default, choices and parser.
 
-    Args:
-        name: What the option is the field of.
-        option: The option.
-        help: What it does, for who fills in a form.
-        value: What it holds at first; the default if not given.
+    `help` is the text for the form; `value` is the first value, by default the default of the option.
     """
     flag, default = option.flag(name), option.written or ("" if option.default in (None, ()) else str(option.default))
     choices = tuple(map(str, option.choices))
@@ -88,23 +74,17 @@ def field_of(name: str, option: Option, help: str, value: str | None = None) -> 
 
 
 def fields_of(taker: type, **helps: str) -> Iterator[Field]:
-    """Iterates over fields for options that a dataclass declares.
-
-    Args:
-        taker: The dataclass.
-        helps: Its fields in the order in which they are shown, and what they do, for who fills in a form.
-    """
+    """Yields the fields for a dataclass of options; `helps` gives their order and texts."""
     options = dict(declared(taker))
     return (field_of(name, options[name], help) for name, help in helps.items())
 
 
 def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Returns what reads a text, and returns None where there is none."""
+    """Returns a parser that maps empty texts to None."""
     return lambda text: parse(text) if text else None
 
 
 def path(text: str) -> Path:
-    """Reads a path; `~` is the home directory."""
     try:
         return Path(text).expanduser()
     except RuntimeError as problem:
@@ -112,23 +92,18 @@ def path(text: str) -> Path:
 
 
 def whole_number(text: str) -> int:
-    """Reads a number that is not negative."""
     if not text.isascii() or not text.isdecimal():
         raise ValueError(f"{text!r} is not a number")
     return int(text)
 
 
 _KINDS: dict[type, Callable[[str], Any]] = {Path: path, int: whole_number}
-#: Of so many numbers one is chosen, instead of being typed.
+#: Up to this many numbers become a list of choices instead of a text field.
 _FEW = 9
 
 
 class Form:
-    """Some options with their values.
-
-    Args:
-        fields: The options, in the order in which they are shown.
-    """
+    """The fields of a form, in the order of the screen."""
 
     def __init__(self, *fields: Field) -> None:
         self.fields = {each.name: each for each in fields}
@@ -137,23 +112,15 @@ class Form:
         return iter(self.fields.values())
 
     def text(self, name: str) -> str:
-        """Returns what a field holds, without blanks around it."""
         return self.fields[name].value.strip()
 
     def flag(self, name: str) -> bool:
-        """Returns whether an option without a value is given."""
         return self.fields[name].value == YES
 
     def words_of(self, name: str) -> tuple[str, ...]:
-        """Returns the words of a field that takes several."""
         return tuple(self.fields[name].value.split())
 
     def value(self, name: str) -> Any:
-        """Reads a field.
-
-        Raises:
-            FieldError: It does not make sense.
-        """
         each = self.fields[name]
         try:
             return each.parse(self.text(name))
@@ -163,24 +130,14 @@ class Form:
             raise FieldError(name, problem.message, problem.remedy) from problem
 
     def needed(self, name: str, why: str) -> Any:
-        """Reads a field that must not be empty.
-
-        Raises:
-            FieldError: It is, or does not make sense.
-        """
         if not self.text(name):
             raise FieldError(name, why, self.fields[name].help)
         return self.value(name)
 
     def taken(self, taker: type[_Taker], **others: Any) -> _Taker:
-        """Returns a dataclass of options with what the fields hold, and the declared default for what is empty.
+        """Returns a dataclass of options with the values of the fields; empty fields take the declared defaults.
 
-        Args:
-            taker: The dataclass.
-            others: What is in no field, or otherwise than there.
-
-        Raises:
-            FieldError: A field does not make sense.
+        `others` are values that have no field, or override one. Raises `FieldError`.
         """
         values: dict[str, Any] = {}
         for name, option in declared(taker):
@@ -196,5 +153,5 @@ class Form:
         return taker(**values, **others)
 
     def words(self, *, without: Collection[str] = ()) -> list[str]:
-        """Returns what would be typed on the command line for what is not as it is anyway."""
+        """Returns the words of the command line for all fields that differ from their defaults."""
         return [word for each in self if each.name not in without for word in each.words()]

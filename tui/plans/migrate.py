@@ -1,4 +1,4 @@
-"""Migrate: channels into JetStream streams and durables into consumers, exactly, with a proof."""
+"""Wizard of `migrate`: channels into JetStream streams and durables into consumers, exactly, with a proof."""
 
 from __future__ import annotations
 
@@ -68,19 +68,13 @@ _LEVELS: dict[Level, Role] = {Level.PROBLEM: "bad", Level.WARNING: "warn", Level
 
 @dataclass(frozen=True)
 class _Made:
-    """A plan with what is needed to carry it out."""
-
     migration: Migration
     places: Places
     connecting: ConnectOptions
 
 
 class _JobWatch(Watch):
-    """Reports to a job how far a migration is.
-
-    Args:
-        stops: Raise when the job was cancelled; a server is left in good order by other means.
-    """
+    """Reports the progress of a migration to a job."""
 
     def __init__(self, job: Job[Outcome], *, stops: bool) -> None:
         self._job = job
@@ -88,11 +82,9 @@ class _JobWatch(Watch):
         self.notes: list[str] = []
 
     def begin(self, stream: str, stage: Stage, messages: int) -> None:
-        """Says what is being done."""
         self._job.phase = f"{'loading' if stage is Stage.LOAD else 'comparing'} {name_text(stream)}"
 
     def advance(self, stream: str, messages: int) -> None:
-        """Counts messages."""
         try:
             self._job.advance(messages)
         except Cancelled:
@@ -100,13 +92,10 @@ class _JobWatch(Watch):
                 raise
 
     def note(self, text: str) -> None:
-        """Remembers what happened."""
         self.notes.append(text)
 
 
 class MigrateWizard(Wizard[_Made]):
-    """Moves channels and durables into JetStream."""
-
     VERB = "migrate"
     UNIT = "messages"
     COLUMNS = _COLUMNS
@@ -115,7 +104,7 @@ class MigrateWizard(Wizard[_Made]):
         ExitCode.FINDINGS: "something differs",
         ExitCode.UNREACHABLE: "the server, or the store, cannot be used",
         ExitCode.REFUSED: "refused",
-        ExitCode.LOSS: "done, with the loss that was accepted",
+        ExitCode.LOSS: "done, with the accepted loss",
     }
 
     def __init__(self, source: SourceStore) -> None:
@@ -126,66 +115,66 @@ class MigrateWizard(Wizard[_Made]):
             source,
             Field(
                 "server",
-                "a running server: nats://host:4222, or embedded to start one; or one of the next two",
+                "a running server: nats://host:4222; embedded starts one; or fill in one of the next two",
                 self._given,
             ),
             *fields_of(
                 Places,
-                out="no server: a directory for a backup of each stream, for nats stream restore",
+                out="without a server: a directory for stream backups, for nats stream restore",
                 jetstream_store="the store directory of a stopped nats-server",
                 account="with jetstream-store: the account",
             ),
             field_of(
                 "plan",
                 Option(help="", kind=Path, default=Path(file) if file.isprintable() else ""),
-                "where the plan is written; the journal lies beside it",
+                "the plan file; the journal is written beside it",
             ),
             *fields_of(
                 PlanOptions,
-                channels="only channels that match, with * and >; several with blanks",
-                via="restore is exact in everything; publish where that is not permitted",
+                channels="only matching channels, with * and >; separate several with blanks",
+                via="restore is exact in every detail; publish if restore is not permitted",
                 for_broker="into the streams of a broker with this cluster id, clients and subscriptions included",
-                maps="PATTERN=STREAM puts several channels into one stream; several with blanks",
+                maps="PATTERN=STREAM puts several channels into one stream; separate several with blanks",
                 override="YAML with other settings for some channels",
                 stream_prefix="prefix of the names of streams",
-                subject_prefix="in front of every subject: stan makes stan.orders of orders",
-                consumers="what becomes of durables",
-                push_prefix="what deliver subjects of push consumers begin with",
+                subject_prefix="prefix of every subject: stan turns orders into stan.orders",
+                consumers="what durables become",
+                push_prefix="prefix of the deliver subjects of push consumers",
                 storage="of the streams",
                 replicas="of each stream",
                 origin_headers="headers with channel, sequence and time",
             ),
             *fields_of(
                 LimitOptions,
-                max_msgs="the limit that the streaming server had",
-                max_bytes="the limit that the streaming server had, such as 64MB",
-                max_age="the limit that the streaming server had, such as 72h",
+                max_msgs="the streaming server's limit",
+                max_bytes="the streaming server's limit, such as 64MB",
+                max_age="the streaming server's limit, such as 72h",
             ),
             *fields_of(
                 PlanOptions,
-                generation="if sequences began again: split, newest, or a number",
+                generation="if sequences restarted: split, newest, or a number",
                 archived="take messages from .bak slices as well",
                 keep_encrypted="migrate encrypted payloads as they are stored, without a key",
             ),
             *fields_of(
                 Applying,
-                accept_loss="go on although the store is damaged and something is lost",
+                accept_loss="continue although the store is damaged and data is lost",
                 replace="delete existing streams that differ, and load them again",
-                append_missing="publish what a stream that is there lacks at its end",
-                proof="compare every message afterwards, or only numbers",
-                compress="compress what goes over the network",
+                append_missing="publish the messages missing at the end of an existing stream",
+                proof="compare every message afterwards, or only counts",
+                compress="compress network traffic",
             ),
             *fields_of(
                 Places,
-                force="with jetstream-store: go on although a server seems to use the directory",
-                embedded_store="where a server that is started keeps its streams",
+                force="with jetstream-store: continue although a server seems to use the directory",
+                embedded_store="directory for the streams of an embedded server",
             ),
         )
         if connecting is None:
             self.form.fields["out"].value = source.beside(".backups", new=False)
 
     def command(self) -> list[str]:
-        """Returns the command line that does the same; passwords are not in it."""
+        """Returns the equivalent command line, without passwords."""
         source, words = self.source, ["stantools", self.VERB, os.fspath(self.source.path), "--to", "jetstream"]
         if server := self.form.text("server"):
             words += ["--server", _without_secrets(server)]
@@ -197,10 +186,9 @@ class MigrateWizard(Wizard[_Made]):
         return [*words, "--yes"]
 
     def look(self, job: Job[Preview], preview: Preview) -> _Made:
-        """Reads the store, asks the target, and plans."""
         form, source = self.form, self.source
         places, connecting = self._target()
-        file: Path = form.needed("plan", "where is the plan to be written?")
+        file: Path = form.needed("plan", "no plan file")
         overrides = self._overrides()
         store = source.open()
         limits = PatternLimits.given(form.taken(LimitOptions), ChannelLimits())
@@ -208,7 +196,11 @@ class MigrateWizard(Wizard[_Made]):
         names = store.chosen(planning.channels)
         for use in check_not_in_use(source.path, force=True):
             preview.remarks.append(
-                Remark("warning", f"{use.detail}: what it writes from now on is not migrated; stop it first", "warn")
+                Remark(
+                    "warning",
+                    f"{use.detail}: messages written from now on are not migrated; stop the server first",
+                    "warn",
+                )
             )
         job.begin_phase("reading", store.data_size(names))
         found = read_source(store, planning.taking(), progress=job.advance)
@@ -225,7 +217,7 @@ class MigrateWizard(Wizard[_Made]):
                 f"{counted(plan.lost, 'message')} {'is' if plan.lost == 1 else 'are'}" if plan.lost else "something is"
             )
             preview.obstacles.append(
-                RefusedError(f"{lost} missing in the store", "choose accept-loss to migrate what is intact")
+                RefusedError(f"{lost} missing in the store", "choose accept-loss to migrate the intact messages")
             )
         if places.out is not None:
             preview.add_free(places.out / "1")
@@ -237,9 +229,9 @@ class MigrateWizard(Wizard[_Made]):
         if out and store:
             raise FieldError("out", "it and --jetstream-store exclude each other", "give one of them, or a server")
         if server and (out or store):
-            raise FieldError("server", "the target is a directory already", "leave one of them empty")
+            raise FieldError("server", "the target is already a directory", "leave one of them empty")
         if not (server or out or store or given):
-            raise FieldError("server", "where are the streams to go?", form.fields["server"].help)
+            raise FieldError("server", "no target for the streams", form.fields["server"].help)
         places = form.taken(Places)
         connecting = given or ConnectOptions()
         if server and server != self._given:
@@ -264,27 +256,24 @@ class MigrateWizard(Wizard[_Made]):
         return form.taken(Applying).options(way)
 
     def question(self) -> str:
-        """Says what is going to be done."""
         plan = self.plan.migration.plan
         text = (
             f"{counted(len(plan.streams), 'stream')} with {counted(plan.messages, 'message')} and "
-            f"{counted(plan.consumers, 'consumer')} are made in {name_text(str(plan.target))}. "
+            f"{counted(plan.consumers, 'consumer')} are created in {name_text(str(plan.target))}. "
             f"{self.source.shown} is only read."
         )
         options = self.plan.migration.options
         if options and options.existing is Existing.REPLACE:
-            text += " Streams that are there and different are deleted."
+            text += " Existing streams that differ are deleted."
         return text
 
     def cancelled(self) -> str:
-        """Says what is left when a run was cancelled."""
         return (
-            "streams that are complete stay; what was under way is gone on with, or begun again, when the same is "
-            f"started again. {self.source.shown} is as it was"
+            "completed streams stay; the next run of the same plan continues the unfinished ones, or loads them "
+            f"again. {self.source.shown} is unchanged"
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Loads every stream and compares it; see `Wizard.run`."""
         made = self.plan
         migration = made.migration
         job.begin_phase("asking the target", migration.amount)
@@ -313,15 +302,15 @@ class MigrateWizard(Wizard[_Made]):
                 else []
             )
             outcome.verdict = (f"{' and '.join(parts)} of {len(results)}", "bad")
-            outcome.next_text = "when the cause is removed, start the same again: it goes on where this has ended"
+            outcome.next_text = "remove the cause and run the same plan again: it continues where this run ended"
             outcome.next_command = ("stantools", "migrate", "apply", file)
         else:
-            text = f"{counted(len(results), 'stream')} {'is' if len(results) == 1 else 'are'} as the plan says"
+            text = f"{counted(len(results), 'stream')} {'matches' if len(results) == 1 else 'match'} the plan"
             outcome.verdict = (
                 text + (f"; {counted(compared, 'message')} compared one by one" if compared else ""),
                 "good",
             )
-            outcome.next_text = "prove it again at any time"
+            outcome.next_text = "verify again at any time"
             outcome.next_command = ("stantools", "migrate", "verify", file)
         outcome.facts = [
             ("in", name_text(str(plan.target))),
@@ -355,11 +344,11 @@ def _connecting_words(connecting: ConnectOptions) -> Iterator[str]:
 
 
 def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) -> None:
-    text = f"{counted(len(plan.streams), 'stream')} would be made of {counted(plan.messages, 'message')}"
+    text = f"{counted(len(plan.streams), 'stream')} would be created from {counted(plan.messages, 'message')}"
     if plan.lost:
         preview.verdict = (f"{text}; {number(plan.lost)} are missing before", "warn")
     elif plan.lossy:
-        preview.verdict = (f"{text}; something is lost in the store, see below", "warn")
+        preview.verdict = (f"{text}; the store has losses, see below", "warn")
     else:
         preview.verdict = (f"{text}; nothing is lost", "good")
     version = ".".join(map(str, plan.target.version or ()))
@@ -376,9 +365,9 @@ def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) ->
     ]
     notes = [*plan.notes, *(note for note in problems if note.level is not Level.PROBLEM)]
     notes.sort(key=lambda note: tuple(Level).index(note.level), reverse=True)
-    preview.remark([_left_out(each) for each in plan.left_out if each.loss], "more that is lost")
+    preview.remark([_left_out(each) for each in plan.left_out if each.loss], "more losses")
     preview.remark([_note(note) for note in notes], "more notes")
-    preview.remark([_left_out(each) for each in plan.left_out if not each.loss], "more that is left out")
+    preview.remark([_left_out(each) for each in plan.left_out if not each.loss], "more parts left out")
 
 
 def _note(note: Note) -> Remark:

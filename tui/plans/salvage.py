@@ -1,4 +1,4 @@
-"""Salvage: a new store with every intact message."""
+"""Wizard of `salvage`: a new store with every intact message."""
 
 from __future__ import annotations
 
@@ -35,15 +35,13 @@ _COLUMNS: Sequence[Column[ChannelPlan]] = (
 
 
 class SalvageWizard(Wizard[SalvagePlan]):
-    """Keeps what is intact, in a new store."""
-
     VERB = "salvage"
     COLUMNS = _COLUMNS
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
         ExitCode.CLEAN: "everything was kept",
-        ExitCode.LOSS: "done; what was lost before is named below",
-        ExitCode.FINDINGS: "the new store is not as it should be",
-        ExitCode.INTERRUPTED: "the new store is whole, but its verification was cancelled",
+        ExitCode.LOSS: "done; earlier losses are listed below",
+        ExitCode.FINDINGS: "the new store has problems",
+        ExitCode.INTERRUPTED: "the new store is complete, but its verification was cancelled",
     }
 
     def __init__(self, source: SourceStore) -> None:
@@ -52,29 +50,28 @@ class SalvageWizard(Wizard[SalvagePlan]):
             field_of(
                 "out",
                 OUT,
-                "where to write the new store: a directory that does not exist",
+                "directory for the new store; it must not exist",
                 source.beside(".salvaged"),
             ),
             *fields_of(
                 SalvageOptions,
-                patterns="only channels that match, with * and >; several with blanks",
-                cluster_id="for a lost server.dat; a readable one keeps its id",
-                generation="if sequences began again: split, newest, or the number of one to keep",
-                fill_gaps="put an empty message in the place of each that is lost",
+                patterns="only matching channels, with * and >; separate several with blanks",
+                cluster_id="cluster id if server.dat is lost; a readable one keeps its id",
+                generation="if sequences restarted: split, newest, or the number of the one to keep",
+                fill_gaps="replace each lost message with an empty one",
                 archived="take messages from .bak slices as well",
             ),
-            field_of("force", FORCE, "go on although a server seems to be using the store"),
+            field_of("force", FORCE, "continue although a server seems to be using the store"),
         )
         self._out = Path()
 
     def look(self, job: Job[Preview], preview: Preview) -> SalvagePlan:
-        """Scans the store."""
         source = self.source
-        out = self.form.needed("out", "where is the new store to go?")
+        out = self.form.needed("out", "no directory for the new store")
         options = self.form.taken(SalvageOptions, workers=source.workers)
         store = source.open()
         names = store.chosen(options.patterns)
-        self.look_for_uses(job, preview, "what is being written may look damaged")
+        self.look_for_uses(job, preview, "unfinished writes may look like damage")
         job.begin_phase("scanning", store.data_size(names))
         plan = plan_salvage(store, options, progress=job.advance)
         preview.attempt(
@@ -87,14 +84,12 @@ class SalvageWizard(Wizard[SalvagePlan]):
         return plan
 
     def question(self) -> str:
-        """Says what is going to be done."""
         return (
             f"{counted(self.plan.messages, 'message')} in {counted(len(self.plan.channels), 'channel')} go to a new "
             f"store, {name_text(self._out)}. {self.source.shown} is only read."
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Writes the new store and verifies it; see `Wizard.run`."""
         plan = self.plan
         self.refuse_uses(job)
         job.begin_phase("writing", plan.bytes)
@@ -124,7 +119,7 @@ def _describe(plan: SalvagePlan, out: Path, preview: Preview) -> None:
         counts = ", ".join(f"{number(count)} {what}" for count, what in lacks if count)
         preview.verdict = (f"{kept}; {counts}", "warn")
     elif plan.lossy:
-        preview.verdict = (f"{kept}; something is missing, see below", "warn")
+        preview.verdict = (f"{kept}; parts are missing, see below", "warn")
     else:
         preview.verdict = (f"{kept}; nothing is missing", "good")
     subscriptions = sum(len(each.subscriptions) for each in plan.channels)
@@ -138,11 +133,11 @@ def _describe(plan: SalvagePlan, out: Path, preview: Preview) -> None:
 
 
 def _remarks(plan: SalvagePlan, account: Preview | Outcome) -> None:
-    account.remark([_dropped(each) for each in plan.dropped if each.loss], "more that is missing")
+    account.remark([_dropped(each) for each in plan.dropped if each.loss], "more missing parts")
     if plan.server_note:
         account.remarks.append(Remark("server.dat", plan.server_note))
     account.remark([Remark("changed", text) for text in plan.changes], "more changes")
-    account.remark([_dropped(each) for each in plan.dropped if not each.loss], "more that is left out")
+    account.remark([_dropped(each) for each in plan.dropped if not each.loss], "more parts left out")
 
 
 def _dropped(each: Dropped) -> Remark:
@@ -161,11 +156,11 @@ def _judge(check: NewStoreCheck | None, result: SalvageResult, outcome: Outcome)
         return
     outcome.next_command = ("stantools", "verify", os.fspath(result.path))
     if check is None:
-        outcome.verdict = ("the new store was written, and not verified", "warn")
-        outcome.next_text = "verify the new store before a server is started on it: open it (o)"
+        outcome.verdict = ("the new store was written, but not verified", "warn")
+        outcome.next_text = "verify the new store before starting a server on it: open it (o)"
         return
     outcome.verdict = ("verify or forecast found a problem in the new store", "bad")
-    outcome.next_text = "this is a bug in stantools: please report it, with what verify says of both stores"
+    outcome.next_text = "this is a bug in stantools: please report it, with verify's report on both stores"
     found = [each for each in check.findings if each.severity.value != "info"]
     outcome.remarks[:0] = [Remark(each.code, f"{name_text(each.file)}: {each.detail}", "bad") for each in found[:20]]
     if check.start.error:

@@ -1,4 +1,4 @@
-"""Truncate: the server's own repair, done to the byte, with a backup of what is cut off."""
+"""Wizard of `truncate-bad-eof`: the server's own repair, exact to the byte, with a backup of the removed bytes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,11 @@ _COLUMNS: Sequence[Column[RemovedRecord]] = (
     Column("intact", 6, lambda each: ("yes", "bad") if each.intact else ("no", "dim")),
     Column("sequence", 9, lambda each: "" if each.sequence is None else str(each.sequence), right=True),
 )
-#: Records that are listed one by one.
-_MANY = 1000
+#: Maximum number of records listed one by one.
+_MAX_RECORDS = 1000
 
 
 class TruncateWizard(Wizard[TruncationPlan]):
-    """Cuts off what the server would cut off."""
-
     VERB = "truncate-bad-eof"
     COLUMNS = _COLUMNS
     UNCHECKED = True
@@ -61,36 +59,36 @@ class TruncateWizard(Wizard[TruncationPlan]):
             field_of(
                 "backup",
                 BACKUP.like(default=backup if backup.isprintable() else ""),
-                "where what is removed is saved before, in a directory of its own",
+                "new directory for a backup of the removed bytes",
             ),
             field_of(
                 "server_version",
                 Option(help="", default=SERVER_VERSIONS[0], choices=SERVER_VERSIONS),
                 "which server's repair",
             ),
-            field_of("force", FORCE, "also if salvage would keep more, or a server seems to be using the store"),
+            field_of(
+                "force", FORCE, "continue although salvage would keep more, or a server seems to be using the store"
+            ),
         )
         self._backup = Path()
 
     @property
     def changes_store(self) -> bool:
-        """It does."""
         return True
 
     def look(self, job: Job[Preview], preview: Preview) -> TruncationPlan:
-        """Predicts the repair."""
         source, force = self.source, self.form.flag("force")
-        backup = self._backup = self.form.needed("backup", "where is what is removed to be saved?")
+        backup = self._backup = self.form.needed("backup", "no directory for the backup")
         store = source.open()
-        self.look_for_uses(job, preview, "it may write what is being repaired")
+        self.look_for_uses(job, preview, "it may write to the files under repair")
         job.begin_phase("forecasting", store.data_size(store.channel_names))
         version = self.form.text("server-version")
         server = own_server(store, version=version, workers=source.workers)
         plan = plan_truncation(store, server, progress=job.advance)
-        job.begin_phase("reading what would go")
+        job.begin_phase("reading the bytes to remove")
         if plan.idle and not force:
             preview.idle = plan.idle
-            preview.verdict = ("no file has to be cut", "good")
+            preview.verdict = ("no file needs to be cut", "good")
             return plan
         _describe(plan, backup, preview, force)
         room = partial(check_room, backup / "1", saved_bytes(plan.steps))
@@ -98,30 +96,27 @@ class TruncateWizard(Wizard[TruncationPlan]):
         return plan
 
     def question(self) -> str:
-        """Says what is going to be done."""
         cut, changed = len(self.plan.cuts), len(self.plan.to_do)
         saved = format_size(saved_bytes(self.plan.steps))
         store, backup = self.source.shown, name_text(self._backup)
         return (
             f"{counted(cut, 'file')} of {store} {'is' if cut == 1 else 'are'} cut, {counted(changed, 'file')} changed "
-            f"in all; before, {saved} are saved in {backup}."
+            f"in all; first, {saved} are saved in {backup}."
         )
 
     def cancelled(self) -> str:
-        """Says what is left when a run was cancelled."""
         return (
-            f"nothing is changed if the backup was not complete, and {self.source.shown} is as "
-            "it was; otherwise it is carried out to the end, because half a repair is none"
+            f"unless the backup was complete, {self.source.shown} is unchanged; "
+            "otherwise the repair is carried out to the end, because half a repair is none"
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Saves what goes, then changes the files; see `Wizard.run`."""
-        job.begin_phase("saving what goes", saved_bytes(self.plan.steps))
+        job.begin_phase("saving the bytes to remove", saved_bytes(self.plan.steps))
 
         def advance(count: int) -> None:
             job.advance(count)
             if job.total and job.done >= job.total:
-                # From here on it cannot be cancelled: a repair that is half done is none.
+                # From here on it cannot be cancelled: a half-done repair repairs nothing.
                 job.phase = "cutting"
 
         result = apply_truncation(self.plan, self._backup, force=self.form.flag("force"), progress=advance)
@@ -140,7 +135,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
             outcome.facts = [("saved before", f"{format_size(saved_bytes(plan.steps))} in {name_text(result.backup)}")]
         if result.after.starts and not result.after.recovered:
             outcome.verdict = ("the server would start now, as if the store were empty: do not start it", "bad")
-            outcome.next_text = "put back what was saved, and salvage"
+            outcome.next_text = "restore the backup, and salvage"
             return outcome
         if result.after.starts and not result.after.destroys:
             outcome.verdict = ("the server would start now", "good")
@@ -150,7 +145,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
             outcome.verdict = (f"a start would destroy data: {result.after.destroys[0].sentence()}", "bad")
         else:
             outcome.verdict = (f"the server would still not start: {result.after.error or ''}", "bad")
-        outcome.next_text = "write what is intact to a new store"
+        outcome.next_text = "write the intact records to a new store"
         outcome.next_command = ("stantools", "salvage", os.fspath(plan.store.path), "--out", "NEW")
         return outcome
 
@@ -164,9 +159,9 @@ def _describe(plan: TruncationPlan, backup: Path, preview: Preview, force: bool)
     if not plan.forecast.starts:
         preview.verdict = (f"{verdict}, and the server would still not start", "bad")
     elif intact:
-        preview.verdict = (f"{verdict}; {counted(intact, 'intact record')} would go with it", "bad")
+        preview.verdict = (f"{verdict}; {counted(intact, 'intact record')} would be removed with it", "bad")
     else:
-        preview.verdict = (f"{verdict}; no intact record would go", "good")
+        preview.verdict = (f"{verdict}; no intact record would be removed", "good")
     preview.facts = [
         ("backup", name_text(backup)),
         ("saved there", format_size(saved_bytes(plan.steps))),
@@ -179,18 +174,18 @@ def _describe(plan: TruncationPlan, backup: Path, preview: Preview, force: bool)
         preview.remarks.append(Remark("now", f"the server does not start: {plan.before.error}", "warn"))
     for cut in plan.cuts:
         text = f"{name_text(cut.file)} from {number(cut.size_before)} to {number(cut.size_after)} bytes, "
-        text += f"{counted(cut.kept, 'record')} stay"
+        text += f"{counted(cut.kept, 'record')} kept"
         if cut.intact:
-            text += f"; {counted(cut.intact, 'intact record')} go"
+            text += f"; {counted(cut.intact, 'intact record')} removed"
             text += f" (sequences {describe_ranges(cut.sequences, 4)})" if cut.sequences else ""
         preview.remarks.append(Remark("cut", text, "bad" if cut.intact else "accent"))
     cut_files = {cut.file for cut in plan.cuts}
     for file, (before, after) in plan.forecast.files_changed().items():
         if file not in cut_files:
             preview.remarks.append(Remark("changed as well", f"{name_text(file)}, {_size(before)} to {_size(after)}"))
-    preview.rows = list(islice(plan.removed(), _MANY))
-    if len(preview.rows) == _MANY:
-        preview.remarks.insert(0, Remark("…", f"and perhaps more records than the first {_MANY:,}"))
+    preview.rows = list(islice(plan.removed(), _MAX_RECORDS))
+    if len(preview.rows) == _MAX_RECORDS:
+        preview.remarks.insert(0, Remark("…", f"and perhaps more records than the first {_MAX_RECORDS:,}"))
 
 
 def _size(size: int | None) -> str:

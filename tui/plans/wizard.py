@@ -1,4 +1,4 @@
-"""What every wizard has: a form, a plan that is made of it, what is shown of both, and how it is carried out."""
+"""The base of all wizards: a form, a plan made of it, texts about both, and the run."""
 
 from __future__ import annotations
 
@@ -25,36 +25,27 @@ from tui.rows import Column
 
 _Plan = TypeVar("_Plan")
 
-#: Things of one kind that are listed one by one; of more, only how many.
+#: Maximum number of things of one kind that are listed; beyond it, their number is shown.
 MANY = 200
 
 
 @dataclass(frozen=True)
 class Remark:
-    """Something to be known, as a paragraph."""
-
-    word: str  #: what kind of thing, at its beginning: "missing before", "changed", "warning"
-    text: str  #: what
-    role: Role = "dim"  #: how the word is meant
+    word: str  #: its kind: "missing before", "changed", "warning"
+    text: str
+    role: Role = "dim"  #: meaning of the word
 
 
 @dataclass
 class Account:
-    """A table with what is to be known besides."""
-
-    verdict: Cell = ""  #: the most important, in a sentence
-    facts: list[tuple[str, Cell]] = field(default_factory=list)  #: what is counted or named: label and value
-    columns: Sequence[Column[Any]] = ()  #: of the table
-    rows: Sequence[Any] = ()  #: the things in it
-    remarks: list[Remark] = field(default_factory=list)  #: what cannot be a row
+    verdict: Cell = ""  #: the most important fact, in a sentence
+    facts: list[tuple[str, Cell]] = field(default_factory=list)  #: label and value
+    columns: Sequence[Column[Any]] = ()
+    rows: Sequence[Any] = ()
+    remarks: list[Remark] = field(default_factory=list)  #: facts that do not fit into a row
 
     def remark(self, remarks: Sequence[Remark], many: str) -> None:
-        """Adds remarks, but no endless list.
-
-        Args:
-            remarks: All of them.
-            many: What they are, where they are only counted: "more places".
-        """
+        """Adds remarks up to a limit; beyond it, their number with the noun `many`: "more places"."""
         self.remarks += remarks[:MANY]
         if len(remarks) > MANY:
             self.remarks.append(Remark("…", f"and {len(remarks) - MANY:,} {many}"))
@@ -62,13 +53,11 @@ class Account:
 
 @dataclass
 class Preview(Account):
-    """What would happen."""
-
-    obstacles: list[StantoolsError] = field(default_factory=list)  #: why it cannot be done as it was asked for
-    idle: str = ""  #: why there is nothing to do; "" if there is
+    obstacles: list[StantoolsError] = field(default_factory=list)  #: reasons why the plan cannot be carried out
+    idle: str = ""  #: reason why there is nothing to do; "" if there is something
 
     def attempt(self, *checks: Callable[[], object]) -> None:
-        """Makes checks, and adds what they raise to the obstacles; each is a function without arguments."""
+        """Runs checks (functions without arguments) and adds their errors to the obstacles."""
         for check in checks:
             try:
                 check()
@@ -77,68 +66,55 @@ class Preview(Account):
                     self.obstacles.append(problem)
 
     def add_free(self, place: Path) -> None:
-        """Says how much room there is at a place."""
+        """Adds the free space of a file system to the facts."""
         self.attempt(lambda: self.facts.append(("free", format_size(free_bytes(place)))))
 
 
 @dataclass
 class Outcome(Account):
-    """What has happened."""
-
-    code: ExitCode = ExitCode.CLEAN  #: what the command line would have ended with
-    meaning: str = ""  #: what that says
-    opens: Path | None = None  #: a store that was written, to be opened
-    next_text: str = ""  #: what to do next, in a sentence
-    next_command: Sequence[str] = ()  #: the command line for that, if there is one
-    changed: bool = False  #: the store that is open was changed
+    code: ExitCode = ExitCode.CLEAN  #: exit code of the equivalent command
+    meaning: str = ""  #: its meaning
+    opens: Path | None = None  #: a new store that can be opened
+    next_text: str = ""  #: the next step, in a sentence
+    next_command: Sequence[str] = ()  #: the command line of the next step, if any
+    changed: bool = False  #: the open store was changed
 
     @property
     def role(self) -> Role:
-        """How good it is."""
         return {ExitCode.CLEAN: "good", ExitCode.LOSS: "warn", ExitCode.INTERRUPTED: "warn"}.get(self.code, "bad")  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
 class SourceStore:
-    """The store that a plan is about."""
-
-    path: Path  #: its directory, as the user wrote it
-    reading: ReadOptions = field(default_factory=ReadOptions)  #: how it is read
-    workers: int = 2  #: files that are read at the same time
-    connecting: ConnectOptions | None = None  #: how to reach a NATS server, if the user has said so
+    path: Path  #: its directory, as the user typed it
+    reading: ReadOptions = field(default_factory=ReadOptions)  #: options for reading it
+    workers: int = 2  #: number of files read in parallel
+    connecting: ConnectOptions | None = None  #: connection options of a NATS server, if the user gave some
 
     @property
     def name(self) -> str:
-        """The name of its directory, which has to be typed before anything is written."""
+        """The name of its directory, which the user types to confirm a plan."""
         return store_name(self.path)
 
     @property
     def shown(self) -> str:
-        """Its path, harmless."""
         return name_text(self.path)
 
     @property
-    def _whole(self) -> Path:
+    def _absolute(self) -> Path:
         return self.path if self.path.name not in ("", "..") else self.path.resolve()
 
     def open(self) -> Datastore:
-        """Opens the store as it is now.
-
-        Raises:
-            StoreUnreadableError: It is not a store any more.
-        """
         return open_store(self.path, self.reading)
 
     def beside(self, suffix: str, *, new: bool = True) -> str:
-        """Returns a path beside the store: the store's with a suffix; "" if it could not be typed.
+        """Returns the path of the store with a suffix; "" if the path cannot be typed.
 
-        Args:
-            suffix: The suffix.
-            new: Nothing may be there yet: then a number follows if need be.
+        With `new`, a number is appended until no file of that name exists.
         """
-        place = self._whole
+        place = self._absolute
         if not os.fspath(place).isprintable():
-            return ""  # cannot be typed, so it is not suggested
+            return ""  # the user cannot type it
         candidate, number = place.with_name(f"{place.name}{suffix}"), 1
         while new and os.path.lexists(candidate):
             number += 1
@@ -146,11 +122,7 @@ class SourceStore:
         return os.fspath(candidate)
 
     def reading_words(self, *, unchecked: bool = False) -> list[str]:
-        """Returns the options of the command line for how the store is read.
-
-        Args:
-            unchecked: The verb has --no-crc.
-        """
+        """Returns the command line options for reading the store. With `unchecked`, the verb has --no-crc."""
         words = []
         if self.reading.polynomial is not None and self.reading.polynomial != IEEE:
             words += ["--crc-poly", str(self.reading.polynomial)]
@@ -160,95 +132,66 @@ class SourceStore:
 
 
 class Wizard(ABC, Generic[_Plan]):
-    """Something that can be done with a store.
+    """An operation on a store; the `fields` make up its form."""
 
-    Args:
-        fields: What can be chosen.
-    """
-
-    #: The verb of the command line.
+    #: the verb of the command line
     VERB: ClassVar[str]
-    #: What is counted while it runs: bytes or messages.
+    #: unit of the progress: bytes or messages
     UNIT: ClassVar[str] = "bytes"
-    #: The table of the preview.
+    #: columns of the preview
     COLUMNS: ClassVar[Sequence[Column[Any]]] = ()
-    #: The verb has --no-crc.
+    #: the verb has --no-crc
     UNCHECKED: ClassVar[bool] = False
-    #: What exit codes say.
+    #: texts for exit codes
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {}
 
     def __init__(self, source: SourceStore, *fields: Field) -> None:
         self.source = source
-        self.form = Form(*fields)  #: what can be chosen
+        self.form = Form(*fields)
         self._plan: _Plan | None = None
 
     @property
     def changes_store(self) -> bool:
-        """The store itself is changed, instead of something new being written."""
+        """Whether the run changes the open store instead of only reading it."""
         return False
 
     @property
     def plan(self) -> _Plan:
-        """The plan of the last preview."""
         assert self._plan is not None
         return self._plan
 
     @property
     def unused(self) -> Collection[str]:
-        """Fields that do not matter as the form is filled in now."""
+        """Names of the fields that have no effect with the present values of the others."""
         return ()
 
     def command(self) -> list[str]:
-        """Returns the command line that does the same."""
         words = ["stantools", self.VERB, os.fspath(self.source.path), *self.form.words(without=self.unused)]
         words += self.source.reading_words(unchecked=self.UNCHECKED)
         return [*words, *(["--yes"] if self.changes_store else [])]
 
     def preview(self, job: Job[Preview]) -> Preview:
-        """Makes the plan; only reads.
-
-        Args:
-            job: Learns how far it is.
-
-        Raises:
-            StantoolsError: There is no plan.
-        """
+        """Makes the plan; only reads. Raises `StantoolsError` if there is no plan."""
         self._plan = None
         preview = Preview(columns=self.COLUMNS)
         self._plan = self.look(job, preview)
         return preview
 
     @abstractmethod
-    def look(self, job: Job[Preview], preview: Preview) -> _Plan:
-        """Makes the plan and fills the preview; see `preview`."""
+    def look(self, job: Job[Preview], preview: Preview) -> _Plan: ...
 
     @abstractmethod
-    def question(self) -> str:
-        """Says what is going to be done, in a sentence, once there is a plan."""
+    def question(self) -> str: ...
 
     @abstractmethod
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Carries out the plan of the last preview.
-
-        Args:
-            job: Learns how far it is. Where it is cancelled, everything is as it was before, or as `cancelled` says.
-
-        Raises:
-            StantoolsError: It could not be done.
-        """
+        """Carries out the last plan. A cancelled run leaves everything unchanged, or as `cancelled` says."""
 
     def cancelled(self) -> str:
-        """Says what is left when a run was cancelled."""
-        return f"nothing was written; {self.source.shown} is as it was"
+        return f"nothing was written; {self.source.shown} is unchanged"
 
     def look_for_uses(self, job: Job[Preview], preview: Preview, warning: str) -> None:
-        """Adds what a server that is using the store means.
-
-        Args:
-            job: Learns what is done.
-            preview: What is added to.
-            warning: What may happen if one continues all the same.
-        """
+        """Adds signs of a server that uses the store, with a `warning`. Without `force` they are obstacles."""
         job.begin_phase("looking for a server")
         try:
             for use in check_not_in_use(self.source.path, force=self.form.flag("force")):
@@ -257,31 +200,23 @@ class Wizard(ABC, Generic[_Plan]):
             preview.obstacles.append(problem)
 
     def refuse_uses(self, job: Job[Outcome]) -> None:
-        """Looks once more whether a server is using the store.
-
-        Raises:
-            RefusedError: One is, and nobody insists.
-        """
+        """Raises `RefusedError` if a server is using the store, unless the form overrides the check."""
         job.begin_phase("looking for a server")
         check_not_in_use(self.source.path, force=self.form.flag("force"))
 
     def outcome(self, code: ExitCode, columns: Sequence[Column[Any]], rows: Sequence[Any]) -> Outcome:
-        """Returns what has happened, with a table."""
         return Outcome(code=code, meaning=self.MEANINGS.get(code, "failed"), columns=columns, rows=rows)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A wizard that can be chosen."""
-
-    verb: str  #: the verb of the command line
-    does: str  #: what it does, in a sentence
-    changes: str  #: what becomes of the store
-    module: str  #: where it is; imported when it is chosen
+    verb: str  #: verb of the command line
+    does: str  #: purpose, in a sentence
+    changes: str  #: effect on the open store
+    module: str  #: its module, imported when the wizard is opened
     name: str  #: its class
 
     def make(self, source: SourceStore) -> Wizard[Any]:
-        """Makes the wizard for a store."""
         wizard: Any = getattr(importlib.import_module(self.module), self.name)
         made: Wizard[Any] = wizard(source)
         return made
@@ -299,7 +234,7 @@ WIZARDS: tuple[Entry, ...] = (
     Entry(
         "truncate-bad-eof",
         "the server's own repair: broken ends are cut off",
-        "changed; what goes is saved before",
+        "changed; removed bytes are saved first",
         "tui.plans.truncate",
         "TruncateWizard",
     ),
@@ -321,5 +256,4 @@ WIZARDS: tuple[Entry, ...] = (
 
 
 def entry(verb: str | None) -> Entry | None:
-    """Returns the wizard of a verb, if there is one."""
     return next((each for each in WIZARDS if each.verb == verb), None)

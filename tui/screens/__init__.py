@@ -1,1 +1,1 @@
-"""What fills the terminal: a screen for each view of a store, and those that are shown above it."""
+"""Screens: one for each view of a store, and the dialogs above them."""

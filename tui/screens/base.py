@@ -1,4 +1,4 @@
-"""What all views share: the line at the top, the keys at the bottom, and news of the session."""
+"""The base of all views: status line, keys, background jobs, and polling of the session."""
 
 from __future__ import annotations
 
@@ -26,65 +26,47 @@ from tui.widgets.line import Line
 
 _T = TypeVar("_T")
 
-#: How often a view looks whether something is new, in seconds.
+#: Polling interval of a view, in seconds.
 LOOK = 0.1
-#: Names in the line at the top are not cut to fewer characters.
-_SHORTEST = 12
+#: Names in the status line keep at least this many characters.
+_MIN_NAME = 12
 
 
 class Browser(Protocol):
-    """What a view asks of the application that shows it; see `tui.app.Browser`."""
+    """The part of `tui.app.Browser` that a view uses."""
 
     unlocked: bool
     connecting: ConnectOptions | None
     monitor: str | None
 
-    def view_bindings(self) -> Mapping[View, Binding]:
-        """Returns what opens each view."""
-        ...
+    def view_bindings(self) -> Mapping[View, Binding]: ...
 
-    def refusal(self, view: View) -> str:
-        """Says why a view cannot be opened now; "" if it can."""
-        ...
+    def refusal(self, view: View) -> str: ...
 
-    def open_view(self, view: View, place: Place | None = None, *, above: bool = False) -> None:
-        """Opens a view at a place; `above` keeps the present one below it."""
-        ...
+    def open_view(self, view: View, place: Place | None = None, *, above: bool = False) -> None: ...
 
-    def open_store(self, path: Path) -> None:
-        """Opens another store in the place of the present one."""
-        ...
+    def open_store(self, path: Path) -> None: ...
 
-    def note_command(self, words: Sequence[str]) -> None:
-        """Remembers a command line that shows or does the same."""
-        ...
+    def note_command(self, words: Sequence[str]) -> None: ...
 
-    def fail(self, problem: StantoolsError) -> None:
-        """Says why something could not be done, and what can be."""
-        ...
+    def fail(self, problem: StantoolsError) -> None: ...
 
-    def action_rescan(self) -> None:
-        """Opens the store anew and scans it again."""
-        ...
+    def action_rescan(self) -> None: ...
 
 
 class ViewScreen(Screen[None]):
     """A view of a store.
 
-    A view fills `compose_body`, and is told by `facts_changed` when the session knows more. It is given the place to
-    look at when it is made. The equivalent command line goes to `note`.
-
-    Args:
-        session: The store; None for a view of something that is running.
-        place: Where to look.
+    A view fills `compose_body`; `facts_changed` is called when the session has news. The equivalent command line
+    goes to `note`. Without a session it is a view of a running server.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", show=False, id="view.back"),
     ]
-    #: Name of the view for its line at the top.
+    #: Name of the view in the status line.
     NAME: ClassVar[str] = ""
-    #: The view whose tab this is, or belongs to.
+    #: The tab of the view.
     TAB: ClassVar[View]
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
@@ -96,22 +78,18 @@ class ViewScreen(Screen[None]):
 
     @property
     def session(self) -> StoreSession:
-        """The store."""
         assert self._session is not None
         return self._session
 
     @property
     def browser(self) -> Browser:
-        """The application."""
         return cast(Browser, self.app)
 
     @property
     def channel(self) -> str | None:
-        """The channel that this view shows, for views that are opened from here."""
         return self.place.channel
 
     def compose(self) -> ComposeResult:
-        """The line at the top, the tabs, the view, the keys."""
         yield Line(id="status")
         if self._session is not None:
             yield TabLine(self.TAB, self.browser.view_bindings, self.browser.refusal)
@@ -119,26 +97,22 @@ class ViewScreen(Screen[None]):
         yield KeyLine()
 
     def compose_body(self) -> Iterable[Widget]:
-        """Yields the widgets of the view."""
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        """Begins to look for news."""
         self._look()
         self.set_interval(LOOK, self._look)
 
     def on_resize(self) -> None:
-        """Cuts the line at the top anew."""
         self.status_changed()
 
     def on_screen_resume(self) -> None:
-        """Shows at once what has become known while another view was open."""
         self.status_changed()
         self._seen = ()
         self._look()
 
     def _stamp(self) -> tuple[object, ...]:
-        """What differs whenever there is something new to show of the store."""
+        """Differs from the last value whenever the session has news."""
         assert self._session is not None
         job = self._session.job
         return self._session.revision, job and job.state
@@ -156,24 +130,20 @@ class ViewScreen(Screen[None]):
 
     @property
     def up_to_date(self) -> bool:
-        """Whether all that is known of the store is shown."""
         return self._session is None or self._seen == self._stamp()
 
     @property
     def working(self) -> bool:
-        """Whether something that was begun for this view continues in the background."""
         return bool(self._jobs)
 
     def facts_changed(self) -> None:
-        """The session knows more; also called once when the view is opened and when it is seen again."""
+        """Called when the session has news, when the view is opened, and when it is seen again."""
 
     def status_changed(self) -> None:
-        """Writes the line at the top anew."""
         if self.is_mounted:
             self.query_one("#status", Line).show(*_fitting(self.status_cells(), self.size.width - 2))
 
     def status_cells(self) -> Sequence[Cell]:
-        """Returns the line at the top: lock, where we are, findings, progress."""
         lock: Cell = ("UNLOCKED", "bad") if self.browser.unlocked else ("READ ONLY", "good")
         cells: list[Cell] = [lock]
         if self._session is not None:
@@ -185,30 +155,28 @@ class ViewScreen(Screen[None]):
         return cells
 
     def trail(self) -> Iterable[Cell]:
-        """Yields where we are in the store."""
         if self.NAME:
             yield self.NAME
         if self.place.channel is not None:
             yield name_text(self.place.channel), "strong"
 
     def go_to(self, text: str) -> str | None:
-        """Goes to a place within this view that the user has typed after `:`.
+        """Goes to a place of this view that the user typed after `:`.
 
         Returns:
-            "" if it is done, a text that says why not, or None if this is no place of this view.
+            "" after success, the reason if it is impossible, or None if the text is no place of this view.
         """
         return None
 
     def go_to_hint(self) -> str:
-        """Says what can be typed after `:` here, besides views and channels."""
+        """Text about the places that can be typed after `:`, besides views and channels."""
         return ""
 
     def busy(self) -> str:
-        """Says what must not be left alone, if something is being written; else ""."""
+        """Text about a write in progress that must not be abandoned; "" if none."""
         return ""
 
     def note(self, *words: str) -> None:
-        """Remembers the command line that shows the same."""
         self.browser.note_command(words)
 
     def begin(
@@ -219,14 +187,10 @@ class ViewScreen(Screen[None]):
         otherwise: Callable[[], None] = lambda: None,
         total: int = 0,
     ) -> None:
-        """Does something in the background.
+        """Runs `work` in a thread, then `done` with its result in the user interface.
 
-        Args:
-            name: What, for people.
-            work: Does it.
-            done: Takes the result, in the user interface.
-            otherwise: Called if it was cancelled, or has failed, which the user sees.
-            total: How much there is to do, if that is known.
+        `otherwise` is called after a cancellation, or a failure, which is shown to the user. `total` is the amount
+        of work.
         """
         job: Job[_T] = Job(name, work, total=total)
 
@@ -243,12 +207,12 @@ class ViewScreen(Screen[None]):
     def watch_job(
         self, job: Job[Any], done: Callable[[], None], progress: Callable[[], object] | None = None
     ) -> Job[Any]:
-        """Starts a job, and shows its progress until it has ended. It is cancelled when the view is closed.
+        """Starts a job and shows its progress. Closing the view cancels it.
 
         Args:
             job: A job that was not started yet.
-            done: Called once in the user interface when it has ended, whatever way; look at its state.
-            progress: Called ten times a second while it runs.
+            done: Called once in the user interface after the end of the job, in whichever state.
+            progress: Called ten times a second while the job runs.
         """
 
         def look() -> None:
@@ -257,7 +221,7 @@ class ViewScreen(Screen[None]):
                     progress()
                 return
             timer.stop()
-            if (job, timer) in self._jobs:  # a timer may tick once more after it was stopped
+            if (job, timer) in self._jobs:  # a timer can fire once more after it was stopped
                 self._jobs.remove((job, timer))
                 done()
 
@@ -266,27 +230,21 @@ class ViewScreen(Screen[None]):
         return job.start()
 
     def on_unmount(self) -> None:
-        """Cancels what was running for this view."""
         for job, timer in self._jobs:
             timer.stop()
             job.cancel()
 
     def action_back(self) -> None:
-        """Goes back to the view that this one was opened from."""
         if len(self.app.screen_stack) > 1:
             self.app.pop_screen()
 
 
 class Latest(Generic[_T]):
-    """A kind of work of which only the latest counts: what begins cancels what ran before, whose end is not reported.
-
-    Args:
-        node: The view, or a widget in it.
-    """
+    """A job of which only the latest counts: a new one cancels the one before, whose end is not reported."""
 
     def __init__(self, node: DOMNode) -> None:
         self._node = node
-        #: The job that runs; None if none does.
+        #: The running job, if any.
         self.job: Job[_T] | None = None
 
     def start(
@@ -297,13 +255,13 @@ class Latest(Generic[_T]):
         *,
         dropped: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts a job; see `ViewScreen.watch_job`.
+        """Starts a job.
 
         Args:
             job: A job that was not started yet.
-            done: Called with it when it has ended, if none was started since.
+            done: Called after its end, unless a later job was started.
             progress: Called while it runs.
-            dropped: Called instead of `done` if one was.
+            dropped: Called instead of `done` if a later job was started.
         """
         self.cancel()
         self.job = job
@@ -318,25 +276,24 @@ class Latest(Generic[_T]):
         cast(ViewScreen, self._node.screen).watch_job(job, ended, progress)
 
     def cancel(self) -> None:
-        """Ends the job that runs."""
         if self.job is not None:
             self.job.cancel()
 
     def share_text(self) -> str:
-        """Returns how much is done, as ` 45%`; "" if nobody knows."""
+        """Returns the share completed as ` 45%`; "" if unknown."""
         share = self.job.share if self.job is not None else None
         return f" {share:.0%}" if share is not None else ""
 
 
 def _fitting(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
-    """Cuts long names, the longest first, so that what was found still fits on the line."""
+    """Cuts long names, the longest first, so that the findings still fit on the line."""
     shown = list(cells)
     while (over := sum(cell_len(text_of(cell)) for cell in shown) - width) > 0:
         names = [place for place, cell in enumerate(shown) if role_of(cell) == "strong"]
         longest = max(names, key=lambda place: len(text_of(shown[place])), default=None)
-        if longest is None or len(text := text_of(shown[longest])) <= _SHORTEST:
+        if longest is None or len(text := text_of(shown[longest])) <= _MIN_NAME:
             break
-        shown[longest] = (cut(text, max(len(text) - over, _SHORTEST)), "strong")
+        shown[longest] = (cut(text, max(len(text) - over, _MIN_NAME)), "strong")
     return shown
 
 

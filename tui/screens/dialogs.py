@@ -1,4 +1,4 @@
-"""What lies above a view for a moment: where to go, a text, yes or no, the command lines, the keys that work here."""
+"""Dialogs above a view: a place, a text, a question, the command lines, the keys."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ class _Names(Suggester):
         self._names = [*(view.value for view in View), *(session.channels if session else ())]
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Completes the name of a view or channel."""
         return next((name for name in self._names if name.startswith(value)), None)
 
 
 class PromptScreen(ModalScreen[str | None]):
-    """A field at the bottom of the screen; returns what was typed, or None if it was left.
+    """A field at the bottom of the screen; its result is the text, or None after Escape.
 
     Args:
-        what: What is asked for, shown while the field is empty.
-        hint: What can be typed.
-        value: The text in the field at first.
-        hidden: Dots stand for what is typed.
-        check: Says what is wrong with a text, or "" if it can be taken; without it everything can.
+        what: Placeholder of the empty field.
+        hint: Text about the accepted input.
+        value: Initial text.
+        hidden: Show dots instead of the text.
+        check: Returns the reason why a text is refused, or "".
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="prompt.close")]
@@ -59,7 +58,6 @@ class PromptScreen(ModalScreen[str | None]):
         self._check, self._hidden = check, hidden
 
     def compose(self) -> ComposeResult:
-        """The field and what can be typed into it."""
         with Vertical(classes="prompt"):
             yield Input(
                 self._value,
@@ -81,11 +79,7 @@ class PromptScreen(ModalScreen[str | None]):
 
 
 class GoToScreen(PromptScreen):
-    """A field for a place.
-
-    Args:
-        hint: What the open view knows as places; "" if nothing.
-    """
+    """A field for a place; `hint` describes the places of the open view."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="goto.close")]
 
@@ -95,11 +89,7 @@ class GoToScreen(PromptScreen):
 
 
 class QuestionScreen(ModalScreen[bool]):
-    """Asks, and returns whether the answer was yes.
-
-    Args:
-        consequence: What yes means.
-    """
+    """A question with the consequence of "yes"; its result is True for yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "Yes", id="question.yes"),
@@ -112,19 +102,12 @@ class QuestionScreen(ModalScreen[bool]):
         self._consequence = consequence
 
     def compose(self) -> ComposeResult:
-        """The question."""
         with Vertical(classes="prompt wizard-question"):
             yield Line([(self._question, "strong"), "  ", ("y yes   n no", "accent")])
             yield Line([(self._consequence, "dim")])
 
 
 class CommandsScreen(ModalScreen[None]):
-    """A list of command lines, the newest at the end.
-
-    Args:
-        commands: The command lines.
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,at", "dismiss", "Close", id="commands.close"),
         Binding("y", "copy", "Copy", id="commands.copy"),
@@ -135,30 +118,21 @@ class CommandsScreen(ModalScreen[None]):
         self._commands = list(commands)
 
     def compose(self) -> ComposeResult:
-        """The list."""
         column: Column[str] = Column("the same on the command line (y copies)", 40, str, grows=True)
         yield RowTable(ListRows([column], self._commands), classes="sheet")
 
     def on_mount(self) -> None:
-        """Starts with the newest message."""
         table = self.query_one(RowTable)
         table.focus()
         table.cursor = len(self._commands) - 1
 
     def action_copy(self) -> None:
-        """Copies the command line at the cursor to the clipboard of the terminal."""
         if self._commands:
             self.app.copy_to_clipboard(self._commands[self.query_one(RowTable).cursor])
             self.app.notify("copied")
 
 
 class HelpScreen(ModalScreen[None]):
-    """A page of keys above a view.
-
-    Args:
-        below: The view whose keys are shown.
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark", "dismiss", "Close", id="help.close"),
         Binding("j", "scroll('down')", show=False),
@@ -170,17 +144,14 @@ class HelpScreen(ModalScreen[None]):
         self._lines = list(_lines(below))
 
     def compose(self) -> ComposeResult:
-        """The keys, and where one can do otherwise."""
         with VerticalScroll(classes="sheet"):
             yield Line(id="keys")
 
     def on_mount(self) -> None:
-        """Writes the keys."""
-        self.query_one(".sheet").border_title = "keys that work here"
+        self.query_one(".sheet").border_title = "active keys"
         self.query_one("#keys", Line).show_lines(self._lines)
 
     def action_scroll(self, way: str) -> None:
-        """Moves the page."""
         sheet = self.query_one(VerticalScroll)
         (sheet.scroll_down if way == "down" else sheet.scroll_up)(animate=False)
 

@@ -1,4 +1,4 @@
-"""Findings as rows: grouped, filtered, and taken in little by little, so that a hundred thousand delay no key press."""
+"""Findings as rows, grouped and filtered. They are added in small portions, so that no key press is delayed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ from tui.rows import Column, RowSource
 from tui.session import ChannelFacts, StoreSession
 
 _SEVERITIES = tuple(RANKS)
-#: Findings that are taken in between two looks at the clock.
+#: Findings added between two looks at the clock.
 _STEP = 200
 
 
 class Grouping(enum.StrEnum):
-    """What findings are put together by."""
-
     CHANNEL = "channel"
     CODE = "code"
     SEVERITY = "severity"
@@ -34,23 +32,20 @@ class Grouping(enum.StrEnum):
 
 @dataclass(eq=False)
 class Group:
-    """Findings that belong together."""
-
-    name: str  #: the channel, code or severity; "" for what belongs to no channel
-    #: Numbers of its findings, those of each severity in the order in which they came.
+    name: str  #: the channel, code or severity; "" for findings without a channel
+    #: Numbers of its findings, by severity, each list in ascending order.
     members: tuple[list[int], list[int], list[int]] = field(default_factory=lambda: ([], [], []))
-    open: bool = True  #: its findings are shown
-    size: int = 0  #: how many they are
-    worst: int = 3  #: rank of the worst one; 0 is an error
+    open: bool = True
+    size: int = 0  #: number of findings
+    worst: int = 3  #: rank of the worst severity; 0 is an error
 
     def add(self, number: int, rank: int) -> None:
-        """Adds a finding, the number of which is higher than those of all before."""
         self.members[rank].append(number)
         self.size += 1
         self.worst = min(self.worst, rank)
 
     def number(self, at: int) -> int:
-        """Returns the number of the finding at a place in the group: errors first."""
+        """Returns the number of the finding at a position of the group: errors first."""
         for each in self.members:
             if at < len(each):
                 return each[at]
@@ -58,18 +53,12 @@ class Group:
         raise IndexError(at)
 
     def counts(self) -> str:
-        """Says how many findings of each severity there are."""
         words = (("error", "errors"), ("warning", "warnings"), ("note", "notes"))
         return ", ".join(counted(len(each), *what) for each, what in zip(self.members, words, strict=True) if each)
 
 
 def place_words(finding: Finding, *, channel: bool) -> str:
-    """Says where a finding is, harmless to show: file and offset, or sequence, or subscription.
-
-    Args:
-        finding: The finding.
-        channel: Name the channel too.
-    """
+    """Returns the place of a finding, escaped: file and offset, sequence or subscription, and its channel if wanted."""
     file = finding.file
     if not channel and finding.channel is not None:
         file = file.removeprefix(finding.channel).lstrip("/")
@@ -82,25 +71,23 @@ def place_words(finding: Finding, *, channel: bool) -> str:
 
 
 def of_subscription(finding: Finding) -> bool:
-    """The number that a finding names is the id of a subscription, not a sequence."""
+    """Whether the finding's number is the id of a subscription instead of a sequence."""
     return kind_of(PurePosixPath(finding.file).name) is FileKind.SUBS
 
 
 class FindingRows(RowSource[Group | int]):
-    """The findings of a store as rows."""
-
     def __init__(self, session: StoreSession) -> None:
         self._session = session
-        self.grouping = Grouping.CHANNEL  #: what they are put together by
+        self.grouping = Grouping.CHANNEL
         self.filter = ""  #: text that must occur in them
-        self.errors_only = False  #: leave everything else out
+        self.errors_only = False
         self.wide = False
-        self.findings: list[Finding] = []  #: all findings that were taken in, in the order in which they came
-        self.readings = 0  #: how often the store was opened; the numbers of findings are those of one reading
+        self.findings: list[Finding] = []  #: all findings added, in the order of the session
+        self.readings = 0  #: number of times the store was opened; numbers of findings are valid for one of them
         self._words: list[str] = []
         self._store: object = None
         self._root: object = None
-        self.waiting: list[ChannelFacts] = []  #: channels whose findings are not all known yet
+        self.waiting: list[ChannelFacts] = []  #: channels with findings still to add
         self._coming: deque[list[Finding]] = deque()
         self._begun = 0
         self._next = 0
@@ -113,7 +100,7 @@ class FindingRows(RowSource[Group | int]):
         self._count = 0
 
     def arrange(self) -> None:
-        """Chooses the columns: there is none for what the groups have said already."""
+        """Chooses the columns; those repeated in the group headings are left out."""
         code: Column[Any] = Column("code", 22, lambda at: self.findings[at].code)
         self.columns: Sequence[Column[Any]] = (
             Column("", 3, self._symbol),
@@ -134,16 +121,15 @@ class FindingRows(RowSource[Group | int]):
 
     @property
     def shown(self) -> int:
-        """How many findings pass the filter."""
         return sum(group.size for group in self.groups)
 
     @property
     def behind(self) -> bool:
-        """There are findings that `take` has not come to yet."""
+        """Whether `take` has findings left to add."""
         return bool(self._coming) or self._next < len(self.findings)
 
     def take(self, seconds: float = 0.015) -> bool:
-        """Takes in findings that have come, for about so long, and returns whether there were any."""
+        """Adds new findings for about `seconds`; returns whether there were any."""
         self._look()
         if not self.behind:
             return False
@@ -160,7 +146,6 @@ class FindingRows(RowSource[Group | int]):
         return True
 
     def _look(self) -> None:
-        """Notes which lists of findings are new."""
         session = self._session
         if session.store is not self._store:
             self._store, self._root = session.store, None
@@ -206,7 +191,6 @@ class FindingRows(RowSource[Group | int]):
         group.add(number, rank)
 
     def _count_rows(self) -> None:
-        """Puts the groups in order and counts their rows."""
         if not self._sorted:
             self.groups.sort(key=attrgetter("worst", "name"))
             self._sorted = True
@@ -215,31 +199,29 @@ class FindingRows(RowSource[Group | int]):
         self._count = ends[-1] if ends else 0
 
     def regroup(self) -> None:
-        """Begins anew with the present grouping and filter; `take` does the rest."""
+        """Starts again with the present grouping and filter; `take` adds the findings."""
         self.filter = self.filter.casefold()
         self._groups, self.groups, self._next = {}, [], 0
         self.arrange()
         self._count_rows()
 
     def forget_folding(self) -> None:
-        """Opens all groups that will be made."""
+        """Opens all groups made from now on."""
         self._closed, self._toggled = False, set()
 
     def toggle(self, group: Group) -> None:
-        """Opens or closes a group."""
         group.open = not group.open
         self._toggled ^= {group.name}
         self._count_rows()
 
     def toggle_all(self) -> None:
-        """Closes all groups, or opens them if they are closed."""
         self._closed, self._toggled = not self._closed, set()
         for group in self.groups:
             group.open = not self._closed
         self._count_rows()
 
     def at(self, row: int) -> Group | int | None:
-        """Returns what is in a row: a group, or the number of a finding."""
+        """Returns the group or the number of the finding in a row."""
         if not 0 <= row < self._count:
             return None
         place = bisect_right(self._starts, row) - 1
@@ -247,11 +229,10 @@ class FindingRows(RowSource[Group | int]):
         return group.number(inside - 1) if inside else group
 
     def group_of(self, row: int) -> Group | None:
-        """Returns the group to which a row belongs."""
         return self.groups[bisect_right(self._starts, row) - 1] if 0 <= row < self._count else None
 
     def row_of(self, what: Group | int) -> int | None:
-        """Returns the row of a group or finding; that of its group if it is closed; None if it is not shown."""
+        """Returns the row of a group or finding; the row of the group if it is closed; None if it is filtered out."""
         if isinstance(what, Group):
             group, inside = self._groups.get(what.name), 0
         else:
@@ -268,7 +249,7 @@ class FindingRows(RowSource[Group | int]):
         return self._starts[self.groups.index(group)] + (inside if group.open else 0)
 
     def next_group(self, row: int, step: int) -> int:
-        """Returns the row of the next group, or the one before."""
+        """Returns the row of the next (1) or previous (-1) group."""
         if not self._starts:
             return 0
         if step > 0:
@@ -278,19 +259,16 @@ class FindingRows(RowSource[Group | int]):
         return self._starts[place]
 
     def things(self, start: int, stop: int) -> Sequence[Group | int]:
-        """Returns what is in a part of the rows: groups, and numbers of findings."""
         found = (self.at(row) for row in range(start, min(stop, self._count)))
         return [each for each in found if each is not None]
 
     def heading(self, thing: Group | int) -> Cell | None:
-        """Says what a group is, and what is in it."""
         if not isinstance(thing, Group):
             return None
         symbol, role = SYMBOLS[_SEVERITIES[min(thing.worst, 2)].value]
         return f"{'▾' if thing.open else '▸'} {symbol} {self.title(thing)}: {thing.counts()}", role
 
     def title(self, group: Group) -> str:
-        """Returns what a group is, harmless to show."""
         if self.grouping is Grouping.CHANNEL:
             return name_text(group.name) if group.name else "the store as a whole"
         return group.name

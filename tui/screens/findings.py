@@ -1,4 +1,4 @@
-"""What is wrong, and what it means: findings in groups, with the explanation of the one at the cursor."""
+"""The findings of a store in groups, with an explanation of the one at the cursor."""
 
 from __future__ import annotations
 
@@ -24,25 +24,19 @@ from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
 
-#: Columns from which on the explanation is beside the table.
+#: Minimum number of columns for the explanation beside the table.
 _WIDE = 120
-#: How often findings that have come are taken in, in seconds.
+#: Interval for adding new findings, in seconds.
 _TAKE = 0.05
 
 _SEVERITY_WORDS = {
     Severity.ERROR: "Data is damaged or lost, or the server would not start.",
-    Severity.WARNING: "Nothing is lost yet, but something is not as a healthy server leaves it.",
+    Severity.WARNING: "Nothing is lost yet, but a healthy server does not leave a store like this.",
     Severity.INFO: "Worth knowing; no action is needed.",
 }
 
 
 def place_of(session: StoreSession, finding: Finding) -> tuple[View, Place] | None:
-    """Returns where a finding can be looked at; None if there is nothing to look at.
-
-    Args:
-        session: The store.
-        finding: One of its findings.
-    """
     if finding.file and finding.offset is not None:
         return View.SLICES, Place(channel=finding.channel, file=finding.file, offset=finding.offset)
     if finding.channel is not None and finding.seq is not None:
@@ -56,7 +50,7 @@ def place_of(session: StoreSession, finding: Finding) -> tuple[View, Place] | No
 
 
 class FindingsScreen(FilteredView):
-    """The view of what is wrong. Channel, code, file, offset and seq of the place choose a finding to begin with."""
+    """The view of findings. Channel, code, file, offset and seq of the place select the first finding."""
 
     NAME: ClassVar[str] = "findings"
     TAB = View.FINDINGS
@@ -67,14 +61,14 @@ class FindingsScreen(FilteredView):
         Binding("e", "errors", "Errors", id="findings.errors"),
         *filtering("findings"),
         Binding("n", "next(1)", "Next group", show=False, id="findings.next_group"),
-        Binding("N", "next(-1)", "Group before", show=False, id="findings.previous_group"),
+        Binding("N", "next(-1)", "Previous group", show=False, id="findings.previous_group"),
         Binding("y", "copy", "Copy", id="findings.copy"),
         Binding("J", "scroll(1)", "Explanation down", show=False, id="findings.explanation_down"),
         Binding("K", "scroll(-1)", "Explanation up", show=False, id="findings.explanation_up"),
     ]
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
-        # The place chooses a finding; it does not restrict the view to a channel.
+        # The place selects a finding; it does not restrict the view to a channel.
         super().__init__(session, Place())
         self._target: Place | None = place if place != Place() else None
         self._searched = 0
@@ -84,37 +78,31 @@ class FindingsScreen(FilteredView):
 
     @property
     def channel(self) -> str | None:
-        """The channel of the finding at the cursor."""
         finding = self.finding if self.is_mounted else None
         return finding.channel if finding else None
 
     @property
     def finding(self) -> Finding | None:
-        """The finding at the cursor."""
         what = self.rows.at(self.table.cursor)
         return self.rows.findings[what] if isinstance(what, int) else None
 
     def compose_body(self) -> Iterable[Widget]:
-        """How many there are, the table, the explanation."""
         yield Line(id="find-summary")
         yield FilterField("part of a channel, code, file or text", id="find-filter")
         yield TablePane(self.rows, id="find-body")
 
     def on_mount(self) -> None:
-        """Starts with the worst finding."""
         self.table.focus()
         self.set_interval(_TAKE, self._take)
         self.note("stantools", "verify", str(self.session.named))
 
     def on_resize(self) -> None:
-        """Puts the explanation beside the table where there is room."""
         self.rows.wide = self.size.width >= _WIDE
         self.rows.arrange()
         self.pane.lay_out(wide=self.rows.wide)
         self.table.reload()
 
     def facts_changed(self) -> None:
-        """More is known."""
         self._take()
         self._write()
 
@@ -125,7 +113,7 @@ class FindingsScreen(FilteredView):
         news = self.rows.take()
         if self._reading != self.rows.readings:
             if self._reading and kept is not None and self._target is None:
-                # The store was opened again: what was at the cursor has another number now, if it is still there.
+                # The store was opened again: the finding at the cursor may have another number now.
                 self._target = Place(kept.channel, kept.seq, file=kept.file, offset=kept.offset, code=kept.code)
             self._reading, self._searched, self._pin = self.rows.readings, 0, None
             news = True
@@ -133,7 +121,6 @@ class FindingsScreen(FilteredView):
             self._show_rows()
 
     def _show_rows(self) -> None:
-        """Shows the rows as they are now; the cursor stays with its finding."""
         table = self.table
         table.reload()
         self._find_target()
@@ -142,7 +129,6 @@ class FindingsScreen(FilteredView):
         self._write()
 
     def _find_target(self) -> None:
-        """Chooses the finding that the view was opened for, once it is there."""
         target = self._target
         if target is None or self.rows.behind:
             return
@@ -155,13 +141,13 @@ class FindingsScreen(FilteredView):
     @on(RowTable.Highlighted)
     def _highlighted(self, event: RowTable.Highlighted) -> None:
         if not self.rows.behind:
-            # At the top nothing was chosen yet: what is worse may still come above.
+            # The cursor stays at the top while the user has not moved it, because a worse finding may follow.
             self._pin = self.rows.at(event.row) if event.row else None
         self._write_explanation()
         self.pane.show_beginning()
 
     def on_key(self) -> None:
-        """Whoever presses a key has chosen for themselves."""
+        """A key press is the user's choice: the cursor no longer moves to the place."""
         self._target = None
 
     def _write(self) -> None:
@@ -172,7 +158,7 @@ class FindingsScreen(FilteredView):
         if rows.errors_only:
             cells.append((" (errors only)", "accent"))
         if not self.session.scanned:
-            cells.append(("  not everything is checked yet", "dim"))
+            cells.append(("  the scan is not complete", "dim"))
         self.query_one("#find-summary", Line).show(*cells)
         self._write_explanation()
 
@@ -192,21 +178,18 @@ class FindingsScreen(FilteredView):
             elif rows.grouping is Grouping.SEVERITY:
                 yield [_SEVERITY_WORDS[Severity(what.name)]]
             else:
-                yield [("space folds the group, b groups otherwise", "dim")]
+                yield [("space folds the group, b changes the grouping", "dim")]
         elif rows.findings:
             yield [("nothing matches the filter", "dim")]
         elif self.session.scanned:
-            yield [("✓ ", "good"), "Every byte was checked, and nothing is wrong."]
+            yield [("✓ ", "good"), "Every byte was checked; there are no findings."]
         else:
-            yield [("nothing was found yet", "dim")]
+            yield [("no findings yet", "dim")]
 
-    def _at_cursor(self) -> tuple[RowTable, Group | int | None]:
+    def _regroup(self, change: Callable[[], None]) -> None:
+        """Changes the grouping or filter; the cursor stays on its finding if that is shown."""
         table = self.table
-        return table, self.rows.at(table.cursor)
-
-    def _anew(self, change: Callable[[], None]) -> None:
-        """Groups and filters anew; the cursor stays with its finding, if that is shown."""
-        table, what = self._at_cursor()
+        what = self.rows.at(table.cursor)
         change()
         pin = what if isinstance(what, int) else None
         self.rows.regroup()
@@ -219,25 +202,21 @@ class FindingsScreen(FilteredView):
             self._pin, table.cursor = None, 0
 
     def action_group(self) -> None:
-        """Groups by channel, code or severity."""
         kinds = list(Grouping)
 
         def change() -> None:
             self.rows.grouping = kinds[(kinds.index(self.rows.grouping) + 1) % len(kinds)]
             self.rows.forget_folding()
 
-        self._anew(change)
+        self._regroup(change)
 
     def action_errors(self) -> None:
-        """Shows errors only, or everything."""
-
         def change() -> None:
             self.rows.errors_only = not self.rows.errors_only
 
-        self._anew(change)
+        self._regroup(change)
 
     def action_fold(self) -> None:
-        """Folds the group at the cursor, or unfolds it."""
         table = self.table
         group = self.rows.group_of(table.cursor)
         if group is None:
@@ -248,7 +227,6 @@ class FindingsScreen(FilteredView):
         self._write()
 
     def action_fold_all(self) -> None:
-        """Folds all groups, or unfolds them."""
         table = self.table
         group = self.rows.group_of(table.cursor)
         self.rows.toggle_all()
@@ -257,13 +235,11 @@ class FindingsScreen(FilteredView):
         self._write()
 
     def action_next(self, step: int) -> None:
-        """Goes to the next group."""
         table = self.table
         table.cursor = self.rows.next_group(table.cursor, step)
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Opens the place of the finding at the cursor; folds a group."""
         finding = self.finding
         if finding is None:
             self.action_fold()
@@ -271,12 +247,11 @@ class FindingsScreen(FilteredView):
         self.note("stantools", "explain", finding.code)
         found = place_of(self.session, finding)
         if found is None:
-            self.notify("this finding has no place that could be shown", severity="warning")
+            self.notify("this finding has no place to show", severity="warning")
             return
         self.browser.open_view(*found, above=True)
 
     def action_copy(self) -> None:
-        """Copies the finding as json."""
         finding = self.finding
         if finding is None:
             self.notify("choose a finding first", severity="warning")
@@ -285,15 +260,12 @@ class FindingsScreen(FilteredView):
         self.notify(f"copied {finding.code} as json", markup=False)
 
     def filter_by(self, text: str) -> None:
-        """Shows the findings that a text occurs in."""
-
         def change() -> None:
             self.rows.filter = text
 
-        self._anew(change)
+        self._regroup(change)
 
     def go_to(self, text: str) -> str | None:
-        """Goes to the first finding of a code, or of a channel."""
         for at, finding in enumerate(self.rows.findings):
             if text in (finding.code, finding.channel) and (row := self.rows.row_of(at)) is not None:
                 self.table.cursor = row
@@ -301,7 +273,6 @@ class FindingsScreen(FilteredView):
         return f"there is no finding {text} here" if explain(text) else None
 
     def go_to_hint(self) -> str:
-        """What can be typed."""
         return "a code or a channel that has findings"
 
 
@@ -317,13 +288,7 @@ def _matches(finding: Finding, place: Place) -> bool:
 
 
 def finding_lines(finding: Finding, place: tuple[View, Place] | None, store: Path) -> Iterator[Sequence[Cell]]:
-    """Yields what is to be said about a finding, as lines.
-
-    Args:
-        finding: The finding.
-        place: Where it can be looked at.
-        store: The store, to be named in commands.
-    """
+    """Yields the explanation of a finding as lines. `store` is named in the commands."""
     symbol, role = SYMBOLS[finding.severity.value]
     where = place_words(finding, channel=True) or "the store as a whole"
     length = f", {counted(finding.length, 'byte')}" if finding.length is not None else ""

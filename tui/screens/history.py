@@ -1,4 +1,4 @@
-"""What lies behind a subscription or client: its records in the order of the file, and its pending messages."""
+"""The history of a subscription or client: its records in file order, and its pending messages."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from tui.widgets.rowtable import RowTable
 
 
 def _pending_rows(sequences: Sequence[int]) -> ListRows[int]:
-    """Returns pending sequences as rows; they are ascending."""
-
     def gap(row: int) -> Cell:
         gap = sequences[row] - sequences[row - 1] - 1 if row else 0
         return number(gap) if gap else ""
@@ -40,13 +38,6 @@ def _pending_rows(sequences: Sequence[int]) -> ListRows[int]:
 
 
 class PendingScreen(ViewScreen):
-    """The pending messages of a subscription.
-
-    Args:
-        place: The channel.
-        one: The subscription.
-    """
-
     NAME: ClassVar[str] = "pending messages"
     TAB = View.SUBSCRIPTIONS
 
@@ -55,12 +46,10 @@ class PendingScreen(ViewScreen):
         self._one = one
 
     def compose_body(self) -> Iterable[Widget]:
-        """Whose they are, and the list."""
         yield Line(id="subject")
         yield RowTable(_pending_rows(self._one.pending))
 
     def on_mount(self) -> None:
-        """Starts with the first one."""
         one = self._one
         self.query_one("#subject", Line).show(
             (f"subscription {one.state.id}", "strong"),
@@ -71,14 +60,12 @@ class PendingScreen(ViewScreen):
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Opens the message at the cursor."""
         row = self.query_one(RowTable).cursor
         if row < len(self._one.pending):
             place = Place(channel=self.channel, seq=self._one.pending[row])
             self.browser.open_view(View.MESSAGES, place, above=True)
 
     def go_to(self, text: str) -> str | None:
-        """Goes to a sequence, or to the next one that is pending."""
         if not text.isdigit():
             return None
         from bisect import bisect_left
@@ -87,11 +74,10 @@ class PendingScreen(ViewScreen):
         return ""
 
     def go_to_hint(self) -> str:
-        """What can be typed."""
         return "a sequence"
 
 
-#: Record type -> what it says.
+#: Record type -> its text.
 _WORDS: dict[str, tuple[str, Role]] = {
     "new": ("new", "accent"),
     "update": ("update", "accent"),
@@ -100,17 +86,15 @@ _WORDS: dict[str, tuple[str, Role]] = {
     "ack": ("acknowledged", "dim"),
     "add": ("connected", "accent"),
 }
-#: Fields that have a column of their own, and those that say little.
-_TOLD = frozenset({"id", "seqno"})
+#: Fields with a column of their own, and fields of little interest.
+_HIDDEN_FIELDS = frozenset({"id", "seqno"})
 _LAST = ("inbox", "ack_inbox", "hb_inbox")
 
 
 class HistoryRows(RowSource[HistoryRecord | StantoolsError]):
-    """Records as rows; where the file can no longer be read the problem takes their place.
+    """Records as rows. If the file can no longer be read, the error is a row.
 
-    Args:
-        history: The records.
-        of_client: They are of a client.
+    `of_client` says that they are records of a client.
     """
 
     def __init__(self, history: LogHistory, *, of_client: bool) -> None:
@@ -129,18 +113,15 @@ class HistoryRows(RowSource[HistoryRecord | StantoolsError]):
         return len(self._history)
 
     def things(self, start: int, stop: int) -> Sequence[HistoryRecord | StantoolsError]:
-        """Reads a part of the records."""
         try:
             return self._history.records(start, stop)
         except StantoolsError as problem:
             return [problem] * (min(stop, len(self)) - start)
 
     def at(self, row: int) -> HistoryRecord | StantoolsError | None:
-        """Reads one record; None if there is none, or why it cannot be read."""
         return next(iter(self.things(row, row + 1)), None) if row < len(self) else None
 
     def heading(self, thing: HistoryRecord | StantoolsError) -> Cell | None:
-        """Says what is damaged."""
         if isinstance(thing, StantoolsError):
             return thing.message, "bad"
         record = thing.record
@@ -153,7 +134,7 @@ def _said(each: HistoryRecord) -> Iterable[str]:
     fields = each.record.fields
     for name in sorted(fields, key=lambda name: name in _LAST):
         value = fields[name]
-        if name not in _TOLD and value not in ("", b"", 0, False):
+        if name not in _HIDDEN_FIELDS and value not in ("", b"", 0, False):
             yield f"{name}={name_text(value) if isinstance(value, (str, bytes)) else value}"
 
 
@@ -161,10 +142,10 @@ class HistoryScreen(ViewScreen):
     """The records of a subscription or client.
 
     Args:
-        place: The channel of the subscription; for a client it does not matter.
+        place: The channel of the subscription; ignored for a client.
         path: The file; None if there is none.
         who: Id of the subscription or client.
-        about: Who it is, for people.
+        about: Its name for people.
     """
 
     NAME: ClassVar[str] = "history"
@@ -182,13 +163,11 @@ class HistoryScreen(ViewScreen):
         self._job: Job[LogHistory] | None = None
 
     def compose_body(self) -> Iterable[Widget]:
-        """Whose history it is, and the records."""
         yield Line(id="subject")
         yield RowTable(ListRows(()))
         yield Line(id="record")
 
     def on_mount(self) -> None:
-        """Begins to read the file."""
         self.query_one(RowTable).focus()
         words = ["stantools", "clients", str(self.session.path), "--history"]
         if isinstance(self._who, int):
@@ -233,7 +212,6 @@ class HistoryScreen(ViewScreen):
 
     @on(RowTable.Highlighted)
     def _show_record(self) -> None:
-        """Writes out the record at the cursor, which the table has no room for."""
         found = self._record()
         if not isinstance(found, HistoryRecord):
             self.query_one("#record", Line).show("")
@@ -256,7 +234,6 @@ class HistoryScreen(ViewScreen):
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Opens the bytes of the record at the cursor."""
         found = self._at_cursor()
         if found is None or self._path is None:
             return
@@ -265,9 +242,8 @@ class HistoryScreen(ViewScreen):
         self.browser.open_view(View.SLICES, place, above=True)
 
     def action_messages(self) -> None:
-        """Opens the message that the record at the cursor is about."""
         found = self._at_cursor()
         if found is None or found.sequence is None:
-            self.notify("this record is about no message", severity="warning")
+            self.notify("this record names no message", severity="warning")
             return
         self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=found.sequence), above=True)

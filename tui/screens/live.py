@@ -1,4 +1,4 @@
-"""What runs: a streaming server as its monitoring shows it, and the streams of a JetStream account."""
+"""The view of running servers: a streaming server's monitoring, and the streams of a JetStream account."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tui.views import Place
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
-#: State of a server -> how good that is.
+#: Role of the server's state.
 _ROLES: dict[str, Role] = {
     "STANDALONE": "good",
     "CLUSTERED": "good",
@@ -48,7 +48,6 @@ _ROLES: dict[str, Role] = {
 
 
 def server_head(monitor: Monitor, width: int) -> Iterable[Sequence[Cell]]:
-    """Yields the lines about a streaming server."""
     server = monitor.server
     if server is None:
         if monitor.problem is None:
@@ -67,7 +66,7 @@ def server_head(monitor: Monitor, width: int) -> Iterable[Sequence[Cell]]:
     if server.state == "FT_STANDBY":
         yield [("standby: it shows nothing of the store until it becomes active", "warn")]
     elif server.role and server.role != "Leader":
-        yield [(f"{name_text(server.role)}: subscriptions are at work at the leader of the cluster", "warn")]
+        yield [(f"{name_text(server.role)}: the leader of the cluster serves the subscriptions", "warn")]
 
 
 def _who(monitor: Monitor, server: Server, width: int, grey: Role) -> Sequence[Cell]:
@@ -122,7 +121,6 @@ def _limits(monitor: Monitor, server: Server) -> str:
 
 
 def account_head(streams: Streams, width: int) -> Iterable[Sequence[Cell]]:
-    """Yields the lines about a JetStream account."""
     account = streams.account
     if account is None:
         if streams.problem is None:
@@ -150,13 +148,13 @@ def _of(what: str, used: str, most: str | int) -> str:
     return f"{what} {used} of {most}" if most else f"{what} {used}"
 
 
-#: What a browser watches, kept while other views are open: figures of before are not lost.
+#: Watched servers, kept while other views are open, so that earlier figures are not lost.
 _WATCHED: WeakKeyDictionary[App[Any], Watching] = WeakKeyDictionary()
 _CHANNELS, _CLIENTS, _SUBSCRIPTIONS, _STREAMS = "Channels", "Clients", "Subscriptions", "Streams"
 
 
 class LiveScreen(TabbedView, LiveView):
-    """The view of what runs: channels, clients, subscriptions and streams as tabs."""
+    """Channels, clients, subscriptions and streams of running servers, as tabs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "Open", id="live.open"),
@@ -172,18 +170,16 @@ class LiveScreen(TabbedView, LiveView):
 
     @property
     def channel(self) -> str | None:
-        """None: a channel of a server that runs need not be one of the store."""
+        """None: a channel of a running server is not necessarily in the store."""
         return None
 
     @property
     def source(self) -> Monitor | Streams | None:
-        """The server, or its streams."""
         if self._watching is None:
             return None
         return self._watching.streams if self.tab == _STREAMS else self._watching.monitor
 
     def compose_body(self) -> Iterable[Widget]:
-        """Figures, tabs, filter, table."""
         self._begin()
         for widget in super().compose_body():
             if widget.id == "live-filter":
@@ -207,7 +203,6 @@ class LiveScreen(TabbedView, LiveView):
         self.choose_tab(next(iter(self.tabs)))
 
     def on_mount(self) -> None:
-        """Begins to ask."""
         if self._watching is None:
             if self._problem is not None:
                 self.query_one("#live-trouble", Line).show_lines(
@@ -228,7 +223,6 @@ class LiveScreen(TabbedView, LiveView):
         self.note(*words)
 
     def head(self) -> Iterable[Sequence[Cell]]:
-        """The server, or the account."""
         width = max(self.size.width - 2, 20)
         source = self.source
         if isinstance(source, Monitor):
@@ -237,20 +231,18 @@ class LiveScreen(TabbedView, LiveView):
             yield from account_head(source, width)
 
     def fill_rows(self) -> None:
-        """Fills the table of the tab."""
         if isinstance(self.source, Streams):
             self.source.focus = None
         self.rows.fill(self._things(self.tab) or ())
 
     def write_head(self) -> None:
-        """The tabs, too."""
         super().write_head()
         if not self.is_mounted or self._watching is None:
             return
         things = {name: self._things(name) for name in self.tabs}
         counts = {name: None if each is None else len(each) for name, each in things.items()}
         if counts[self.tab] is not None:
-            # Its rows: newer figures may have come since.
+            # the rows, because newer figures may have arrived since
             counts[self.tab] = self.rows.total
         cells = self.tab_cells(counts)
         if self.rows.filter:
@@ -259,7 +251,6 @@ class LiveScreen(TabbedView, LiveView):
         self.query_one("#live-tabs", Line).show(*cells)
 
     def _things(self, name: str) -> Collection[Any] | None:
-        """What a tab shows; None before the first answer."""
         if self._watching is None:
             return None
         monitor, streams = self._watching.monitor, self._watching.streams
@@ -272,12 +263,10 @@ class LiveScreen(TabbedView, LiveView):
         return monitor.clients.values() if name == _CLIENTS else monitor.subscriptions
 
     def begin_tab(self) -> None:
-        """The rows of each tab are filtered by themselves."""
         self.hide_filter()
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Opens what is at the cursor."""
         chosen = self.row if self._watching is not None else None
         if chosen is None:
             return
@@ -297,20 +286,17 @@ class LiveScreen(TabbedView, LiveView):
             self.app.push_screen(LiveChannelScreen(self._session, self.place, self.watching, chosen.channel, key))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only streams can be compared."""
         if action == "compare" and self.tab != _STREAMS:
             return False
         return super().check_action(action, parameters)
 
     def action_compare(self) -> None:
-        """Compares the stream at the cursor with the channel that it came from."""
         from tui.screens.livecompare import compare
 
         if self.row is not None:
             compare(self, self.watching, self.row.facts)
 
     def go_to(self, text: str) -> str | None:
-        """Goes to a row by its name."""
         if self._watching is None or self.tab == _SUBSCRIPTIONS:
             return None
         found = self.rows.find(text)
@@ -320,5 +306,4 @@ class LiveScreen(TabbedView, LiveView):
         return ""
 
     def go_to_hint(self) -> str:
-        """What can be typed."""
         return f"a name in {self.tab.lower()}" if self.tab else ""

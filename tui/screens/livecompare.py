@@ -1,4 +1,4 @@
-"""A stream beside the channel of the store that it came from: which channel that is, and what differs."""
+"""Comparison of a stream with the channel of the store that it was made from."""
 
 from __future__ import annotations
 
@@ -38,13 +38,7 @@ from tui.widgets.rowtable import RowTable
 
 
 def compare(view: LiveView, watching: Watching, stream: Stream) -> None:
-    """Compares a stream with the channel that it came from; asks which that is where it is not clear.
-
-    Args:
-        view: The view that it is wanted in.
-        watching: The server.
-        stream: The stream.
-    """
+    """Compares a stream with its channel; asks the user for the channel if it is not clear."""
     session = view._session
     if session is None:
         problem = StantoolsError(
@@ -61,7 +55,7 @@ def compare(view: LiveView, watching: Watching, stream: Stream) -> None:
 
     try:
         candidates = channels_of(stream.info, list(session.channels))
-    except (KeyError, TypeError, ValueError):  # not as servers describe streams
+    except (KeyError, TypeError, ValueError):  # the configuration is not that of a server
         candidates = []
     if len(candidates) == 1:
         begin(candidates)
@@ -82,11 +76,9 @@ _DIFFERENCES: Sequence[Column[Finding]] = (
 
 
 class ChannelChoice(ModalScreen[Sequence[str] | None]):
-    """Asks which channels went into a stream.
+    """Asks for the channels that went into a stream.
 
-    Args:
-        candidates: Channels that it may be; empty if nothing shows.
-        names: All channels of the store.
+    `candidates` are the likely ones, `names` all channels of the store.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="live.close")]
@@ -101,15 +93,13 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
             self._all.insert(0, list(candidates))
 
     def compose(self) -> ComposeResult:
-        """What is asked, a filter, the channels."""
         with Vertical(classes="sheet"):
             yield Line(id="question")
             yield Input(placeholder="part of a channel's name", compact=True)
             yield RowTable(ListRows([_CHOICE]))
 
     def on_mount(self) -> None:
-        """Asks."""
-        why = "its subjects are those of several channels" if self._candidates else "nothing in it says"
+        why = "its subjects are those of several channels" if self._candidates else "its configuration does not tell"
         self.query_one("#question", Line).show(f"Which channel is stream {name_text(self._stream)} made of? ({why})")
         self._fill("")
         self.query_one(RowTable).focus()
@@ -134,7 +124,7 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison came to: what the stream should be, and what differs. Nothing is changed on either side."""
+    """The expected contents of the stream, and the differences. A comparison changes neither side."""
 
     channels: Sequence[str]
     expected: ExpectedStream
@@ -142,18 +132,11 @@ class Compared:
 
     @property
     def equal(self) -> bool:
-        """Nothing differs but what is only worth knowing."""
         return not any(each.severity.value != "info" for each in self.proof.findings)
 
 
 class LiveCompareScreen(ViewScreen):
-    """A comparison: how far it is, then what differs.
-
-    Args:
-        place: Where the view looks that this one was opened from.
-        streams: The server.
-        channels: What went into it.
-    """
+    """A comparison: its progress, then the differences. `channels` went into the stream."""
 
     NAME = "live › compare"
     TAB = View.LIVE
@@ -175,22 +158,18 @@ class LiveCompareScreen(ViewScreen):
 
     @property
     def channel(self) -> str | None:
-        """The channel, if it is one."""
         return self._channels[0] if len(self._channels) == 1 else None
 
     def compose_body(self) -> Iterable[Widget]:
-        """Verdict, findings, the whole text of the one at the cursor."""
         yield Line(id="live-head")
         yield RowTable(ListRows(()))
         yield Line(id="live-finding")
 
     def on_mount(self) -> None:
-        """Begins."""
         self.query_one(RowTable).focus()
         self.action_again()
 
     def action_again(self) -> None:
-        """Compares, or compares again."""
         if self.job is not None and self.job.running:
             return
         session = self.session
@@ -204,14 +183,14 @@ class LiveCompareScreen(ViewScreen):
         self.refresh_bindings()
 
     async def _compare(self, job: Job[Compared]) -> Compared:
-        """Compares as `stantools diff STORE URL#STREAM` does."""
+        """Does the same as `stantools diff STORE URL#STREAM`."""
         session, channels = self.session, self._channels
         taking = taking_of(channels, session.workers)
         async with connect(self._streams.connecting, name="stantools tui") as connection:
             js = JetStream(connection)
             info = await stream_info(js, self._stream)
             job.begin_phase("reading the store", session.store.data_size(taking.patterns))
-            # In a thread, so that the connection is kept alive meanwhile.
+            # In a thread, so that the loop keeps the connection alive.
             source = await asyncio.to_thread(open_source, session.store, taking, progress=job.advance)
             expected = await match_stream(js, info, source, channels)
             job.begin_phase("reading the stream", expected.source.count)
@@ -219,7 +198,6 @@ class LiveCompareScreen(ViewScreen):
         return Compared(channels, expected, proof)
 
     def action_cancel(self) -> None:
-        """Ends it."""
         if self.job is not None and self.job.running:
             self.job.cancel()
             self._write()
@@ -265,7 +243,7 @@ class LiveCompareScreen(ViewScreen):
             text = "cancelling" if job.cancelling else job.phase or "connecting"
             shown = f"{share:>4.0%} {bar(share, 30):<30}" if share is not None else ""
             yield [(f"{text} ", "accent"), (shown, "accent")]
-            yield [("The stream is read through a consumer that is removed again; nothing else is made there.", "dim")]
+            yield [("The stream is read through a temporary consumer; nothing else is created there.", "dim")]
         elif job.state is JobState.CANCELLED:
             yield [("cancelled", "warn"), ("  = compares again", "dim")]
         elif job.problem is not None:
@@ -276,7 +254,6 @@ class LiveCompareScreen(ViewScreen):
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Shows the messages that the difference at the cursor is about."""
         row = self.query_one(RowTable).cursor
         if row >= len(self.findings):
             return
@@ -286,7 +263,6 @@ class LiveCompareScreen(ViewScreen):
             self.browser.open_view(View.MESSAGES, place, above=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """There is something to cancel only while it runs."""
         running = self.job is not None and self.job.running
         if action in ("cancel", "again"):
             return running == (action == "cancel")
@@ -308,6 +284,6 @@ def _verdict(result: Compared) -> Iterable[Sequence[Cell]]:
         wrong = {each.code for each in proof.findings if each.code.startswith("consumer-")}
         names = ", ".join(name_text(plan.name) for plan, _ in consumers[:5]) + (" …" if len(consumers) > 5 else "")
         text = f"{counted(len(consumers), 'durable')}: {names}"
-        yield [text, ("  ✗ not as in the store" if wrong else "  ✓ each at its position", "bad" if wrong else "good")]
+        yield [text, ("  ✗ differ from the store" if wrong else "  ✓ each at its position", "bad" if wrong else "good")]
     elif not any(each.code.startswith("consumer-") for each in proof.findings):
         yield [("the store has no durables here", "dim")]

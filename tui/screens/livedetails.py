@@ -1,4 +1,4 @@
-"""One thing that runs: a channel with its subscriptions, a client with its, a stream with its consumers."""
+"""Details of a running channel, client or stream, with its subscriptions or consumers."""
 
 from __future__ import annotations
 
@@ -22,37 +22,22 @@ from tui.widgets.rowtable import RowTable
 
 
 class _MonitorView(LiveView):
-    """What both share.
-
-    Args:
-        watching: The server.
-        name: Of the channel or client.
-    """
-
     def __init__(self, session: StoreSession | None, place: Place, watching: Watching, name: str) -> None:
         super().__init__(session, place, watching)
         self._thing = name
 
     @property
     def monitor(self) -> Monitor:
-        """The server."""
         assert self.watching.monitor is not None
         return self.watching.monitor
 
     @property
     def source(self) -> Monitor:
-        """The server."""
         return self.monitor
 
 
 class LiveChannelScreen(_MonitorView):
-    """A channel: its figures and its subscriptions. Enter opens the client of a subscription.
-
-    Args:
-        watching: The server.
-        name: Of the channel.
-        at: The subscription to begin with.
-    """
+    """A channel and its subscriptions, the cursor on the subscription `at`. Enter opens the subscription's client."""
 
     NAME = "live › channel"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -70,23 +55,20 @@ class LiveChannelScreen(_MonitorView):
 
     @property
     def channel(self) -> str | None:
-        """The channel, if the store that is open has one of that name."""
+        """The channel, if the open store has one of this name."""
         return self._thing if self._session is not None and self._thing in self._session.channels else None
 
     def fill_rows(self) -> None:
-        """Its subscriptions."""
         watched = self.monitor.channels.get(self._thing)
         self.rows.fill(watched.subscriptions if watched else ())
 
     def update_rows(self) -> None:
-        """Puts the cursor where it is to be at first."""
         super().update_rows()
         if self._at is not None and self.is_mounted:
             self.table.cursor = self.rows.find(self._at) or 0
             self._at = None
 
     def head(self) -> Iterable[Sequence[Cell]]:
-        """Its figures."""
         watched = self.monitor.channels.get(self._thing)
         name: Cell = (name_text(self._thing), "strong")
         if watched is None:
@@ -110,30 +92,27 @@ class LiveChannelScreen(_MonitorView):
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Opens the client of the subscription at the cursor."""
         chosen = self.row
         if chosen is None:
             return
         if not chosen.facts.client_id:
-            self.notify("nobody has this subscription now", severity="warning")
+            self.notify("this subscription has no client now", severity="warning")
             return
         self.app.push_screen(LiveClientScreen(self._session, self.place, self.watching, chosen.facts.client_id))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Messages are those of the store."""
         if action == "messages" and self.channel is None:
             return False
         return super().check_action(action, parameters)
 
     def action_messages(self) -> None:
-        """Shows the messages of the channel of this name in the store."""
         chosen = self.row
         seq = chosen.facts.last_sent if chosen else None
         self.browser.open_view(View.MESSAGES, Place(channel=self._thing, seq=seq), above=True)
 
 
 class LiveClientScreen(_MonitorView):
-    """A client: its subscriptions in all channels. Enter opens the channel of one."""
+    """A client and its subscriptions in all channels. Enter opens the channel of a subscription."""
 
     NAME = "live › client"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "open", "Channel", id="live.open"), *WATCHING]
@@ -143,11 +122,9 @@ class LiveClientScreen(_MonitorView):
         self.rows = subscription_rows(client=False)
 
     def fill_rows(self) -> None:
-        """Its subscriptions."""
         self.rows.fill(each for each in self.monitor.subscriptions if each.facts.client_id == self._thing)
 
     def head(self) -> Iterable[Sequence[Cell]]:
-        """What is known of it."""
         client = self.monitor.clients.get(self._thing)
         grey: Role = "dim" if self.monitor.problem is not None else ""
         state: Cell = ("connected", grey or "good") if client else ("not connected", grey or "warn")
@@ -160,7 +137,6 @@ class LiveClientScreen(_MonitorView):
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Opens the channel of the subscription at the cursor."""
         chosen = self.row
         if chosen is not None:
             key = chosen.channel, chosen.facts.key
@@ -168,13 +144,6 @@ class LiveClientScreen(_MonitorView):
 
 
 class LiveStreamScreen(LiveView):
-    """A stream: its figures and its consumers.
-
-    Args:
-        watching: The server.
-        name: Of the stream.
-    """
-
     NAME = "live › stream"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("equals_sign", "compare", "Compare", key_display="=", id="live.compare"),
@@ -189,23 +158,20 @@ class LiveStreamScreen(LiveView):
 
     @property
     def channel(self) -> str | None:
-        """None: a stream is not a channel."""
         return None
 
     @property
     def source(self) -> Streams:
-        """The account."""
         assert self.watching.streams is not None
         return self.watching.streams
 
     def fill_rows(self) -> None:
-        """Its consumers; they are asked for from now on."""
+        """Shows its consumers; from now on they are polled."""
         self.source.focus = self._stream
         watched = self.source.streams.get(self._stream)
         self.rows.fill((watched.consumers or ()) if watched else ())
 
     def head(self) -> Iterable[Sequence[Cell]]:
-        """Its figures."""
         watched = self.source.streams.get(self._stream)
         name: Cell = (name_text(self._stream), "strong")
         if watched is None:
@@ -227,18 +193,17 @@ class LiveStreamScreen(LiveView):
             yield [(f"from {facts.first_time} to {facts.last_time}", grey)]
         yield inflow_cells(watched.meter, self.size.width, grey)
         if watched.consumers is None and facts.consumers:
-            yield [(f"asking for {counted(facts.consumers, 'consumer')}", "accent")]
+            yield [(f"requesting {counted(facts.consumers, 'consumer')}", "accent")]
 
     @on(RowTable.Selected)
     def action_filters(self) -> None:
-        """Shows which subjects a consumer gets, where there is no room for them in the table."""
+        """Shows all filter subjects of a consumer; the table truncates them."""
         consumer = self.row
         if consumer is not None:
             text = subjects_text(consumer.filters) or "all subjects"
             self.notify(f"{name_text(consumer.name)}: {cut(text, 400)}", markup=False)
 
     def action_compare(self) -> None:
-        """Compares the stream with the channel that it came from."""
         from tui.screens.livecompare import compare
 
         watched = self.source.streams.get(self._stream)

@@ -1,4 +1,4 @@
-"""Tables of what runs: channels, clients, subscriptions, streams, consumers."""
+"""Tables of running channels, clients, subscriptions, streams and consumers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tui.rows import Column, Rows, count_column
 _T = TypeVar("_T")
 
 
-#: State -> its symbol, and how bad it is.
+#: State -> symbol, role and rank.
 STATES: dict[str, tuple[str, Role, int]] = {
     "stalled": ("✗", "bad", 0),
     "not moving": ("!", "warn", 1),
@@ -29,13 +29,12 @@ STATES: dict[str, tuple[str, Role, int]] = {
 
 
 def state_cell(state: str) -> Cell:
-    """Returns the symbol of a state."""
     symbol, role, _ = STATES[state]
     return symbol, role
 
 
 def rate_text(rate: float | None) -> str:
-    """Writes a rate in five columns; "" for none known, `·` for one that is zero."""
+    """Formats a rate in five columns; "" if unknown, `·` for zero."""
     if rate is None:
         return ""
     if 0 < rate < 9.95:
@@ -44,33 +43,31 @@ def rate_text(rate: float | None) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Writes a duration in few columns: `0.2 s`, `45 s`, `12 min`, `3.5 h`."""
+    """Formats a duration in few columns: `0.2 s`, `45 s`, `12 min`, `3.5 h`."""
     if seconds < 100:
         return f"{seconds:g} s" if seconds in (0.2, 0.5) else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def trouble_cells(of: Monitor | WatchedChannel, grey: Role) -> list[Cell]:
-    """Says how many subscriptions are stalled, or do not move."""
     stalled: list[Cell] = [(f" · ✗ {of.stalled:,} stalled", grey or "bad")] if of.stalled else []
     still: list[Cell] = [(f" · ! {of.still:,} not moving", grey or "warn")] if of.still else []
     return [*stalled, *still]
 
 
 def rate_cells(figures: str, meter: Meter, width: int, grey: Role) -> list[Cell]:
-    """Draws the last rates of a counter behind its figures, in so many columns with two to spare."""
+    """Returns figures followed by a sparkline of the last rates, two columns short of `width`."""
     room = width - len(figures)
     return [(figures, grey), (sparkline(meter.rates, max(room - 2, 0)).ljust(room), grey or "accent")]
 
 
 def inflow_cells(meter: Meter, width: int, grey: Role) -> list[Cell]:
-    """Returns the line about what comes into a channel or stream."""
     figures = f"in {rate_text(meter.rate) or '…':>5} msg/s  "
     return rate_cells(figures, meter, min(width - 2, 62 + len(figures)), grey)
 
 
 def _state(state: Callable[[_T], str], otherwise: Callable[[_T], Any]) -> Column[_T]:
-    """Returns the column of a state: the worst first, then by something else."""
+    """Returns the column of a state, sorted by rank, then by another key."""
     return Column(" ", 1, lambda t: state_cell(state(t)), lambda t: (STATES[state(t)][2], otherwise(t)), key="state")
 
 
@@ -94,7 +91,6 @@ def _first(width: int, first: Callable[[_T], int], *, wide: bool | None = None) 
 
 
 def _sequence(title: str, width: int, sequence: Callable[[_T], int], key: str = "") -> Column[_T]:
-    """Returns a column of sequences, sorted with the highest first."""
     return Column(title, width, lambda t: str(sequence(t)), lambda t: -sequence(t), key=key, right=True)
 
 
@@ -103,7 +99,6 @@ def _size(size: Callable[[_T], int]) -> Column[_T]:
 
 
 def channel_rows() -> Rows[WatchedChannel]:
-    """Returns the table of channels."""
     columns: Sequence[Column[WatchedChannel]] = (
         _state(lambda c: c.state, lambda c: c.facts.name),
         _name("channel", 14, lambda c: c.facts.name),
@@ -128,15 +123,9 @@ def _who(watched: Watched) -> str:
 
 
 def subscription_rows(*, channel: bool = True, client: bool = True) -> Rows[Watched]:
-    """Returns a table of subscriptions.
-
-    Args:
-        channel: With their channels.
-        client: With their clients.
-    """
     short = channel and client
     columns: list[Column[Watched]] = [
-        # The worst first, then who is furthest behind; as one number, because there may be many thousands.
+        # The worst state first, then the largest lag; as one number, because there may be many thousands.
         Column(" ", 1, lambda w: state_cell(w.state), lambda w: (STATES[w.state][2] << 64) - w.lag, key="state")
     ]
     if channel:
@@ -176,8 +165,6 @@ def _doing(watched: Watched, *, short: bool) -> Cell:
 
 @dataclass(slots=True)
 class _Sums:
-    """What all subscriptions of a client come to."""
-
     pending: int = 0
     lag: int = 0
     stalled: int = 0
@@ -185,12 +172,11 @@ class _Sums:
 
     @property
     def state(self) -> str:
-        """The worst of it."""
         return "stalled" if self.stalled else "not moving" if self.still else "ok"
 
 
 def client_rows(monitor: Monitor) -> Rows[Client]:
-    """Returns the table of clients. What their subscriptions do is looked up when a row is seen or sorted by."""
+    """Returns the table of clients. The sums over their subscriptions are computed when a row is shown or sorted."""
     index: dict[str, _Sums] = {}
     made = -1
 
@@ -221,12 +207,10 @@ def client_rows(monitor: Monitor) -> Rows[Client]:
 
 
 def subjects_text(subjects: Sequence[str]) -> str:
-    """Writes subjects one behind the other."""
     return ", ".join(map(name_text, subjects))
 
 
 def stream_rows() -> Rows[WatchedStream]:
-    """Returns the table of streams."""
     columns: Sequence[Column[WatchedStream]] = (
         _name("stream", 14, lambda s: s.facts.name, fold=True),
         Column("subjects", 14, lambda s: subjects_text(s.facts.subjects), grows=True, wide=True),
@@ -245,7 +229,6 @@ def stream_rows() -> Rows[WatchedStream]:
 
 
 def consumer_rows() -> Rows[Consumer]:
-    """Returns the table of consumers."""
     columns: Sequence[Column[Consumer]] = (
         _state(lambda c: c.state, lambda c: c.name),
         _name("consumer", 12, lambda c: c.name, fold=True),

@@ -1,4 +1,4 @@
-"""What the views of running servers share: figures that are rewritten when there are new ones, and a table."""
+"""The base of views of running servers: figures that follow the server, and a table."""
 
 from __future__ import annotations
 
@@ -22,33 +22,29 @@ from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
 _LOOK = 0.1
-#: Ages on the screen are rewritten so often, in looks.
+#: Polls between two updates of the ages on the screen.
 _SECOND = 10
-#: What can be done without anything to watch.
-_ALWAYS = ("back", "leave")
+#: Actions that work without a server.
+_OFFLINE_ACTIONS = ("back", "leave")
 
-#: Keys of every view here.
+#: Keys of every view of running servers.
 WATCHING: tuple[BindingType, ...] = (
     *filtering("live", "clear"),
     *sorting("live"),
     Binding("space", "pause", "Pause", key_display="space", id="live.pause"),
-    Binding("plus", "faster", "Ask more often", key_display="+", show=False, id="live.faster"),
-    Binding("minus", "slower", "Ask less often", key_display="-", show=False, id="live.slower"),
+    Binding("plus", "faster", "Poll more often", key_display="+", show=False, id="live.faster"),
+    Binding("minus", "slower", "Poll less often", key_display="-", show=False, id="live.slower"),
 )
 
 
 class LiveView(TableView):
-    """A view of something that runs.
-
-    Args:
-        watching: What is watched; None if it is made by the view itself.
-    """
+    """A view of a running server. Without `watching`, the view makes it."""
 
     NAME: ClassVar[str] = "live"
     TAB = View.LIVE
 
     def __init__(self, session: StoreSession | None, place: Place, watching: Watching | None = None) -> None:
-        # A channel that another view shows has nothing to do with what is shown here.
+        # The channel of another view is unrelated to this one.
         super().__init__(session, replace(place, channel=None))
         self._watching = watching
         self.written: tuple[int, ...] | None = None
@@ -56,43 +52,36 @@ class LiveView(TableView):
 
     @property
     def watching(self) -> Watching:
-        """What is watched."""
         assert self._watching is not None
         return self._watching
 
     @property
     def source(self) -> Monitor | Streams | None:
-        """What this view shows figures of."""
         raise NotImplementedError
 
     def head(self) -> Iterable[Sequence[Cell]]:
-        """Yields the lines above the table."""
         raise NotImplementedError
 
     def compose_body(self) -> Iterable[Widget]:
-        """Figures, filter, table."""
         yield Line(id="live-head")
         yield Line(id="live-trouble")
         yield FilterField("part of a name", id="live-filter")
         yield RowTable(self.rows)
 
     def on_mount(self) -> None:
-        """Begins to look for news."""
         self.table.focus()
         self.set_interval(_LOOK, self._look_for_figures)
 
     def on_resize(self) -> None:
-        """Shows more columns where there is room."""
         self.update_rows()
 
     def on_screen_resume(self) -> None:
-        """Shows at once what became known while another view was open."""
         self.update_rows()
 
     @property
     def _is_seen(self) -> bool:
-        """No other view lies above it, at most a question."""
-        # `is_current` is also true of the view just below.
+        """Whether no other view is above it; dialogs do not count."""
+        # `is_current` is also true of the view below the top.
         return next((each for each in reversed(self.app.screen_stack) if not each.is_modal), None) is self
 
     def _look_for_figures(self) -> None:
@@ -105,7 +94,6 @@ class LiveView(TableView):
             self.write_head()
 
     def update_rows(self) -> None:
-        """Writes everything anew."""
         if not self.is_mounted or self._watching is None:
             return
         self.written = self._watching.revision
@@ -115,7 +103,6 @@ class LiveView(TableView):
         self.write_head()
 
     def write_head(self) -> None:
-        """Writes the figures above the table anew, and the line at the top."""
         if self.is_mounted and self._watching is not None:
             for name, lines in (("#live-head", list(self.head())), ("#live-trouble", list(self.trouble()))):
                 shown = self.query_one(name, Line)
@@ -124,7 +111,6 @@ class LiveView(TableView):
             self.status_changed()
 
     def status_cells(self) -> Sequence[Cell]:
-        """The line at the top, with how often the server is asked and whether it answers."""
         cells = list(super().status_cells())
         source = self.source
         if source is None or self._watching is None:
@@ -143,30 +129,26 @@ class LiveView(TableView):
         return cells
 
     def trouble(self) -> Iterable[Sequence[Cell]]:
-        """Says that the server cannot be asked, and what to do; or what happened last."""
         source = self.source
         if source is None:
             return
         if source.problem is not None:
             yield [("✗ ", "bad"), (source.problem.message, "bad")]
-            again = f"asked again every {seconds_text(source.pace.seconds)}"
-            old = "; what is shown is old" if source.answered is not None else ""
+            again = f"polled again every {seconds_text(source.pace.seconds)}"
+            old = "; the figures are old" if source.answered is not None else ""
             yield [("  ", ""), source.problem.remedy or "see the server's log", (f" ({again}{old})", "dim")]
         elif source.events:
             event = source.events[-1]
             yield [(f"{clock_text(event.time)} {event.text}", "warn" if event.bad else "dim")]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Where there is nothing to watch there is nothing to do either."""
-        return action in _ALWAYS if self._watching is None else super().check_action(action, parameters)
+        return action in _OFFLINE_ACTIONS if self._watching is None else super().check_action(action, parameters)
 
     def action_filter(self) -> None:
-        """Asks for a part of a name."""
         self.filter_field.value = self.rows.filter
         super().action_filter()
 
     def action_leave(self) -> None:
-        """Shows all rows again; goes back if it does already."""
         if self.rows.filter:
             self.hide_filter()
             self.filter_by("")
@@ -174,30 +156,26 @@ class LiveView(TableView):
             super().action_leave()
 
     def hide_filter(self) -> None:
-        """Takes the field away; the rows stay filtered."""
+        """Hides the field; the rows stay filtered."""
         with self.filter_field.prevent(Input.Changed):
             self.filter_field.value = ""
         self.filter_field.display = False
         self.table.focus()
 
     def action_pause(self) -> None:
-        """Asks nothing any more, or resumes."""
         self.watching.pace.toggle_pause()
         self.write_head()
 
     def action_faster(self) -> None:
-        """Asks more often."""
         self.watching.pace.faster()
         self.write_head()
 
     def action_slower(self) -> None:
-        """Asks less often."""
         self.watching.pace.slower()
         self.write_head()
 
 
 def clock_text(seconds: float) -> str:
-    """Writes a time of today, in UTC like all others here: `03:00:00`."""
     import time
 
     return time.strftime("%H:%M:%S", time.gmtime(seconds))

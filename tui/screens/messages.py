@@ -1,4 +1,4 @@
-"""The messages of a channel: every row of it, and what is in a message, which can be copied and saved."""
+"""The messages of a channel: all rows, and the message at the cursor, which can be copied and saved."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ from tui.widgets.line import Line
 from tui.widgets.messagedetail import MessageDetail
 from tui.widgets.rowtable import RowTable
 
-#: A larger message is read in the background.
-_AT_ONCE = 1 << 21
-#: From this many columns on the detail is beside the table.
-_BESIDE = 120
+#: Bytes of a message from which it is read in the background.
+_BACKGROUND_SIZE = 1 << 21
+#: Minimum number of columns for the detail beside the table.
+_WIDE = 120
 
 
 class MessagesScreen(ViewScreen):
-    """The messages of a channel."""
-
     NAME = "messages"
     TAB = View.MESSAGES
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,13 +63,12 @@ class MessagesScreen(ViewScreen):
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
         self._loading: Latest[Row] = Latest(self)
-        self._asked: bool | None = None  # whether the user wants the detail; None leaves it to the screen's size
+        self._asked: bool | None = None  # whether the user wants the detail; None: decided by the size of the screen
         self._said: Sequence[Cell] = ()
 
-    # layout
+    # Layout
 
     def compose_body(self) -> Iterable[Widget]:
-        """The table, the message at the cursor, a line about both."""
         with Container(id="messages"):
             table = MessageTable(self.session, self.place, id="message-rows")
             self._search = MessageSearch(table, self.session)
@@ -80,7 +77,6 @@ class MessagesScreen(ViewScreen):
         yield Line(id="message-line")
 
     def on_mount(self) -> None:
-        """Opens the channel."""
         self.table.focus()
         self._arrange()
         self.table.open()
@@ -88,7 +84,6 @@ class MessagesScreen(ViewScreen):
 
     @property
     def table(self) -> MessageTable:
-        """The table."""
         return self.query_one(MessageTable)
 
     @property
@@ -96,29 +91,26 @@ class MessagesScreen(ViewScreen):
         return self.query_one(MessageDetail)
 
     def on_resize(self) -> None:
-        """Puts the detail beside the table where there is room."""
         self._arrange()
 
     def _arrange(self) -> None:
-        beside = self.size.width >= _BESIDE
+        beside = self.size.width >= _WIDE
         body = self.query_one("#messages")
         body.set_class(beside, "-beside")
         self._detail.display = beside if self._asked is None else self._asked
         self.table.show_milliseconds(wide=beside and not self._detail.display)
         self._show_detail()
 
-    # the rows
+    # Rows
 
     def facts_changed(self) -> None:
-        """The channel was scanned, or the store was opened again."""
         self.table.facts_changed()
 
     def action_follow(self) -> None:
-        """Shows new messages of a running server as they come, or no longer."""
         if self.table.follow():
             self.note("stantools", "messages", str(self.session.path), self.table.channel, "--tail", "1", "--follow")
 
-    # what is seen
+    # The message at the cursor
 
     @on(RowTable.Highlighted)
     def _highlighted(self) -> None:
@@ -131,14 +123,13 @@ class MessagesScreen(ViewScreen):
         self._write_line()
 
     def _show_detail(self) -> None:
-        """Shows the row at the cursor; a payload that is large is read in the background."""
         detail, window, at = self._detail, self.table.window, self.table.cursor
         if not detail.display:
             return
         row, key = self.table.row(), window is not None and window.decrypts
         if window is None or not isinstance(row, WindowMessage) or row.whole:
             detail.show(row, key=key)
-        elif row.record_size <= _AT_ONCE:
+        elif row.record_size <= _BACKGROUND_SIZE:
             detail.show(window.row(at), key=key)
         else:
             detail.show_loading(row)
@@ -152,7 +143,6 @@ class MessagesScreen(ViewScreen):
             self._loading.start(Job("message", lambda _: mine.row(at)), done, dropped=mine.close)
 
     def action_detail(self) -> None:
-        """Shows the message at the cursor, or hides it."""
         self._asked = not self._detail.display
         self._arrange()
         self.table.show(self.table.cursor)
@@ -163,7 +153,6 @@ class MessagesScreen(ViewScreen):
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Shows a message, or the bytes of what is damaged."""
         row = self.table.row()
         if isinstance(row, Note) and row.offset is not None:
             self.action_bytes()
@@ -171,21 +160,18 @@ class MessagesScreen(ViewScreen):
             self.action_detail()
 
     def action_form(self) -> None:
-        """Shows the payload in the next form."""
         if not self._detail.display:
             self.action_detail()
         else:
             self._detail.next_form()
 
     def action_fold(self, levels: int) -> None:
-        """Shows more levels of a structure, or fewer."""
         self._detail.fold(levels)
 
     def action_scroll_detail(self, pages: float) -> None:
-        """Moves the payload."""
         self._detail.scroll_body(pages)
 
-    # the line below
+    # Status line
 
     @on(MessageTable.Said)
     def _heard(self, event: MessageTable.Said) -> None:
@@ -217,34 +203,29 @@ class MessagesScreen(ViewScreen):
         if self.table.state:
             yield (f"  ! {self.table.state}", "bad")
 
-    # going to places
+    # Navigation
 
     def go_to_hint(self) -> str:
-        """Says what can be typed after `:`."""
         return HINT
 
     def go_to(self, text: str) -> str | None:
-        """Goes to a sequence, a share or a time."""
         return None if text in self.session.channels else self.table.go_to(text)
 
     def action_note(self, way: int) -> None:
-        """Goes to the next place where something is missing or wrong, or to the one before."""
         self.table.go_to_note(way)
 
-    # searching
+    # Search
 
     def action_search(self) -> None:
-        """Asks what to look for."""
         self._search.ask()
 
     def action_again(self, way: int) -> None:
-        """Goes to the next match, or to the one before."""
         self._search.again(way)
 
-    # the payload
+    # Payload
 
     def action_copy(self) -> None:
-        """Copies the payload: a text as it is, anything else in hex."""
+        """Copies the payload: a text unchanged, other bytes in hex."""
         message = self.table.whole_message()
         if message is not None:
             text = is_text(message.data)
@@ -252,7 +233,6 @@ class MessagesScreen(ViewScreen):
             self.table.say((f"copied {counted(len(message.data), 'byte')}{'' if text else ' in hex'}", "good"))
 
     def action_save(self) -> None:
-        """Asks for a file, asks again before one is replaced, and saves the payload to it."""
         message = self.table.whole_message()
         if message is None:
             return
@@ -273,17 +253,16 @@ class MessagesScreen(ViewScreen):
             if not os.path.lexists(path):
                 save(path, over=False)
                 return
-            question = QuestionScreen(f"Replace {name_text(str(path))}?", "It already exists; what it holds is lost.")
+            question = QuestionScreen(f"Replace {name_text(str(path))}?", "It already exists; its contents are lost.")
             self.app.push_screen(question, lambda yes: save(path, over=True) if yes else None)
 
         hint = "a file to write the payload to, outside of the store"
         proposed = file_name(self.table.channel, message)
         self.app.push_screen(PromptScreen("file", hint, proposed, lambda text: save_problem(text, store)), named)
 
-    # other views
+    # Other views
 
     def action_timeline(self) -> None:
-        """Opens the timeline at this message."""
         message = self.table.message()
         place = Place(
             channel=self.table.channel,
@@ -293,7 +272,6 @@ class MessagesScreen(ViewScreen):
         self.browser.open_view(View.TIMELINE, place, above=True)
 
     def action_bytes(self) -> None:
-        """Opens the bytes of this row."""
         row = self.table.row()
         file = f"{self.table.channel}/{row.file}" if row is not None and row.file else None
         seq = row.sequence if isinstance(row, WindowMessage) else None
@@ -301,14 +279,12 @@ class MessagesScreen(ViewScreen):
         self.browser.open_view(View.SLICES, place, above=True)
 
     def action_findings(self) -> None:
-        """Opens the findings of the channel."""
         self.browser.open_view(View.FINDINGS, Place(channel=self.table.channel), above=True)
 
     def action_leave(self) -> None:
-        """Ends a search, hides the detail that was asked for, or goes back."""
         if self._search.running:
             self._search.cancel()
-        elif self._detail.display and self.size.width < _BESIDE:
+        elif self._detail.display and self.size.width < _WIDE:
             self.action_detail()
         else:
             self.action_back()
@@ -320,18 +296,13 @@ _LONGEST = 80
 
 
 def file_name(channel: str, message: WindowMessage) -> str:
-    """Proposes a name for the file of a payload; there is nothing in it but letters, digits, dots and dashes."""
+    """Proposes a file name for a payload, made of letters, digits, dots and dashes only."""
     name = _UNSAFE.sub("_", channel)[:_LONGEST].lstrip(".-") or "message"
     return f"{name}-{message.sequence}.{_ENDINGS[likely_form(message.data)]}"
 
 
 def save_problem(text: str, store: Path) -> str:
-    """Says why a name cannot be taken, "" if it can.
-
-    Args:
-        text: What the user typed.
-        store: The store, which is never written to.
-    """
+    """Returns the reason why a file name is refused; "" if it is fine. Files in the store are refused."""
     if not text.strip():
         return "name a file"
     try:
@@ -348,16 +319,7 @@ def save_problem(text: str, store: Path) -> str:
 
 
 def write_payload(path: Path, data: bytes, *, over: bool) -> None:
-    """Writes a file.
-
-    Args:
-        path: Where.
-        data: What.
-        over: Replace a file that is there.
-
-    Raises:
-        StoreUnwritableError: It cannot be written, or already exists.
-    """
+    """Writes a file. Raises `StoreUnwritableError`, without `over` also if the file exists."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if over else os.O_EXCL)
     try:
         with open(os.open(path, flags, 0o666), "wb") as file:  # noqa: PTH123

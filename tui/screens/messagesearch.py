@@ -1,4 +1,4 @@
-"""Searching the messages of a channel: what is asked for, the search in the background, the next match."""
+"""Search in the messages of a channel: the question, the search in the background, the next match."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tui.screens.dialogs import PromptScreen
 from tui.screens.messagetable import MessageTable
 from tui.session import StoreSession
 
-_SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; capitals make case count; n next, N previous"
+_SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; upper case makes it case-sensitive; n next, N previous"
 
 
 class MessageSearch:
-    """The search in a table of messages, from its cursor on. What it has to say the table posts."""
+    """A search from the cursor of a table of messages. The table posts its results."""
 
     def __init__(self, table: MessageTable, session: StoreSession) -> None:
         self._table = table
@@ -29,31 +29,23 @@ class MessageSearch:
 
     @property
     def running(self) -> bool:
-        """It is searched."""
         return self._job.job is not None
 
     def progress(self) -> Iterable[Cell]:
-        """Yields how far the search is."""
         if self.running:
             yield (f"  searching{self._job.share_text()}, Esc cancels", "accent")
 
     def ask(self) -> None:
-        """Asks what to look for, and looks for it."""
         self._table.app.push_screen(PromptScreen("search for", _SEARCH_HINT, check=_problem), self._asked)
 
     def again(self, way: int) -> None:
-        """Goes to the next match, or asks what to look for if nothing was.
-
-        Args:
-            way: 1 for the next one, -1 for the one before.
-        """
+        """Goes to the next (1) or previous (-1) match; without an earlier search, asks for one."""
         if self._query is None:
             self.ask()
         else:
             self._search(self._query, way)
 
     def cancel(self) -> None:
-        """Ends the search that is running."""
         self._job.cancel()
 
     def _asked(self, text: str | None) -> None:
@@ -99,13 +91,12 @@ class MessageSearch:
         else:
             row = job.result
             wrapped = row <= at if way > 0 else row >= at
-            table.go_to_row(row)  # which says that there is nothing to say: this comes after it
+            table.go_to_row(row)  # this posts an empty text, so the remark must follow it
             around = f", from the {'start' if way > 0 else 'end'} on" if wrapped else ""
             table.say((f"found: {shown}{around}", "good"), ("  n next  N previous", "dim"))
 
 
 def _options(query: Query) -> list[str]:
-    """Returns the options of the command line that look for the same."""
     pattern, kind = query.text, query.text[:2]
     if kind in ("r:", "x:", "t:"):
         pattern = pattern[2:]
@@ -117,7 +108,6 @@ def _options(query: Query) -> list[str]:
 
 
 def _problem(text: str) -> str:
-    """Says why a text cannot be searched for; nothing typed ends the question."""
     if not text.strip():
         return ""
     try:

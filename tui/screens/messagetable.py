@@ -1,4 +1,4 @@
-"""The messages of a channel as a table: where its cursor goes, and how its rows keep up with the channel's files."""
+"""The messages of a channel as a table: cursor movement, and updates when the channel's files change."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tui.session import StoreSession
 from tui.views import Place, share_of, time_of
 from tui.widgets.rowtable import RowTable
 
-#: How often the files are looked at, in seconds.
+#: Interval for looking at the files, in seconds.
 _WATCH = 0.4
-#: What shows that the files of a channel have changed; () if its directory is gone.
+#: Differs whenever the files of a channel have changed; () if its directory is gone.
 _Signature = tuple[object, ...]
 _NOTE_ROLES: dict[NoteKind, Role] = {
     NoteKind.GAP: "warn",
@@ -43,15 +43,12 @@ _PREVIEW = 200
 
 
 class MessageRows(RowSource[Row]):
-    """Messages and notes as rows."""
-
     def __init__(self) -> None:
-        self.window: Window | None = None  #: the rows; None while nothing is known
-        self.wide = False  #: there is room for milliseconds
+        self.window: Window | None = None  #: the rows; None before the files are open
+        self.wide = False  #: the screen has room for milliseconds
         self.arrange()
 
     def arrange(self) -> None:
-        """Makes the columns as wide as the last sequence, and the times, need it."""
         digits = max(len(str(self.window.highest)) if self.window is not None else 0, 5)
         time = 23 if self.wide else 19
         self.columns: Sequence[Column[Any]] = (
@@ -71,11 +68,9 @@ class MessageRows(RowSource[Row]):
         return len(self.window) if self.window is not None else 0
 
     def things(self, start: int, stop: int) -> Sequence[Row]:
-        """Reads a part of the rows."""
         return self.window.rows(start, stop) if self.window is not None else []
 
     def heading(self, thing: Row) -> Cell | None:
-        """Says what is missing or wrong."""
         return (f"— {thing.sentence()} —", _NOTE_ROLES[thing.kind]) if isinstance(thing, Note) else None
 
     def _payload(self, row: WindowMessage) -> Cell:
@@ -90,7 +85,6 @@ def _flags(message: WindowMessage) -> Cell:
 
 
 def flag_letters(message: WindowMessage) -> str:
-    """Returns a letter for each thing that is special about a message."""
     letters = "r" if message.reply else ""
     if message.encrypted:
         letters += "E" if message.error else "e"
@@ -106,22 +100,14 @@ HINT = "a sequence; -1 the last; 50%; a time such as 2026-11-21T03:00:00Z, 03:00
 
 @dataclass(frozen=True)
 class Jump:
-    """Where to go."""
-
     row: int
-    remark: str = ""  #: why it is not exactly what was wanted, "" if it is
+    remark: str = ""  #: the difference from the place the user typed; "" if none
 
 
 def find(text: str, window: Window, today: int) -> Jump | None:
-    """Returns where a text leads, None if it is no place in a channel.
+    """Finds the row of a sequence, share or time; None if the text is none of them.
 
-    Args:
-        text: What the user typed.
-        window: The rows of the channel.
-        today: A time on the day that a time of day means, in nanoseconds since 1970.
-
-    Raises:
-        StoreUnreadableError: The channel's files cannot be read.
+    `today` is a time in nanoseconds on the day of a time of day. Raises `StoreUnreadableError`.
     """
     text = text.strip()
     if (share := share_of(text)) is not None:
@@ -136,29 +122,21 @@ def find(text: str, window: Window, today: int) -> Jump | None:
 
 
 def to_sequence(window: Window, sequence: int) -> Jump:
-    """Returns where a sequence is, or would be.
-
-    Raises:
-        StoreUnreadableError: The channel's files cannot be read.
-    """
+    """Finds the row of a sequence, or the nearest one. Raises `StoreUnreadableError`."""
     row = window.row_of_sequence(sequence)
     there = window.rows(row, row + 1)
     if not there:
         return Jump(0, "there are no messages")
     found = there[0]
     if isinstance(found, Note):
-        return Jump(row, "" if found.first <= sequence <= found.last else f"sequence {sequence} is not there")
+        return Jump(row, "" if found.first <= sequence <= found.last else f"sequence {sequence} does not exist")
     if found.sequence == sequence:
         return Jump(row)
-    return Jump(row, f"sequence {sequence} is not there; this is the nearest")
+    return Jump(row, f"sequence {sequence} does not exist; this is the nearest")
 
 
 def to_time(window: Window, timestamp: int) -> Jump:
-    """Returns where the first message is that is not older than a time.
-
-    Raises:
-        StoreUnreadableError: The channel's files cannot be read.
-    """
+    """Finds the first message that is not older than a time. Raises `StoreUnreadableError`."""
     row = window.row_of_time(timestamp)
     there = window.rows(row, row + 1)
     if there and isinstance(there[0], WindowMessage) and there[0].timestamp < timestamp:
@@ -167,87 +145,79 @@ def to_time(window: Window, timestamp: int) -> Jump:
 
 
 class MessageTable(RowTable):
-    """The messages of a channel. Its rows are there at once, and become exact in the background.
+    """The messages of a channel. A first version of the rows is shown at once; the exact rows follow in the background.
 
-    Args:
-        place: The channel, and where the cursor is at first.
+    The cursor starts at the place.
     """
 
     @dataclass
     class Said(Message):
-        """What was asked for has led elsewhere, or nowhere; without cells, there is nothing more to be said."""
+        """A remark about the last movement; without cells, the last remark is obsolete."""
 
         cells: Sequence[Cell] = ()
 
     class Replaced(Message):
-        """The rows are others now, or another one is to be looked at."""
+        """The rows or the row at the cursor changed."""
 
     class Progress(Message):
-        """`progress`, `state` or `follows` is something else."""
+        pass
 
     def __init__(self, session: StoreSession, place: Place, *, id: str | None = None) -> None:
         assert place.channel is not None
         self._rows_shown = MessageRows()
         super().__init__(self._rows_shown, id=id)
         self._session, self._place, self.channel = session, place, place.channel
-        self.state = ""  #: what is wrong with the files since they were opened
-        self.follows = False  #: new messages are shown as they come
-        self._moved = False  # by the user: it is not put to the place any more
+        self.state = ""  #: problem with the files since they were opened
+        self.follows = False  #: new messages are shown as they arrive
+        self._moved = False  # by the user: the cursor no longer moves to the place
         self._files: ChannelFiles | None = None
         self._known: ChannelSurvey | None = None
         self._stamp: _Signature = ()
         self._refining: Latest[tuple[Window, _Signature]] = Latest(self)
 
     def on_mount(self) -> None:
-        """Begins to watch the files."""
         self.set_interval(_WATCH, self._watch)
 
     def on_unmount(self) -> None:
-        """Closes the files."""
         if self.window is not None:
             self.window.close()
 
     @property
     def window(self) -> Window | None:
-        """The rows; None while nothing is known."""
         return self._rows_shown.window
 
     def show_milliseconds(self, *, wide: bool) -> None:
-        """Shows times with milliseconds, or without."""
         self._rows_shown.wide = wide
         self._rows_shown.arrange()
         self.reload()
 
     def say(self, *cells: Cell) -> None:
-        """Posts what is to be said."""
         self.post_message(self.Said(cells))
 
-    # What is there
+    # Contents
 
     def row(self) -> Row | None:
-        """Returns the row at the cursor; a payload may be cut."""
         if self.window is None or not len(self.window):
             return None
         found = self.window.rows(self.cursor, self.cursor + 1)
         return found[0] if found else None
 
     def message(self) -> WindowMessage | None:
-        """Returns the message at the cursor, if there is one; its payload may be cut."""
+        """Returns the message at the cursor, if any; its payload may be truncated."""
         row = self.row()
         return row if isinstance(row, WindowMessage) else None
 
     def whole_message(self) -> WindowMessage | None:
-        """Returns the message at the cursor with all of its payload; says so if there is none."""
+        """Returns the message at the cursor with its whole payload; posts a remark if there is none."""
         row = self.window.row(self.cursor) if self.window is not None and len(self.window) else None
         if isinstance(row, WindowMessage):
             return row
         self.say(("there is no message in this row", "warn"))
         return None
 
-    # The files
+    # Files
 
     def open(self) -> None:
-        """Opens the files, and shows the first rows at the place; says what is wrong if they cannot be opened."""
         self._known = self._survey()
         session = self._session
         try:
@@ -265,17 +235,16 @@ class MessageTable(RowTable):
             self._refine()
 
     def facts_changed(self) -> None:
-        """The channel was scanned, or the store was opened again."""
         survey = self._survey()
         if survey is None:
-            self._known = None  # a new scan has begun
+            self._known = None  # a new scan has started
         elif survey is not self._known and self._files is not None:
             self._known = survey
             self._refine()
         window, key = self.window, self._session.store.key
         if window is not None and window.key != key:
             if self._refining.job is not None:
-                self._refine()  # what is being read would be read with the old key
+                self._refine()  # the present jobs read with the old key
             self._replace(window.with_key(key))
 
     def _survey(self) -> ChannelSurvey | None:
@@ -283,16 +252,11 @@ class MessageTable(RowTable):
         return facts.survey if facts is not None else None
 
     def progress(self) -> Iterable[Cell]:
-        """Yields how far it is with finding out all rows."""
         if self._refining.job is not None and self.window is not None and not self.window.exact:
             yield (f"  looking for gaps{self._refining.share_text()}", "accent")
 
     def _refine(self, *, to_end: bool = False) -> None:
-        """Finds out all rows in the background, by the files as they are now.
-
-        Args:
-            to_end: The cursor is to be on the last row then.
-        """
+        """Determines the exact rows of the present files in the background."""
         have, known, session, live, name = self.window, self._known, self._session, self.follows, self.channel
 
         def work(job: Job[tuple[Window, _Signature]]) -> tuple[Window, _Signature]:
@@ -316,7 +280,7 @@ class MessageTable(RowTable):
         self._refining.start(Job("rows", work), done, lambda: self.post_message(self.Progress()))
 
     def _watch(self) -> None:
-        """Looks whether the files have changed, and says so or continues with them."""
+        """Reports changed files, or shows the new rows in follow mode."""
         if self._files is None or self._refining.job is not None:
             return
         now = _signature(self._files)
@@ -324,7 +288,7 @@ class MessageTable(RowTable):
             return
         if not now:
             self._stamp = now
-            self.state = "the channel's directory is gone; what could be read before is still shown"
+            self.state = "the channel's directory is gone; the rows read before are still shown"
         elif self.follows:
             self._catch_up()
         else:
@@ -333,7 +297,7 @@ class MessageTable(RowTable):
         self.post_message(self.Progress())
 
     def follow(self) -> bool:
-        """Begins to show new messages as they come, or ends it; returns whether there are files to follow now."""
+        """Turns follow mode on or off; returns False if there are no files to follow."""
         self.follows = not self.follows
         follows = self.follows and self._files is not None
         if follows:
@@ -344,7 +308,7 @@ class MessageTable(RowTable):
         return follows
 
     def _catch_up(self) -> None:
-        """Goes on with the files as they are now; the cursor stays at the end if it is there."""
+        """Reads the rows of the present files; a cursor at the end stays at the end."""
         at_end = self.cursor >= len(self._rows_shown) - 1
         try:
             self._files = self._session.store.channel(self.channel)
@@ -356,7 +320,7 @@ class MessageTable(RowTable):
         self._refine(to_end=at_end)
 
     def _replace(self, window: Window, *, to_end: bool = False) -> None:
-        """Shows other rows, with the cursor on the same message or on the last row."""
+        """Replaces the rows; the cursor stays on its message, or goes to the last row."""
         row = self.row()
         self._use(window)
         if to_end:
@@ -377,14 +341,12 @@ class MessageTable(RowTable):
         self.reload()
         self.post_message(self.Replaced())
 
-    # Going to places
+    # Navigation
 
     def moved(self) -> None:
-        """The user has moved the cursor."""
         self._moved = True
 
     def go_to(self, text: str) -> str | None:
-        """Goes to a sequence, a share or a time; see `ViewScreen.go_to`."""
         if self.window is None:
             return None
         message = self.message()
@@ -398,11 +360,9 @@ class MessageTable(RowTable):
         return ""
 
     def go_to_row(self, row: int) -> None:
-        """Goes to a row."""
         self._jump(Jump(row))
 
     def go_to_note(self, way: int) -> None:
-        """Goes to the next place where something is missing or wrong (1), or to the one before (-1)."""
         if self.window is None:
             return
         found = self.window.next_note(self.cursor, backward=way < 0)
@@ -419,7 +379,6 @@ class MessageTable(RowTable):
         self.call_after_refresh(self._note_rows)
 
     def _to_place(self, window: Window) -> None:
-        """Goes where the view is to look."""
         place = self._place
         if not len(window):
             return
@@ -442,7 +401,7 @@ class MessageTable(RowTable):
             return None
 
     def _note_rows(self) -> None:
-        """Remembers the command line that shows about the same messages."""
+        """Adds the command line that shows about the same messages."""
         if self.window is None:
             return
         top = self.scroll_offset.y

@@ -1,4 +1,4 @@
-"""The state of the store: the verdict, what the server would do, what is wrong, what to do next, and the channels."""
+"""The state of a store: verdict, forecast, findings, next step, and the channels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tui.widgets.rowtable import RowTable
 if TYPE_CHECKING:
     from stantools.inspection.overview import ChannelOverview
 
-#: Seconds between two times that the rows are sorted while the store is read.
+#: Minimum seconds between two sorts while the store is being read.
 _SORT_EVERY = 1.0
 _RANK = {"error": 0, "warning": 1, "unknown": 2, "info": 3, "clean": 4}
 
@@ -50,7 +50,7 @@ def _known(
     smallest: bool = False,
     wide: bool | None = None,
 ) -> Column[ChannelFacts]:
-    """Returns a column of what the indexes say; while nobody has looked there is nothing to be said."""
+    """Returns a column of facts from the indexes; empty before they are read."""
 
     def order(facts: ChannelFacts) -> int:
         found = value(facts.overview) if facts.overview else 0
@@ -73,7 +73,6 @@ def _time_column(title: str, *, last: bool) -> Column[ChannelFacts]:
 
 
 def channel_rows() -> Rows[ChannelFacts]:
-    """Returns the channels as rows, as far as they are known."""
     columns: Sequence[Column[ChannelFacts]] = (
         Column(" ", 1, lambda facts: SYMBOLS[facts.state], lambda facts: (_RANK[facts.state], facts.name), key="state"),
         Column("channel", 15, lambda facts: name_text(facts.name), lambda facts: facts.name, key="name", grows=True),
@@ -97,7 +96,7 @@ def channel_rows() -> Rows[ChannelFacts]:
 
 
 class OverviewScreen(TableView):
-    """The view that a store opens with."""
+    """The first view of a store."""
 
     TAB = View.OVERVIEW
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -116,33 +115,28 @@ class OverviewScreen(TableView):
 
     @property
     def channel(self) -> str | None:
-        """The channel at the cursor."""
         return self.row.name if self.is_mounted and self.row is not None else None
 
     def fill_rows(self) -> None:
-        """Shows the channels of the store as it is now."""
         self.rows.fill(self.session.channels.values())
 
     def compose_body(self) -> Iterable[Widget]:
-        """Verdict, forecast, findings, advice; below them the channels."""
         yield Line(id="verdict")
         yield Line(id="findings")
         yield FilterField("part of a channel's name", id="filter")
         yield RowTable(self.rows)
 
     def on_mount(self) -> None:
-        """Begins with the channels."""
         self.table.focus()
         self.note("stantools", "info", str(self.session.named))
 
     def on_resize(self) -> None:
-        """Shows more columns where there is room."""
         self.rows.wide = self.size.width >= self.WIDE
         self.update_rows()
         self._write()
 
     def facts_changed(self) -> None:
-        """More is known. The rows are sorted anew where their order may have changed, and not ten times a second."""
+        """Shows new facts. Rows are sorted only if their order may have changed, and at most once a second."""
         now = time.monotonic()
         if self._store is not self.session.store:
             self._store = self.session.store
@@ -168,16 +162,13 @@ class OverviewScreen(TableView):
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Opens the messages of the channel at the cursor."""
         if self.channel is not None:
             self.browser.open_view(View.MESSAGES, Place(channel=self.channel), above=True)
 
     def action_findings(self) -> None:
-        """Opens the findings."""
         self.browser.open_view(View.FINDINGS, Place(), above=True)
 
     def action_plan(self) -> None:
-        """Opens the plan that is advised."""
         advice = self.session.advice()
         plan = advice.command[1] if advice and len(advice.command) > 1 else None
         self.browser.open_view(View.PLANS, Place(plan=plan), above=True)
@@ -192,7 +183,7 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
         became = Totals.of(session.outcomes.values())
         role: Role = "bad" if became.missing else "warn" if became.unknown else "good"
         others = [(became.archived, "archived"), (became.missing, "missing before")]
-        unknown = f"; what {counted(became.unknown, 'channel')} held at the end is unknown" if became.unknown else ""
+        unknown = f"; the last messages of {counted(became.unknown, 'channel')} are unknown" if became.unknown else ""
         yield [
             (f"{number(became.intact)} of {counted(became.whole, 'message')} intact", role),
             f", {number(totals.unharmed)} of {counted(channels, 'channel')} without damage",
@@ -205,9 +196,9 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
         by_index = f"{counted(totals.by_index, 'message')} in {counted(channels, 'channel')} by the indexes"
         yield [f"{by_index}; checking every byte", *progress]
     if session.forecast_problem:
-        yield [(f"What the server would do cannot be determined: {session.forecast_problem}", "bad")]
+        yield [(f"The server's start cannot be forecast: {session.forecast_problem}", "bad")]
     elif session.forecasts is None:
-        yield [("what the server would do: not known yet", "dim")]
+        yield [("forecast: not known yet", "dim")]
     else:
         start = session.start_verdict()
         assert start is not None
@@ -221,20 +212,19 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
             yield [("  $ " + shlex.join(advice.command), "accent")]
 
 
-#: What is shown of a clustered node also where there is little room.
-_MATTERS = ("term", "log", "entries lost", "not in the store yet")
-#: Lines that this takes there.
-_FEW = 4
+#: Facts of a clustered node that are shown even on small screens.
+_NODE_FACTS = ("term", "log", "entries lost", "not in the store yet")
+#: Their number of lines on small screens.
+_NODE_LINES = 4
 
 
 def _node(session: StoreSession, width: int, *, whole: bool) -> Iterable[Sequence[Cell]]:
-    """Yields what a clustered node is and how far, if it is one."""
     node = session.node
     if node is None:
         return
-    facts = [(what, how) for what, how in node.facts() if whole or what in _MATTERS]
+    facts = [(what, how) for what, how in node.facts() if whole or what in _NODE_FACTS]
     name = f"node {name_text(node.node_id)}, " if node.node_id else ""
-    for number_, (what, how) in enumerate(facts[: None if whole else _FEW]):
+    for number_, (what, how) in enumerate(facts[: None if whole else _NODE_LINES]):
         label = f"{name if not number_ else ''}{what}: "
         role: Role = "warn" if what in ("entries lost", "not in the store yet") else "dim"
         yield [(label, "strong"), (cut(name_text(how), max(width - len(label), 20)), role)]

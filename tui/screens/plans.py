@@ -1,4 +1,4 @@
-"""Which plan: the wizards there are, and the one that is advised."""
+"""The list of wizards, and the advised one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from tui.widgets.rowtable import RowTable
 
 
 class PlansScreen(ViewScreen):
-    """The plans to choose from."""
-
     NAME = "plans"
     TAB = View.PLANS
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -31,22 +29,20 @@ class PlansScreen(ViewScreen):
     ]
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
-        super().__init__(session, Place(plan=place.plan))  # plans are about the whole store
+        super().__init__(session, Place(plan=place.plan))  # plans apply to the whole store
         self._wanted = entry(place.plan)
         self._row_seen = False
         self._opening = False
 
     def compose_body(self) -> Iterable[Widget]:
-        """What is advised, and the plans."""
         yield Line(id="plan-advice")
         yield RowTable(self._entries(), id="plans")
         yield Line(
-            [("A plan is shown before anything is written. Nothing starts before W and the store's name.", "dim")],
+            [("Each plan is shown before anything is written. To run it, press W and type the store's name.", "dim")],
             id="plan-note",
         )
 
     def on_mount(self) -> None:
-        """Opens the plan that was asked for."""
         table = self.query_one(RowTable)
         table.focus()
         if self._wanted is not None:
@@ -55,7 +51,6 @@ class PlansScreen(ViewScreen):
             self.call_after_refresh(self._open, self._wanted)
 
     def facts_changed(self) -> None:
-        """What is advised may be known now."""
         advice = self.session.advice()
         rows: list[Sequence[Cell]] = []
         if advice is None:
@@ -72,7 +67,6 @@ class PlansScreen(ViewScreen):
             table.cursor = WIZARDS.index(advised)
 
     def on_resize(self) -> None:
-        """Says more where there is room."""
         self.query_one(RowTable).source = self._entries()
 
     def _entries(self) -> ListRows[Entry]:
@@ -92,7 +86,6 @@ class PlansScreen(ViewScreen):
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Opens the plan at the cursor."""
         self._open(WIZARDS[self.query_one(RowTable).cursor])
 
     def _open(self, chosen: Entry) -> None:
@@ -100,7 +93,7 @@ class PlansScreen(ViewScreen):
             return
         session = self.session
         source = SourceStore(session.path, session.reading, session.workers, self.browser.connecting)
-        # What a wizard needs is loaded when it is opened for the first time, which takes longer than a key press may.
+        # The import of a wizard's modules takes longer than a key press may.
         self._opening = True
         self.begin(f"open {chosen.verb}", lambda _: chosen.make(source), self._opened, self._not_opened)
 

@@ -1,4 +1,4 @@
-"""A single file of a store: its records as rows, and the bytes of the one at the cursor."""
+"""A file of a store: its records as rows, and the bytes of the record at the cursor."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ _OFFSET = re.compile(r"0[xX][0-9a-fA-F]+|[0-9][0-9,_]*")
 
 
 class RecordRows(RowSource[FileRecord]):
-    """The records of a file as rows."""
-
     def __init__(self) -> None:
-        self.reader: RecordReader | None = None  #: the file; None while it is not open
+        self.reader: RecordReader | None = None  #: the file; None before it is open
         self.columns = (
             Column(" ", 1, lambda row: ("✓", "good") if row.ok else ("✗", "bad")),
             Column("offset", 10, lambda row: str(row.offset), right=True),
@@ -53,12 +51,10 @@ class RecordRows(RowSource[FileRecord]):
         return self.reader.map.rows if self.reader else 0
 
     def things(self, start: int, stop: int) -> Sequence[FileRecord]:
-        """Reads a part of the records."""
         return self.reader.rows(start, stop) if self.reader else []
 
 
 def _crc(row: FileRecord) -> Cell:
-    """The stored CRC, where there is one."""
     text = "" if row.crc is None else f"{row.crc:08x}"
     return text if row.ok else (text, "bad")
 
@@ -82,18 +78,14 @@ def _detail(row: FileRecord) -> Cell:
 
 
 class RecordScreen(ViewScreen):
-    """A file, record by record.
-
-    Args:
-        place: The file, relative to the store, and where in it to look.
-    """
+    """A file, record by record. The place names the file, relative to the store, and an offset or sequence in it."""
 
     NAME = "records"
     TAB = View.SLICES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", show=False, id="record.back"),
         Binding("n", "flaw(1)", "Next damage", id="record.next_damage"),
-        Binding("N", "flaw(-1)", "Damage before", show=False, id="record.damage_before"),
+        Binding("N", "flaw(-1)", "Previous damage", show=False, id="record.damage_before"),
         Binding("f", "fields", "Fields", id="record.fields"),
         Binding("m", "messages", "Messages", id="record.messages"),
     ]
@@ -112,11 +104,10 @@ class RecordScreen(ViewScreen):
         self.row: FileRecord | None = None
         self.parts: list[RecordPart] = []
         self._fields_only = False
-        #: A message to go to once the file is open.
+        #: Sequence to go to when the file is open.
         self.sought: int | None = None
 
     def compose_body(self) -> Iterable[Widget]:
-        """The file, its records, what is to be said of the one at the cursor, and its bytes."""
         yield Line(id="record-file")
         yield RowTable(self._rows, id="records")
         yield Line(id="record-about")
@@ -125,7 +116,6 @@ class RecordScreen(ViewScreen):
             yield RowTable(ListRows(_FIELDS), id="fields")
 
     def on_mount(self) -> None:
-        """Opens the file."""
         self.query_one("#records").focus()
         self.note("stantools", "records", str(self.session.path / (self.place.file or "")))
         self._layout()
@@ -133,13 +123,11 @@ class RecordScreen(ViewScreen):
         self.call_after_refresh(self._write)
 
     def on_unmount(self) -> None:
-        """Closes it."""
         super().on_unmount()
         if self._reader is not None:
             self._reader.close()
 
     def on_resize(self) -> None:
-        """Shows the fields beside the bytes where there is room."""
         self._layout()
 
     def _layout(self) -> None:
@@ -148,23 +136,21 @@ class RecordScreen(ViewScreen):
         self.query_one("#fields").display = wide or self._fields_only
 
     def facts_changed(self) -> None:
-        """The file was scanned anew."""
         survey = self._known_survey()
         if survey is not None and self._survey is not None and survey is not self._survey:
             self._wanted = self.row.offset if self.row else self._wanted
             self._open()
 
     def trail(self) -> Iterable[Cell]:
-        """Names the file instead of the view."""
         if self.place.channel is None:
             yield self.NAME
         else:
             yield from ((name_text(self.place.channel), "strong"), (name_text(self._path.name), "strong"))
 
-    # Opening
+    # Files
 
     def _known_survey(self) -> SliceSurvey | None:
-        """The scan of this data file, if there is one."""
+        """The survey of this data file, if the scan has one."""
         facts = self.session.channels.get(self.channel or "")
         if facts is None or facts.survey is None:
             return None
@@ -174,7 +160,7 @@ class RecordScreen(ViewScreen):
         self._problem = None
         kind = self._kind
         if kind is None:
-            self._problem = StantoolsError(f"{name_text(self._path.name)}: its name does not say what it holds")
+            self._problem = StantoolsError(f"{name_text(self._path.name)}: its name does not tell its type")
             self._write()
             return
         channel = os.fsencode(self._path.parent.name) if kind is FileKind.MESSAGES else b""
@@ -216,7 +202,7 @@ class RecordScreen(ViewScreen):
             self.find_sequence(self.sought)
             self.sought = None
 
-    # What is shown
+    # Texts
 
     def _write(self) -> None:
         if not self.is_mounted:
@@ -243,7 +229,7 @@ class RecordScreen(ViewScreen):
         elif reader.map.rows and not self.session.reading.check_crc:
             yield ("  CRCs were not checked", "warn")
         elif reader.map.rows:
-            yield ("  ✓ every CRC is right", "good")
+            yield ("  ✓ every CRC is correct", "good")
         if reader.size != reader.map.size:
             yield (f"  ! the file has {format_size(reader.size)} now: press R", "warn")
 
@@ -326,7 +312,6 @@ class RecordScreen(ViewScreen):
         self._write()
 
     def action_back(self) -> None:
-        """Goes from the bytes to the records, and from there to the slices."""
         table = self.query_one("#records")
         if table.has_focus:
             super().action_back()
@@ -334,25 +319,22 @@ class RecordScreen(ViewScreen):
             table.focus()
 
     def action_fields(self) -> None:
-        """Shows the fields as a list instead of the bytes, or goes to them."""
         self._fields_only = not self._fields_only
         self._layout()
         self.query_one("#fields" if self._fields_only else "#hex").focus()
 
     def action_flaw(self, way: int) -> None:
-        """Goes to the next damage."""
         if self._reader is None:
             return
         table = self.query_one("#records", RowTable)
         known = self._reader.map
         flaw = known.next_flaw(table.cursor) if way > 0 else known.flaw_before(table.cursor)
         if flaw is None:
-            self.notify(f"no damage {'behind' if way > 0 else 'before'} this record")
+            self.notify(f"no damage {'after' if way > 0 else 'before'} this record")
         else:
             table.cursor = flaw.row
 
     def action_messages(self) -> None:
-        """Opens the messages at this one."""
         if self.channel is None or self.row is None or self.row.sequence is None:
             self.notify("this record is not a message of a channel", severity="warning")
             return
@@ -361,11 +343,9 @@ class RecordScreen(ViewScreen):
     # Places
 
     def go_to_hint(self) -> str:
-        """What can be typed."""
         return "an offset: 1234 or 0x4d2; 50%; a sequence: #17"
 
     def go_to(self, text: str) -> str | None:
-        """Goes to an offset, a share of the file, or a sequence."""
         reader = self._reader
         if reader is None or not reader.map.rows:
             return None
@@ -395,7 +375,7 @@ class RecordScreen(ViewScreen):
         return ""
 
     def find_sequence(self, sequence: int) -> str:
-        """Looks for a message in the background, and goes to it."""
+        """Finds the record of a message in the background and goes to it."""
         reader = self._reader
         if reader is None or sequence >= 2**64:
             return "there is no such sequence"

@@ -1,4 +1,4 @@
-"""The slices of a channel: how much of each is good, and the way into their bytes."""
+"""The slices of a channel: the state of each, and the way to their bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 from tui.widgets.slicebar import BAR, SliceTable, bar_text, legend
 
-#: Archived slices of up to so many bytes are scanned without being asked for.
+#: Archived slices up to this size in bytes are scanned without a request.
 _SCANNED_AT_ONCE = 64 << 20
 _INDEX_ROLES: dict[str, Role] = {"clean": "good", "warning": "warn", "error": "bad"}
 _FILES = {
@@ -48,15 +48,13 @@ class Entry:
     """A row: a slice, another file, or a heading."""
 
     path: Path | None  #: the file; None for a heading
-    text: str = ""  #: the heading
+    text: str = ""
     slice: SliceFiles | None = None  #: the slice, if it is one
-    size: int = 0  #: bytes of the file
-    level: str = "unknown"  #: how bad what the heading says is
+    size: int = 0  #: size of the file in bytes
+    level: str = "unknown"  #: severity of the heading
 
 
 class SliceRows(ListRows[Entry]):
-    """The slices and other files as rows."""
-
     def __init__(self) -> None:
         super().__init__(())
         self.surveys: dict[Path, SliceSurvey] = {}
@@ -64,7 +62,7 @@ class SliceRows(ListRows[Entry]):
         self.arrange(80)
 
     def arrange(self, width: int) -> None:
-        """Makes the bar as wide as the other columns allow."""
+        """Gives the bar the width that the other columns leave."""
         wide = width >= 120
         columns: list[Column[Entry]] = [
             Column(" ", 1, lambda entry: SYMBOLS[self.level(entry)]),
@@ -89,8 +87,6 @@ class SliceRows(ListRows[Entry]):
         return self.surveys.get(entry.path) if entry.slice and entry.path else None
 
     def _of_survey(self, title: str, width: int, cell: Callable[[SliceSurvey], str]) -> Column[Entry]:
-        """Returns a column of what a scan has found."""
-
         def shown(entry: Entry) -> Cell:
             if entry.slice is None:
                 return ""
@@ -117,11 +113,9 @@ class SliceRows(ListRows[Entry]):
         return f"{SYMBOLS[state.level][0]} {state.short}", _INDEX_ROLES[state.level]
 
     def heading(self, thing: Entry) -> Cell | None:
-        """Returns the text of a heading."""
         return thing.text if thing.path is None else None
 
     def level(self, entry: Entry) -> str:
-        """Returns the worst of what is known of a row."""
         if entry.path is None:
             return entry.level
         known = self.worst.get(entry.path)
@@ -134,13 +128,13 @@ class SliceRows(ListRows[Entry]):
 
 
 class SlicesScreen(ViewScreen):
-    """The slices of a channel, or only the files of the store where there is no channel."""
+    """The slices of a channel; without a channel, the files of the store."""
 
     NAME = "slices"
     TAB = View.SLICES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "damage(1)", "Next damage", id="slices.next_damage"),
-        Binding("N", "damage(-1)", "Damage before", show=False, id="slices.damage_before"),
+        Binding("N", "damage(-1)", "Previous damage", show=False, id="slices.damage_before"),
         Binding("m", "messages", "Messages", id="slices.messages"),
         Binding("f", "findings", "Findings", id="slices.findings"),
         Binding("s", "scan", "Scan an archived slice", show=False, id="slices.scan"),
@@ -151,19 +145,17 @@ class SlicesScreen(ViewScreen):
         self._rows = SliceRows()
         self._files: ChannelFiles | None = None
         self._problem = ""
-        self._extra: dict[Path, SliceSurvey] = {}  # of archived slices, which the scan of the store leaves out
+        self._extra: dict[Path, SliceSurvey] = {}  # of archived slices, which the scan of the store skips
         self._scanning: set[Path] = set()
         self._legend: Sequence[Cell] = ()
         self._known: tuple[object, ...] = ()
-        self._sought = place.seq if place.file is None else None  # a message whose record is wanted
+        self._sought = place.seq if place.file is None else None  # sequence of the message to show
 
     def compose_body(self) -> Iterable[Widget]:
-        """The files, and more of the one at the cursor."""
         yield SliceTable(self._rows, id="slices")
         yield Line(id="slice-about")
 
     def on_mount(self) -> None:
-        """Begins with the names; goes to a file's bytes if they are asked for."""
         self.query_one(SliceTable).focus()
         words = ["--channel", self.channel] if self.channel else []
         self.note("stantools", "verify", str(self.session.path), *words)
@@ -172,13 +164,11 @@ class SlicesScreen(ViewScreen):
             self.call_after_refresh(self._open_place)
 
     def on_resize(self) -> None:
-        """Makes the bars as wide as there is room."""
         self._rows.arrange(self.size.width)
         self.query_one(SliceTable).reload()
         self._write()
 
     def facts_changed(self) -> None:
-        """More is known."""
         facts = self.session.channels.get(self.channel or "")
         known = id(facts), facts and id(facts.survey), self.session.scanned, self.session.stage, len(self._extra)
         if known != self._known:
@@ -217,7 +207,6 @@ class SlicesScreen(ViewScreen):
                 self.notify(refused, severity="warning")
 
     def _levels(self) -> dict[Path, str]:
-        """The worst finding of each file, and for a slice of its index; archived ones have none."""
         found: dict[str, list[Finding]] = {}
         for finding in self.session.findings():
             found.setdefault(finding.file, []).append(finding)
@@ -258,7 +247,7 @@ class SlicesScreen(ViewScreen):
 
         self.begin("scan", work, done, lambda: self._scanning.discard(path), files.data_size)
 
-    # What is shown
+    # Texts
 
     @property
     def _entry(self) -> Entry | None:
@@ -293,7 +282,6 @@ class SlicesScreen(ViewScreen):
         yield self._legend
 
     def _file_findings(self, path: Path, room: int, about: tuple[str, ...] = ("",)) -> Iterable[Sequence[Cell]]:
-        """Yields findings about a file, of those whose codes begin in one of some ways."""
         name = path.relative_to(self.session.store.path).as_posix()
         found = [each for each in self.session.findings() if each.file == name and each.code.startswith(about)]
         for finding in found[:3]:
@@ -314,17 +302,15 @@ class SlicesScreen(ViewScreen):
             self._open_file(entry.path)
 
     def action_damage(self, way: int) -> None:
-        """Goes to the next file in which something is wrong."""
         table, entries = self.query_one(SliceTable), self._rows.shown
         places = range(table.cursor + 1, len(entries)) if way > 0 else range(table.cursor - 1, -1, -1)
         for place in places:
             if self._rows.level(entries[place]) in ("error", "warning"):
                 table.cursor = place
                 return
-        self.notify(f"nothing is wrong {'below' if way > 0 else 'above'} this")
+        self.notify(f"no damage {'below' if way > 0 else 'above'} this")
 
     def action_messages(self) -> None:
-        """Opens the messages of the slice at the cursor."""
         entry = self._entry
         survey = self._rows.surveys.get(entry.path) if entry is not None and entry.path is not None else None
         first = survey.runs[0].first if survey is not None and survey.runs else None
@@ -332,17 +318,15 @@ class SlicesScreen(ViewScreen):
             self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=first), above=True)
 
     def action_findings(self) -> None:
-        """Opens the findings of the channel."""
         self.browser.open_view(View.FINDINGS, Place(channel=self.channel), above=True)
 
     def action_scan(self) -> None:
-        """Scans the archived slice at the cursor."""
         entry = self._entry
         if entry is not None and entry.slice is not None and entry.slice.archived:
             self._scan(entry.slice)
             self.notify("scanning it")
 
-    # Into the bytes
+    # Records
 
     def _open_file(self, path: Path, offset: int | None = None) -> RecordScreen:
         name = path.relative_to(self.session.store.path).as_posix()
@@ -360,7 +344,7 @@ class SlicesScreen(ViewScreen):
             self._open_file(path, self.place.offset)
 
     def _open_sequence(self, sequence: int) -> str:
-        """Goes to the record of a message, once a scan knows in which slice it is; else says why not."""
+        """Opens the record of a message, once a scan knows its slice; returns the reason if there is none."""
         for path, survey in self._rows.surveys.items():
             run = next((run for run in survey.runs if sequence < 2**64 and sequence in run.sequences), None)
             if run is not None:
@@ -368,14 +352,12 @@ class SlicesScreen(ViewScreen):
                 self.query_one(SliceTable).cursor = place
                 self._open_file(path, run.place(sequence)).sought = sequence
                 return ""
-        return f"no slice that was scanned holds sequence {sequence}"
+        return f"no scanned slice has sequence {sequence}"
 
     def go_to_hint(self) -> str:
-        """What can be typed."""
         return "the number of a slice; a sequence: #17"
 
     def go_to(self, text: str) -> str | None:
-        """Goes to a slice, or to the record of a message."""
         if text.isdecimal():
             for place, entry in enumerate(self._rows.shown):
                 if entry.slice is not None and entry.slice.number == int(text):

@@ -1,4 +1,4 @@
-"""Everything about one subscription, queue group or client, as lines of text."""
+"""The details of a subscription, queue group or client, as lines of text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stantools.store.sublog import SubStatus
 from tui.cells import Cell, counted, name_text, number
 from tui.screens.subrows import CLIENT_STATUS, STATUS, ClientRow, GroupRow, Row, SubscriptionRow
 
-#: Ranges of pending messages and channels of a client that are written out.
+#: Maximum numbers of ranges of pending messages, and of channels of a client.
 _RANGES, _CHANNELS = 60, 40
 
 _STATUS_WORDS = {
@@ -27,12 +27,7 @@ Lines = Iterator[Sequence[Cell]]
 
 
 def detail(row: Row, forecast: Forecast | None) -> Lines:
-    """Yields the lines about a row.
-
-    Args:
-        row: What is at the cursor.
-        forecast: What a normal start would do, if that is known.
-    """
+    """Yields the lines about a row. `forecast` is that of a normal start, if known."""
     if isinstance(row, SubscriptionRow):
         yield from _subscription(row, forecast)
     elif isinstance(row, GroupRow):
@@ -63,7 +58,7 @@ def _subscription(row: SubscriptionRow, forecast: Forecast | None) -> Lines:
     yield _pending(one.pending)
     limit: list[Cell] = [f"{number(state.max_in_flight)} in flight, {state.ack_wait_in_secs} s to acknowledge"]
     if one.at_limit:
-        limit.append(("; the limit is reached: nothing new is sent before an acknowledgement", "warn"))
+        limit.append(("; the limit is reached: the next message waits for an acknowledgement", "warn"))
     yield _field("limits", *limit)
     yield _field("at a start", *_start(forecast, channel.name, one))
     yield _field("inbox", name_text(state.inbox) or ("none", "dim"))
@@ -120,12 +115,12 @@ def _client(row: ClientRow) -> Lines:
     elif client.needed:
         yield [
             (
-                f"It is not in clients.dat, so the server would give up {counted(client.needed, 'subscription')}.",
+                f"It is not in clients.dat, so the server would drop {counted(client.needed, 'subscription')}.",
                 "warn",
             )
         ]
     else:
-        yield ["It left; its durables wait for it."]
+        yield ["It has disconnected; its durables wait for it."]
     if not client.channels:
         yield _field("subscribes", ("to nothing", "dim"))
     for place, (name, count) in enumerate(client.channels.items()):
@@ -138,13 +133,13 @@ def _client(row: ClientRow) -> Lines:
 
 
 def loss_lines(file: str, problem: str, loss: LogLoss | None, what: str) -> Lines:
-    """Yields the lines about a log that the server does not read to its end.
+    """Yields the lines about a log that the server does not read completely.
 
     Args:
         file: Path relative to the store.
-        problem: What is wrong, as the overview says it.
-        loss: What that costs; None while nobody knows.
-        what: What the log holds: subscription, client.
+        problem: The error, as in the overview.
+        loss: The records lost by it; None before they are counted.
+        what: Contents of the log: subscription, client.
     """
     refused = loss is None or loss.error
     yield [("✗ ", "bad") if refused else ("! ", "warn"), (f"{name_text(file)}: ", "strong"), problem]

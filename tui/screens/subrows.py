@@ -1,4 +1,4 @@
-"""Subscriptions, queue groups and clients as rows: gathered as the store is read, filtered, sorted."""
+"""Subscriptions, queue groups and clients as rows, collected while the store is being read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tui.cells import Cell, Role, bar, name_text, number
 from tui.rows import Column, Rows, count_column
 from tui.session import StoreSession
 
-#: What the server makes of a subscription -> symbol and what it means.
+#: Status of a subscription in the server -> symbol and role.
 STATUS: dict[SubStatus, tuple[str, Role]] = {
     SubStatus.ACTIVE: ("✓", "good"),
     SubStatus.OFFLINE_DURABLE: ("○", "dim"),
@@ -32,8 +32,6 @@ CLIENT_STATUS: dict[ClientStatus, tuple[str, Role]] = {
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SubscriptionRow:
-    """A subscription in its channel."""
-
     channel: ChannelOverview
     one: Subscriber
     words: str
@@ -41,14 +39,12 @@ class SubscriptionRow:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What identifies it, also after the store was read again."""
+        """Identity of the row, stable when the store is read again."""
         return ("subscription", self.channel.name, str(self.one.state.id))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupRow:
-    """A queue group in its channel, with its members."""
-
     channel: ChannelOverview
     group: QueueGroup
     words: str
@@ -56,20 +52,16 @@ class GroupRow:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What identifies it, also after the store was read again."""
         return ("group", self.channel.name, self.group.name, str(self.group.durable))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClientRow:
-    """A client, and the words by which the filter finds it."""
-
     client: ClientSummary
     words: str
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What identifies it, also after the store was read again."""
         return ("client", text(self.client.id))
 
 
@@ -77,11 +69,7 @@ Row = SubscriptionRow | GroupRow | ClientRow
 
 
 class Gathered:
-    """All subscriptions and clients, as far as the store's logs have been read.
-
-    Args:
-        channel: The only channel to take; None takes all.
-    """
+    """All subscriptions and clients in the logs read so far; `channel` restricts them to one channel."""
 
     def __init__(self, session: StoreSession, channel: str | None) -> None:
         self._session = session
@@ -96,7 +84,6 @@ class Gathered:
 
     @property
     def known(self) -> bool:
-        """The logs of what is shown have been read."""
         if self._overview is None or self._overview is not self._session.overview:
             return False
         if self.channel is not None:
@@ -106,7 +93,7 @@ class Gathered:
 
     @property
     def clients(self) -> list[ClientRow]:
-        """The clients; of one channel those that have subscriptions in it."""
+        """The clients; for a single channel only the clients with subscriptions in it."""
         if self._clients is None:
             found = self._list.clients() if self._list else []
             if self.channel is not None:
@@ -117,11 +104,7 @@ class Gathered:
         return self._clients
 
     def update(self, seconds: float = 0.02) -> bool:
-        """Takes what has been read since, and returns whether that was anything.
-
-        Args:
-            seconds: After this time it stops; `behind` then says that there is more.
-        """
+        """Collects new rows for at most `seconds`; returns whether there were any."""
         overview = self._session.overview
         if overview is None:
             return False
@@ -140,7 +123,7 @@ class Gathered:
 
     @property
     def behind(self) -> bool:
-        """There is something that `update` has not taken yet."""
+        """Whether `update` has rows left to collect."""
         overview = self._session.overview
         return overview is not None and (overview is not self._overview or self.read < len(overview.channels))
 
@@ -157,7 +140,7 @@ class Gathered:
         self.subscriptions += mine.values()
         for group in queue_groups(channel.subscriptions):
             members = [_subscription(channel, each, member=True) for each in group.members]
-            # A group stays if one of its members does.
+            # A group passes the filter if one of its members does.
             words = "\n".join((channel.name, group.name, *(each.words for each in members)))
             self.groups.append(GroupRow(channel, group, words, members))
 
@@ -207,7 +190,7 @@ def _pending_cell(row: SubscriptionRow | GroupRow) -> Cell:
 def _lag(row: SubscriptionRow | GroupRow) -> int:
     if isinstance(row, GroupRow):
         return row.group.lag
-    return 0 if row.member else row.one.lag  # that of a member is its group's
+    return 0 if row.member else row.one.lag  # a member belongs to the lag of its group
 
 
 def _bar(width: int, wide: bool | None) -> Column[SubscriptionRow | GroupRow]:
@@ -221,22 +204,16 @@ def _bar(width: int, wide: bool | None) -> Column[SubscriptionRow | GroupRow]:
 
 
 def _of_one(title: str, width: int, cell: Callable[[Subscriber], str], *, wide: bool | None = None) -> Column[Any]:
-    """Returns a column that groups leave empty."""
+    """Returns a column that is empty for groups."""
     return Column(
         title, width, lambda row: cell(row.one) if isinstance(row, SubscriptionRow) else "", right=True, wide=wide
     )
 
 
 def _columns(*, one_channel: bool, groups: bool) -> Sequence[Column[Any]]:
-    """Returns the columns of subscriptions or queue groups.
-
-    Args:
-        one_channel: They are those of one channel.
-        groups: They are groups, with their members below them.
-    """
     state = None if groups else (lambda row: -list(STATUS).index(row.one.status))
     client = None if groups else (lambda row: row.one.state.client_id)
-    # Where there is little room, the name of the channel takes some from the client and the bar.
+    # On narrow screens the name of the channel takes space from the client and the bar.
     wide = None if one_channel else True
     columns: list[Column[Any]] = [
         Column("", 1, _symbol, state, key="state"),
@@ -289,11 +266,7 @@ _CLIENT_COLUMNS: Sequence[Column[ClientRow]] = (
 
 
 class SubRows(Rows[Any]):
-    """The rows of a tab.
-
-    Args:
-        kind: `subscriptions`, `queue groups` with their members below them, or `clients`.
-    """
+    """The rows of a tab: `subscriptions`, `queue groups` (with their members below them) or `clients`."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -306,7 +279,6 @@ class SubRows(Rows[Any]):
         )
 
     def take(self, gathered: Gathered) -> None:
-        """Shows what was gathered."""
         if self._kind == "clients":
             self.fill(gathered.clients, _CLIENT_COLUMNS)
             return

@@ -1,4 +1,4 @@
-"""Who reads the store and how far they are: subscriptions, queue groups, clients."""
+"""Subscriptions, queue groups and clients of a store, with their positions."""
 
 from __future__ import annotations
 
@@ -26,22 +26,19 @@ from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
 
 _TABS = ("subscriptions", "queue groups", "clients")
-#: How often rows that have come are taken in, in seconds; filling takes at most a tenth of the time.
+#: Interval for adding rows, in seconds; the work takes at most a tenth of it.
 _TAKE = 0.05
 
 
 class SubscriptionsScreen(TabbedView):
-    """The view of subscriptions, queue groups and clients.
-
-    `seq` of the place is the id of a subscription.
-    """
+    """The view of subscriptions, queue groups and clients. `seq` of the place is the id of a subscription."""
 
     NAME: ClassVar[str] = "subscriptions"
     TAB = View.SUBSCRIPTIONS
     SPACE = "  "
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "tab(1)", "Groups", id="subscriptions.next_tab"),
-        Binding("shift+tab", "tab(-1)", "Tab before", show=False, id="subscriptions.previous_tab"),
+        Binding("shift+tab", "tab(-1)", "Previous tab", show=False, id="subscriptions.previous_tab"),
         Binding("c", "all_channels", "All", id="subscriptions.all_channels"),
         Binding("m", "messages", "Messages", id="subscriptions.messages"),
         Binding("p", "pending", "Pending messages", show=False, id="subscriptions.pending"),
@@ -67,21 +64,18 @@ class SubscriptionsScreen(TabbedView):
 
     @property
     def channel(self) -> str | None:
-        """The channel of the row at the cursor, or the one that this view shows."""
         row = self.row if self.is_mounted else None
         if isinstance(row, (SubscriptionRow, GroupRow)):
             return row.channel.name
         return self.place.channel
 
     def compose_body(self) -> Iterable[Widget]:
-        """The tabs, what is damaged, the table, the details."""
         yield Line(id="sub-tabs")
         yield Line(id="sub-problems")
         yield FilterField("part of a channel, client, durable, group or status", id="sub-filter")
         yield TablePane(self.rows, id="sub-body")
 
     def on_mount(self) -> None:
-        """Begins with the subscriptions."""
         self.table.focus()
         self.set_interval(_TAKE, self._take)
         self._note()
@@ -93,7 +87,6 @@ class SubscriptionsScreen(TabbedView):
         self.note(*words)
 
     def on_resize(self) -> None:
-        """Puts the details beside the table where there is room, and shows more columns."""
         wide = self.size.width >= self.WIDE
         self.pane.lay_out(wide=wide)
         for rows in self.tabs.values():
@@ -101,16 +94,14 @@ class SubscriptionsScreen(TabbedView):
         self.update_rows()
 
     def facts_changed(self) -> None:
-        """More is known."""
         self._stale = True
         self._take()
 
     def _take(self) -> None:
-        """Takes in what has come, and shows it unless that was done a moment ago."""
         if not self.is_mounted:
             return
         if self.session.overview is not self._read:
-            # The store was opened again.
+            # the store was opened again
             self._read, self._losses, self._asked = self.session.overview, {}, set()
         self._stale |= self.gathered.update()
         facts = (self.session.forecasts, self.gathered.known)
@@ -121,11 +112,9 @@ class SubscriptionsScreen(TabbedView):
         self._facts = facts
 
     def fill_rows(self) -> None:
-        """Shows what was gathered."""
         cast(SubRows, self.rows).take(self.gathered)
 
     def update_rows(self) -> None:
-        """Shows what was gathered, and the subscription that the view was opened for once it is there."""
         begun = time.monotonic()
         super().update_rows()
         if self._wanted is not None and self.tab == "subscriptions":
@@ -181,7 +170,6 @@ class SubscriptionsScreen(TabbedView):
             yield [(f"  … and {counted(len(found) - most, 'more damaged file')}; see the findings", "dim")]
 
     def _ask(self, file: str, kind: FileKind) -> None:
-        """Begins to compute what a damaged log costs."""
         path = self._file(file)
         if file in self._asked or path is None:
             return
@@ -201,12 +189,12 @@ class SubscriptionsScreen(TabbedView):
     def _write_detail(self) -> None:
         row = self.row
         if row is None:
-            self.pane.show_lines([[(self._nothing(), "dim")]])
+            self.pane.show_lines([[(self._empty_text(), "dim")]])
             return
         forecast = self.session.forecasts[0] if self.session.forecasts else None
         self.pane.show_lines(list(detail(row, forecast)))
 
-    def _nothing(self) -> str:
+    def _empty_text(self) -> str:
         if not self.gathered.known:
             return "not read yet"
         if self.rows.filter:
@@ -219,13 +207,12 @@ class SubscriptionsScreen(TabbedView):
         self.pane.show_beginning()
 
     def begin_tab(self) -> None:
-        """All are filtered by the same text."""
         self.rows.filter = self.filter_field.value
         self.table.cursor = 0
         self._note()
 
     def action_all_channels(self) -> None:
-        """Shows the whole store, or again only the channel that the view was opened with."""
+        """Switches between the whole store and the channel of the view."""
         here = self.channel
         wanted = None if self.place.channel is not None else self._home or here
         if wanted is None and self.place.channel is None:
@@ -244,7 +231,6 @@ class SubscriptionsScreen(TabbedView):
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Opens the history of the subscription or client at the cursor."""
         row = self.row
         if isinstance(row, SubscriptionRow):
             name, one = row.channel.name, row.one
@@ -259,10 +245,10 @@ class SubscriptionsScreen(TabbedView):
             place = Place(channel=self.place.channel)
             self.app.push_screen(HistoryScreen(self.session, place, path, row.client.id, about))
         elif isinstance(row, GroupRow):
-            self.notify("choose a member: its history is its own", severity="information")
+            self.notify("choose a member: each has a history of its own", severity="information")
 
     def action_messages(self) -> None:
-        """Opens the messages at the first one that is pending, else at the last one that was sent."""
+        """Opens the messages at the first pending one, otherwise at the last delivered one."""
         row = self.row
         if isinstance(row, SubscriptionRow):
             seq = row.one.pending[0] if row.one.pending else row.one.state.last_sent
@@ -275,15 +261,13 @@ class SubscriptionsScreen(TabbedView):
         self.browser.open_view(View.MESSAGES, Place(channel=row.channel.name, seq=seq or None), above=True)
 
     def action_pending(self) -> None:
-        """Opens the list of pending messages."""
         row = self.row
         if isinstance(row, SubscriptionRow) and row.one.pending:
             self.app.push_screen(PendingScreen(self.session, Place(channel=row.channel.name), row.one))
         else:
-            self.notify("nothing is pending here", severity="warning")
+            self.notify("no pending messages here", severity="warning")
 
     def go_to(self, text_: str) -> str | None:
-        """Goes to a subscription by its id, or to a client by its name."""
         table = self.table
         for place, row in enumerate(self.rows.shown):
             names: tuple[str, ...]
@@ -299,5 +283,4 @@ class SubscriptionsScreen(TabbedView):
         return f"there is no subscription {text_} here" if text_.isdigit() else None
 
     def go_to_hint(self) -> str:
-        """What can be typed."""
         return "the id of a subscription, a client, a durable or queue group"

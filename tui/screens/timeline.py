@@ -1,4 +1,4 @@
-"""When the messages of a channel were stored: a plot that can be zoomed, with what is missing below it."""
+"""The store times of a channel's messages: a plot that can be zoomed, with a line about gaps."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ _SECOND, _MILLISECOND = 10**9, 10**6
 
 
 class TimelineScreen(ViewScreen):
-    """The timeline of a channel."""
-
     NAME = "timeline"
     TAB = View.TIMELINE
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -38,7 +36,7 @@ class TimelineScreen(ViewScreen):
         Binding("0", "whole", "Whole", id="timeline.whole"),
         Binding("b", "unit", "Bytes", id="timeline.unit"),
         Binding("n", "next_gap(1)", "Next gap", id="timeline.next_gap"),
-        Binding("N", "next_gap(-1)", "Gap before", show=False, id="timeline.previous_gap"),
+        Binding("N", "next_gap(-1)", "Previous gap", show=False, id="timeline.previous_gap"),
         Binding("left,h", "move(-1)", "Earlier", show=False, id="timeline.earlier"),
         Binding("right,l", "move(1)", "Later", show=False, id="timeline.later"),
         Binding("H,shift+left,pageup", "pan(-1)", "Half a screen earlier", show=False, id="timeline.pan_earlier"),
@@ -56,19 +54,17 @@ class TimelineScreen(ViewScreen):
         self._survey: ChannelSurvey | None = None
         self._problem = ""
         self._unit = 0
-        self._limits = 0, 0  # what can be panned to
+        self._limits = 0, 0  # first and last time of the plot
         self._start, self._width, self._buckets = 0, 1, 1
-        self._cursor = 0  # a time
+        self._cursor = 0  # in nanoseconds since 1970
         self._shown: Histogram | None = None
 
     def compose_body(self) -> Iterable[Widget]:
-        """What there is, the plot, and what lies at the cursor."""
         yield Line(id="timeline-summary")
         yield Plot(id="timeline-plot")
         yield Line(id="timeline-bucket")
 
     def on_mount(self) -> None:
-        """Begins to read."""
         self.query_one(Plot).focus()
         assert self.channel is not None
         path = str(self.session.path)
@@ -76,14 +72,12 @@ class TimelineScreen(ViewScreen):
         self._read()
 
     def facts_changed(self) -> None:
-        """A scan has shown more about the channel: which messages are damaged, which indexes are wrong."""
         facts = self.session.channels.get(self.channel or "")
         if facts is not None and facts.survey is not None and facts.survey is not self._survey:
             self._read()
         self._write()
 
     def on_resize(self) -> None:
-        """Shows as many buckets as there is room for."""
         self.call_after_refresh(self._arrange)
 
     # Reading
@@ -91,7 +85,7 @@ class TimelineScreen(ViewScreen):
     def _read(self) -> None:
         facts = self.session.channels.get(self.channel or "")
         if facts is None:
-            self._problem = "the store has no such channel any more"
+            self._problem = "the store no longer has this channel"
             self.call_after_refresh(self._write)
             return
         survey = self._survey = facts.survey
@@ -122,14 +116,13 @@ class TimelineScreen(ViewScreen):
                 self._jump_to_sequence(self.place.seq)
         self._arrange()
 
-    # What is shown
+    # Plot
 
     @property
     def _columns(self) -> int:
         return self.query_one(Plot).columns
 
     def _arrange(self) -> None:
-        """Takes a part of the time that there is room for, with the cursor in it, and shows it."""
         timeline = self._timeline
         if timeline is None or not timeline.count or not self.is_mounted:
             self._write()
@@ -155,7 +148,6 @@ class TimelineScreen(ViewScreen):
         self._write()
 
     def _histogram(self, timeline: Timeline) -> Histogram | None:
-        """Returns the buckets that are wanted, if they can be put together of what is known."""
         stop = self._start + self._width * self._buckets
         for source in (timeline.whole, self._detail):
             if source is None or self._width < source.width:
@@ -167,7 +159,7 @@ class TimelineScreen(ViewScreen):
 
     def _read_detail(self, timeline: Timeline) -> None:
         width = self._width
-        # Finer than what is shown, so that the next step already exists.
+        # Two steps finer, so that the next zoom step is there at once.
         fine = narrower(narrower(width))
         if self._buckets * (width // fine) * 2 > BINS:
             fine = width
@@ -188,12 +180,7 @@ class TimelineScreen(ViewScreen):
         self._arrange()
 
     @property
-    def _reading(self) -> Job[Timeline] | Job[Histogram] | None:
-        return self._reads.job or self._detail_reads.job
-
-    @property
     def _at(self) -> int:
-        """The bucket of the cursor, in what is shown."""
         shown = self._shown
         if shown is None or not len(shown):
             return 0
@@ -214,7 +201,7 @@ class TimelineScreen(ViewScreen):
         )
 
     def _summary(self) -> Iterable[Sequence[Cell]]:
-        timeline, job = self._timeline, self._reading
+        timeline, job = self._timeline, self._reads.job or self._detail_reads.job
         if self._problem:
             yield [(f"✗ {self._problem}", "bad")]
         if timeline is None:
@@ -246,24 +233,21 @@ class TimelineScreen(ViewScreen):
     # Keys
 
     def action_move(self, buckets: int) -> None:
-        """Moves the cursor."""
         self._cursor = self._cursor // self._width * self._width + buckets * self._width
         self._arrange()
 
     def action_pan(self, way: int) -> None:
-        """Moves what is shown by half its length, and the cursor with it."""
         step = max(self._buckets // 2, 1) * self._width * way
         self._start += step
         self._cursor += step
         self._arrange()
 
     def action_end(self, which: int) -> None:
-        """Moves the cursor to the beginning or the end."""
         self._cursor = self._limits[which]
         self._arrange()
 
     def action_zoom(self, way: int) -> None:
-        """Shows more or less exactly; the cursor stays at its place on the screen."""
+        """Zooms in (1) or out (-1); the cursor keeps its column."""
         width = narrower(self._width) if way > 0 else wider(self._width)
         low, high = self._limits
         if way < 0 and (high - low) // self._width + 2 <= self._columns:
@@ -277,7 +261,7 @@ class TimelineScreen(ViewScreen):
         self._arrange()
 
     def _busiest(self, width: int) -> int:
-        """Returns a time within the bucket of the cursor at which there is something, so that zooming in finds it."""
+        """Returns a time in the cursor's bucket that has messages, so that zooming in finds them."""
         bucket = self._cursor // self._width * self._width
         for source in (self._detail, self._timeline.whole if self._timeline else None):
             if source is None or source.width > width or not source.covers(bucket, bucket + self._width):
@@ -288,7 +272,6 @@ class TimelineScreen(ViewScreen):
         return self._cursor
 
     def action_whole(self) -> None:
-        """Shows the whole time."""
         timeline = self._timeline
         if timeline is None or not timeline.count:
             return
@@ -298,12 +281,10 @@ class TimelineScreen(ViewScreen):
         self._arrange()
 
     def action_unit(self) -> None:
-        """Shows messages, bytes, or the mean size."""
         self._unit = (self._unit + 1) % len(_UNITS)
         self._write()
 
     def action_next_gap(self, way: int) -> None:
-        """Moves the cursor to the next bucket in which something is missing or damaged."""
         if self._timeline is None or self._shown is None:
             return
         source = self._timeline.whole
@@ -321,7 +302,6 @@ class TimelineScreen(ViewScreen):
             self.notify(f"nothing is missing or damaged {where} this")
 
     def action_open(self) -> None:
-        """Opens the messages at the cursor."""
         if self._shown is None:
             return
         bucket = self._shown.bucket(self._at)
@@ -340,11 +320,9 @@ class TimelineScreen(ViewScreen):
     # Places
 
     def go_to_hint(self) -> str:
-        """What can be typed."""
         return "2026-11-21T03:00:00Z, 03:00 of that day, 1d3h ago, a sequence, 50%"
 
     def go_to(self, text: str) -> str | None:
-        """Goes to a time, a sequence or a share."""
         timeline = self._timeline
         if timeline is None or not timeline.count:
             return None if not text[:1].isdigit() else "there are no messages"
@@ -360,7 +338,7 @@ class TimelineScreen(ViewScreen):
         return ""
 
     def _jump_to_sequence(self, sequence: int) -> str:
-        """Looks a sequence up in the background."""
+        """Finds the time of a sequence in the background and goes to it."""
         timeline = self._timeline
         assert timeline is not None
 
@@ -374,7 +352,7 @@ class TimelineScreen(ViewScreen):
         return ""
 
     def _jump(self, timestamp: int) -> None:
-        """Goes to a time, also to one so far outside that it is not on the scale."""
+        """Goes to a time, even if it is far outside of the scale."""
         timeline = self._timeline
         assert timeline is not None
         self._cursor = max(timeline.earliest, min(timestamp, timeline.latest))
@@ -459,6 +437,6 @@ def _problem_cells(timeline: Timeline) -> Iterable[Cell]:
         yield (f"✗ {problem}", "bad")
     if not said:
         if timeline.missing is None:
-            yield ("no gap by the indexes; not every byte is checked yet", "dim")
+            yield ("no gap in the indexes; the scan is not complete", "dim")
         else:
             yield ("no sequence is missing or damaged", "dim")

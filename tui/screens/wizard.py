@@ -1,4 +1,4 @@
-"""A wizard on the screen: options, what would happen, the question, the work, what has happened."""
+"""A wizard on the screen: options, preview, confirmation, progress, result."""
 
 from __future__ import annotations
 
@@ -33,15 +33,10 @@ from tui.widgets.rowtable import RowTable
 
 
 class AccountRows(RowSource[Any]):
-    """The table of an account, below it what cannot be a row.
-
-    Args:
-        account: What is said.
-        width: Columns of the screen that paragraphs may have.
-    """
+    """The table of an account, followed by its remarks, wrapped to `width` columns."""
 
     def __init__(self, account: Account, width: int) -> None:
-        # A row of one cell is a paragraph only where there are several columns.
+        # A row with a single cell needs at least two columns to span.
         spare: list[Column[Any]] = [Column("", 1, lambda _: "", grows=True)] * (2 - len(account.columns))
         self.columns = [*account.columns, *spare]
         self._rows = account.rows
@@ -53,20 +48,16 @@ class AccountRows(RowSource[Any]):
         return len(self._rows) + len(self._paragraphs)
 
     def things(self, start: int, stop: int) -> Sequence[Any]:
-        """Returns a part of the rows and paragraphs."""
         count = len(self._rows)
         below = self._paragraphs[max(start - count, 0) : max(stop - count, 0)]
         return [*self._rows[start:stop], *below]
 
     def heading(self, thing: Any) -> Cell | None:
-        """Returns a line of a paragraph."""
         return (thing.text, thing.role) if isinstance(thing, _Paragraph) else None
 
 
 @dataclass(frozen=True)
 class _Paragraph:
-    """A line of it."""
-
     text: str
     role: Role = ""
 
@@ -80,7 +71,7 @@ def _lines(remark: Remark, width: int) -> Iterator[_Paragraph]:
         yield _Paragraph(part, remark.role if not number else "dim")
 
 
-#: The steps as the user sees them, with those of the flow.
+#: The steps for the user, with the steps of the flow.
 _TRAIL: Sequence[tuple[str, frozenset[Step]]] = (
     ("choose", frozenset({Step.CHOOSE})),
     ("preview", frozenset({Step.LOOK, Step.PREVIEW})),
@@ -92,51 +83,44 @@ _SIGNS: dict[Role, str] = {"good": "✓ ", "warn": "! ", "bad": "✗ "}
 #: Obstacles that are shown; usually there is one.
 _OBSTACLES = 3
 _KEYS_OF_FORM = "↑↓ field   ␣ or ←→ choose   ⏎ preview   esc back"
-#: Seconds that a cancelled run may take to clean up when the program ends.
-_PATIENCE = 10.0
+#: Seconds for the cleanup of a cancelled run when the program ends.
+_CLEANUP_TIMEOUT = 10.0
 
 
 class _AccountTable(RowTable):
-    """The table of an account; Enter continues."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "Go on", id="wizard.next"),
+        Binding("enter", "choose", "Continue", id="wizard.next"),
     ]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Nothing follows a result."""
         screen = self.screen
         return action != "choose" or (isinstance(screen, WizardScreen) and screen.check_action("next", ()))
 
 
 class WizardScreen(ViewScreen):
-    """Leads through one wizard."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "next", "Go on", id="wizard.next"),
+        Binding("enter", "next", "Continue", id="wizard.next"),
         Binding("o", "open", "Open the new store", id="wizard.open"),
         Binding("y", "copy", "Copy command", id="wizard.copy"),
         Binding("c", "cancel", "Cancel", id="wizard.cancel"),
         Binding("escape", "back", "Back", id="wizard.back"),
     ]
     TAB = View.PLANS
-    #: Each step has its own; nothing that is hidden may take keys when a question above is answered.
+    #: Each step sets its own focus; a hidden widget must get no keys after a dialog.
     AUTO_FOCUS = ""
 
     def __init__(self, session: StoreSession, place: Place, wizard: Wizard[Any]) -> None:
         super().__init__(session, place)
-        self.flow = Flow(wizard)  #: where the user is
+        self.flow = Flow(wizard)
         self._pace: Pace | None = None
         self._asking: QuestionScreen | None = None
         self._unlocked: bool | None = None
 
     def trail(self) -> Iterable[Cell]:
-        """Names the verb behind the view."""
         yield from super().trail()
         yield from ("plans", (self.flow.wizard.VERB, "strong"))
 
     def compose_body(self) -> Iterable[Widget]:
-        """The way, what is said, one of the steps, the command line."""
         yield Line(id="trail")
         yield Line(id="said")
         with ContentSwitcher(initial="form", id="steps"):
@@ -151,16 +135,14 @@ class WizardScreen(ViewScreen):
         yield Line(id="command")
 
     def on_mount(self) -> None:
-        """Begins with the options."""
         self._show()
 
     def on_resize(self) -> None:
-        """Breaks lines anew."""
         self._show_said()
         self._show_account()
 
     def status_changed(self) -> None:
-        """Also looks whether changes are allowed now."""
+        """Also follows the lock against changes."""
         super().status_changed()
         if self.is_mounted and self._unlocked != self.browser.unlocked:
             self._unlocked = self.browser.unlocked
@@ -168,11 +150,9 @@ class WizardScreen(ViewScreen):
                 self._show()
 
     def busy(self) -> str:
-        """Says that something is being written."""
         return self.flow.writing
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Shows the keys that mean something in this step."""
         step = self.flow.step
         if action == "open":
             return self._opens() is not None
@@ -184,7 +164,7 @@ class WizardScreen(ViewScreen):
             return step in (Step.PREVIEW, Step.RESULT)
         return True
 
-    # What is shown
+    # Texts
 
     def _show(self) -> None:
         step = self.flow.step
@@ -261,12 +241,12 @@ class WizardScreen(ViewScreen):
         wizard, unlocked = self.flow.wizard, self.browser.unlocked
         rows: list[list[Cell]] = [[(wizard.question(), "strong")]]
         if wizard.changes_store:
-            rows.append([("! The store itself is changed; what it was before is kept beside it.", "bad")])
+            rows.append([("! The store itself is changed; its old state is kept beside it.", "bad")])
         rows.append([""])
         if unlocked:
             rows.append(["Type the name of the store and press Enter to begin: ", (wizard.source.name, "accent")])
         else:
-            rows.append([("✗ This is read only: press W to allow changes. Nothing is written before.", "bad")])
+            rows.append([("✗ Read only: press W to allow changes.", "bad")])
         self.query_one("#question", Line).show_lines(rows)
         self.query_one("#why-not", Line).show("")
         field = self.query_one("#name", Input)
@@ -282,12 +262,12 @@ class WizardScreen(ViewScreen):
             return
         rows: list[Sequence[Cell]] = [self._pace.line(max(min(self.size.width - 50, 40), 10)), [""]]
         if self.flow.job is not None and self.flow.job.cancelling:
-            rows.append([("cancelling, and taking back what was begun…", "warn")])
+            rows.append([("cancelling and undoing partial changes…", "warn")])
         else:
             rows.append([("c or Escape cancels", "dim")])
         self.query_one("#progress", Line).show_lines(rows)
 
-    # What is done
+    # Steps
 
     @on(FormView.Reached)
     def _reached(self, event: FormView.Reached) -> None:
@@ -299,7 +279,7 @@ class WizardScreen(ViewScreen):
     def _changed(self) -> None:
         self._show_command()
 
-    # A message may come when the step that it was meant for is over.
+    # A message can arrive after its step has ended.
 
     @on(FormView.Submitted)
     def _form_filled(self) -> None:
@@ -312,7 +292,6 @@ class WizardScreen(ViewScreen):
             self.action_next()
 
     def action_next(self) -> None:
-        """Goes a step on."""
         flow = self.flow
         if flow.step is Step.CHOOSE:
             self._make_plan()
@@ -334,7 +313,7 @@ class WizardScreen(ViewScreen):
         self._show()
         problem = self.flow.problem
         if isinstance(problem, FieldError):
-            # What was typed makes no sense: straight back to where it was.
+            # The form is invalid: back to it.
             self.flow.back()
             self._show()
             self.query_one(FormView).focus_field(problem.name)
@@ -365,7 +344,7 @@ class WizardScreen(ViewScreen):
             self.browser.action_rescan()
 
     def action_cancel(self) -> None:
-        """Ends what is going on; asks before it ends a run."""
+        """Cancels the job; a run only after a question."""
         job = self.flow.job
         if job is None or not job.running:
             return
@@ -381,7 +360,6 @@ class WizardScreen(ViewScreen):
             self.flow.job.cancel()
 
     def action_back(self) -> None:
-        """Goes a step back, or out of the wizard."""
         if self.flow.step in (Step.LOOK, Step.RUN):
             self.action_cancel()
         elif self.flow.back():
@@ -390,7 +368,6 @@ class WizardScreen(ViewScreen):
             super().action_back()
 
     def action_copy(self) -> None:
-        """Copies the command line that does the same."""
         outcome = self.flow.outcome
         following = outcome.next_command if outcome is not None and self.flow.step is Step.RESULT else ()
         self.app.copy_to_clipboard(shlex.join(following) if following else self._line())
@@ -401,16 +378,15 @@ class WizardScreen(ViewScreen):
         return outcome.opens if outcome is not None and self.flow.step is Step.RESULT else None
 
     def action_open(self) -> None:
-        """Opens the store that was written."""
         outcome = self.flow.outcome
         if outcome is not None and outcome.opens is not None:
             self.browser.open_store(outcome.opens)
 
     def on_unmount(self) -> None:
-        """Leaves a run that is cancelled with the program the time to clean up."""
+        """Gives a cancelled run time for its cleanup when the program ends."""
         if self.flow.writing and self.flow.job is not None:
             self.flow.job.cancel()
-            self.flow.job.wait(_PATIENCE)
+            self.flow.job.wait(_CLEANUP_TIMEOUT)
 
 
 def _problem_rows(problem: StantoolsError) -> list[list[Cell]]:

@@ -1,1 +1,1 @@
-"""Widgets: what screens are made of. They know nothing of stores but what a screen hands them."""
+"""Widgets of the screens. They know nothing of stores beyond the data a screen passes to them."""

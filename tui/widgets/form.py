@@ -1,4 +1,4 @@
-"""A form for options: one line for each, with a field to type into or a word to choose."""
+"""A form for options: one line per option, with a text field or a choice."""
 
 from __future__ import annotations
 
@@ -20,16 +20,12 @@ from tui.widgets.line import Line
 
 
 class Choice(Static, can_focus=True):
-    """A word out of a few; `[x]` or `[ ]` where these are yes and no.
-
-    Args:
-        field: The option.
-    """
+    """A choice of a few words; `[x]` or `[ ]` for yes and no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space,right,l", "turn(1)", "Choose", show=False, id="form.next_choice"),
-        Binding("left,h", "turn(-1)", "Choose the one before", show=False, id="form.previous_choice"),
-        Binding("enter", "submit", "Go on", show=False, id="form.submit"),
+        Binding("left,h", "turn(-1)", "Previous choice", show=False, id="form.previous_choice"),
+        Binding("enter", "submit", "Continue", show=False, id="form.submit"),
     ]
 
     def __init__(self, field: Field) -> None:
@@ -37,7 +33,6 @@ class Choice(Static, can_focus=True):
         self.field = field
 
     def on_mount(self) -> None:
-        """Shows the word."""
         self._show()
 
     def _show(self) -> None:
@@ -45,35 +40,28 @@ class Choice(Static, can_focus=True):
         if self.field.is_flag:
             self.update(Content("[x]" if value == "yes" else "[ ]"))
         else:
-            self.update(Content(f"‹ {value or 'as the name says'} ›"))
+            self.update(Content(f"‹ {value or 'by file name'} ›"))
 
     def action_turn(self, step: int) -> None:
-        """Takes the next word."""
         choices = self.field.choices
         self.field.value = choices[(choices.index(self.field.value) + step) % len(choices)]
         self._show()
         self.post_message(FormView.Changed(self.field))
 
     def action_submit(self) -> None:
-        """Takes the form as it is."""
         self.post_message(FormView.Submitted())
 
     def on_click(self, _event: events.Click) -> None:
-        """A click takes the next word."""
         self.action_turn(1)
 
 
 class _FieldInput(Input):
-    """Types into a field."""
-
     def __init__(self, field: Field) -> None:
         super().__init__(field.value, compact=True, select_on_focus=False)
         self.field = field
 
 
 class FormView(VerticalScroll, can_focus=False):
-    """Shows fields, and writes what is typed into them."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "The field above", show=False, id="form.up"),
         Binding("down", "app.focus_next", "The field below", show=False, id="form.down"),
@@ -81,32 +69,27 @@ class FormView(VerticalScroll, can_focus=False):
 
     @dataclass
     class Reached(Message):
-        """A field has the focus now."""
-
         field: Field
 
     @dataclass
     class Changed(Message):
-        """A field holds something else."""
-
         field: Field
 
     class Submitted(Message):
-        """The form is to be taken as it is."""
+        pass
 
     def __init__(self, fields: Iterable[Field], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._fields = list(fields)
 
     def compose(self) -> ComposeResult:
-        """One line for each field."""
         for field in self._fields:
             with Horizontal(classes="field"):
                 yield Line([field.name], classes="field-name")
                 yield Choice(field) if field.choices else _FieldInput(field)
 
     def focus_field(self, name: str = "") -> None:
-        """Puts the cursor into a field, the first one if there is no other name."""
+        """Puts the cursor into a field; without a name, into the first one."""
         for widget in self._controls():
             if not name or widget.field.name == name:
                 widget.focus()
@@ -118,7 +101,6 @@ class FormView(VerticalScroll, can_focus=False):
                 yield widget
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Notes which field it is."""
         if isinstance(event.widget, Choice | _FieldInput):
             self.post_message(self.Reached(event.widget.field))
 

@@ -19,22 +19,22 @@ from stantools.browse.record_reader import part_at
 from tui.widgets.lines import Lines, moving
 
 _ROW = 16
-#: Bytes that are read at once.
+#: Bytes read at once.
 _BLOCK = 1 << 12
 
-#: Reads bytes at an offset; fewer where the file ends.
+#: Reads `length` bytes at an offset; fewer at the end of the file.
 Read = Callable[[int, int], bytes]
 
 
 class HexView(Lines):
-    """Shows bytes of a file in rows of sixteen, each field in its color; the chosen field is reversed.
+    """Bytes of a file in rows of sixteen, each field in its colour; the selected field is reversed.
 
-    A row that holds something wrong is marked, so that it is found without colors.
+    Rows with damage have a mark, visible without colours.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *moving("hex", "Beginning", "End"),
-        Binding("left,h", "field(-1)", "Field before", show=False, id="hex.field_before"),
+        Binding("left,h", "field(-1)", "Previous field", show=False, id="hex.field_before"),
         Binding("right,l", "field(1)", "Next field", key_display="→", id="hex.next_field"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -45,8 +45,6 @@ class HexView(Lines):
 
     @dataclass
     class FieldChosen(Message):
-        """Another field was chosen."""
-
         field: int
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -59,18 +57,10 @@ class HexView(Lines):
 
     @property
     def field(self) -> int:
-        """The chosen field."""
         return self._field
 
     def show(self, read: Read, start: int, length: int, parts: Sequence[RecordPart]) -> None:
-        """Shows other bytes.
-
-        Args:
-            read: Reads the file.
-            start: The first byte.
-            length: How many.
-            parts: What they mean.
-        """
+        """Shows `length` bytes from the offset `start`; `parts` are their fields."""
         self._read, self._start, self._length, self._parts = read, start, length, list(parts)
         self._blocks.clear()
         self._field = 0
@@ -79,7 +69,6 @@ class HexView(Lines):
         self.refresh()
 
     def choose(self, field: int) -> None:
-        """Chooses a field and shows where it begins."""
         if not self._parts:
             return
         self._field = max(0, min(field, len(self._parts) - 1))
@@ -103,7 +92,6 @@ class HexView(Lines):
         return found
 
     def render_line(self, y: int) -> Strip:
-        """Renders a row of bytes."""
         scroll_x, scroll_y = self.scroll_offset
         width = self.scrollable_content_region.width
         base = self.rich_style
@@ -131,7 +119,7 @@ class HexView(Lines):
                 continue
             place = places[n]
             style = self._byte_style(place, base)
-            # The space between two bytes of the chosen field belongs to it.
+            # The space between two bytes of the selected field belongs to it.
             joined = n > 0 and place == places[n - 1] == self._field
             segments.append(Segment(space, style if joined else base))
             shown = data[n] if n < len(data) else None
@@ -150,12 +138,10 @@ class HexView(Lines):
         return self.get_component_rich_style(f"hexview--{role.value}", partial=True)
 
     def action_field(self, step: int) -> None:
-        """Chooses another field."""
         self.choose(self._field + step)
         self.post_message(self.FieldChosen(self._field))
 
     def on_click(self, event: events.Click) -> None:
-        """A click chooses the field of a byte."""
         column = event.x + self.scroll_offset.x - 11
         column -= 1 if column >= 8 * 3 else 0
         at = (self.scroll_offset.y + event.y) * _ROW + column // 3

@@ -1,7 +1,7 @@
-"""The keys that work here, on a line or two, and the views with their numbers as tabs.
+"""The active keys, on one or two lines, and the views with their numbers as tabs.
 
-The library's own footer makes three widgets for each key, whenever the keys change. That takes longer than anything
-else when a view opens; a line of text says the same.
+Textual's own footer makes three widgets per key whenever the keys change, which takes longer than the rest of
+opening a view; a line of text is enough.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tui.cells import Cell, Role, text_of
 from tui.views import View
 from tui.widgets.line import Line
 
-#: Lower screens keep to one line of keys.
+#: Screens with fewer lines show the keys on one line.
 _ROOM = 16
-#: From so many columns on there is more room between tabs.
+#: Minimum number of columns for more space between tabs.
 _WIDE = 100
 
 
-class _Key:
-    """A key on a line: what is written, and what a click on it presses."""
+class _KeyLabel:
+    """A key on a line: its text, and the key that a click presses."""
 
     def __init__(self, press: str, *cells: Cell) -> None:
         self.press = press
@@ -34,37 +34,30 @@ class _Key:
 
 
 class _PressedLine(Line):
-    """Lines of keys; a click on one does what the key does.
-
-    Args:
-        id: The widget's id.
-        gap: Columns between two keys.
-    """
+    """Lines of keys; a click on a key presses it."""
 
     def __init__(self, id: str, gap: int) -> None:
         super().__init__(id=id)
         self._gap = gap
-        self._rows: Sequence[Sequence[_Key]] = ()
+        self._rows: Sequence[Sequence[_KeyLabel]] = ()
         self._written: object = None
         self._waiting = False
 
     def on_mount(self) -> None:
-        """Learns that other keys work. The lines are there from the first layout on, so that nothing moves later."""
+        """Follows the active keys. The lines exist from the first layout on, so that nothing moves later."""
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
         self.write()
         self._changed(self.screen)
 
     def _changed(self, screen: Screen[Any]) -> None:
-        # A view that opens reports it a dozen times.
+        # an opening view reports changes a dozen times
         if screen is self.screen and not self._waiting:
             self._waiting = self.call_after_refresh(self.write)
 
     def on_resize(self) -> None:
-        """Arranges the keys anew."""
         self.write()
 
     def write(self) -> None:
-        """Writes the keys that work now."""
         self._waiting = False
         if not self.is_attached:
             return
@@ -75,27 +68,19 @@ class _PressedLine(Line):
             self.styles.height = max(len(shown), 1)
             self.show_lines(shown)
 
-    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
-        """Returns the keys, line by line.
-
-        Args:
-            active: The bindings that work now, those of the application last.
-            width: Columns of a line.
-        """
+    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_KeyLabel]]:
         raise NotImplementedError
 
-    def fit(self, keys: Sequence[_Key], width: int) -> bool:
-        """Returns whether keys fit on one line."""
+    def fit(self, keys: Sequence[_KeyLabel], width: int) -> bool:
         return sum(key.width for key in keys) + self._gap * (len(keys) - 1) <= width
 
-    def _cells(self, row: Iterable[_Key]) -> list[Cell]:
+    def _cells(self, row: Iterable[_KeyLabel]) -> list[Cell]:
         cells: list[Cell] = []
         for key in row:
             cells += [" " * self._gap, *key.cells] if cells else key.cells
         return cells
 
     def on_click(self, event: events.Click) -> None:
-        """Presses the key that was clicked at."""
         row = self._rows[event.y] if event.y < len(self._rows) else ()
         column, pressed = 1, None
         for key in row:
@@ -107,43 +92,37 @@ class _PressedLine(Line):
 
 
 class KeyLine(_PressedLine):
-    """Shows the bindings that are to be shown: those of the view, then those that work everywhere.
-
-    Where there is no room for all of them, those that work everywhere get a line of their own.
-    """
+    """The visible bindings: those of the view, then the global ones; on a second line if there is no room."""
 
     def __init__(self) -> None:
         super().__init__("keys-here", 2)
 
-    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
-        """Returns the keys on one line, or on two."""
-        here: list[_Key] = []
-        everywhere: list[_Key] = []
+    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_KeyLabel]]:
+        here: list[_KeyLabel] = []
+        everywhere: list[_KeyLabel] = []
         shown: set[str] = set()
         field = self.screen.focused
         for each in active:
             binding, key = each.binding, self.app.get_key_display(each.binding)
             if not binding.show or binding.action in shown:
                 continue
-            # The library knows that a field takes letters, but not that it takes "@", whose key is called "at".
+            # Textual knows that a field takes letters, but not that it takes "@", whose key is named "at".
             if field is not None and each.node is self.app and field.check_consume_key(binding.key, key):
                 continue
             shown.add(binding.action)
             roles: tuple[Role, Role] = ("accent", "") if each.enabled else ("dim", "dim")
             row = everywhere if each.node is self.app else here
-            row.append(_Key(binding.key, (key, roles[0]), (f" {binding.description}", roles[1])))
+            row.append(_KeyLabel(binding.key, (key, roles[0]), (f" {binding.description}", roles[1])))
         if not here or self.fit([*here, *everywhere], width) or self.screen.size.height < _ROOM:
             return [[*here, *everywhere]]
         return [here, everywhere]
 
 
 class TabLine(_PressedLine):
-    """Shows the views with their keys, as tabs.
+    """The views with their keys, as tabs.
 
-    Args:
-        view: The one that is open.
-        bindings: Returns what opens each view.
-        refusal: Says why a view cannot be opened now; "" if it can.
+    `view` is the open one, `bindings` returns the binding of each view, and `refusal` the reason why a view cannot
+    be opened.
     """
 
     def __init__(
@@ -154,11 +133,11 @@ class TabLine(_PressedLine):
         self._bindings_of_views = bindings
         self._refusal = refusal
 
-    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
-        """Returns the tabs on one line: with whole names, with short ones, or with that of the open view only."""
+    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_KeyLabel]]:
+        """Returns the tabs on one line: with full names, short names, or only the name of the open view."""
         keys = self._bindings_of_views()
-        works = {each.binding.action for each in active}  # a number that is typed into a field opens nothing
-        row: list[_Key] = []
+        works = {each.binding.action for each in active}  # numbers typed into a field open no view
+        row: list[_KeyLabel] = []
         self._gap = 1 if width < _WIDE else 2
         for names in ({}, {View.SUBSCRIPTIONS: "subs"}, dict.fromkeys(View, "")):
             row = [
@@ -169,9 +148,9 @@ class TabLine(_PressedLine):
                 break
         return [row]
 
-    def _tab(self, binding: Binding, view: View, name: str, *, works: bool) -> _Key:
+    def _tab(self, binding: Binding, view: View, name: str, *, works: bool) -> _KeyLabel:
         key = self.app.get_key_display(binding)
         if view is self._view:
-            return _Key(binding.key, (f"[{key} {name or view.value}]", "strong"))
+            return _KeyLabel(binding.key, (f"[{key} {name or view.value}]", "strong"))
         roles: tuple[Role, Role] = ("accent", "") if works and not self._refusal(view) else ("dim", "dim")
-        return _Key(binding.key, (key, roles[0]), (f" {name}".rstrip(), roles[1]))
+        return _KeyLabel(binding.key, (key, roles[0]), (f" {name}".rstrip(), roles[1]))

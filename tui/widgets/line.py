@@ -1,4 +1,4 @@
-"""A line, or some lines, of text with roles."""
+"""One or more lines of text with roles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from tui.cells import Cell, Role, role_of, text_of
 
-#: Role -> style, in the words of the theme.
+#: Role -> style of the theme.
 STYLES: dict[Role, str] = {
     "": "",
     "good": "$text-success",
@@ -23,13 +23,12 @@ STYLES: dict[Role, str] = {
 
 
 def content(cells: Sequence[Cell]) -> Content:
-    """Returns cells as one text, without spaces in between; line breaks that are alone in a cell are kept."""
+    """Returns cells as one text without separators; a line break needs a cell of its own."""
     parts = [(cell if cell == "\n" else text_of(cell), STYLES[role_of(cell)]) for cell in cells]
     return Content.assemble(*parts)
 
 
 def lines(rows: Sequence[Sequence[Cell]]) -> Content:
-    """Returns rows of cells as lines of text."""
     cells: list[Cell] = []
     for place, row in enumerate(rows):
         cells += ["\n", *row] if place else row
@@ -37,21 +36,19 @@ def lines(rows: Sequence[Sequence[Cell]]) -> Content:
 
 
 class Line(Static):
-    """Text with roles. It is shown as it is: nothing in it is taken for markup."""
+    """Text with roles, without markup."""
 
     def __init__(self, cells: Sequence[Cell] = (), *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(content(cells), id=id, classes=classes, markup=False)
 
     def show(self, *cells: Cell) -> None:
-        """Shows other text."""
         self._show(content(cells))
 
     def show_lines(self, rows: Sequence[Sequence[Cell]]) -> None:
-        """Shows lines of text."""
         self._show(lines(rows))
 
     def _show(self, text: Content) -> None:
-        """Shows a text; where it takes as many lines as there are, the screen need not be laid out anew."""
+        """Shows a text; the screen is laid out again only if the number of lines changes."""
         width = self.content_region.width
         parts = text.plain.split("\n")
         needs = len(parts) if text.plain and all(cell_len(part) <= width for part in parts) else None

@@ -1,4 +1,4 @@
-"""What draws line by line: of any number of lines only those that can be seen. The keys that move are the same."""
+"""The base of widgets that draw line by line, and only the visible lines. They share their keys for movement."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from tui.cells import Role
 def moving(group: str, first: str, last: str) -> list[Binding]:
     """Returns the keys that move up and down.
 
-    Args:
-        group: What their ids begin with.
-        first: What going to the beginning is called.
-        last: What going to the end is called.
+    `group` is the prefix of their ids; `first` and `last` describe the keys for the beginning and the end.
     """
     keys = (
         ("up,k", "by(-1)", "Up", "up"),
@@ -31,36 +28,32 @@ def moving(group: str, first: str, last: str) -> list[Binding]:
 
 
 class Lines(ScrollView, can_focus=True):
-    """Lines that are scrolled; subclasses render them, and say how many there are by `virtual_size`."""
+    """Scrollable lines; subclasses render them and set their number with `virtual_size`."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"lines--{role}" for role in ("good", "warn", "bad", "dim", "strong", "accent")
     }
 
     def role_style(self, role: Role) -> Style:
-        """Returns how a role looks."""
         return self.get_component_rich_style(f"lines--{role}", partial=True) if role else Style()
 
     def scroll_to_line(self, line: int) -> None:
-        """Makes a line the first that is seen, as far as there are lines behind it."""
+        """Scrolls a line to the top, as far as enough lines follow it."""
         self.scroll_to(y=line, animate=False, immediate=True, force=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Other lines can be seen."""
         super().watch_scroll_y(old_value, new_value)
         self.refresh()
 
     @property
     def page(self) -> int:
-        """Lines of a page: a little less than can be seen."""
+        """Lines of a page, a few less than visible."""
         return max(self.scrollable_content_region.height - 1, 1)
 
     def action_by(self, lines: int) -> None:
-        """Moves by lines."""
         self.scroll_to_line(self.scroll_offset.y + lines)
 
     def action_page(self, pages: int) -> None:
-        """Moves by pages."""
         self.action_by(pages * self.page)
 
     def action_edge(self, which: int) -> None:

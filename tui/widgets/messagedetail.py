@@ -1,4 +1,4 @@
-"""One message, or one note between messages, with everything that is known of it."""
+"""A message, or a note between messages, with all known facts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _ROLES: dict[Syntax, Role] = {
     "note": "dim",
 }
 _ORDER = list(Form)
-#: From so many columns on sequence and time fit into one line.
+#: Minimum number of columns for sequence and time on one line.
 _WIDE = 76
-#: What each flag means, for people.
+#: Flags in words.
 FLAG_WORDS: dict[Flag, str] = {
     Flag.FOREIGN_SUBJECT: "of another subject",
     Flag.REDELIVERED: "redelivered fields, which no server stores",
@@ -42,34 +42,29 @@ FLAG_WORDS: dict[Flag, str] = {
     Flag.BAD_CRC: "CRC differs",
 }
 _WHY: dict[NoteKind, str] = {
-    NoteKind.GAP: "Nothing of these sequences is in the channel's files.",
-    NoteKind.DAMAGE: "These bytes are not a good record. x shows them; f shows what the server makes of them.",
-    NoteKind.BACK: "Records that were there before (a copied slice), or a restart of the channel, follow.",
-    NoteKind.INDEX: "The messages are read from the data file instead. f shows what the server does.",
-    NoteKind.NAMED: "The index has them, the data has not: they are lost unless another copy has them.",
-    NoteKind.UNINDEXED: "They are whole in the data file. A salvage keeps them.",
-    NoteKind.FOREIGN: "The records name another subject than the channel they lie in.",
-    NoteKind.FILE: "What can be read of the file is shown nevertheless.",
+    NoteKind.GAP: "The channel's files do not contain these sequences.",
+    NoteKind.DAMAGE: "These bytes are not a good record. x shows them; f shows how the server reads them.",
+    NoteKind.BACK: "Repeated records (a copied slice), or a restart of the channel, follow.",
+    NoteKind.INDEX: "The messages are read from the data file instead. f shows the server's behaviour.",
+    NoteKind.NAMED: "They are in the index, but not in the data: they are lost unless another copy has them.",
+    NoteKind.UNINDEXED: "They are intact in the data file. A salvage keeps them.",
+    NoteKind.FOREIGN: "The subject in the records differs from the channel's name.",
+    NoteKind.FILE: "The readable part of the file is shown.",
     NoteKind.PENDING: "It is being read in the background.",
 }
 
 
 class TextPane(Lines):
-    """Shows lines. A line is a sequence of cells; they are made harmless, whatever they hold."""
+    """Lines of cells; their text is escaped."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*moving("text", "First line", "Last line")]
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.lines: Sequence[Sequence[Cell]] = ()  #: what is shown
+        self.lines: Sequence[Sequence[Cell]] = ()
 
     def show(self, lines: Sequence[Sequence[Cell]], *, keep: bool = False) -> None:
-        """Shows other lines.
-
-        Args:
-            lines: The lines; asked for those that can be seen.
-            keep: Stay at the place that is seen now.
-        """
+        """Replaces the lines; with `keep`, the scroll position stays."""
         self.lines = lines
         self.virtual_size = Size(max(self.scrollable_content_region.width, 1), max(len(lines), 1))
         if not keep:
@@ -77,7 +72,6 @@ class TextPane(Lines):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Renders a line."""
         row = self.scroll_offset.y + y
         width, base = self.scrollable_content_region.width, self.rich_style
         if row >= len(self.lines):
@@ -87,7 +81,7 @@ class TextPane(Lines):
 
 
 class MessageDetail(Vertical):
-    """Shows a row of a channel: header fields, and the payload in one of several forms."""
+    """A row of a channel: header fields, and the payload in one of several forms."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -98,39 +92,29 @@ class MessageDetail(Vertical):
 
     @property
     def message(self) -> WindowMessage | None:
-        """The message that is shown."""
         return self._row if isinstance(self._row, WindowMessage) else None
 
     @property
     def form(self) -> Form:
-        """How the payload is shown."""
         if self._form is not None or self.message is None:
             return self._form or Form.TEXT
         return likely_form(self.message.data)
 
     def compose(self) -> ComposeResult:
-        """Header fields, the kind of view, the payload."""
         yield LineWidget(id="message-head")
         yield LineWidget(id="message-form")
         yield TextPane(id="message-body")
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Breaks the lines anew."""
         self._write()
 
     def show(self, row: Row | None, *, key: bool = False) -> None:
-        """Shows another row.
-
-        Args:
-            row: A row; None for nothing.
-            key: Payloads are decrypted.
-        """
+        """Shows a row, or nothing. With `key`, payloads are decrypted."""
         self._row, self._key = row, key
         if self.is_mounted:
             self._write()
 
     def show_loading(self, row: WindowMessage) -> None:
-        """Says that a large message is being read."""
         self._row = None
         self.query_one("#message-head", LineWidget).show_lines([[(f"sequence {row.sequence}", "strong")]])
         size = format_size(row.record_size)
@@ -138,17 +122,15 @@ class MessageDetail(Vertical):
         self.query_one(TextPane).show([])
 
     def next_form(self) -> None:
-        """Shows the payload in the next form."""
         self._form = _ORDER[(_ORDER.index(self.form) + 1) % len(_ORDER)]
         self._write()
 
     def fold(self, levels: int) -> None:
-        """Shows more levels of a structure, or fewer."""
+        """Shows more or fewer levels of a structure."""
         self._levels = min(max(self._levels + levels, 1), 64)
         self._write(keep=True)
 
     def scroll_body(self, pages: float) -> None:
-        """Moves the payload by half pages."""
         pane = self.query_one(TextPane)
         pane.action_by(int(pages * max(pane.scrollable_content_region.height, 2)))
 
@@ -170,11 +152,11 @@ class MessageDetail(Vertical):
                 (f"[{each.value}]" if each is chosen else f" {each.value} ", "accent" if each is chosen else "dim")
             ]
         form.show(*cells, (f"  {format_size(len(row.data))}  v view  y copy  w save", "dim"))
-        pane.show(_Lines(lines_of(row.data, chosen, width, self._levels)), keep=keep)
+        pane.show(_PayloadLines(lines_of(row.data, chosen, width, self._levels)), keep=keep)
 
 
-class _Lines(Sequence[Sequence[Cell]]):
-    """Lines of a payload as lines of cells; one is made when it is looked at."""
+class _PayloadLines(Sequence[Sequence[Cell]]):
+    """Lines of a payload as cells, made on access."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._lines = lines
@@ -218,7 +200,7 @@ def _remarks(message: WindowMessage, *, key: bool) -> Iterable[str]:
     if message.error:
         yield f"cannot be decrypted: {message.error}"
     elif message.encrypted:
-        yield "decrypted" if key else "encrypted: give the key (E) to see it"
+        yield "decrypted" if key else "encrypted: set the key (E) to see it"
     if message.proven:
         yield "its record header is damaged, the message is proven"
     for flag, words in FLAG_WORDS.items():
@@ -247,7 +229,7 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
 
 
 def _cut_cells(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
-    """Cuts a line where it would be broken."""
+    """Truncates a line where it would be wrapped."""
     kept: list[Cell] = []
     for cell in cells:
         text, role = (cell, "") if isinstance(cell, str) else cell

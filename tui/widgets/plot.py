@@ -1,4 +1,4 @@
-"""A plot of bars over time, drawn with eighths of a character; it reads the same without colors."""
+"""A plot of bars over time, drawn with eighths of a character and readable without colours."""
 
 from __future__ import annotations
 
@@ -17,28 +17,26 @@ from stantools.browse.histogram import WIDTHS
 from stantools.notation import short_number, tick_text
 from tui.cells import Role
 
-#: Columns of the scale at the left, its line included.
+#: Columns of the scale at the left, including its line.
 _SCALE = 7
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 #: Wider bars would look like an area.
-_WIDEST = 6
+_MAX_BAR = 6
 _DAY = 86400 * 10**9
 
 
 @dataclass(frozen=True)
 class Bars:
-    """What a plot shows."""
-
     start: int = 0  #: time of the first bar, in nanoseconds since 1970
     width: int = 1  #: nanoseconds of a bar
     values: Sequence[float] = ()  #: height of each bar
-    roles: Sequence[Role] = ()  #: what each bar means
-    marks: Sequence[tuple[str, Role]] = field(default_factory=tuple)  #: a symbol below each bar, and what it means
-    cursor: int = 0  #: the chosen bar
+    roles: Sequence[Role] = ()  #: role of each bar
+    marks: Sequence[tuple[str, Role]] = field(default_factory=tuple)  #: symbol below each bar, and its role
+    cursor: int = 0  #: number of the selected bar
 
 
 class Plot(Widget, can_focus=True):
-    """Draws bars over time. The view that owns it moves the cursor; `Chosen` reports that a bar was clicked."""
+    """Bars over time. The view moves the cursor; `Chosen` reports a click on a bar."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "plot--bar",
@@ -52,8 +50,6 @@ class Plot(Widget, can_focus=True):
 
     @dataclass
     class Chosen(Message):
-        """A bar was clicked."""
-
         bar: int
         twice: bool
 
@@ -64,33 +60,27 @@ class Plot(Widget, can_focus=True):
         self._drawn: tuple[int, Sequence[int]] = (0, ())
 
     def notify_style_update(self) -> None:
-        """The theme has changed."""
         super().notify_style_update()
         self._styles.clear()
 
     @property
     def columns(self) -> int:
-        """How many bars there is room for."""
         return max(self.size.width - _SCALE - 1, 1)
 
     @property
     def bars(self) -> Bars:
-        """What is shown."""
         return self._bars
 
     def show(self, bars: Bars) -> None:
-        """Shows other bars."""
         self._bars, self._drawn = bars, (0, ())
         self._styles.clear()
         self.refresh()
 
     @property
     def bar_width(self) -> int:
-        """Columns of each bar."""
-        return max(1, min(self.columns // max(len(self._bars.values), 1), _WIDEST))
+        return max(1, min(self.columns // max(len(self._bars.values), 1), _MAX_BAR))
 
     def render_line(self, y: int) -> Strip:
-        """Renders a line: bars, then the marks, the axis and its times."""
         height = max(self.size.height - 3, 1)
         if y < height:
             strip = self._bar_line(y, height)
@@ -103,7 +93,7 @@ class Plot(Widget, can_focus=True):
         return strip.adjust_cell_length(self.size.width, self._style("")).crop(0, self.size.width)
 
     def _style(self, name: str) -> Style:
-        # Asked for every bar of every line: looking it up anew would take most of the time of a key press.
+        # Needed for every bar of every line: a new lookup would take most of the time of a key press.
         style = self._styles.get(name)
         if style is None:
             style = self.rich_style
@@ -128,12 +118,12 @@ class Plot(Widget, can_focus=True):
                 style += cursor
             segments.append(Segment(block * (each - gap), style))
             if gap:
-                # A space between wide bars separates them.
+                # A space separates wide bars.
                 segments.append(Segment(" ", self._style("")))
         return Strip(segments).simplify()
 
     def _heights(self, top: float, height: int) -> Sequence[int]:
-        """The heights of the bars in eighths of a line; what is more than nothing is never drawn as nothing."""
+        """The heights of the bars in eighths of a line; every value above zero is drawn."""
         if self._drawn[0] != height:
             scale = height * 8 / top if top > 0 else 0.0
             self._drawn = height, [max(round(value * scale), value > 0) for value in self._bars.values]
@@ -146,7 +136,7 @@ class Plot(Widget, can_focus=True):
         return Strip(segments).simplify()
 
     def _step(self) -> int:
-        """Time between ticks: so much that their texts do not touch."""
+        """Time between ticks, so that their texts do not touch."""
         bars = self._bars
         for step in WIDTHS:
             if step < bars.width:
@@ -192,7 +182,6 @@ class Plot(Widget, can_focus=True):
         return Strip([Segment(text, self._style("scale"))])
 
     def on_click(self, event: events.Click) -> None:
-        """A click chooses a bar."""
         place = (event.x - _SCALE) // self.bar_width
         if event.x >= _SCALE and place < len(self._bars.values):
             self.post_message(self.Chosen(place, event.chain > 1))

@@ -1,6 +1,6 @@
-"""A table of any number of rows: it asks its source for those that can be seen, and keeps no others.
+"""A table of any number of rows: it requests only the visible rows from its source and keeps no others.
 
-Unlike a table that holds its rows, opening one with tens of millions costs nothing, and so does scrolling in it.
+Opening and scrolling a table of tens of millions of rows costs nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tui.widgets.lines import Lines, moving
 
 
 class RowTable(Lines):
-    """Shows a source of rows, with a cursor.
+    """A source of rows with a cursor.
 
-    Posts `Highlighted` when the cursor has come to another row and `Selected` when one is chosen.
+    Posts `Highlighted` when the cursor moves to another row and `Selected` when the user chooses a row.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -46,13 +46,11 @@ class RowTable(Lines):
 
     @dataclass
     class Highlighted(Message):
-        """The cursor has come to a row."""
-
         table: RowTable
 
         @property
         def row(self) -> int:
-            """Where the cursor is now: rows may have come, and the cursor moved on, since this was posted."""
+            """The present row of the cursor, which may have moved since the message was posted."""
             return self.table.cursor
 
         @property
@@ -62,8 +60,6 @@ class RowTable(Lines):
 
     @dataclass
     class Selected(Message):
-        """A row was chosen."""
-
         table: RowTable
         row: int
 
@@ -81,7 +77,6 @@ class RowTable(Lines):
 
     @property
     def source(self) -> RowSource[Any]:
-        """Where the rows come from; another one may be put in its place."""
         return self._source
 
     @source.setter
@@ -90,7 +85,7 @@ class RowTable(Lines):
         self.reload()
 
     def reload(self) -> None:
-        """Shows the source as it is now. The cursor stays where it is, as far as there are rows."""
+        """Shows the present rows of the source. The cursor keeps its row number, as far as there are rows."""
         self._window, self._rows = (0, 0), ()
         self._measure()
         count = len(self._source)
@@ -100,16 +95,15 @@ class RowTable(Lines):
 
     @property
     def visible_rows(self) -> int:
-        """How many rows can be seen at the same time."""
         return max(self.scrollable_content_region.height - 1, 1)
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Columns that grow share the new width."""
+        """Distributes the new width over the columns that grow."""
         self._measure()
         self._show_cursor()
 
     def watch_show_vertical_scrollbar(self) -> None:
-        """The scrollbar takes a column from the rows, or gives it back."""
+        """The scrollbar takes one column from the rows, or returns it."""
         if self.is_mounted:
             self.call_after_refresh(self._measure)
 
@@ -129,7 +123,6 @@ class RowTable(Lines):
         self.virtual_size = Size(max(sum(widths) + max(len(widths) - 1, 0), 1), len(self._source) + 1)
 
     def render_line(self, y: int) -> Strip:
-        """Renders a line: the heading, or a row."""
         scroll_x, scroll_y = self.scroll_offset
         width = self.scrollable_content_region.width
         if y == 0:
@@ -160,9 +153,11 @@ class RowTable(Lines):
         return self._rows[place] if place < len(self._rows) else ()
 
     def _line(self, cells: Sequence[Cell], base: Style, *, plain: bool) -> Strip:
-        """Puts cells side by side. On the cursor's line roles give way, so that it can be read in any theme."""
+        """Joins cells to a line. The cursor's line ignores roles, so that it is readable in any theme."""
         if len(cells) == 1 and len(self._widths) > 1:
-            wide = base if plain else base + self._wide_style(cells[0])
+            role = role_of(cells[0])
+            style = self.role_style(role) if role else self.get_component_rich_style("rowtable--wide", partial=True)
+            wide = base if plain else base + style
             text = Strip([Segment(text_of(cells[0]), wide)])
             width = max(self.virtual_size.width, self.scrollable_content_region.width)
             if text.cell_length > width:
@@ -184,16 +179,10 @@ class RowTable(Lines):
                 segments += [*text, Segment(" " * (width - length), base)]
         return Strip(segments)
 
-    def _wide_style(self, cell: Cell) -> Style:
-        role = role_of(cell)
-        return self.role_style(role) if role else self.get_component_rich_style("rowtable--wide", partial=True)
-
     def validate_cursor(self, row: int) -> int:
-        """Keeps the cursor on a row."""
         return max(0, min(row, len(self._source) - 1))
 
     def watch_cursor(self, old: int, row: int) -> None:
-        """Follows the cursor."""
         if not self.is_mounted:
             return
         top = self.scroll_offset.y
@@ -207,7 +196,6 @@ class RowTable(Lines):
             self.post_message(self.Highlighted(self))
 
     def watch_has_focus(self, focus: bool) -> None:
-        """The cursor looks different without the focus."""
         super().watch_has_focus(focus)
         self.refresh()
 
@@ -219,7 +207,7 @@ class RowTable(Lines):
             self.scroll_to_line(self.cursor - height + 1)
 
     def show(self, row: int) -> None:
-        """Moves the cursor to a row and shows it with what is around it, unless it can be seen already."""
+        """Moves the cursor to a row; a row out of sight is shown with its neighbours."""
         row = self.validate_cursor(row)
         top, height = self.scroll_offset.y, self.visible_rows
         if not top <= row < top + height:
@@ -228,28 +216,23 @@ class RowTable(Lines):
 
     @property
     def page(self) -> int:
-        """Rows of a page."""
         return max(self.visible_rows - 1, 1)
 
     def action_by(self, lines: int) -> None:
-        """Moves the cursor."""
         self.cursor += lines
 
     def action_edge(self, which: int) -> None:
-        """Moves the cursor to the first row (0) or the last (1)."""
         self.cursor = which * len(self._source)
 
     def action_sideways(self, columns: int) -> None:
-        """Shows what lies to the left or right."""
         self.scroll_to(x=self.scroll_offset.x + columns, animate=False)
 
     def action_choose(self) -> None:
-        """Chooses the row at the cursor."""
         if len(self._source):
             self.post_message(self.Selected(self, self.cursor))
 
     def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor, a second one on the same row chooses it."""
+        """A click moves the cursor; a second one on the same row selects it."""
         row = self.scroll_offset.y + event.y - 1
         if event.y < 1 or not 0 <= row < len(self._source):
             return

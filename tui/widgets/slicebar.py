@@ -1,4 +1,4 @@
-"""A table of slices, in which each has a bar that shows the state of its bytes by symbol and by color."""
+"""A table of slices; a bar in each row shows the state of its bytes with symbols and colours."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stantools.browse.slice_map import BytesState
 from tui.cells import Cell, Role
 from tui.widgets.rowtable import RowTable
 
-#: The key of the column that holds bars.
+#: Key of the column with the bars.
 BAR = "bar"
 
-#: State -> its symbol, which differs for each, and what it means.
+#: State -> its symbol and role.
 BAR_SYMBOLS: dict[BytesState, tuple[str, Role]] = {
     BytesState.EMPTY: (" ", ""),
     BytesState.UNKNOWN: ("·", "dim"),
@@ -42,17 +42,14 @@ _ROLES: dict[str, Role] = dict(BAR_SYMBOLS.values())
 
 
 def bar_text(states: Sequence[BytesState]) -> str:
-    """Writes a bar."""
     return "".join(BAR_SYMBOLS[state][0] for state in states)
 
 
 def bar_cells(text: str) -> Sequence[tuple[str, Role]]:
-    """Returns the roles of the places of a bar."""
     return [("".join(group), _ROLES.get(symbol, "")) for symbol, group in groupby(text)]
 
 
 def legend(states: Sequence[BytesState]) -> Sequence[Cell]:
-    """Explains the symbols of some states."""
     cells: list[Cell] = []
     for state in states:
         symbol, role = BAR_SYMBOLS[state]

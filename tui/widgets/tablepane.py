@@ -1,4 +1,4 @@
-"""A table with a pane that says more of the row at its cursor: below it, or beside it where there is room."""
+"""A table with a pane about the row at its cursor: below it, or beside it on wide screens."""
 
 from __future__ import annotations
 
@@ -13,39 +13,28 @@ from tui.rows import RowSource
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
-#: Lines that the pane is scrolled by.
+#: Lines of a scroll step of the pane.
 _STEP = 4
 
 
 class TablePane(Container):
-    """A table and its pane.
-
-    Args:
-        source: What the table shows.
-    """
-
     def __init__(self, source: RowSource[Any], *, id: str) -> None:
         super().__init__(id=id)
         self._source = source
 
     def compose(self) -> ComposeResult:
-        """The table, and the lines."""
         yield RowTable(self._source)
         with VerticalScroll(can_focus=False):
             yield Line()
 
     def lay_out(self, *, wide: bool) -> None:
-        """Puts the pane beside the table, or below it."""
         self.set_class(wide, "-wide")
 
     def show_lines(self, rows: Sequence[Sequence[Cell]]) -> None:
-        """Shows other lines."""
         self.query_one(Line).show_lines(rows)
 
     def show_beginning(self) -> None:
-        """Shows the first lines again."""
         self.query_one(VerticalScroll).scroll_home(animate=False)
 
     def scroll_pane(self, way: int) -> None:
-        """Scrolls the lines down (1) or up (-1)."""
         self.query_one(VerticalScroll).scroll_relative(y=way * _STEP, animate=False)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from stantools.nats.login import Server
 
 _SECOND: Final = 1_000_000_000
-#: Seconds between two pings, at most, and pings that may be unanswered.
+#: Maximum seconds between two pings, and maximum number of unanswered pings.
 _PING: Final = 30.0
-_UNANSWERED: Final = 2
-#: What is collected beyond is written at once; what waits beyond is much.
-_COLLECT: Final = 256 * 1024
-_FULL: Final = 8 << 20
+_MAX_PINGS: Final = 2
+#: Bytes of collected output that are written at once; pending bytes that count as congestion.
+_FLUSH_SIZE: Final = 256 * 1024
+_PATIENT_LIMIT: Final = 8 << 20
 
 
 class Net(Protocol):
@@ -35,51 +35,44 @@ class Net(Protocol):
     turns: Turns
     max_pending: int
 
-    def about(self, link: Link) -> dict[str, Any]:
-        """Returns the INFO for the other end."""
+    def about(self, link: Link) -> dict[str, Any]: ...
 
-    def credentials(self, link: Link) -> dict[str, Any]:
-        """Returns the CONNECT for the other end."""
+    def credentials(self, link: Link) -> dict[str, Any]: ...
 
     def agrees(self, fields: Any) -> str:
-        """Returns why a server cannot be one of this cluster; empty if it can."""
+        """Returns the reason why a server cannot be in this cluster; empty if it can."""
 
-    def connected(self, link: Link) -> None:
-        """A connection is there."""
+    def connected(self, link: Link) -> None: ...
 
-    def introduced(self, link: Link) -> bool:
-        """The other end has said who it is. Returns whether it is welcome; if not, the link was closed."""
+    def introduced(self, link: Link) -> bool: ...
 
     def informed(self, link: Link, fields: Any) -> None:
-        """The other end has sent news of itself, or of a third server."""
+        """The other end has sent a new INFO about itself, or about a third server."""
 
-    def wished(self, link: Link, wish: Wish) -> None:
-        """Clients there want something, or not any more."""
+    def wished(self, link: Link, wish: Wish) -> None: ...
 
-    def arrived(self, link: Link, message: Message) -> None:
-        """A message came for clients here."""
+    def arrived(self, link: Link, message: Message) -> None: ...
 
     def overloaded(self) -> bool:
-        """Hands over what waits in this process. Returns whether that takes longer."""
+        """Delivers messages between parts of this process. Returns whether some are left."""
 
-    def gone(self, link: Link) -> None:
-        """The link is closed."""
+    def gone(self, link: Link) -> None: ...
 
 
 class Link(asyncio.Protocol):
     """A connection to another server.
 
     Args:
-        number: What it is called in logs and views.
+        number: Its id in logs and views.
         net: All links together.
-        url: Where this server has connected to; None if the other one did.
-        configured: The URL is one of the options', not one that another server told.
+        url: The URL that this server has connected to; None for an incoming connection.
+        configured: The URL comes from the options, not from another server.
 
     Attributes:
         host: Address of the other end.
         port: Its port.
-        open: Messages go over it.
-        closed: It is no more.
+        open: The handshake is complete.
+        closed: The connection has ended.
     """
 
     def __init__(self, number: int, net: Net, url: Server | None = None, *, configured: bool = False) -> None:
@@ -88,14 +81,14 @@ class Link(asyncio.Protocol):
         self.configured = configured
         self.host, self.port = "", 0
         self.local_host = ""
-        self.remote: dict[str, Any] = {}  #: what the other end said about itself; empty until then
+        self.remote: dict[str, Any] = {}  #: last INFO of the other end; empty before it
         self.open = self.closed = False
-        self.over = asyncio.Event()  #: set then
+        self.over = asyncio.Event()  #: set at its end
         self.reason = ""
-        self.start = time.time_ns()  #: when it was opened, ns since the epoch
-        self.rtt = 0  #: last round trip in ns; 0 if there was none yet
-        self.counters = Counters()  #: messages and bytes
-        self.wishes: dict[tuple[bytes, bytes], int] = {}  #: what clients there want: weights by subject and queue group
+        self.start = time.time_ns()  #: start time, ns since the epoch
+        self.rtt = 0  #: last round trip in ns; 0 if unknown
+        self.counters = Counters()
+        self.wishes: dict[tuple[bytes, bytes], int] = {}  #: interest there: weights by subject and queue group
         self._net = net
         self._parser = wire.Parser()
         self._transport: asyncio.Transport
@@ -103,7 +96,7 @@ class Link(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_size = 0
         self._flushing: asyncio.Handle | None = None
-        self._fed = self._working = self._foreseen = False
+        self._fed = self._working = self._close_expected = False
         self._timer: asyncio.TimerHandle | None = None
         self._pings = 0
         self._pinged = 0
@@ -117,42 +110,32 @@ class Link(asyncio.Protocol):
 
     @property
     def remote_id(self) -> str:
-        """Who the other end is; empty until it says so."""
         return str(self.remote.get("server_id", ""))
 
     # Life
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begins the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
         self.local_host = str((transport.get_extra_info("sockname") or ("",))[0])
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._net.cluster.timeout, self._too_late)
+        self._timer = loop.call_later(self._net.cluster.timeout, self._on_timeout)
         self._net.connected(self)
         NATS.debug("%s - Route connection created", self)
         if self.url is None:
             self.send(wire.info(self._net.about(self)))
 
-    def _too_late(self) -> None:
+    def _on_timeout(self) -> None:
         self.close("Authentication Timeout", "Authentication Timeout" if self.url is None else "")
 
     def eof_received(self) -> bool | None:
-        """The other end has hung up."""
         return None
 
     def connection_lost(self, problem: Exception | None) -> None:
-        """Cleans up."""
         self._end("Client Closed" if problem is None else f"Read Error: {problem}")
 
     def close(self, reason: str, error: str = "") -> None:
-        """Ends the connection.
-
-        Args:
-            reason: Why, for the log.
-            error: What the other end is told.
-        """
         if self.closed:
             return
         if error:
@@ -175,7 +158,6 @@ class Link(asyncio.Protocol):
         self._net.gone(self)
 
     def look_after(self, now: int) -> None:
-        """Pings the other end if it is time (monotonic ns), and hangs up if it does not answer or read."""
         if not self.open:
             return
         waiting = self._transport.get_write_buffer_size()
@@ -187,13 +169,12 @@ class Link(asyncio.Protocol):
             return
         if now < self._ping_at:
             return
-        if self._pings >= _UNANSWERED:
+        if self._pings >= _MAX_PINGS:
             self.close("Stale Connection", "Stale Connection")
             return
         self.ping(now)
 
     def ping(self, now: int) -> None:
-        """Sends a ping."""
         self._ping_at = now + int(min(_PING, self._net.cluster.ping_interval) * _SECOND)
         self._pings += 1
         self._pinged = now
@@ -202,18 +183,16 @@ class Link(asyncio.Protocol):
     # Output
 
     def send(self, data: bytes) -> None:
-        """Sends something, with all else of this round."""
         if self.closed:
             return
         self._out.append(data)
         self._out_size += len(data)
-        if self._out_size > _COLLECT:
+        if self._out_size > _FLUSH_SIZE:
             self.flush()
         elif self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Writes what was collected."""
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
@@ -228,16 +207,14 @@ class Link(asyncio.Protocol):
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be sent."""
         return self._out_size + (0 if self.closed else self._transport.get_write_buffer_size())
 
     @property
     def congested(self) -> bool:
-        """So much waits to be sent that whoever can wait should."""
-        return self.pending > _FULL
+        return self.pending > _PATIENT_LIMIT
 
     def deliver(self, subject: bytes, reply: bytes, queues: list[bytes], header_size: int, payload: bytes) -> None:
-        """Sends a message for clients there: for all in no group, and one of each group."""
+        """Sends a message for clients there: all outside of queue groups, and one member of each of `queues`."""
         self.counters.out_msgs += 1
         self.counters.out_bytes += len(payload)
         if header_size and not self.remote.get("headers"):
@@ -247,7 +224,7 @@ class Link(asyncio.Protocol):
     # Input
 
     def data_received(self, data: bytes) -> None:
-        """Handles what came, as long as a turn is; nothing more is read until all of it is handled."""
+        """Handles input up to the time of a turn; reading pauses until all of it is handled."""
         if self.closed:
             return
         self._parser.feed(data)
@@ -296,11 +273,13 @@ class Link(asyncio.Protocol):
         elif isinstance(event, wire.Connect):
             self._connect(event.fields)
         elif isinstance(event, wire.Error):
-            NATS.log(logging.DEBUG if self._foreseen else logging.ERROR, "%s - Route Error '%s'", self, event.text)
+            NATS.log(
+                logging.DEBUG if self._close_expected else logging.ERROR, "%s - Route Error '%s'", self, event.text
+            )
             self.close(event.text)
 
     def _connect(self, fields: Any) -> None:
-        """The other end says who it is, and why it may be here."""
+        """Handles the CONNECT of the other end: who it is, and its credentials."""
         cluster = self._net.cluster
         if cluster.user and not (
             hmac.compare_digest(str(fields.get("user", "")).encode(), cluster.user.encode())
@@ -316,8 +295,9 @@ class Link(asyncio.Protocol):
             self._net.informed(self, fields)
             return
         if self.remote or fields.get("route_account"):
-            # For a single account, from a server that does not know yet that there are none here: it will hang up.
-            self._foreseen = True
+            # An account-specific link, from a server that does not know yet that there are no accounts here: it will
+            # close it.
+            self._close_expected = True
             return
         if not self._trusted:
             NATS.error("%s - authentication error", self)

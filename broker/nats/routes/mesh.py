@@ -1,7 +1,8 @@
-"""All routes of a server: who is connected, who wants what, and how servers find each other.
+"""All routes of a server: connections, interest, and discovery.
 
-Facts: high-availability.md sections R.2 to R.6. A message from a client here goes to every server where somebody wants
-it, and there to clients only: so every server has a route to every other one. Each announces a newcomer to the others.
+Facts: high-availability.md sections R.2 to R.6. A message from a client here goes to every server with a subscriber,
+and there to clients only, so every server needs a route to every other one. Each server announces newcomers to the
+others.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import secrets
 import ssl
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.listening import address, open_sockets, unspecified
@@ -32,21 +34,19 @@ if TYPE_CHECKING:
     from broker.nats.subscriptions import Subscriptions
     from broker.nats.turns import Turns
 
-#: Seconds until another attempt to connect; some of it is random, so that two servers do not always meet.
+#: Seconds between two attempts to connect, partly random, so that two servers do not collide every time.
 _RETRY: Final = 1.0
 #: Attempts between two lines of the log.
 _REPORT: Final = 3600
-#: Seconds for which the other end may close one of two connections between the same servers.
-_TWICE: Final = 1.0
-#: Wishes of a lost server above which all remembered subjects are forgotten at once.
-_MANY: Final = 1024
-#: Our version of the protocol between servers.
+#: Seconds for the other end to close one of two connections between the same servers.
+_DUPLICATE_GRACE: Final = 1.0
+#: Lost subscriptions of a server above which the cache of subjects is cleared at once.
+_MAX_REMOVALS: Final = 1024
+#: Our version of the route protocol.
 _PROTOCOL: Final = 2
 
 
 class Host(Protocol):
-    """The server whose routes these are."""
-
     options: NatsOptions
     id: str
     name: str
@@ -56,30 +56,20 @@ class Host(Protocol):
     turns: Turns
 
     @property
-    def port(self) -> int:
-        """The port for clients."""
+    def port(self) -> int: ...
 
     @property
-    def behind(self) -> bool:
-        """Something that was sent within this process still waits."""
+    def behind(self) -> bool: ...
 
-    def drain(self) -> None:
-        """Hands over what parts of this process have sent each other."""
+    def drain(self) -> None: ...
 
-    def announce(self) -> None:
-        """Clients are to learn which servers there are."""
+    def announce(self) -> None: ...
 
 
 class Mesh:
     """The routes of a server.
 
-    Args:
-        host: The server.
-        cluster: What they are to be like.
-
-    Raises:
-        TLSError: The TLS options cannot be used.
-        UsageError: A URL is wrong.
+    Raises `TLSError` for unusable TLS options, `UsageError` for a wrong URL.
     """
 
     def __init__(self, host: Host, cluster: ClusterOptions) -> None:
@@ -87,8 +77,8 @@ class Mesh:
         self.turns = host.turns
         self.max_pending = host.options.max_pending
         self.name = cluster.name or secrets.token_hex(11)  #: name of the cluster
-        self.links: dict[int, Link] = {}  #: all connections, by number, those that are not open yet included
-        self.port = 0  #: where it listens; 0 before `start`
+        self.links: dict[int, Link] = {}  #: all connections by number, also those in their handshake
+        self.port = 0  #: listening port; 0 before `start`
         self._host = host
         self._dynamic = not cluster.name
         self._numbers = 0
@@ -96,15 +86,15 @@ class Mesh:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
-        self._mine: dict[tuple[bytes, bytes], int] = {}
-        #: Who wants what: link, subject, queue group.
-        self._theirs: Interest[tuple[Link, bytes, bytes]] = Interest()
-        #: The connection over which messages go to each server, by id.
+        self._local_interest: dict[tuple[bytes, bytes], int] = {}
+        #: Interest on other servers: link, subject, queue group.
+        self._remote_interest: Interest[tuple[Link, bytes, bytes]] = Interest()
+        #: Server id -> the connection for its messages.
         self._ways: dict[str, Link] = {}
-        #: Who answers at a URL, as far as that is known.
-        self._residents: dict[str, str] = {}
-        #: URLs to which connections are kept, or made.
-        self._sought: set[str] = set()
+        #: URL -> id of the server there, if known.
+        self._server_ids: dict[str, str] = {}
+        #: URLs with a connection or attempts to connect.
+        self._target_urls: set[str] = set()
         self._urls = [parse_route(url) for url in cluster.routes]
         self._server_context = self._client_context = None
         if cluster.tls is not None:
@@ -114,11 +104,7 @@ class Mesh:
     # Life
 
     async def start(self) -> None:
-        """Listens, and begins to connect.
-
-        Raises:
-            OSError: The port is not available; the text is that of the log.
-        """
+        """Listens, and starts to connect. Raises `OSError` with the log line if the port is not available."""
         NATS.info("Cluster name is %s", self.name)
         if self._dynamic:
             NATS.warning("Cluster name was dynamically generated, consider setting one")
@@ -134,7 +120,10 @@ class Mesh:
             ) from None
         loop = asyncio.get_running_loop()
         self._listeners = [
-            await loop.create_server(self._accepted, sock=each, ssl=self._server_context) for each in sockets
+            await loop.create_server(
+                partial(self._new_link, None, configured=False), sock=each, ssl=self._server_context
+            )
+            for each in sockets
         ]
         self.port = sockets[0].getsockname()[1]
         NATS.info("Listening for route connections on %s", address(cluster.host, self.port))
@@ -143,7 +132,6 @@ class Mesh:
         self._look_after()
 
     async def stop(self) -> None:
-        """Closes everything."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -162,38 +150,34 @@ class Mesh:
             link.look_after(now)
         self._timer = asyncio.get_running_loop().call_later(1.0, self._look_after)
 
-    def _accepted(self) -> Link:
-        return self._made(None, configured=False)
-
-    def _made(self, url: Server | None, *, configured: bool) -> Link:
+    def _new_link(self, url: Server | None, *, configured: bool) -> Link:
         self._numbers += 1
         return Link(self._numbers, self, url, configured=configured)
 
     def connected(self, link: Link) -> None:
-        """A connection is there."""
         self.links[link.number] = link
 
     def _spawn(self, url: Server, *, configured: bool) -> None:
         if self._stopped:
             return
         place = f"{url.host}:{url.port}"
-        self._sought.add(place)
+        self._target_urls.add(place)
         task = asyncio.get_running_loop().create_task(self._connect(url, configured=configured))
         self._tasks.add(task)
 
         def over(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._sought.discard(place)
+            self._target_urls.discard(place)
 
         task.add_done_callback(over)
 
     async def _connect(self, url: Server, *, configured: bool) -> None:
-        """Keeps a connection to a URL of the options, or makes one to another."""
+        """Keeps a connection to a configured URL, or makes one to a discovered URL."""
         loop = asyncio.get_running_loop()
         place = f"{url.host}:{url.port}"
         attempt = 0
         while not self._stopped:
-            resident = self._residents.get(place)
+            resident = self._server_ids.get(place)
             if resident == self._host.id:
                 return
             if resident in self._ways and not configured:
@@ -202,7 +186,7 @@ class Mesh:
                 attempt += 1
                 try:
                     _, link = await loop.create_connection(
-                        lambda: self._made(url, configured=configured),
+                        lambda: self._new_link(url, configured=configured),
                         url.host,
                         url.port,
                         ssl=self._client_context,
@@ -219,25 +203,22 @@ class Mesh:
             await asyncio.sleep(_RETRY * random.uniform(0.9, 1.3))
 
     def leave(self) -> None:
-        """Announces to the other servers that this one is about to end."""
         for link in self.links.values():
             if link.open:
                 link.send(wire.info(self.about(link) | {"ldm": True}))
 
     @property
     def ways(self) -> list[Link]:
-        """The connection to each other server."""
         return list(self._ways.values())
 
     @property
     def urls(self) -> list[str]:
-        """The URLs of the options, without users and passwords."""
+        """The configured URLs, without users and passwords."""
         return [f"{url.host}:{url.port}" for url in self._urls]
 
-    # What links say
+    # Callbacks of links
 
     def about(self, link: Link) -> dict[str, Any]:
-        """Returns the INFO for the other end."""
         host, cluster = self._host, self.cluster
         fields: dict[str, Any] = {
             "server_id": host.id,
@@ -263,14 +244,13 @@ class Mesh:
         return fields
 
     def _client_url(self, local_host: str) -> str:
-        """Returns where clients connect to this server, as somebody sees it who reaches it at an address."""
+        """Returns the URL for clients of this server, for a client that reaches it at an address."""
         options = self._host.options
         if options.client_advertise:
             return options.client_advertise
         return address(local_host if unspecified(options.host) and local_host else options.host, self._host.port)
 
     def credentials(self, link: Link) -> dict[str, Any]:
-        """Returns the CONNECT for the other end."""
         fields: dict[str, Any] = {
             "echo": True,
             "verbose": False,
@@ -290,7 +270,7 @@ class Mesh:
         return fields
 
     def agrees(self, fields: Any) -> str:
-        """Returns why a server cannot be one of this cluster; empty if it can. A name that was made up gives way."""
+        """Returns the reason why a server cannot be in this cluster; empty if it can. A generated name is replaced."""
         theirs = str(fields.get("cluster", ""))
         if theirs == self.name:
             return ""
@@ -299,14 +279,14 @@ class Mesh:
             NATS.info("Cluster name updated to %s", theirs)
             return ""
         if fields.get("cluster_dynamic"):
-            return ""  # it takes on ours
+            return ""  # the other end adopts our name
         return f'Rejecting connection, cluster name "{theirs}" does not match "{self.name}"'
 
     def introduced(self, link: Link) -> bool:
-        """The other end has said who it is. Returns whether it is welcome."""
+        """The other end has sent its CONNECT. Returns whether it is accepted."""
         other = link.remote_id
         if link.url is not None:
-            self._residents[f"{link.url.host}:{link.url.port}"] = other
+            self._server_ids[f"{link.url.host}:{link.url.port}"] = other
         if not other or other == self._host.id:
             link.close("Duplicate Route")
             return False
@@ -317,27 +297,26 @@ class Mesh:
             link.close("Duplicate Server Name")
             return False
         if other in self._ways:
-            # Both ends have connected at the same time. Either may close one; this one may have to.
-            asyncio.get_running_loop().call_later(_TWICE, self._thin_out, other)
+            # Both ends have connected at the same time. Either end may close one connection; otherwise this one does.
+            asyncio.get_running_loop().call_later(_DUPLICATE_GRACE, self._close_duplicates, other)
         else:
             self._ways[other] = link
             NATS.info("%s - Route connection established with %s", link, other)
-            self._pass_on(link)
+            self._announce_server(link)
             self._host.announce()
-        for (subject, queue), weight in self._mine.items():
+        for (subject, queue), weight in self._local_interest.items():
             link.send(wire.wish(subject, queue, weight))
         return True
 
-    def _thin_out(self, other: str) -> None:
-        """Closes what is too much, if nobody else did; of two servers only one does it."""
+    def _close_duplicates(self, other: str) -> None:
+        """Closes surplus connections; only one of the two servers does so."""
         twins = [link for link in self.links.values() if link.open and link.remote_id == other]
         if self._host.id < other:
             for link in twins:
                 if link is not self._ways.get(other):
                     link.close("Duplicate Route")
 
-    def _pass_on(self, newcomer: Link) -> None:
-        """Announces a new server to the others."""
+    def _announce_server(self, newcomer: Link) -> None:
         told = {name: value for name, value in newcomer.remote.items() if name != "nonce"}
         if not told.get("ip"):
             told["ip"] = f"nats-route://{address(newcomer.host, int(told.get('port') or 0))}/"
@@ -346,7 +325,6 @@ class Mesh:
                 link.send(wire.info(told))
 
     def informed(self, link: Link, fields: Any) -> None:
-        """The other end has sent news of itself, or of a third server."""
         other = str(fields.get("server_id", ""))
         if other == link.remote_id:
             link.remote |= fields
@@ -361,29 +339,27 @@ class Mesh:
         except UsageError:
             return
         place = f"{url.host}:{url.port}"
-        self._residents[place] = other
-        if place not in self._sought:
+        self._server_ids[place] = other
+        if place not in self._target_urls:
             self._spawn(url, configured=False)
 
     @property
     def connect_urls(self) -> list[str]:
-        """Where clients find the other servers."""
         if self.cluster.no_advertise:
             return []
         return [str(url) for link in self._ways.values() for url in link.remote.get("connect_urls") or ()]
 
     def gone(self, link: Link) -> None:
-        """The link is closed: another one takes its place, if there is one."""
         self.links.pop(link.number, None)
         other = link.remote_id
         if self._ways.get(other) is not link:
             return
         del self._ways[other]
-        self._enter(link, leave=True)
+        self._apply_interest(link, leave=True)
         for twin in self.links.values():
             if twin.open and twin.remote_id == other:
                 self._ways[other] = twin
-                self._enter(twin)
+                self._apply_interest(twin)
                 break
         if not self._stopped:
             self._host.announce()
@@ -391,7 +367,6 @@ class Mesh:
     # Interest
 
     def wished(self, link: Link, wish: wire.Wish) -> None:
-        """Clients of another server want something, or not any more."""
         if wish.account != wire.ACCOUNT:
             return
         key = wish.subject, wish.queue
@@ -402,15 +377,15 @@ class Mesh:
             link.wishes.pop(key, None)
         if self._ways.get(link.remote_id) is link and known != wish.weight:
             if not known:
-                self._theirs.insert(wish.subject, (link, *key), wish.queue)
+                self._remote_interest.insert(wish.subject, (link, *key), wish.queue)
             elif not wish.weight:
-                self._theirs.remove(wish.subject, (link, *key), wish.queue)
+                self._remote_interest.remove(wish.subject, (link, *key), wish.queue)
             self._host.subscriptions.changed(wish.subject)
 
-    def _enter(self, link: Link, *, leave: bool = False) -> None:
-        """Everything that a server wants counts from now on, or no more."""
-        change = self._theirs.remove if leave else self._theirs.insert
-        many = len(link.wishes) > _MANY
+    def _apply_interest(self, link: Link, *, leave: bool = False) -> None:
+        """Adds or removes the whole interest of a server."""
+        change = self._remote_interest.remove if leave else self._remote_interest.insert
+        many = len(link.wishes) > _MAX_REMOVALS
         for subject, queue in link.wishes:
             change(subject, (link, subject, queue), queue)
             if not many:
@@ -419,8 +394,8 @@ class Mesh:
             self._host.subscriptions.forget()
 
     def match(self, subject: bytes) -> Abroad | None:
-        """Returns who gets a subject on other servers; None if nobody does."""
-        found = self._theirs.match(subject)
+        """Returns the receivers of a subject on other servers; None if there are none."""
+        found = self._remote_interest.match(subject)
         if not found.plain and not found.queues:
             return None
         groups: dict[bytes, dict[Far, int]] = {}
@@ -434,12 +409,11 @@ class Mesh:
         )
 
     def interest(self, subject: bytes, queue: bytes, change: int) -> None:
-        """There are more or fewer subscriptions of clients here."""
         key = subject, queue
-        before = self._mine.get(key, 0)
-        self._mine[key] = count = before + change
+        before = self._local_interest.get(key, 0)
+        self._local_interest[key] = count = before + change
         if not count:
-            del self._mine[key]
+            del self._local_interest[key]
         if queue or not before or not count:
             line = wire.wish(subject, queue, count)
             for link in self.links.values():
@@ -449,14 +423,12 @@ class Mesh:
     # Messages
 
     def arrived(self, link: Link, message: wire.Message) -> None:
-        """A message came for clients here."""
         if message.account == wire.ACCOUNT:
             self._host.router.arrive(
                 message.subject, message.reply, message.payload, message.header_size, message.queues
             )
 
     def overloaded(self) -> bool:
-        """Hands over what waits in this process. Returns whether that takes longer."""
         self._host.drain()
         return self._host.behind
 

@@ -1,4 +1,4 @@
-"""What servers say to each other, as bytes (high-availability.md sections R.1 to R.3)."""
+"""The protocol between servers, as bytes (high-availability.md sections R.1 to R.3)."""
 
 from __future__ import annotations
 
@@ -13,79 +13,69 @@ from stantools.nats.subjects import valid_pattern
 ACCOUNT: Final = b"$G"
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
-#: Bytes of a line, and of a message: what is longer is not a server that we know.
+#: Maximum bytes of a line and of a message; larger ones are protocol errors.
 _LINE: Final = 1 << 20
 _MESSAGE: Final = 64 << 20
 
 
 class WireError(ValueError):
-    """This is not how servers talk; the text says what came."""
+    """Violation of the protocol; the text names the input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A server about itself, or about another one."""
+    """Facts about the sender, or another server."""
 
     fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Who wants to be a route."""
+    """Credentials and options of a server that wants to be a route."""
 
     fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Clients of the other server want a subject."""
+    """Interest of the other server's clients in a subject."""
 
-    account: bytes  #: whose clients
+    account: bytes  #: account of the clients
     subject: bytes  #: subject, possibly with wildcards
     queue: bytes  #: queue group; empty for none
-    weight: int  #: members of the group there; 0 if nobody wants it any more
+    weight: int  #: number of members there; 0 ends the interest
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message for clients of this server."""
-
-    account: bytes  #: whose clients
+    account: bytes  #: account of the clients
     subject: bytes
-    reply: bytes  #: where answers go; empty for nowhere
-    queues: tuple[bytes, ...]  #: groups of which one member gets it, besides all who are in no group
-    header_size: int  #: bytes of headers that the payload begins with
-    payload: bytes  #: the rest
+    reply: bytes  #: reply subject; empty for none
+    queues: tuple[bytes, ...]  #: queue groups with one receiver each, besides all subscribers outside of groups
+    header_size: int  #: bytes of headers at the beginning of the payload
+    payload: bytes  #: headers and message
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Why the other server is about to hang up."""
-
     text: str
 
 
-#: Besides these, `PING` and `PONG` as they are.
+#: Besides these: `PING` and `PONG` as bytes.
 Event = Info | Connect | Wish | Message | Error | bytes
 
 
 class Parser:
-    """Takes a stream apart, in whatever pieces it comes."""
+    """Parses a stream of bytes, received in any pieces."""
 
     def __init__(self, *, trusted: bool = False) -> None:
-        self.trusted = trusted  #: messages may come; before that they are refused, whatever their size
+        self.trusted = trusted  #: messages are accepted; before that they are errors of any size
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Adds what came."""
         self._buffer += data
 
     def events(self) -> Iterator[Event]:
-        """Yields what is complete.
-
-        Raises:
-            WireError: It is nothing that a server says.
-        """
         buffer, at = self._buffer, 0
         try:
             while (end := buffer.find(b"\n", at)) >= 0:
@@ -95,12 +85,12 @@ class Parser:
                     operation, rest = words[0].upper(), words[1] if len(words) > 1 else b""
                     if operation in (b"RMSG", b"HMSG"):
                         if not self.trusted:
-                            raise WireError("a message before the handshake is over")
+                            raise WireError("a message before the end of the handshake")
                         message, size = _message(operation, rest.split())
                         if len(buffer) < after + size + 2:
                             return
                         if buffer[after + size : after + size + 2] != b"\r\n":
-                            raise WireError("a message without its end")
+                            raise WireError("a message without CRLF at its end")
                         yield Message(*message, bytes(buffer[after : after + size]))
                         after += size + 2
                     elif (event := _line(operation, rest)) is not None:
@@ -109,7 +99,7 @@ class Parser:
             if len(buffer) - at > _LINE:
                 raise WireError("a line without end")
         finally:
-            # What was yielded last is done with only when the next is asked for.
+            # The event yielded last is in use until the next one is requested.
             del buffer[:at]
 
 
@@ -128,7 +118,7 @@ def _line(operation: bytes, rest: bytes) -> Event | None:
         case b"-ERR":
             return Error(rest.strip().strip(b"'").decode("utf-8", "replace"))
         case b"+OK" | b"LS+" | b"LS-" | b"A+" | b"A-":
-            # About leaf nodes and accounts, which are not here.
+            # For leaf nodes and accounts, which do not exist here.
             return None
     raise WireError(f"unknown operation {operation[:20]!r}")
 
@@ -192,27 +182,21 @@ def _number(word: bytes) -> int:
 
 
 def info(fields: Mapping[str, object]) -> bytes:
-    """Returns INFO."""
     return b"INFO %b\r\n" % json.dumps(fields, separators=(",", ":")).encode()
 
 
 def connect(fields: Mapping[str, object]) -> bytes:
-    """Returns CONNECT."""
     return b"CONNECT %b\r\n" % json.dumps(fields, separators=(",", ":")).encode()
 
 
 def error(text: str) -> bytes:
-    """Returns -ERR."""
     return b"-ERR '%b'\r\n" % text.encode()
 
 
 def wish(subject: bytes, queue: bytes, weight: int) -> bytes:
-    """Returns the lines that announce how many clients here want a subject; one line covers all of them.
+    """Returns the lines that announce the interest of all clients here in a subject.
 
-    Args:
-        subject: Subject, possibly with wildcards.
-        queue: Queue group; empty for none.
-        weight: Members of the group; 0 for nobody.
+    `weight` is the number of members of the queue group, 0 without interest. `queue` is empty for none.
     """
     if not weight:
         return b"RS- %b %b%b%b\r\n" % (ACCOUNT, subject, b" " if queue else b"", queue)
@@ -222,7 +206,6 @@ def wish(subject: bytes, queue: bytes, weight: int) -> bytes:
 
 
 def message(subject: bytes, reply: bytes, queues: Sequence[bytes], header_size: int, payload: bytes) -> bytes:
-    """Returns a message; see `Message`."""
     middle = b""
     if queues:
         middle = b"%b %b " % (b"+ " + reply if reply else b"|", b" ".join(queues))

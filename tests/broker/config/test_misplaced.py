@@ -124,7 +124,7 @@ def test_peers_in_one_text() -> None:
     [
         *((f"{scheme}://127.0.0.1:6222", "") for scheme in ("nats", "nats-route", "tls", "tcp")),
         ("127.0.0.1:6222", ""),
-        ("http://127.0.0.1:6222", "a route has no URL of the kind http://"),
+        ("http://127.0.0.1:6222", "http:// is not the scheme of a route"),
         ("nats://u:a/secret@127.0.0.1:6222", "percent-encoded"),
         ("nats://u:a@secret#@127.0.0.1:6222", "percent-encoded"),
         ("nats://u:a%2Fb@127.0.0.1:6222", ""),

@@ -106,7 +106,7 @@ def test_a_flood_of_requests_is_handled_in_turns(holds: list[float]) -> None:
 def test_turns_lose_nothing_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is a turn of its own: what is left over each time is taken up where it was left."""
     monkeypatch.setattr(turns, "_TURN", 0.0)
-    monkeypatch.setattr(turns, "_SHORTEST", 0.0)
+    monkeypatch.setattr(turns, "_MIN_TURN", 0.0)
 
     async def scenario() -> None:
         async with serving() as server:
@@ -262,7 +262,7 @@ def test_good_logins_are_served_amid_wrong_ones() -> None:
             # A hundred and fifty guesses take ten seconds of an idle machine.
             assert first < 60
 
-    auth._proven.clear()
+    auth._proofs.clear()
     asyncio.run(scenario())
 
 
@@ -279,7 +279,7 @@ def held_checks(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.E
 
     monkeypatch.setattr(auth, "_bcrypt", slow)
     monkeypatch.setattr(auth.os, "cpu_count", lambda: 1)
-    auth._proven.clear()
+    auth._proofs.clear()
     return heard, gate
 
 

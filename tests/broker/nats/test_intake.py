@@ -253,11 +253,11 @@ def test_nothing_waits_while_the_rest_of_a_batch_is_applied() -> None:
             await world.feed(number, publish(b"own.%d" % number))
             world.server.intake.run()
         heard.clear()
-        with mock.patch.object(turns, "_TURN", 0.0), mock.patch.object(turns, "_SHORTEST", 0.0):
+        with mock.patch.object(turns, "_TURN", 0.0), mock.patch.object(turns, "_MIN_TURN", 0.0):
             await world.feed(0, publish(b"all", b"first") + publish(b"pub.0", b"last"))
             # The connection is one whose reads may wait.
             world.server.intake.run()
-            assert world.connections[0]._unfinished and heard == [b"first"]
+            assert world.connections[0]._needs_turn and heard == [b"first"]
             await world.feed(1, publish(b"own.1", b"one"))
             assert world.server.behind
             while heard.count(b"first") < 2:
@@ -307,7 +307,7 @@ def test_a_barrier_comes_before_the_next_message_of_its_batch(turn: float, known
             world.server.intake.run()
             await world.settle()
         heard.clear()
-        with mock.patch.object(turns, "_TURN", turn), mock.patch.object(turns, "_SHORTEST", turn):
+        with mock.patch.object(turns, "_TURN", turn), mock.patch.object(turns, "_MIN_TURN", turn):
             await world.feed(0, batch)
             world.server.intake.run()
             await world.settle()
@@ -365,10 +365,10 @@ def test_what_a_client_published_before_it_ended_reaches_everybody(aborted: bool
         for number in range(1, 5):
             await world.feed(number, b"SUB all 1\r\n")
         world.server.intake.run()
-        with mock.patch.object(turns, "_TURN", 0.0), mock.patch.object(turns, "_SHORTEST", 0.0):
+        with mock.patch.object(turns, "_TURN", 0.0), mock.patch.object(turns, "_MIN_TURN", 0.0):
             await world.feed(0, publish(b"all") + b"PING\r\n")
             world.server.intake.run()
-            assert world.connections[0]._unfinished
+            assert world.connections[0]._needs_turn
             if aborted:
                 world.connections[0].close(Reason.SLOW_PENDING, abort=True)
             world.connections[0].connection_lost(ConnectionResetError() if aborted else None)
@@ -434,7 +434,7 @@ def test_no_more_waits_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -
         assert world.calls
         world.server.intake.run()
         assert sum(len(messages) for _, messages in world.calls) == 40
-        monkeypatch.setattr(world.server.intake, "_most", 2)
+        monkeypatch.setattr(world.server.intake, "_max_reads", 2)
         world.calls.clear()
         for number in range(3):
             await world.feed(number, publish(b"pub.%d" % number))
@@ -637,7 +637,7 @@ def test_each_connection_sees_what_it_saw_without(turn: float, plan: list[tuple[
         return {"pub": found.get("pub", []), "ack": found.get("ack", []), "ask": own}
 
     # However long a turn is: without time, each step is one of its own.
-    with mock.patch.object(turns, "_TURN", turn), mock.patch.object(turns, "_SHORTEST", turn):
+    with mock.patch.object(turns, "_TURN", turn), mock.patch.object(turns, "_MIN_TURN", turn):
         together, alone = asyncio.run(play(True)), asyncio.run(play(False))
     for number, (one, other) in enumerate(zip(together, alone, strict=True)):
         assert asks_alone(one[0], number) == asks_alone(other[0], number)

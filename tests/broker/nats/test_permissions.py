@@ -297,6 +297,6 @@ def test_rules() -> None:
 
 def test_hashed_passwords_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(AuthorizationError, match="bcrypt is not installed"):
+    with pytest.raises(AuthorizationError, match="bcrypt, which is not installed"):
         Authenticator(Authorization(user="u", password="$2a$04$" + 53 * "x"))
     assert Authenticator(Authorization(user="u", password="plain")).plain_passwords

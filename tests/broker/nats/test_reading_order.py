@@ -178,7 +178,7 @@ def play(seed: int, turn: float = 3600.0) -> None:
     """Plays a simulation in which a turn has so many seconds: without any, each step is one of its own."""
     random, errors = Random(seed), Errors()
     loop = Loop(random)
-    with mock.patch.multiple(turns, _TURN=turn, _SHORTEST=turn), errors.watching(), loop.running():
+    with mock.patch.multiple(turns, _TURN=turn, _MIN_TURN=turn), errors.watching(), loop.running():
         simulation = Simulation(loop, random, exact=turn > 0)
         simulation.run()
     assert not errors.lines
