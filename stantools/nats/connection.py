@@ -407,13 +407,7 @@ _REFUSALS = {
 
 
 def _why(problem: BaseException, options: ConnectOptions, info: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns the reason that goes behind the URL of a server, and a remedy.
-
-    Args:
-        problem: What the client met.
-        options: How it tried to connect. Nothing secret of them gets into the texts.
-        info: What the server has said about itself, if it came to that.
-    """
+    """Returns the reason that goes behind the URL of a server, and a remedy."""
     if isinstance(problem, ssl.SSLCertVerificationError):
         return (
             f"its certificate is not trusted: {problem.verify_message or 'unknown reason'}",

@@ -195,16 +195,7 @@ class AppendLog:
         )
 
     def _begin_replacement(self, prefix: str, records: Iterable[bytes], *, incomplete: bool = False) -> Replacement:
-        """Begins to replace the content of the log.
-
-        Args:
-            prefix: Of the new file's name.
-            records: What it begins with.
-            incomplete: Records are missing in the log, which therefore gets no more.
-
-        Raises:
-            StoreUnwritableError: What was gathered cannot be written.
-        """
+        """Begins to replace the content of the log."""
         self._incomplete = incomplete
         if incomplete:
             self._forget()

@@ -312,11 +312,7 @@ def _locked(partial: Path, target: Path) -> Iterator[None]:
 
 
 def _lock(partial: Path, target: Path) -> int:
-    """Locks a directory to build in, until the descriptor that is returned is closed.
-
-    Raises:
-        RefusedError: Another run has locked it.
-    """
+    """Locks a directory to build in, until the descriptor that is returned is closed."""
     descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

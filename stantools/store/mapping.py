@@ -81,14 +81,7 @@ class _Mapping(mmap.mmap):
         return self._file if os.path.samestat(os.fstat(self._file.fileno()), self.status) else None
 
     def check(self, end: int) -> None:
-        """Looks whether the file is still what was mapped.
-
-        Args:
-            end: How much of it counts, in bytes from its start.
-
-        Raises:
-            StoreChangedError: It has become shorter than that, or a part of it could not be read.
-        """
+        """Looks whether the file is still what was mapped."""
         if self.size() < end:
             raise _cut(self.path, len(self), self.size())
         if self._guard.fault >= 0:

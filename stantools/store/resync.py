@@ -223,13 +223,7 @@ class Resync:
                 window.reach(end)
 
     def _hides_records(self, at: int, own: int | None, natural: int) -> bool:
-        """Returns whether real records lie where a damaged length claims payload: up to its end, or across it.
-
-        Args:
-            at: The damaged record.
-            own: Where it ends as far as its own fields tell.
-            natural: Where its length says that it ends, which is where a good record begins.
-        """
+        """Returns whether real records lie where a damaged length claims payload: up to its end, or across it."""
         if own == natural:
             return False
         if own is not None and own < natural and self._is_good(own):

@@ -211,11 +211,7 @@ class SliceFile:
             raise
 
     def _create(self, path: Path, data: bytes) -> int | None:
-        """Creates a file with its first bytes, and its name if that is not for later.
-
-        Returns:
-            The open file. None if it is there, or cannot be made in that way.
-        """
+        """Creates a file with its first bytes, and its name if that is not for later."""
         file = None if path.exists() else UnnamedFile.create(path, data, _MODE)
         if file is None:
             return None

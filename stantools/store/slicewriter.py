@@ -461,16 +461,7 @@ class SliceWriter:
         sequence: NDArray[np.uint64],
         timestamp: NDArray[np.int64],
     ) -> None:
-        """Stores records.
-
-        Args:
-            source: Where they are.
-            starts: Where they begin; None if they follow each other from the start of the source, which may then be
-                referred to after the call.
-            sizes: Payload size of each.
-            sequence: Sequence of each.
-            timestamp: Timestamp of each.
-        """
+        """Stores records."""
         if not len(sequence):
             return
         if int(sequence[0]) <= self.last_sequence or (
@@ -521,14 +512,7 @@ class SliceWriter:
         return self._open_next() if have is None else have
 
     def _room(self, have: SliceState, ends: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]) -> int:
-        """Returns how many of the next messages belong into the current slice, at least one.
-
-        Args:
-            have: The current slice, which is not full.
-            ends: Record lengths of the messages, summed up, on top of `spent`.
-            spent: See there.
-            timestamp: Of the messages.
-        """
+        """Returns how many of the next messages belong into the current slice, at least one."""
         limits = self.limits
         room = len(ends)
         if limits.max_msgs:
@@ -645,19 +629,7 @@ class SliceWriter:
 
 
 class _Part:
-    """Some records of a batch, all for the same slice.
-
-    Args:
-        source: Where the batch's records are.
-        starts: Where they begin; None if they follow each other from the start of the source, which may then be
-            referred to for as long as needed.
-        sizes: Payload size of each.
-        sequence: Sequence of each.
-        timestamp: Timestamp of each.
-        ends: Record lengths summed up.
-        first: The first of the batch that belongs here.
-        stop: The one behind the last.
-    """
+    """Some records of a batch, all for the same slice."""
 
     def __init__(
         self,

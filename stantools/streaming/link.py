@@ -152,9 +152,6 @@ async def _at_most(work: Coroutine[Any, Any, None], seconds: float) -> None:
     """Ends work that takes too long, as `asyncio.wait_for`, also if it overlooks that it was cancelled.
 
     The library does now and then, when what it waits for fails at the same moment.
-
-    Raises:
-        TimeoutError: It took too long.
     """
     task = asyncio.ensure_future(work)
     try:
