@@ -1,6 +1,6 @@
-"""What users write and what it means: sequence ranges, points in time, durations, sizes, polynomials.
+"""Notations that users write: sequence ranges, points in time, durations, sizes, polynomials.
 
-Pure functions, used by the options of the command line and by those of tables. They import nothing that is big.
+Pure functions, for options of the command line and of tables. They import nothing large.
 """
 
 from __future__ import annotations
@@ -35,13 +35,10 @@ _POLYNOMIALS = {"ieee": 0xEDB88320, "castagnoli": 0x82F63B78, "koopman": 0xEB31D
 
 
 def parse_duration(text: str) -> int:
-    """Reads a duration such as `1d3h`, `90m` or `1.5s`.
-
-    Returns:
-        Nanoseconds.
+    """Parses a duration such as `1d3h`, `90m` or `1.5s` to nanoseconds.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a duration.
     """
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration such as 1d3h, 90m or 1.5s")
@@ -59,7 +56,7 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def format_go_duration(nanoseconds: int) -> str:
-    """Formats a duration as Go does, and so the servers: `1h0m30s`, `1.5s`, `250ms`, `0s`."""
+    """Formats a duration as Go and the servers do: `1h0m30s`, `1.5s`, `250ms`, `0s`."""
     sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
     if rest == 0:
         return "0s"
@@ -88,17 +85,10 @@ def _scaled(number: str, unit: int) -> int:
 
 
 def parse_time(text: str, now_ns: int | None = None) -> int:
-    """Reads a point in time: RFC 3339 to the nanosecond (UTC if no zone is given), or a duration before now.
-
-    Args:
-        text: What the user wrote.
-        now_ns: The present in nanoseconds since 1970; the clock's if not given.
-
-    Returns:
-        Nanoseconds since 1970.
+    """Parses a point in time to nanoseconds since 1970: RFC 3339 (UTC without a zone), or a duration before now.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text is neither.
     """
     if _DURATION.fullmatch(text):
         return (time.time_ns() if now_ns is None else now_ns) - parse_duration(text)
@@ -108,13 +98,10 @@ def parse_time(text: str, now_ns: int | None = None) -> int:
 
 
 def parse_moment(text: str) -> int:
-    """Reads RFC 3339 to the nanosecond; UTC if no zone is given.
-
-    Returns:
-        Nanoseconds since 1970.
+    """Parses RFC 3339 (UTC without a zone) to nanoseconds since 1970.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a time.
     """
     match = _TIME.fullmatch(text)
     if not match:
@@ -131,7 +118,7 @@ def parse_moment(text: str) -> int:
 def format_time(timestamp_ns: int) -> str:
     """Formats nanoseconds since 1970 as RFC 3339 in UTC, with all nine digits.
 
-    A damaged timestamp outside the years 1 to 9999 is given as its number.
+    A damaged timestamp outside the years 1 to 9999 is shown as a number.
     """
     seconds, fraction = divmod(timestamp_ns, _SECOND)
     if not -62135596800 <= seconds <= 253402300799:
@@ -149,7 +136,7 @@ def _second(seconds: int) -> str:
 
 
 def format_moment(timestamp_ns: int) -> str:
-    """Formats nanoseconds since 1970 as servers report them: as `format_time`, without zeros at the end."""
+    """Formats nanoseconds since 1970 as servers report them: `format_time` without trailing zeros."""
     text = format_time(timestamp_ns)
     return f"{text[:-1].rstrip('0').rstrip('.')}Z" if text[-1] == "Z" else text
 
@@ -166,7 +153,7 @@ def format_uptime(nanoseconds: int) -> str:
 
 
 def tick_text(time: int, step: int) -> str:
-    """Writes a time below a plot, as exactly as ticks that lie so many nanoseconds apart need it."""
+    """Formats a time below a plot, as precise as ticks `step` nanoseconds apart require."""
     text = format_time(time)
     if not text.endswith("Z"):
         return "?"
@@ -182,7 +169,7 @@ def tick_text(time: int, step: int) -> str:
 
 
 def span_text(start: int, stop: int, width: int) -> str:
-    """Writes a stretch of time as exactly as its width needs it; the date once if it is the same."""
+    """Formats a span of time as precisely as its width requires, with one date if both ends share it."""
     digits = 19 if width >= _SECOND else 23 if width >= _UNITS["ms"] else 29
     low, high = (_exact(each, digits) for each in (start, stop))
     return f"{low} – {high[11:] if low[:10] == high[:10] and len(high) > 11 else high} UTC"
@@ -194,10 +181,10 @@ def _exact(timestamp: int, digits: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Reads a number of bytes such as `4096`, `64k` or `1GB` (powers of 1024, as the server takes them).
+    """Parses a number of bytes such as `4096`, `64k` or `1GB` (powers of 1024, as the server takes them).
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a size.
     """
     match = _SIZE.fullmatch(text)
     if not match:
@@ -226,12 +213,12 @@ def short_number(value: float) -> str:
 
 
 def parse_range(text: str) -> tuple[int | None, int | None]:
-    """Reads a range of sequences: `A:B` with both ends in it, `A:`, `:B`, or a single one.
+    """Parses a range of sequences: `A:B` with both ends included, `A:`, `:B`, or a single sequence.
 
     Negative numbers count from the last sequence, which is -1.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a range.
     """
     match = _RANGE.fullmatch(text)
     if not match or not text.strip():
@@ -248,10 +235,10 @@ def parse_range(text: str) -> tuple[int | None, int | None]:
 
 
 def parse_polynomial(text: str) -> int | None:
-    """Reads a CRC polynomial: `auto` (None), a name, or the number that the server's option takes.
+    """Parses a CRC polynomial: `auto` (None), a name, or the number that the server's option takes.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a polynomial.
     """
     lowered = text.lower()
     if lowered == "auto":
@@ -268,24 +255,21 @@ def parse_polynomial(text: str) -> int | None:
 
 
 def counted(count: int, noun: str, verb: str = "") -> str:
-    """Returns a number with a noun, and with a verb where one is given: `1 stream`, `2 streams`, `1 stream is`.
+    """Returns a number with a noun, and with a verb if given: `1 stream`, `2 streams`, `1 stream is`.
 
-    Args:
-        count: How many.
-        noun: What, when it is one.
-        verb: Its forms for one and for more, such as `is/are`.
+    `noun` is singular; `verb` holds the forms for one and for more, such as `is/are`.
     """
     one, _, more = verb.partition("/")
     return f"{count} {noun} {one}".rstrip() if count == 1 else f"{count} {noun}s {more}".rstrip()
 
 
 def and_more(count: int, noun: str = "", verb: str = "") -> str:
-    """Returns what ends a list that leaves some out: `… and 3 more`, `… and 1 more note`; see `counted`."""
+    """Returns the end of a shortened list: `… and 3 more`, `… and 1 more note`; see `counted`."""
     return f"… and {counted(count, f'more {noun}', verb)}" if noun else f"… and {count} more"
 
 
 def some_of(names: Sequence[str], most: int) -> str:
-    """Lists names for people, the first ones only: `a, b, c and 4 more`."""
+    """Lists the first names for people: `a, b, c and 4 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
