@@ -1,7 +1,7 @@
-"""Damaging a sample store on purpose, in the ways that crashes, disks and people do.
+"""Deliberate damage to a sample store, of the kinds that crashes, disks and people cause.
 
-The names and kinds follow what real servers were confronted with (filestore.md sections 6.2, 7 and 12).
-Only for stores that nobody needs: everything here destroys.
+The names and kinds follow damage that real servers have met (filestore.md sections 6.2, 7 and 12). Only for
+disposable stores: everything here destroys data.
 """
 
 from __future__ import annotations
@@ -32,36 +32,24 @@ _ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Done:
-    """One damage that was done."""
+    """One applied damage."""
 
-    name: str  #: name of the damage
-    file: str  #: the file concerned, relative to the store
-    detail: str  #: what was done to it
+    name: str
+    file: str  #: the damaged file, relative to the store
+    detail: str  #: a description for people
 
 
 def check_damages(names: Sequence[str]) -> None:
-    """Checks that all damages are known.
-
-    Raises:
-        UsageError: One is not.
-    """
+    """Checks that all damages are known; UsageError if not."""
     for name in names:
         if name not in DAMAGES:
             raise UsageError(f"there is no damage called {name!r}", f"known are: {', '.join(DAMAGES)}")
 
 
 def inflict(store: Path, channels: Sequence[str], names: Sequence[str], crc: Crc, seed: int) -> list[Done]:
-    """Damages a healthy store.
+    """Damages a healthy store: the damages in this order, to its channels in turn; the same seed has the same effect.
 
-    Args:
-        store: The store's root directory.
-        channels: Its channels; the damages go to them in turn.
-        names: The damages, in this order.
-        crc: The store's CRC.
-        seed: The same seed does the same.
-
-    Raises:
-        UsageError: A damage is not known, or the store has nothing to which it could be done.
+    Raises UsageError if a damage is unknown, or does not fit the store.
     """
     check_damages(names)
     if names and not channels:
@@ -76,7 +64,7 @@ def inflict(store: Path, channels: Sequence[str], names: Sequence[str], crc: Crc
 
 @dataclass(frozen=True)
 class _Victim:
-    """One channel of a store, and the dice."""
+    """One channel of a store, and the random numbers."""
 
     store: Path
     channels: Sequence[str]
@@ -125,10 +113,8 @@ class _Victim:
 
 @dataclass(frozen=True)
 class Damage:
-    """A way to damage a store."""
-
-    description: str  #: what it does, for people
-    act: Callable[[_Victim], tuple[Path, str]]  #: does it; returns the file and what was done
+    description: str  #: its effect, for people
+    act: Callable[[_Victim], tuple[Path, str]]  #: applies it; returns the file and a description
 
 
 DAMAGES: dict[str, Damage] = {}
@@ -194,7 +180,7 @@ def _zero_tail(victim: _Victim) -> tuple[Path, str]:
     return path, f"4096 zero bytes appended{_without_index(path)}"
 
 
-@_damage("zeroed-records", "The last two records are zeros; size and index are as they were.")
+@_damage("zeroed-records", "The last two records are zeros; size and index are unchanged.")
 def _zeroed_records(victim: _Victim) -> tuple[Path, str]:
     path = victim.last()
     offset, _ = victim.records(path)[-2:][0]
@@ -245,7 +231,7 @@ def _flipped_length(victim: _Victim) -> tuple[Path, str]:
     return path, f"{detail}, the length of a record{_without_index(path)}"
 
 
-@_damage("lost-index", "The index of a slice is gone; the server builds it again.")
+@_damage("lost-index", "The index of a slice is missing; the server rebuilds it.")
 def _lost_index(victim: _Victim) -> tuple[Path, str]:
     path = victim.existing(_index(victim.middle()))
     path.unlink()
@@ -258,7 +244,7 @@ def _short_index(victim: _Victim) -> tuple[Path, str]:
     return _cut(path, max(path.stat().st_size - 3 * INDEX_RECORD_SIZE, FILE_HEADER_SIZE))
 
 
-@_damage("damaged-index", "One bit of an index record; the server builds the index again.")
+@_damage("damaged-index", "One bit of an index record; the server rebuilds the index.")
 def _damaged_index(victim: _Victim) -> tuple[Path, str]:
     path = victim.existing(_index(victim.middle()))
     return _flip(victim, path, FILE_HEADER_SIZE, path.stat().st_size)
@@ -272,14 +258,14 @@ def _stale_index(victim: _Victim) -> tuple[Path, str]:
     return path, f"a copy of {last.name}, without data file"
 
 
-@_damage("lost-slice", "A slice is gone with its index.")
+@_damage("lost-slice", "A slice is missing with its index.")
 def _lost_slice(victim: _Victim) -> tuple[Path, str]:
     path = victim.middle()
     path.unlink()
     return path, f"removed{_without_index(path)}"
 
 
-@_damage("duplicated-slice", "The first slice is there a second time, under the next free number.")
+@_damage("duplicated-slice", "A copy of the first slice, under the next free number.")
 def _duplicated_slice(victim: _Victim) -> tuple[Path, str]:
     slices = victim.slices()
     first = victim.channel / f"msgs.{slices[0].number}.dat"
@@ -302,7 +288,7 @@ def _foreign_slice(victim: _Victim) -> tuple[Path, str]:
     return path, f"a copy of {source.name} of {other.name}"
 
 
-@_damage("sequence-restart", "A server without server.dat began again at sequence 1, behind the old messages (W1).")
+@_damage("sequence-restart", "A server without server.dat restarted at sequence 1, after the old messages (W1).")
 def _sequence_restart(victim: _Victim) -> tuple[Path, str]:
     path = victim.channel / f"msgs.{victim.slices()[0].number}.dat"
     records = victim.records(path)
@@ -326,7 +312,7 @@ def _remove(victim: _Victim, path: Path) -> tuple[Path, str]:
     return path, "removed"
 
 
-@_damage("lost-server", "server.dat is gone.")
+@_damage("lost-server", "server.dat is missing.")
 def _lost_server(victim: _Victim) -> tuple[Path, str]:
     return _remove(victim, victim.store / SERVER_FILE)
 
@@ -337,7 +323,7 @@ def _damaged_server(victim: _Victim) -> tuple[Path, str]:
     return _flip(victim, path, FILE_HEADER_SIZE + RECORD_HEADER_SIZE, path.stat().st_size)
 
 
-@_damage("lost-clients", "clients.dat is gone; the server deletes members of durable queue groups (W16).")
+@_damage("lost-clients", "clients.dat is missing; the server deletes members of durable queue groups (W16).")
 def _lost_clients(victim: _Victim) -> tuple[Path, str]:
     return _remove(victim, victim.store / CLIENTS_FILE)
 
@@ -356,7 +342,7 @@ def _damaged_clients(victim: _Victim) -> tuple[Path, str]:
     return _flip(victim, path, begin, begin + RECORD_HEADER_SIZE)
 
 
-@_damage("lost-subs", "subs.dat is gone, and all durables with it; the server starts and says nothing.")
+@_damage("lost-subs", "subs.dat is missing with all durables; the server starts without a warning.")
 def _lost_subs(victim: _Victim) -> tuple[Path, str]:
     return _remove(victim, victim.channel / SUBS_FILE)
 
@@ -386,7 +372,7 @@ def _zero_tail_subs(victim: _Victim) -> tuple[Path, str]:
     return path, "512 zero bytes appended"
 
 
-@_damage("leftovers", "What crashes leave behind: temporary files of compactions, the witness of a truncation.")
+@_damage("leftovers", "Remains of crashes: temporary files of compactions, the witness of a truncation.")
 def _leftovers(victim: _Victim) -> tuple[Path, str]:
     subs = victim.existing(victim.channel / SUBS_FILE)
     path = victim.store / "subs123456789"
