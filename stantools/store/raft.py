@@ -1,12 +1,12 @@
-"""What a clustered node's Raft directory (`stantools.store.nodes`) holds: its log and its snapshots.
+"""A clustered node's Raft directory (`stantools.store.nodes`): its log and its snapshots.
 
 Facts: clustered-stores.md sections 2 and 5.
 
     raft.log                                        the log (`stantools.format.raftlog`)
-    snapshots/<term>-<index>-<unix ms>/meta.json    what the snapshot is, with the CRC-64 of the state
+    snapshots/<term>-<index>-<unix ms>/meta.json    description of the snapshot, with the CRC-64 of the state
     snapshots/<term>-<index>-<unix ms>/state.bin    | length u32, little-endian | RaftSnapshot |
 
-Files are only read, and no lock is taken, not even to see whether a server holds the log.
+Files are only read, and no lock is taken, not even to test whether a server holds the log.
 """
 
 from __future__ import annotations
@@ -47,32 +47,29 @@ _TEMPORARY = ".tmp"
 _META_SIZE = 1 << 24
 _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 20
-#: Entries that are read before the pages behind are let go, in bytes.
+#: bytes of entries that are read before earlier pages are released
 _KEPT = 16 << 20
 
-#: An operation, and the first byte of its entry's data.
+#: an operation, and the first byte of its entry's data
 Read = tuple[pb.RaftOperation, int]
 _SIZED = (Entry, Publishes)
 _E = TypeVar("_E", bound=Entry | Publishes | Fault | Flaw)
 
 
 class OpenLog(RaftLog):
-    """A Raft log in a mapped file, of which only a part occupies memory while its entries are gone through."""
+    """A Raft log in a mapped file, with only a part in memory during iteration; views of entries stay valid."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._window = Window(buffer)
         super().__init__(buffer)
 
     def entries(self) -> Iterator[Entry | Fault | Flaw]:
-        """Iterates over the log in order, as `RaftLog.entries`; views of entries stay valid."""
         return self._letting_go(super().entries())
 
     def runs(self, bound: int) -> Iterator[Publishes | Entry | Fault | Flaw]:
-        """Iterates as `RaftLog.runs`; views of entries stay valid."""
         return self._letting_go(super().runs(bound))
 
     def free_entries(self) -> Iterator[Entry]:
-        """Iterates over entries in free pages, as `RaftLog.free_entries`."""
         return self._letting_go(super().free_entries())
 
     def _letting_go(self, found: Iterator[_E]) -> Iterator[_E]:
@@ -90,9 +87,7 @@ class OpenLog(RaftLog):
 def open_log(path: Path) -> Iterator[OpenLog]:
     """Maps a Raft log read-only for the length of the `with` block.
 
-    Raises:
-        StoreUnreadableError: The file cannot be read.
-        StoreChangedError: It got shorter while it was read.
+    Raises StoreUnreadableError if the file cannot be read, and StoreChangedError if it becomes shorter meanwhile.
     """
     with mapped(path) as buffer:
         log = OpenLog(buffer)
@@ -100,15 +95,9 @@ def open_log(path: Path) -> Iterator[OpenLog]:
 
 
 def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataCipher | None = None) -> Iterator[Read]:
-    """Iterates over operations of a Raft log whose places are known, and the first byte of each: 1 or 2 if encrypted.
+    """Iterates over operations at known places (offset and size), each with its first byte: 1 or 2 if encrypted.
 
-    Args:
-        path: The log.
-        places: Offset and size of the entries.
-        cipher: What decrypts them.
-
-    Raises:
-        StoreUnreadableError: It cannot be read, or there are no such entries.
+    Raises StoreUnreadableError if the file cannot be read, or there are no such entries.
     """
     with mapped(path) as buffer:
         window, read = Window(buffer), 0
@@ -118,7 +107,7 @@ def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataC
                 yield decode_operation(data, cipher), data[0] if len(data) else 0
             except EntryError as error:
                 raise StoreUnreadableError(
-                    f"{path}: is not as it was when it was read before, at offset {offset}: {error.message}",
+                    f"{path}: has changed since it was read before, at offset {offset}: {error.message}",
                     "make sure that no server uses the node, and run again",
                 ) from error
             read += size
@@ -131,15 +120,15 @@ def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataC
 class Snapshot:
     """A snapshot on disk."""
 
-    path: Path  #: its directory
-    temporary: bool = False  #: it was being written when the server ended; servers pass it over
-    term: int = 0  #: term of the last entry contained
-    index: int = 0  #: index of the last entry contained
-    servers: tuple[Server, ...] = ()  #: the members of the cluster
-    #: Clients and channels with subscriptions; None if nothing could be decoded.
+    path: Path
+    temporary: bool = False  #: it was being written when the server ended; servers skip it
+    term: int = 0  #: term of the last entry in it
+    index: int = 0  #: index of the last entry in it
+    servers: tuple[Server, ...] = ()
+    #: clients, and channels with subscriptions; None if it cannot be decoded
     state: pb.RaftSnapshot | None = field(default=None, repr=False)
     size: int = 0  #: bytes of `state.bin`
-    errors: list[str] = field(default_factory=list)  #: what makes a server pass it over, each in words
+    errors: list[str] = field(default_factory=list)  #: reasons of a server to skip it, in words
 
     @property
     def name(self) -> str:
@@ -148,15 +137,14 @@ class Snapshot:
 
     @property
     def usable(self) -> bool:
-        """A server restores it."""
+        """Whether a server would restore it."""
         return not self.temporary and not self.errors and self.state is not None
 
 
 def read_snapshots(raft: Path) -> list[Snapshot]:
     """Reads the snapshots of a Raft directory, the newest first, damaged and temporary ones included.
 
-    Raises:
-        StoreUnreadableError: The directory of snapshots is there and cannot be listed.
+    Raises StoreUnreadableError if the directory of snapshots exists and cannot be listed.
     """
     directory = raft / SNAPSHOTS
     try:
@@ -170,7 +158,7 @@ def read_snapshots(raft: Path) -> list[Snapshot]:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Reads one snapshot; whatever is wrong with it is in its errors."""
+    """Reads one snapshot; its `errors` hold all problems."""
     result = Snapshot(path, path.name.endswith(_TEMPORARY))
     numbers = path.name.removesuffix(_TEMPORARY).split("-")
     with suppress(ValueError):
@@ -240,11 +228,7 @@ def _mismatches(buffer: Buffer, meta: dict[str, Any]) -> Iterator[str]:
 
 
 def decode_state(buffer: Buffer | bytes) -> pb.RaftSnapshot:
-    """Decodes `state.bin`.
-
-    Raises:
-        ValueError: It is not whole, or no snapshot.
-    """
+    """Decodes `state.bin`; ValueError if it is incomplete or not a snapshot."""
     if len(buffer) < _LENGTH.size:
         raise ValueError(f"it has {len(buffer)} bytes, expected {_LENGTH.size} at least")
     length = _LENGTH.unpack_from(buffer)[0]
@@ -259,8 +243,8 @@ def decode_state(buffer: Buffer | bytes) -> pb.RaftSnapshot:
 def crc64(data: Buffer | bytes) -> bytes:
     """Returns the CRC-64 of a snapshot's state, 8 bytes, big-endian: reflected ECMA polynomial, all ones in and out.
 
-    That is the CRC that the xz format has. So xz computes it, in compiled code; what it compresses is thrown away but
-    for its end: | check 8 | index | CRC 4 | size of the index 4 | flags 2 | YZ |.
+    The xz format uses the same CRC, so xz computes it, in compiled code; of the compressed data only the end is
+    kept: | check 8 | index | CRC 4 | size of the index 4 | flags 2 | YZ |.
     """
     if not len(data):
         return bytes(8)

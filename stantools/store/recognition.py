@@ -1,7 +1,7 @@
-"""What a path looks like that is no file store: its name for people, and the command that works with it.
+"""Paths that are not file stores: their kind, and the command that works with them.
 
-Everything that a verb may be given by mistake is named here, and only here. Little is read: names of directories, and
-the first bytes of a file.
+Every kind of path that a user may give by mistake is named here, and only here. Little is read: names of
+directories, and the first bytes of a file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stantools.store.names import (
 
 
 class Kind(Enum):
-    """What a path looks like, as said to people."""
+    """Kinds of paths, as predicates for people."""
 
     MISSING = "no such directory"
     URL = "is the URL of a server, not a directory"
@@ -45,7 +45,7 @@ class Kind(Enum):
     SPECIAL = "is not a regular file"
     FILE = "is a file, expected the directory of a file store"
     EMPTY = "is an empty directory, not a file store"
-    PARENT = "holds a file store, and is none itself"
+    PARENT = "holds a file store, but is not one itself"
     SEVERAL = "holds several file stores"
     CHANNEL = "is the folder of one channel, not a store"
     NODE = "is a clustered node"
@@ -58,22 +58,22 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Recognised:
-    """What a path looks like, and what to do with it."""
+    """The kind of a path, and a remedy."""
 
     kind: Kind
-    detail: str = ""  #: what belongs to the sentence about its kind
+    detail: str = ""  #: continues the sentence about its kind
     remedy: str = ""  #: the command that works with it
     instead: Path | None = None  #: the path to name instead, for the same verb
 
     @property
     def sentence(self) -> str:
-        """Says what it is, as the predicate of a sentence whose subject is the path."""
+        """The predicate of a sentence whose subject is the path."""
         return self.kind.value + self.detail
 
 
 _NAME_IT: Final = "name the directory given to the server as -dir"
 _TAR: Final = "tar -xf {path} -C {to}"
-#: First bytes of a file -> what it is called, and how it is unpacked.
+#: First bytes of a file, with the name of the format and the command that unpacks it.
 _ARCHIVES: Final = (
     (b"\x1f\x8b", "gzip", _TAR),
     (b"PK\x03\x04", "zip", "unzip -q {path} -d {to}"),
@@ -92,16 +92,15 @@ _SQL_REMEDY: Final = (
     "that: it serves the channels to clients, which can publish them to a server with -st FILE"
 )
 _HEAD: Final = 512
-#: Compressed bytes in which these are: bzip2 has blocks of up to 900 KB.
+#: compressed bytes that contain the first bytes: bzip2 has blocks of up to 900 KB
 _PACKED: Final = 1 << 20
 _SCHEMES: Final = ("nats:", "tls:", "ws:", "wss:", "http:", "https:")
-#: Directories and entries that are looked at to find stores below a path, and how deep these may lie.
+#: Maximum number and depth of the directories that are searched for stores below a path.
 _MOST: Final = 2000
 _DEPTH: Final = 3
 
 
 def recognise(path: Path) -> Recognised:
-    """Says what a path that is no file store looks like."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -179,14 +178,14 @@ def _archive(path: Path, head: bytes) -> Recognised | None:
     if inner is not None and inner[257:262] != b"ustar":
         if _is_sql(inner) or ".sql" in path.suffixes:
             return Recognised(Kind.SQL_DUMP, f" ({name})", _SQL_REMEDY)
-        return Recognised(Kind.COMPRESSED, f" ({name})", "unpack it, and name what comes out of it")
+        return Recognised(Kind.COMPRESSED, f" ({name})", "unpack it, and name the unpacked directory")
     to = shell_word(f"{_stem(path)}.unpacked")
     command = f"mkdir {to} && {how.format(path=shell_word(str(path)), to=to)} && stantools doctor {to}"
-    return Recognised(Kind.ARCHIVE, f" ({name})", f"unpack it, and look at what is in it: `{command}`")
+    return Recognised(Kind.ARCHIVE, f" ({name})", f"unpack it, and check its content: `{command}`")
 
 
 def _unpacked_head(path: Path, name: str) -> bytes | None:
-    """Returns the first bytes in a compressed file; None if it is packed in a way that is not known here."""
+    """Returns the first bytes in a compressed file; None for an unknown compression."""
     import bz2
     import lzma
 
@@ -198,7 +197,7 @@ def _unpacked_head(path: Path, name: str) -> bytes | None:
         with path.open("rb") as file:
             return inflate(file.read(_PACKED), _HEAD)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
-        return None  # it is cut or damaged: unpacking it says so
+        return None  # it is truncated or damaged, which unpacking will report
 
 
 def _is_sql(head: bytes) -> bool:

@@ -1,12 +1,12 @@
 """Writing message slices as the server writes them: `msgs.N.dat` with its index `msgs.N.idx`.
 
-Facts: filestore.md sections 2, 5 and 6.1. One writer serves one channel. It takes whole batches: messages
-to encode (`SliceWriter.append`, the broker's way) or records to copy as they are (`SliceWriter.append_records`, for
-salvage and compaction), opens a new slice where the server would, and keeps this order on disk:
+Facts: filestore.md sections 2, 5 and 6.1. One writer serves one channel. It takes whole batches: messages to encode
+(`SliceWriter.append`) or records to copy (`SliceWriter.append_records`, for salvage and compaction), opens a new
+slice where the server would, and keeps this order on disk:
 
     data, index, fsync of the data, fsync of the index, fsync of the directory if a name is new
 
-so that an index never points to something that is not there. Between two flushes the index may be behind the data.
+so that an index never points to missing data. Between two flushes the index may lag the data.
 """
 
 from __future__ import annotations
@@ -34,60 +34,57 @@ if TYPE_CHECKING:
 
     from stantools.format.envelope import Buffer
 
-#: Bytes that are gathered before a write; the server's default.
+#: bytes that are buffered before a write; the server's default
 DEFAULT_BUFFER_SIZE = 2 * 1024 * 1024
 
-#: Index records that are held in memory at most (32 bytes each).
+#: maximum number of index records in memory (32 bytes each)
 _INDEX_ROWS = 65536
-#: Records of a mapped source are written without being copied first from this many bytes on.
+#: bytes from which records of a mapped source are written without being copied first
 _DIRECT = 64 * 1024
-#: Fillers that are made at once.
+#: fillers per batch
 _FILLERS = 65536
-#: What a message costs in the server's accounting on top of its record.
+#: bytes of a message in the server's accounting on top of its record
 _INDEX_COST = MESSAGE_OVERHEAD - RECORD_HEADER_SIZE
 
 
 @dataclass(frozen=True)
 class Writing:
-    """How slices are written."""
+    """Parameters of writing slices."""
 
-    #: When a slice is full (see `SliceLimits.for_channel`).
+    #: limits that end a slice (see `SliceLimits.for_channel`)
     limits: SliceLimits = SliceLimits()
-    #: Make every flush and every finished slice durable. Whoever syncs the whole tree later (`new_directory` does)
-    #: turns it off.
+    #: Make every flush and every finished slice durable. Off where the whole tree is synced later (`new_directory`).
     sync: bool = True
-    buffer_size: int = DEFAULT_BUFFER_SIZE  #: bytes that are gathered before they are written
-    #: Write the server's empty fillers for missing sequences (filestore.md section 5.3). How large a gap may be is for
-    #: the caller to judge: it costs some 30 bytes of data and 32 of index a message.
+    buffer_size: int = DEFAULT_BUFFER_SIZE  #: bytes that are buffered before they are written
+    #: Write the server's empty fillers for missing sequences (filestore.md section 5.3). The caller must bound the
+    #: gaps: a missing message costs some 30 bytes of data and 32 of index.
     fill_gaps: bool = False
     #: Write the first message of each slice and its index record at once and by themselves, for a server that may be
     #: killed at any moment. With `sync` the files of a slice get their names when these are durable.
     first_alone: bool = False
-    #: Nanoseconds since the epoch, for the age limit of slices; None takes each message's own timestamp.
+    #: Nanoseconds since 1970, for the age limit of slices; None uses each message's own timestamp.
     clock: Callable[[], int] | None = None
 
 
 class Mark(NamedTuple):
-    """Where a writer was; see `SliceWriter.mark`."""
+    """A state of a writer; see `SliceWriter.mark`."""
 
     last_number: int  #: number of the highest slice
     last_sequence: int  #: last sequence of the channel
-    finished: int  #: how many slices had been completed
-    current: SliceState | None  #: the slice that was being written
-    progress: Progress | None  #: how far it was
+    finished: int  #: number of completed slices
+    current: SliceState | None  #: the current slice
+    progress: Progress | None  #: its progress
 
 
 class SliceWriter:
-    """Appends messages to the slices of one channel.
+    """Appends messages to the slices of one channel, whose directory exists.
 
-    Args:
-        directory: The channel's directory, which exists.
-        channel: The channel's name as records hold it.
-        crc: The store's CRC.
-        how: How they are written.
-        last_number: Number of the highest slice there is; the first new one gets the next.
-        last_sequence: Last sequence of the channel, 0 if it never had a message.
-        current: The slice to go on with (see `open_last`); None opens a new one with the first message.
+    `last_number` is the number of the highest slice; the first new one gets the next. `last_sequence` is the last
+    sequence of the channel, 0 if it never had a message. `current` is the slice to continue (see `resume`); None
+    opens a new one with the first message.
+
+    All methods that write raise StoreUnwritableError; the files then end with the last flushed message,
+    `last_sequence`.
     """
 
     def __init__(
@@ -106,7 +103,7 @@ class SliceWriter:
         self.limits = how.limits
         self.finished: list[SliceState] = []  #: the slices that this writer has completed, in order
         self.current = current
-        #: The last sequence of the channel.
+        #: last sequence of the channel
         self.last_sequence = max(last_sequence, current.last_sequence if current else 0)
         self._crc = crc
         self._first_last = self.last_sequence
@@ -118,7 +115,7 @@ class SliceWriter:
         self._first_alone = how.first_alone
         self._names_later = how.sync and how.first_alone
         self._file: SliceFile | None = None
-        self._flushed: Progress | None = None  # how far the current slice was before what is gathered
+        self._flushed: Progress | None = None  # progress of the current slice before the buffered records
         self._parts: list[bytes | memoryview] = []
         self._pending = 0
         self._index: list[bytes] = []
@@ -127,17 +124,10 @@ class SliceWriter:
 
     @classmethod
     def resume(cls, directory: Path, channel: bytes, crc: Crc, how: Writing = Writing()) -> Self:
-        """Goes on with the slices that a channel has.
+        """Continues the slices that a channel has.
 
-        Args:
-            directory: The channel's directory.
-            channel: The channel's name as records hold it.
-            crc: The store's CRC.
-            how: How they are written.
-
-        Raises:
-            StoreUnwritableError: The last slice does not end with the last record of its index.
-            StoreUnreadableError: The files cannot be read.
+        Raises StoreUnwritableError if the last slice does not end with the last record of its index, and
+        StoreUnreadableError if the files cannot be read.
         """
         return cls(directory, channel, crc, how, current=last_slice(directory, channel, crc))
 
@@ -161,19 +151,9 @@ class SliceWriter:
     ) -> NDArray[np.uint32]:
         """Appends messages. They are on disk after the next `flush`.
 
-        Args:
-            sequences: Strictly increasing, above `last_sequence`.
-            timestamps: Nanoseconds since the epoch.
-            replies: Reply subjects, empty where there is none; None when no message has one.
-            payloads: The messages' data.
-
-        Returns:
-            Payload size of each record; a message counts for this much plus 40 in the server's accounting.
-
-        Raises:
-            StoreUnwritableError: It cannot be written. The files end with the last flushed message, `last_sequence`
-                says which that is.
-            ValueError: The sequences do not increase.
+        Sequences must be strictly increasing and above `last_sequence` (else ValueError); timestamps are nanoseconds
+        since 1970; `replies` is None when no message has a reply subject. Returns the payload size of each record; a
+        message counts this much plus 40 in the server's accounting.
         """
         sequence = np.array(sequences, np.uint64, ndmin=1)
         timestamp = np.array(timestamps, np.int64, ndmin=1)
@@ -182,17 +162,10 @@ class SliceWriter:
         return sizes
 
     def append_records(self, source: memoryview, columns: MessageColumns) -> None:
-        """Appends whole records as they are in another data file, byte for byte.
+        """Appends whole records of a mapped data file, byte for byte, in the order of the columns.
 
-        Nothing refers to the source or the columns after the call.
-
-        Args:
-            source: The mapped data file.
-            columns: Where the records are, in the order in which they are to be written.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
-            ValueError: The sequences do not increase.
+        Neither the source nor the columns are used after the call. Raises ValueError if the sequences do not
+        increase.
         """
         self._store(source, columns.offset, columns.size.copy(), columns.sequence.copy(), columns.timestamp.copy())
 
@@ -204,18 +177,10 @@ class SliceWriter:
         sequences: NDArray[np.uint64],
         timestamps: NDArray[np.int64],
     ) -> None:
-        """Appends messages that are encoded already, byte for byte.
+        """Appends encoded messages, byte for byte.
 
-        Args:
-            data: Holds the records. It is referred to until the next `flush` and must not change before.
-            starts: Where each payload begins; the eight bytes in front of it are its record header.
-            sizes: Payload size of each.
-            sequences: As in `append`.
-            timestamps: As in `append`.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
-            ValueError: The sequences do not increase, or the bytes in front of a payload are not its header.
+        `data` must not change before the next `flush`. Each start is that of a payload, with its record header in
+        the eight bytes before. Raises ValueError if the sequences do not increase, or a payload has no header.
         """
         count = len(sizes)
         if not count or self.append_run(data, starts, sizes, sequences, timestamps):
@@ -225,7 +190,7 @@ class SliceWriter:
         end = int(starts[-1]) + int(sizes[-1])
         for start, size in ((begin, int(sizes[0])), (end - int(sizes[-1]) - RECORD_HEADER_SIZE, int(sizes[-1]))):
             if start < 0 or RECORD_HEADER.unpack_from(view, start)[0] != size:
-                raise ValueError("there is no record header in front of a payload")
+                raise ValueError("there is no record header before a payload")
         total = int(sizes.sum()) + count * RECORD_HEADER_SIZE if count > 1 else end - begin
         if end - begin == total:
             self._store(view[begin:end], None, sizes, sequences, timestamps)
@@ -240,15 +205,10 @@ class SliceWriter:
         sequences: NDArray[np.uint64],
         timestamps: NDArray[np.int64],
     ) -> bool:
-        """Does what `append_encoded` does if the records follow each other and all go into the current slice.
+        """Does the same as `append_encoded` if the records are contiguous and all go into the current slice.
 
-        That comes up all the time, often with a single message. No file is opened, synced or removed.
-
-        Returns:
-            Whether that is so; otherwise nothing is done.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
+        This is the common case, often with a single message. No file is opened, synced or removed. Returns False
+        without an effect in other cases.
         """
         have, limits, count = self.current, self.limits, len(sizes)
         if have is None or self._file is None or not have.count or (limits.max_age_ns and self._is_old(have)):
@@ -282,18 +242,9 @@ class SliceWriter:
         return True
 
     def store_record(self, record: bytes, sequence: int, timestamp: int) -> bool:
-        """Does what `append_encoded` and `flush`, without a sync, do for one record that goes into the current slice.
+        """Does the same as `append_encoded` and `flush` (no sync) for one record that goes into the current slice.
 
-        Args:
-            record: With its header.
-            sequence: Its sequence.
-            timestamp: Nanoseconds since the epoch.
-
-        Returns:
-            Whether that is so, and nothing else waits to be written; otherwise nothing is done.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
+        Returns False without an effect if it does not go there, or other records are waiting to be written.
         """
         have, file, limits, size = self.current, self._file, self.limits, len(record)
         if have is None or file is None or not have.count or self._index_rows:
@@ -324,11 +275,7 @@ class SliceWriter:
         return self._clock is None or self._clock() - have.first_timestamp >= self.limits.max_age_ns
 
     def reopen(self) -> None:
-        """Opens the current slice again if it was closed; a new one is not begun.
-
-        Raises:
-            StoreUnwritableError: The files are not as they were left, or cannot be opened.
-        """
+        """Opens the current slice again if it was closed; a new one is not begun."""
         if self._file is None and self.current is not None and self.current.count:
             self._open_again(self.current)
 
@@ -339,20 +286,16 @@ class SliceWriter:
             )
 
     def mark(self) -> Mark:
-        """Returns where the writer is after a flush, to be able to go back there."""
+        """Returns the state after a flush, for `go_back`."""
         current = self.current
         progress = None if current is None else current.progress()
         return Mark(self._last_number, self.last_sequence, len(self.finished), current, progress)
 
     def go_back(self, mark: Mark) -> None:
-        """Takes back everything since a mark, also from the files; whatever went wrong in between.
+        """Undoes everything since a mark, also in the files, whatever errors came in between.
 
-        Args:
-            mark: The state after a flush. Slices that were there then must be there still.
-
-        Raises:
-            StoreUnwritableError: The files could not be cut back. It may be tried again; nothing else may be done
-                before.
+        All slices of the mark must still exist. Raises StoreUnwritableError if the files could not be cut back; then
+        only another try is permitted.
         """
         self.abandon()
         with writing(self.directory, "it could not be returned to what it was before"):
@@ -363,7 +306,7 @@ class SliceWriter:
             if current is not None:
                 assert mark.progress is not None
                 current.return_to(mark.progress)
-                # Not by `reopen`: the sizes are not what they should be.
+                # Not by `reopen`: the sizes differ.
                 file = SliceFile.open(self.directory, current.number)
                 try:
                     file.cut(current.data_size, current.count)
@@ -373,13 +316,9 @@ class SliceWriter:
         self.last_sequence = mark.last_sequence
 
     def flush(self, *, sync: bool | None = None) -> None:
-        """Writes what is gathered, data before index.
+        """Writes the buffered records, data before index.
 
-        Args:
-            sync: Also make it durable; by default as the writer was made.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
+        `sync` makes them durable; the default is that of `Writing`.
         """
         if self._file is None:
             return
@@ -388,7 +327,7 @@ class SliceWriter:
         if self._index_rows:
             self._write_index()
         if self._sync if sync is None else sync:
-            with writing(untouched="what was written may not be durable"):
+            with writing(untouched="the last writes may not be durable"):
                 self._file.sync()
                 self._file.name()
                 if self.names_to_sync:
@@ -401,57 +340,45 @@ class SliceWriter:
         return self._file is not None and self._file.unnamed
 
     def name_files(self) -> None:
-        """Gives new files their names.
-
-        Raises:
-            StoreUnwritableError: They cannot be made.
-        """
+        """Gives new files their names."""
         if self._file is not None:
             with writing(self.directory):
                 self._file.name()
 
     @property
     def descriptors(self) -> Sequence[int]:
-        """The open files that make everything durable when they are synced, with the directory if `names_to_sync`.
+        """The open files that a sync makes durable, with the directory if `names_to_sync`.
 
-        At the same time or in any order: what was written the system may write to the disk in any order anyway.
+        In any order or concurrently: the system may write the data to the disk in any order anyway.
         """
         return () if self._file is None else self._file.descriptors
 
     def synced(self) -> None:
-        """Takes note that somebody has synced what `descriptors` and `names_to_sync` told."""
+        """Clears the state of `descriptors` and `names_to_sync` after the caller has synced them."""
         self.names_to_sync = False
 
     def release(self) -> None:
-        """Flushes and closes the files, to have fewer files open; the next message opens them again.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
-        """
+        """Flushes and closes the files, to have fewer files open; the next message opens them again."""
         self.flush()
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def close(self) -> None:
-        """Flushes and ends the writing.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
-        """
+        """Flushes and ends the writing."""
         self.release()
         if self.current is not None:
             self.finished.append(self.current)
             self.current = None
 
     def abandon(self) -> None:
-        """Closes the files without writing what is gathered."""
+        """Closes the files without writing the buffered records."""
         self._forget()
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    # How messages become bytes on disk.
+    # Encoding.
 
     def _store(
         self,
@@ -461,7 +388,10 @@ class SliceWriter:
         sequence: NDArray[np.uint64],
         timestamp: NDArray[np.int64],
     ) -> None:
-        """Stores records."""
+        """Stores records, at `starts`, or contiguous from the start of the source.
+
+        Contiguous records may be used after the call.
+        """
         if not len(sequence):
             return
         if int(sequence[0]) <= self.last_sequence or (
@@ -480,7 +410,7 @@ class SliceWriter:
                 stop = at + (1 if begins else self._room(have, ends[at:end], spent, timestamp[at:end]))
                 self._put(have, _Part(source, starts, sizes, sequence, timestamp, ends, at, stop))
                 if begins:
-                    # What a kill leaves torn does no harm behind the messages of an index; see `slicefile`.
+                    # The torn end of a killed write after an index's messages does no harm; see `slicefile`.
                     self._write_data()
                     self._write_index()
                 at = stop
@@ -512,7 +442,10 @@ class SliceWriter:
         return self._open_next() if have is None else have
 
     def _room(self, have: SliceState, ends: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]) -> int:
-        """Returns how many of the next messages belong into the current slice, at least one."""
+        """Returns how many of the next messages belong into the current slice, at least one.
+
+        `ends` are cumulative record lengths on top of `spent`.
+        """
         limits = self.limits
         room = len(ends)
         if limits.max_msgs:
@@ -520,7 +453,7 @@ class SliceWriter:
         if limits.max_bytes:
             left = limits.max_bytes - have.bytes
             if int(ends[room - 1]) - spent + room * _INDEX_COST >= left:
-                # The message that reaches the limit still belongs here.
+                # the message that reaches the limit still belongs here
                 costs = ends[:room] + np.arange(1, room + 1) * _INDEX_COST
                 room = int(costs.searchsorted(left + spent)) + 1
         if limits.max_age_ns and self._clock is None:
@@ -576,7 +509,7 @@ class SliceWriter:
 
     def _open_next(self) -> SliceState:
         number = self._last_number + 1
-        with writing(untouched="the slices before it are as they were"):
+        with writing(untouched="the slices before it are unchanged"):
             self._file = SliceFile.create(self.directory, number, names_later=self._names_later)
         self._last_number = number
         self.names_to_sync = True
@@ -605,7 +538,7 @@ class SliceWriter:
             raise self._fall_back(error) from error
 
     def _fall_back(self, error: OSError) -> StoreUnwritableError:
-        """Cuts the files back to the last message that is complete in both, and the state with them."""
+        """Cuts the files and the state back to the last message that is complete in both."""
         assert self._file is not None
         assert self.current is not None
         assert self._flushed is not None
@@ -620,7 +553,7 @@ class SliceWriter:
         except OSError as second:
             return unwritable(error, path, f"its end could not be cut back to the last whole message: {second}")
         return unwritable(
-            error, path, f"it ends with the last whole message before that, sequence {state.last_sequence}"
+            error, path, f"it ends with the last whole message before the error, sequence {state.last_sequence}"
         )
 
     def _forget(self) -> None:
@@ -646,13 +579,13 @@ class _Part:
         self._starts = None if starts is None else starts[first:stop]
         self._ends = ends[first:stop]
         self._base = int(ends[first - 1]) if first else 0
-        self.lasting = starts is None  #: the source may be referred to later
-        self.sequence = sequence[first:stop]  #: sequence of each record
-        self.timestamp = timestamp[first:stop]  #: timestamp of each
-        self.sizes = sizes[first:stop]  #: payload size of each
+        self.lasting = starts is None  #: the source may be used later
+        self.sequence = sequence[first:stop]
+        self.timestamp = timestamp[first:stop]
+        self.sizes = sizes[first:stop]
 
     def place(self, at: int) -> tuple[int, NDArray[np.int64]]:
-        """Returns the bytes of all records, and where each begins if they are written at an offset."""
+        """Returns the bytes of all records, and the start of each if they are written at an offset."""
         lengths = self.sizes + np.int64(RECORD_HEADER_SIZE)
         return int(self._ends[-1]) - self._base, self._ends - lengths + (at - self._base)
 
