@@ -1,10 +1,10 @@
 """Building a stream archive (jetstream-migration.md section 5), piece by piece, with about two blocks of memory.
 
     meta.inf, meta.sum         the stream's configuration
-    msgs/1.blk, msgs/2.blk, …  its messages, skip records for sequences that are missing
+    msgs/1.blk, msgs/2.blk, …  its messages, with skip records for missing sequences
     obs/<consumer>/…           configuration and state of each consumer
 
-A server that is sent these bytes makes the stream of them, or nothing.
+A server that receives these bytes creates the whole stream or nothing.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveState", "ConsumerEntry", "StreamArchive", "measure"]
 
-#: What a gap may need in a block behind its last message.
+#: bytes of a block that a gap after its last message may need
 _SKIPS_SIZE: Final = MAX_SKIPS * EMPTY_RECORD_SIZE
-#: The last file before the messages: what comes up to it is sent at once.
+#: the last file before the messages: the archive up to it is sent at once
 _LAST_OF_STREAM: Final = "meta.sum"
 
 
@@ -46,24 +46,20 @@ class ConsumerEntry:
     """A durable consumer of a stream."""
 
     name: str
-    config: Mapping[str, Any]  #: its configuration as in the API
-    state: ConsumerState | None = None  #: how far it is; None if it begins where its configuration says
+    config: Mapping[str, Any]  #: configuration in the form of the API
+    state: ConsumerState | None = None  #: its position; None if it begins where its configuration says
 
 
 class StreamArchive:
     """Builds the archive of one stream.
 
-    Args:
-        stream: Its name; part of the hashes, so it cannot be changed later.
-        config: Its configuration as in the API; what not every server knows is left out.
-        created_ns: When it was created, in nanoseconds since 1970.
-        origin: Messages get headers with channel, sequence and time.
-        compression: `stored` or `snappy`.
-        block_bytes: About the size of a block.
+    The stream's name is part of the hashes, so it cannot be changed later. Fields of the configuration that some
+    servers do not know are omitted. `created_ns` is in nanoseconds since 1970; with `origin`, messages get headers
+    with channel, sequence and time; `compression` is `stored` or `snappy`; `block_bytes` is the approximate size of
+    a block.
 
-    Raises:
-        RefusedError: A stream with this configuration cannot be made of an archive.
-        UsageError: There is no such compression here.
+    Raises RefusedError if a stream with this configuration cannot be restored from an archive, and UsageError if the
+    compression is not available.
     """
 
     def __init__(
@@ -90,26 +86,26 @@ class StreamArchive:
 
     @property
     def state(self) -> ArchiveState:
-        """What the server must report once it has all pieces; complete when they are."""
+        """The state that the server must report after all pieces; complete then."""
         return self._tally.state(self._last)
 
     def pieces(
         self, batches: Iterable[Batch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
     ) -> Iterator[memoryview]:
-        """Builds the archive. Only once for each object.
+        """Builds the archive; may be called once.
 
         Args:
             batches: All messages, in rising order of their sequences in the stream.
-            consumers: Called when the messages are through.
-            last: The last sequence that the stream has used, of a message or not.
+            consumers: Called after the last message.
+            last: The last sequence that the stream has used, with or without a message.
 
         Yields:
-            The framed bytes, always whole frames. Each is complete before it comes, so that a server waiting for it
-            does not wait for long, and valid until the next one is asked for.
+            The framed bytes, always whole frames, so that a receiving server does not wait for the rest of one.
+                A piece is valid until the next one is requested.
 
         Raises:
-            RefusedError: A message is too large for a record, the first one has no time, or sequences are not what a
-                stream can have.
+            RefusedError: A message is too large for a record, the first one has no time, or sequences are not
+                possible in a stream.
             UsageError: A consumer's state contradicts itself.
         """
         small = bytearray()
@@ -128,11 +124,8 @@ class StreamArchive:
     ) -> Iterator[tuple[str, bytes | memoryview]]:
         """Builds the files of the archive, which are also those of the stream's directory on a server.
 
-        To be used instead of `pieces`, where arguments and exceptions are explained.
-
-        Yields:
-            The relative name and the content of each file. Blocks are a `memoryview`, valid until the next file is
-            asked for.
+        It is an alternative to `pieces`, with the same arguments and exceptions. Yields the relative name and the
+        content of each file. Blocks are a `memoryview`, valid until the next file is requested.
         """
         yield from self._described("", self._meta, highway.stream_key(self._stream))
         self._reserve(self._block.room)
@@ -151,8 +144,8 @@ class StreamArchive:
         yield f"{folder}meta.sum", meta.meta_sum(config, key)
 
     def _reserve(self, room: int) -> None:
-        """Makes the block large enough for so many bytes of records. What is in it is lost."""
-        # In front goes its name, behind it what fills it up to whole units.
+        """Makes the block large enough for `room` bytes of records, and discards its content."""
+        # its tar header goes before it, its padding after it
         self._file = np.empty(framing.UNIT + room + _SKIPS_SIZE + framing.UNIT, np.uint8)
         self._block.content = self._file[framing.UNIT : -framing.UNIT]
 
@@ -187,7 +180,7 @@ class StreamArchive:
             if not self._tally.messages:
                 count, time = 1, self._created
             elif missing > MAX_SKIPS:
-                # A server may write behind it: not into a block with a giant hole.
+                # A server may append to the last block: so not to one with a giant gap.
                 yield self._sealed()
                 count = 1
             kernels.encode_skips(self._block, last - count + 1, count, time)
@@ -203,7 +196,7 @@ class StreamArchive:
         return name, content
 
     def _in_tar(self, name: str, size: int) -> memoryview:
-        """The block that was sealed last as it is in a tar; it becomes so where it is, without a copy."""
+        """The last finished block in the form of tar, made in place."""
         end = framing.UNIT + size + framing.padding(size)
         self._file[: framing.UNIT] = np.frombuffer(framing.file_header(name, size, self._modified), np.uint8)
         self._file[framing.UNIT + size : end] = 0
