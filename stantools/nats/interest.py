@@ -1,11 +1,11 @@
-"""Who subscribed to what: finds the subscriptions that match a subject.
+"""Subscriptions by subject: finds those that match a subject.
 
-Literal subjects, nearly all there are, stand in one dict; patterns with wildcards in a tree with one level a token.
-A search goes through at most all levels of that tree. As clients can make many, it can be interrupted.
+Literal subjects, the vast majority, are in one dict; patterns with wildcards in a tree with one level per token. A
+search visits at most all levels of that tree. As clients can create many, it can be interrupted.
 
-What was found can be `Remembered`. A change takes out only what it can affect: the subject itself, or, for a pattern,
-the subjects that begin with the same one or two literal tokens. None of them is looked at, and each was put in once, so
-a change costs no more than what it makes necessary again.
+Results can be `Remembered`. A change removes only the results that it can affect: the subject itself, or, for a
+pattern, the subjects that begin with the same one or two literal tokens. They are removed without being examined,
+and each was added once, so a change costs no more than the searches that it makes necessary.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from stantools.nats.subjects import is_literal
 
-#: A subscription: anything with a hash.
+#: a subscription: anything with a hash
 S = TypeVar("S")
-#: What is remembered of a subject.
+#: the remembered result for a subject
 V = TypeVar("V")
 R = TypeVar("R")
 
-#: Tokens of patterns that stand for others.
+#: tokens of patterns that stand for others
 WILDCARDS: Final = (b"*", b">")
-#: Levels that a search goes through in a row.
+#: levels per step of a search
 _STEP: Final = 1024
 
 
@@ -32,11 +32,11 @@ class Matched(NamedTuple, Generic[S]):
     """Subscriptions that match a subject."""
 
     plain: tuple[S, ...]  #: each of these gets every message
-    queues: tuple[tuple[S, ...], ...]  #: queue groups: one of each gets a message
+    queues: tuple[tuple[S, ...], ...]  #: queue groups: one member of each gets a message
 
 
 class _Subscribers(Generic[S]):
-    """Those who subscribed to one subject or pattern. The dicts serve as sets that keep their order."""
+    """The subscriptions of one subject or pattern. The dicts serve as ordered sets."""
 
     __slots__ = ("plain", "queues")
 
@@ -65,7 +65,7 @@ class _Subscribers(Generic[S]):
 
 
 class _Level(Generic[S]):
-    """What follows after some tokens of patterns: `ends` for those that end here, `rest` for those with `>` next."""
+    """Patterns after some common tokens: `ends` for those that end here, `rest` for those with `>` next."""
 
     __slots__ = ("ends", "next", "rest")
 
@@ -81,10 +81,7 @@ class _Level(Generic[S]):
 class Interest(Generic[S]):
     """The subscriptions of a server.
 
-    Attributes:
-        count: Number of subscriptions.
-        inserts: How many there ever were.
-        removes: How many were taken out.
+    `count` is their number; `inserts` and `removes` count all changes.
     """
 
     __slots__ = ("_firsts", "_literals", "_patterns", "count", "inserts", "removes")
@@ -92,20 +89,11 @@ class Interest(Generic[S]):
     def __init__(self) -> None:
         self.count = self.inserts = self.removes = 0
         self._literals: dict[bytes, _Subscribers[S]] = {}
-        self._firsts: Counter[bytes] = Counter()  # literals by their first token
+        self._firsts: Counter[bytes] = Counter()  # number of literals by their first token
         self._patterns: _Level[S] = _Level()
 
     def insert(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
-        """Adds a subscription.
-
-        Args:
-            subject: A valid subject or pattern.
-            subscription: Who; at most once for each subject and queue.
-            queue: The queue group, if any.
-
-        Returns:
-            Whether it is new.
-        """
+        """Adds a subscription, at most once for each subject (or pattern) and queue; returns whether it is new."""
         if is_literal(subject):
             subscribers = self._literals.get(subject)
             if subscribers is None:
@@ -120,7 +108,7 @@ class Interest(Generic[S]):
         return True
 
     def remove(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
-        """Takes a subscription out; False if there is none like this."""
+        """Removes a subscription; False if there is none like this."""
         if is_literal(subject):
             subscribers = self._literals.get(subject)
             if subscribers is None or not subscribers.discard(subscription, queue):
@@ -138,11 +126,14 @@ class Interest(Generic[S]):
         return True
 
     def match(self, subject: bytes) -> Matched[S]:
-        """Returns who gets a message to a subject. Queue groups of the same name are one, whatever their pattern."""
+        """Returns the subscriptions that match a subject.
+
+        Queue groups of the same name are one, whatever their pattern.
+        """
         return finished(self.search(subject))
 
     def search(self, subject: bytes) -> Generator[None, None, Matched[S]]:
-        """As `match`, and yields where others may have a turn. What changes meanwhile may be found or not."""
+        """Searches as `match`, yielding between steps. Changes made meanwhile may or may not be in the result."""
         found: list[_Subscribers[S]] = []
         literal = self._literals.get(subject)
         if literal is not None:
@@ -162,7 +153,7 @@ class Interest(Generic[S]):
                     if one is not None:
                         following.append(one)
                     one = level.next.get(b"*")
-                    # To a subject with a "*" of its own, the two are the same.
+                    # for a subject with a "*" of its own, the two are the same
                     if one is not None and token != b"*":
                         following.append(one)
                 levels = following
@@ -181,7 +172,6 @@ class Interest(Generic[S]):
         )
 
     def __iter__(self) -> Iterator[S]:
-        """Iterates over all subscriptions."""
         some = list(self._literals.values())
         levels = [self._patterns]
         while levels:
@@ -194,11 +184,11 @@ class Interest(Generic[S]):
                 yield from members
 
     def is_literal(self, subject: bytes) -> bool:
-        """Returns whether somebody has subscribed to just this subject."""
+        """Returns whether there is a subscription to exactly this subject."""
         return subject in self._literals
 
     def is_same_for_all(self, head: bytes) -> bool:
-        """Returns whether the same patterns match all subjects that are `head`, ending with a point, and a token."""
+        """Returns whether the same patterns match all subjects of `head`, which ends with a dot, and one more token."""
         levels = [self._patterns]
         for token in head.split(b".")[:-1]:
             tokens = (token,) if token == b"*" else (token, b"*")
@@ -208,9 +198,9 @@ class Interest(Generic[S]):
         return all(len(level.next) == (b"*" in level.next) for level in levels)
 
     def common_head(self, subject: bytes) -> bytes:
-        """Returns the shortest beginning of a subject that is enough to know who gets it, up to a point.
+        """Returns the shortest prefix, up to a dot, that determines a subject's subscriptions.
 
-        The same subscriptions match all subjects that begin so. Empty: there is none, or it takes long to find out.
+        The same subscriptions match all subjects with this prefix. Empty if there is none, or it takes long to find.
         """
         if not is_literal(subject):
             return b""
@@ -231,7 +221,7 @@ class Interest(Generic[S]):
         return b""
 
     def _make(self, pattern: bytes) -> _Subscribers[S]:
-        """Returns those who subscribed to a pattern; makes the way to it."""
+        """Returns the subscriptions of a pattern; creates its levels."""
         level = self._patterns
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
@@ -249,7 +239,7 @@ class Interest(Generic[S]):
         return level.ends
 
     def _discard(self, pattern: bytes, subscription: S, queue: bytes) -> bool:
-        """Takes a subscription to a pattern out, and the levels that became empty by it."""
+        """Removes a subscription to a pattern, and the levels that become empty."""
         level = self._patterns
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
@@ -277,33 +267,25 @@ class Interest(Generic[S]):
 
 
 class Remembered(Generic[V]):
-    """What is known about subjects, until a subscription changes it.
-
-    How many there are is bounded by whoever fills it.
-    """
+    """Results by subject, until a change of subscriptions affects them. The caller bounds their number."""
 
     __slots__ = ("_groups", "values")
 
     def __init__(self) -> None:
-        self.values: dict[bytes, V] = {}  #: by subject
+        self.values: dict[bytes, V] = {}
         # First token -> second token (empty if there is none) -> subjects. Some may be forgotten already.
         self._groups: dict[bytes, dict[bytes, list[bytes]]] = {}
 
     def keep(self, subject: bytes, value: V) -> None:
-        """Remembers a subject that was not known."""
+        """Remembers the result for a new subject."""
         self.values[subject] = value
         first, second = _key(subject)
         self._groups.setdefault(first, {}).setdefault(second, []).append(subject)
 
     def changed(self, pattern: bytes, most: int) -> list[bytes] | None:
-        """Forgets what a subscription may concern.
+        """Forgets the results that a new or removed subscription to `pattern` may affect.
 
-        Args:
-            pattern: What was subscribed to, or is no more.
-            most: How many subjects may be gone through.
-
-        Returns:
-            The subjects that were forgotten; None if it is best to `clear` it all: they would be more.
+        Returns the forgotten subjects; None if there are more than `most`, so that `clear` is better.
         """
         if is_literal(pattern):
             return [] if self.values.pop(pattern, None) is None else [pattern]
@@ -328,13 +310,12 @@ class Remembered(Generic[V]):
         return [subject for group in chosen for subject in group if self.values.pop(subject, None) is not None]
 
     def clear(self) -> None:
-        """Forgets all."""
         self.values.clear()
         self._groups.clear()
 
 
 def finished(work: Generator[None, None, R]) -> R:
-    """Goes through with work that could be interrupted, and returns its result."""
+    """Runs interruptible work to its end, and returns its result."""
     while True:
         try:
             next(work)

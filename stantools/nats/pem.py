@@ -1,4 +1,4 @@
-"""What is wrong with the files of a certificate and its key, in words that name the file and the mistake."""
+"""Diagnosis of the files of a certificate and its key, in words that name the file and the error."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Final
 
 _LABEL: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----")
-#: More than this is no certificate.
+#: maximum bytes of a certificate file
 _MOST: Final = 1 << 20
-#: How what OpenSSL calls DER begins: a sequence with a length of two bytes.
+#: the start of DER: a sequence with a length of two bytes
 _DER: Final = b"\x30\x82"
 
 
 def certificate_problem(cert: Path, key: Path) -> str:
-    """Says why a certificate and a private key cannot be used together; nothing if no reason is known."""
+    """Returns why a certificate and a private key cannot be used together; empty if unknown."""
     certificate, private = _labels(cert), _labels(key)
     if not _has_certificate(certificate):
         if _has_key(certificate):
@@ -31,7 +31,7 @@ def certificate_problem(cert: Path, key: Path) -> str:
 
 
 def authority_problem(path: Path) -> str:
-    """Says why a file holds no certificates of authorities; nothing if no reason is known."""
+    """Returns why a file holds no certificates of authorities; empty if unknown."""
     labels = _labels(path)
     if _has_certificate(labels):
         return f"a certificate in {path} is damaged"
@@ -79,7 +79,7 @@ def _belong_together(cert: Path, key: Path) -> bool:
         private = load_pem_private_key(_read(key), None).public_key()
         public = x509.load_pem_x509_certificate(_read(cert)).public_key()
     except Exception:
-        # Not known: what OpenSSL says has to do.
+        # Unknown: the text of OpenSSL must suffice.
         return True
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return private.public_bytes(*form) == public.public_bytes(*form)

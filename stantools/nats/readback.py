@@ -1,8 +1,8 @@
 """Reading a stream from end to end, as fast as the server sends it (jetstream-api.md sections 6, 7 and 9).
 
-An ephemeral pull consumer without acknowledgements; at least one batch is always asked for in advance. When the
-connection breaks, the server's leader changes or a delivery is missing, a new consumer goes on behind the last message
-that came.
+It uses an ephemeral pull consumer without acknowledgements, with at least one batch requested in advance. When the
+connection breaks, the server's leader changes or a delivery is missing, a new consumer continues after the last
+message received.
 """
 
 from __future__ import annotations
@@ -20,43 +20,37 @@ from stantools.nats.inbox import Inbox, Received
 from stantools.nats.jetstream import JetStream
 
 _SECOND = 1_000_000_000
-#: What one request asks for at most; two of them are under way at a time.
+#: maximum of one request; two requests are pending at a time
 _BATCH_MESSAGES = 5000
 _BATCH_BYTES = 8 << 20
-#: How long the server holds a request for which it has no message.
+#: seconds that the server holds a request without messages
 _EXPIRES = 5
-#: How often it then says that it is alive, and how long we wait for a sign of life.
+#: seconds between its heartbeats, and seconds that the client waits for a sign of life
 _HEARTBEATS = 1
 _SILENCE = 5
-#: Older servers walk through a gap one sequence after the other, some 150 million a second, and do nothing else then.
+#: Older servers walk through a gap one sequence after the other, some 150 million per second, and send nothing
+#: meanwhile.
 _LEAPS_OVER_GAPS = (2, 10, 0)
 _SILENCE_IN_GAPS = 60
-#: How long the server keeps a consumer of which nobody hears any more.
+#: seconds after which the server removes an unused consumer
 _INACTIVE = 60
-#: How often we begin again without having got a message meanwhile.
+#: attempts without a message in between
 _ATTEMPTS = 5
 _PAUSE = 0.5
-#: How long we wait for the connection to come back.
+#: seconds to wait for a reconnection
 _RECONNECT = 60.0
 
 _REQUEST_TIMEOUT, _NO_MESSAGES, _CONFLICT, _UNAVAILABLE, _HEARTBEAT = 408, 404, 409, 503, 100
-#: Of the conflicts these only end a request.
+#: conflicts that end only the request
 _NO_ROOM, _COMPLETED = b"Message Size Exceeds MaxBytes", b"Batch Completed"
 
 
 class _AgainError(Exception):
-    """The consumer is of no use any more: begin again behind the last message."""
+    """The consumer is useless: start a new one after the last message."""
 
 
 class Readback:
-    """Reads one stream.
-
-    Args:
-        js: The server.
-        stream: The stream's name.
-        state: The stream's state, as `STREAM.INFO` returns it; reading ends at its last sequence.
-        after: Only messages with higher sequences.
-    """
+    """Reads one stream, from after the sequence `after` to the last sequence of `state` (of `STREAM.INFO`)."""
 
     def __init__(self, js: JetStream, stream: str, state: dict[str, Any], *, after: int = 0) -> None:
         self._js = js
@@ -66,27 +60,25 @@ class Readback:
         self._left = -1 if after else int(state["messages"])
         average = int(state["bytes"]) // max(int(state["messages"]), 1)
         self._batch = max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // 2 // max(average, 1)))
-        # A request's limit counts headers and subjects, too; no message that clients may send is beyond it.
+        # A request's limit counts headers and subjects as well; no message of a client exceeds it.
         self._batch_bytes = max(_BATCH_BYTES, js.connection.max_payload + (1 << 16))
         self._silence = _SILENCE if js.connection.version >= _LEAPS_OVER_GAPS else _SILENCE_IN_GAPS
         self._consumer = ""
-        self._at = after  # the last sequence that came
-        self._delivery = 0  # the last consumer sequence that came
-        self._due = 0  # messages that were asked for and did not come yet
-        self._expired = self._exceeded = 0  # requests that ended since the last message: no time, or no room left
+        self._at = after  # last stream sequence received
+        self._delivery = 0  # last consumer sequence received
+        self._due = 0  # number of requested messages not received yet
+        self._expired = self._exceeded = (
+            0  # requests that ended since the last message: by time, or by their limit of bytes
+        )
 
     async def batches(self) -> AsyncGenerator[Received, None]:
-        """Yields all messages in rising order.
-
-        Raises:
-            NatsError: The server refused, or does not deliver.
-        """
+        """Yields all messages in rising order; NatsError if the server refuses, or does not deliver."""
         attempts = 0
         while self._left:
             at = self._at
             try:
-                # Closed here and now when the reader stops, not whenever the generator is collected: the consumer has
-                # to be gone before the connection is.
+                # Closed at once when the reader stops, not at garbage collection: the consumer must be removed before
+                # the connection is closed.
                 async with contextlib.aclosing(self._attempt()) as received:
                     async for batch in received:
                         yield batch
@@ -105,7 +97,7 @@ class Readback:
             await asyncio.sleep(_PAUSE * (attempts - 1))
 
     async def _attempt(self) -> AsyncGenerator[Received, None]:
-        """Reads on with a new inbox and a new consumer, for as long as they are good."""
+        """Reads with a new inbox and a new consumer, while they work."""
         inbox = self._connection.open_inbox(self._connection.new_inbox())
         self._consumer = ""
         try:
@@ -114,7 +106,7 @@ class Readback:
                 async for batch in received:
                     yield batch
         finally:
-            # What cannot be removed here the server removes after a while.
+            # a consumer that cannot be removed here is removed by the server after a while
             with contextlib.suppress(NatsError):
                 if self._consumer and self._connection.connected:
                     await self._js.consumer_delete(self._stream, self._consumer)
@@ -136,7 +128,7 @@ class Readback:
         try:
             info = await asyncio.shield(creating)
         except asyncio.CancelledError:
-            # Only the answer has the name of what has to be removed again.
+            # only the answer has the name of the consumer to remove
             with contextlib.suppress(NatsError):
                 self._consumer = str((await creating)["name"])
             raise
@@ -153,8 +145,8 @@ class Readback:
             except TimeoutError:
                 quiet += _SILENCE
                 if quiet >= self._silence:
-                    raise _AgainError(f"nothing came for {quiet} s, not even a sign of life") from None
-                self._due = 0  # what was asked for is over, although nobody said so
+                    raise _AgainError(f"nothing came for {quiet} s, not even a heartbeat") from None
+                self._due = 0  # the request is over, although the server did not report it
                 continue
             quiet = 0
             statuses = received.columns.sequence == 0
@@ -170,7 +162,7 @@ class Readback:
 
     def _ask(self, inbox: Inbox) -> None:
         while self._due <= self._batch:
-            # A message that is larger than what a request may take comes alone, without a limit.
+            # A message larger than the limit of a request is requested alone, without a limit.
             alone = self._exceeded > 1
             body = {"batch": self._batch, "max_bytes": self._batch_bytes} if not alone else {"batch": 1}
             body |= {"expires": _EXPIRES * _SECOND, "idle_heartbeat": _HEARTBEATS * _SECOND}
@@ -181,7 +173,7 @@ class Readback:
                 return
 
     def _checked(self, received: Received) -> Received:
-        """Makes sure that nothing is missing in between, and takes note of how far we are."""
+        """Checks that no delivery is missing, and updates the position."""
         columns = received.columns
         count = len(columns)
         first, last = int(columns.consumer_sequence[0]), int(columns.consumer_sequence[-1])
@@ -199,7 +191,7 @@ class Readback:
         return received
 
     async def _note_status(self, received: Received, row: int) -> None:
-        """Draws the conclusions from a status message: a request is over, or the consumer is."""
+        """Handles a status message: the request is over, or the consumer is lost."""
         status, header = int(received.columns.status[row]), received.header(row)
         if status == _HEARTBEAT:
             return
@@ -222,10 +214,10 @@ class Readback:
         )
 
     async def _is_over(self) -> bool:
-        """Asks the server whether there is anything left.
+        """Asks the server whether messages are left.
 
         Servers up to 2.9 count sequences that are missing between two blocks as pending (jetstream-migration.md
-        section 5.3), so only how far it has delivered counts.
+        section 5.3), so only the delivered position counts.
         """
         info = await self._js.consumer_info(self._stream, self._consumer)
         if info is None:
@@ -238,7 +230,7 @@ class Readback:
 
 
 def _pending(header: bytes, default: int) -> int:
-    """Returns how many messages an ended request was still waiting for."""
+    """Returns how many messages of an ended request were still undelivered."""
     for line in header.split(b"\r\n"):
         name, _, value = line.partition(b":")
         if name == b"Nats-Pending-Messages" and value.strip().isdigit():

@@ -1,13 +1,14 @@
-"""Trees of subjects and of patterns, one level a token: which subjects match, and which patterns overlap.
+"""Trees of subjects and of patterns, one level per token: matching subjects, and overlapping patterns.
 
-A `SubjectTree` holds subjects, a million perhaps. Patterns are walked through it all at once, so that what they have in
-common is looked at once, and a search costs the branches that some pattern reaches. A subject stands at the first token
-that no other subject shares, so most subjects take one entry of a dict, whatever number of tokens follows.
+A `SubjectTree` holds subjects, up to millions. All patterns of a search walk through it together, so that their
+common parts are visited once, and a search costs the branches that some pattern reaches. A subject is kept at the
+first token that no other subject shares, so most subjects take one entry of a dict, whatever number of tokens
+follows.
 
-A `PatternTree` holds patterns. Two of them are walked side by side, which finds the pairs that overlap.
+A `PatternTree` holds patterns. Two of them are walked in parallel, which finds the pairs that overlap.
 
-Searches are work that can be interrupted: they iterate over what they find, with None in between where others may have
-a turn. What changes meanwhile may be found or not; the caller looks whether a subject that was found is still there.
+Searches can be interrupted: they yield results, and None in between where other work may run. Changes made meanwhile
+may or may not be found; the caller checks whether a found subject still exists.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from stantools.nats.interest import finished
 
-#: Branches that are looked at in a row.
+#: branches per step
 STEP: Final = 1024
 
 
 class NamedSubject(Protocol):
-    """What stands in a tree of subjects: it knows its subject."""
+    """An entry of a tree of subjects."""
 
     name: bytes
 
@@ -34,7 +35,7 @@ W = TypeVar("W")
 
 
 class _Node(Generic[E]):
-    """What follows some tokens: nodes, or subjects that alone begin so."""
+    """The continuations after some tokens: nodes, or subjects that are unique from here on."""
 
     __slots__ = ("end", "next")
 
@@ -44,26 +45,22 @@ class _Node(Generic[E]):
 
 
 class _PatternNode(Generic[V]):
-    """What follows some tokens of patterns."""
+    """The continuations after some tokens of patterns."""
 
     __slots__ = ("ends", "next", "rests", "star")
 
     def __init__(self) -> None:
         self.next: dict[bytes, _PatternNode[V]] = {}
         self.star: _PatternNode[V] | None = None
-        self.ends: dict[V, None] | None = None  #: of patterns that end here
-        self.rests: dict[V, None] | None = None  #: of patterns that end with `>` here
+        self.ends: dict[V, None] | None = None  #: values of patterns that end here
+        self.rests: dict[V, None] | None = None  #: values of patterns that end with `>` here
 
     def __bool__(self) -> bool:
         return bool(self.next or self.star or self.ends or self.rests)
 
 
 class PatternTree(Generic[V]):
-    """Patterns, each with values.
-
-    Attributes:
-        root: What begins all of them.
-    """
+    """Patterns, each with values; `root` is the node of their common start."""
 
     __slots__ = ("root",)
 
@@ -95,7 +92,7 @@ class PatternTree(Generic[V]):
         values[value] = None
 
     def remove(self, pattern: bytes, value: V) -> None:
-        """Takes a value from a pattern, which has it."""
+        """Removes a value of a pattern, which must have it."""
         node, way = self.root, []
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
@@ -118,7 +115,7 @@ class PatternTree(Generic[V]):
                 del above.next[token]
 
     def overlaps(self, others: PatternTree[W]) -> Iterator[tuple[V, W] | None]:
-        """Iterates over the values of pairs of patterns, one of each tree, that some subject matches both."""
+        """Iterates over the values of pairs of patterns, one of each tree, that share a subject."""
         stack = [(self.root, others.root)]
         steps = 0
         while stack:
@@ -167,7 +164,7 @@ def _below(node: _PatternNode[V]) -> Iterator[tuple[V] | None]:
 
 
 def grow(patterns: Iterable[bytes]) -> Generator[None, None, PatternTree[bytes]]:
-    """Makes a tree of patterns whose values they are themselves, as work that can be interrupted."""
+    """Makes a tree of patterns with themselves as values, as interruptible work."""
     tree: PatternTree[bytes] = PatternTree()
     for row, pattern in enumerate(patterns, 1):
         tree.add(pattern, pattern)
@@ -177,19 +174,14 @@ def grow(patterns: Iterable[bytes]) -> Generator[None, None, PatternTree[bytes]]
 
 
 def tree_of(patterns: Iterable[bytes]) -> PatternTree[bytes]:
-    """As `grow`, at once."""
+    """Makes the tree of `grow` at once."""
     return finished(grow(patterns))
 
 
 def first_overlap(tree: PatternTree[bytes], limit: int) -> Generator[None, None, tuple[bytes, bytes] | None]:
-    """Finds two different patterns of a tree that overlap, as work that can be interrupted; None if none do.
+    """Finds two different patterns of a tree that overlap, as interruptible work; None if none do.
 
-    Args:
-        tree: The patterns.
-        limit: Branches, about, that are looked at.
-
-    Raises:
-        OverflowError: That was not enough.
+    Raises OverflowError if about `limit` branches were not enough.
     """
     pauses = 0
     for pair in tree.overlaps(tree):
@@ -204,7 +196,7 @@ def first_overlap(tree: PatternTree[bytes], limit: int) -> Generator[None, None,
 
 
 def overlap_each_other(patterns: Iterable[bytes], limit: int) -> bool:
-    """Returns whether two different patterns overlap, or that cannot be found out with so many branches."""
+    """Returns whether two different patterns overlap, or `limit` branches are not enough to tell."""
     try:
         return finished(first_overlap(tree_of(patterns), limit)) is not None
     except OverflowError:
@@ -214,8 +206,7 @@ def overlap_each_other(patterns: Iterable[bytes], limit: int) -> bool:
 class SubjectTree(Generic[E]):
     """Subjects, each at most once. A `*` or `>` in one of them is a token as any other.
 
-    Attributes:
-        steps: Branches that searches have looked at so far.
+    `steps` counts the branches that searches have visited so far.
     """
 
     __slots__ = ("_root", "steps")
@@ -225,7 +216,7 @@ class SubjectTree(Generic[E]):
         self.steps = 0
 
     def add(self, entry: E) -> None:
-        """Adds a subject. No other entry with its name is there."""
+        """Adds a subject, of which there must be no entry."""
         node = self._root
         depth = 0
         for token in entry.name.split(b"."):
@@ -250,7 +241,7 @@ class SubjectTree(Generic[E]):
         node.end = entry
 
     def discard(self, entry: E) -> None:
-        """Takes a subject out, if it is there."""
+        """Removes a subject, if it is there."""
         node = self._root
         way: list[tuple[_Node[E], bytes]] = []
         for token in entry.name.split(b"."):
@@ -308,7 +299,7 @@ class SubjectTree(Generic[E]):
                             found.setdefault(token, []).append(each)
                 stack += ((node.next[token], reached, depth) for token, reached in found.items())
             elif not named:
-                # Copies, as the tree may change in between.
+                # copies, as the tree may change in between
                 yield from self._each(node, stack, stars, depth)
             else:
                 for token, child in zip(list(node.next), list(node.next.values()), strict=True):
@@ -332,7 +323,7 @@ class SubjectTree(Generic[E]):
         active: list[_PatternNode[V]],
         depth: int,
     ) -> Iterator[E | None]:
-        """Goes on with all children of a node; iterates over those that are subjects and match."""
+        """Continues with all children of a node; iterates over those that are subjects and match."""
         steps = 0
         for child in list(node.next.values()):
             steps += len(active)

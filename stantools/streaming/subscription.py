@@ -34,7 +34,7 @@ class Message(Delivered):
     subscription: Subscription | None = field(default=None, repr=False, compare=False)
 
     async def ack(self) -> None:
-        """Acknowledges the message; necessary and effective only with `manual_acks`. Raises StreamingError if closed."""
+        """Acknowledges the message; has an effect only with `manual_acks`. Raises StreamingError if closed."""
         if self.subscription is not None:
             await self.subscription.ack(self)
 
