@@ -152,8 +152,8 @@ class ConnectOptions:
 
     def _check_tls(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
-            missing = "key" if self.tls_key is None else "certificate"
-            raise UsageError(f"the {missing} of the client's TLS certificate is missing", "give certificate and key")
+            missing = "key of the client certificate" if self.tls_key is None else "client certificate"
+            raise UsageError(f"the {missing} is missing", "give certificate and key")
         if self.tls_insecure and (self.tls_ca or self.tls_hostname):
             raise UsageError(
                 "skipping the check of the server's certificate contradicts the options for that check",

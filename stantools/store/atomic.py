@@ -132,7 +132,7 @@ def check_vacant(target: Path) -> None:
             return
         raise StoreUnwritableError(
             f"{target}: there is no directory {target.parent}",
-            "create the directory that is to hold it first",
+            "create the parent directory first",
         ) from None
     except OSError as error:
         raise unwritable(error, target) from error

@@ -211,7 +211,7 @@ def _written_by(process: str, root: str, known: Set[tuple[int, int]]) -> Iterato
         return  # the process is gone, or belongs to another user
     for handle in handles:
         try:
-            path = os.readlink(handle.path)  # noqa: PTH115 (what it points to need not be a path)
+            path = os.readlink(handle.path)  # noqa: PTH115 (the target need not be a path)
             if not path.startswith(f"{root}/"):
                 if not (known and path.startswith("/")):
                     continue

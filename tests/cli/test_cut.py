@@ -36,7 +36,7 @@ def program(folder: Path, cut: Path, *words: object, exit_code: int) -> str:
     assert cut.stat().st_size == LEFT, (done.stdout, done.stderr)
     assert done.returncode == exit_code, (done.returncode, done.stdout, done.stderr)
     said = " ".join(done.stderr.replace("\\n", " ").split())
-    assert f"{cut.name}: was cut while it was read: it had" in said
+    assert f"{cut.name}: was truncated while it was read: it had" in said
     assert f"now has {LEFT}; expected was a file that only grows" in said
     assert "Traceback" not in done.stderr
     return said

@@ -73,7 +73,7 @@ def test_user_and_password(start_server: Callable[..., Any]) -> None:
     reach(server.url, user="me", password=PASSWORD)
     reach(f"nats://me:pa%25ss%3Aw%C3%B6rd@127.0.0.1:{server.port}")
     assert "does not accept the credentials" in str(refusal(server.url, user="me", password="other"))
-    assert "it wants credentials and none were given" in str(refusal(server.url))
+    assert "it requires credentials and none were given" in str(refusal(server.url))
     problem = refusal(f"nats://me:{PASSWORD.replace('%', '%25')}x@127.0.0.1:{server.port}")
     assert problem.message == f"cannot connect to {server.url}: it does not accept the credentials"
 
@@ -245,7 +245,7 @@ def test_says_why_for_every_server() -> None:
 
 
 def test_embedded_is_not_a_place() -> None:
-    with pytest.raises(UsageError, match="has to be started before"):
+    with pytest.raises(UsageError, match="must be started before"):
         reach("embedded")
 
 
