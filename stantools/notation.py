@@ -35,11 +35,7 @@ _POLYNOMIALS = {"ieee": 0xEDB88320, "castagnoli": 0x82F63B78, "koopman": 0xEB31D
 
 
 def parse_duration(text: str) -> int:
-    """Parses a duration such as `1d3h`, `90m` or `1.5s` to nanoseconds.
-
-    Raises:
-        ValueError: The text is not a duration.
-    """
+    """Parses a duration such as `1d3h`, `90m` or `1.5s` to nanoseconds."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration such as 1d3h, 90m or 1.5s")
     return sum(_scaled(number, _UNITS[unit]) for number, unit in _DURATION_PART.findall(text))
@@ -85,11 +81,7 @@ def _scaled(number: str, unit: int) -> int:
 
 
 def parse_time(text: str, now_ns: int | None = None) -> int:
-    """Parses a point in time to nanoseconds since 1970: RFC 3339 (UTC without a zone), or a duration before now.
-
-    Raises:
-        ValueError: The text is neither.
-    """
+    """Parses a point in time to nanoseconds since 1970: RFC 3339 (UTC without a zone), or a duration before now."""
     if _DURATION.fullmatch(text):
         return (time.time_ns() if now_ns is None else now_ns) - parse_duration(text)
     if not _TIME.fullmatch(text):
@@ -98,11 +90,7 @@ def parse_time(text: str, now_ns: int | None = None) -> int:
 
 
 def parse_moment(text: str) -> int:
-    """Parses RFC 3339 (UTC without a zone) to nanoseconds since 1970.
-
-    Raises:
-        ValueError: The text is not a time.
-    """
+    """Parses RFC 3339 (UTC without a zone) to nanoseconds since 1970."""
     match = _TIME.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a time such as 2020-09-13T12:26:40.123456789Z")
@@ -181,11 +169,7 @@ def _exact(timestamp: int, digits: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Parses a number of bytes such as `4096`, `64k` or `1GB` (powers of 1024, as the server takes them).
-
-    Raises:
-        ValueError: The text is not a size.
-    """
+    """Parses a number of bytes such as `4096`, `64k` or `1GB` (powers of 1024, as the server takes them)."""
     match = _SIZE.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a number of bytes such as 4096, 64k or 1GB")
@@ -235,11 +219,7 @@ def parse_range(text: str) -> tuple[int | None, int | None]:
 
 
 def parse_polynomial(text: str) -> int | None:
-    """Parses a CRC polynomial: `auto` (None), a name, or the number that the server's option takes.
-
-    Raises:
-        ValueError: The text is not a polynomial.
-    """
+    """Parses a CRC polynomial: `auto` (None), a name, or the number that the server's option takes."""
     lowered = text.lower()
     if lowered == "auto":
         return None

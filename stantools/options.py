@@ -21,8 +21,6 @@ from stantools.secret import Secret
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """An option: its description for users, and its permitted values."""
-
     help: str  #: a sentence on its effect
     default: Any = None  #: the default; False makes the option a flag, an empty tuple lets it be repeated
     flags: tuple[str, ...] = ()  #: names on the command line; the field's name if empty
@@ -53,7 +51,6 @@ class Option:
         return dataclasses.replace(self, **changes)
 
     def field(self, **changes: Any) -> Any:
-        """Returns a dataclass field that takes the option, with changed attributes."""
         option = self.like(**changes)
         return dataclasses.field(default=option.default, metadata={Option: option})
 

@@ -27,19 +27,13 @@ class Secret:
         return self != Secret()
 
     def key(self) -> bytes | None:
-        """Returns the encryption key; None if none was given.
-
-        Raises StoreUnreadableError for the file, and UsageError for a missing variable or an empty file.
-        """
+        """Returns the encryption key; None if none was given."""
         if self.variable is not None:
             return self._from_environment(self.variable)
         return self.value if self.file is None else _read_key(self.file)
 
     def word(self, what: str) -> str | None:
-        """Returns the password or token, called `what` in messages; None if none was given.
-
-        Raises StoreUnreadableError for the file, and UsageError for a missing variable.
-        """
+        """Returns the password or token, called `what` in messages; None if none was given."""
         if self.file is not None:
             return _read_word(self.file, what)
         word = self.value if self.variable is None else self._from_environment(self.variable)

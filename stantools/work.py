@@ -91,8 +91,6 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Task(Generic[R_co]):
-    """A piece of work with its own function."""
-
     size: int  #: estimate of the bytes that it reads
     work: Callable[[], R_co]
 

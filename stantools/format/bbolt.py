@@ -76,8 +76,6 @@ class Meta:
 
 @dataclass(slots=True)
 class Leaf:
-    """A leaf of a tree, of which only the header has been read."""
-
     at: int
     end: int
     count: int  #: number of elements by the header
@@ -94,7 +92,6 @@ class Item(NamedTuple):
 
 
 def checksum(data: Buffer | bytes) -> int:
-    """Returns the 64-bit FNV-1a, the checksum of a meta page."""
     value = _FNV_BASIS
     for byte in bytes(data):
         value = (value ^ byte) * _FNV_PRIME & _NOT_STORED
@@ -166,7 +163,6 @@ class Bolt:
         return max((4096, *_PAGE_SIZES), key=fits)
 
     def buckets(self) -> Iterator[Item | Fault]:
-        """Iterates over the buckets in the root bucket, by name."""
         if self.meta:
             yield from self._items(self._walk(self.meta.root, bytearray(self.pages)))
 
@@ -277,7 +273,6 @@ class Bolt:
     def _branch(
         self, at: int, end: int, count: int, low: bytes, high: bytes | None
     ) -> tuple[list[tuple[int, bytes, bytes | None]], list[Fault]]:
-        """Reads a branch: its children with the bounds of their keys."""
         keys: list[bytes] = []
         pages: list[int] = []
         place = at + PAGE_HEADER_SIZE

@@ -21,8 +21,6 @@ DEFAULT_CAPACITY = 16384
 
 
 class _Columns:
-    """Arrays of the same length, named by the slots of the class."""
-
     __slots__ = ("capacity",)
     _arrays: tuple[str, ...] = ()
 
@@ -84,7 +82,6 @@ class MessageColumns(_Columns):
         self.flags = np.zeros(capacity, np.uint8)
 
     def pick(self, rows: NDArray[Any]) -> MessageColumns:
-        """Copies some rows, given by their numbers or as a mask."""
         part = object.__new__(MessageColumns)
         for name in self._arrays:
             setattr(part, name, getattr(self, name)[rows])

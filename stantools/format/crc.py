@@ -185,7 +185,6 @@ def _crcs(crc: Crc, samples: list[tuple[bytes, int]]) -> Iterable[tuple[int, int
 
 
 def _multiple(payload: bytes, crc: int) -> int:
-    """The sample as a GF(2) polynomial that the CRC polynomial divides; bit n is the coefficient of x^n."""
     message = int.from_bytes(payload.translate(_REVERSED_BITS), "big")
     return (message << 32) ^ (_ONES << (8 * len(payload))) ^ _reflect(crc, 32) ^ _ONES
 
@@ -228,7 +227,6 @@ def _reflect(value: int, width: int) -> int:
 
 
 def _divide(dividend: int, divisor: int) -> tuple[int, int]:
-    """Quotient and remainder over GF(2)."""
     quotient = 0
     width = divisor.bit_length()
     while (shift := dividend.bit_length() - width) >= 0:

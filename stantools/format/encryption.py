@@ -44,8 +44,6 @@ Data = bytes | bytearray | memoryview
 
 
 class Cipher(enum.IntEnum):
-    """The ciphers, by the code that begins stored data."""
-
     AES = 1
     CHACHA = 2
 

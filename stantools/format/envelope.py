@@ -37,8 +37,6 @@ FILE_HEADER_BYTES = FILE_HEADER.pack(FILE_VERSION)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record, or the part of it that is there."""
-
     offset: int  #: offset of the header in the file
     type: int | None  #: type byte; None in untyped files
     size: int  #: payload size by the header
@@ -47,7 +45,6 @@ class Record:
 
     @property
     def end(self) -> int:
-        """Offset of the next record, by the header."""
         return self.offset + RECORD_HEADER_SIZE + self.size
 
 
@@ -92,10 +89,7 @@ def crc_error_text(stored: int, computed: int) -> str:
 
 
 def encode(payload: Buffer, crc: CrcFunction, type: int | None = None) -> bytes:
-    """Puts a payload into its envelope; `type` is None for an untyped record.
-
-    Raises UsageError if the payload is too big for the size field, or the type does not fit a byte.
-    """
+    """Puts a payload into its envelope; `type` is None for an untyped record."""
     size = len(payload)
     if type is None:
         if size > 0xFFFFFFFF:

@@ -64,7 +64,6 @@ def varint(payload: Bytes, position: int) -> tuple[int, int]:
 
 
 def _tag(payload: Bytes, position: int) -> tuple[int, int, int]:
-    """Field number, wire type and the position after a top-level tag."""
     value, position = varint(payload, position)
     number = value >> 3 & 0xFFFFFFFF  # the server keeps 32 bits of the field number, signed
     if value & 7 == 4 or not 0 < number < 1 << 31:

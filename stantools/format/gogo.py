@@ -83,7 +83,6 @@ class _Field:
 
 @cache
 def _fields(descriptor: Descriptor) -> dict[int, _Field]:
-    """The decoding table of a message: from field number to field."""
     declared = DescriptorProto()
     descriptor.CopyToProto(declared)
     repeated = FieldDescriptorProto.LABEL_REPEATED

@@ -101,7 +101,6 @@ def _one_by_one(kinds: Sequence[int], ids: Sequence[int], sequences: Sequence[in
 
 
 def _field_sizes(group: int) -> tuple[int, int]:
-    """Bytes of the two fields of a group, their tags included."""
     number, sequence = divmod(group, 16)
     return number and number + 1, sequence and sequence + 1
 
@@ -109,7 +108,6 @@ def _field_sizes(group: int) -> tuple[int, int]:
 def _matrix(
     group: int, kind: NDArray[np.uint32], number: NDArray[np.uint64], sequence: NDArray[np.uint64], crc: Crc
 ) -> NDArray[np.uint8]:
-    """Encodes records of one group, a row each."""
     split, rest = _field_sizes(group)
     size = split + rest
     records = np.empty((len(kind), RECORD_HEADER_SIZE + size), np.uint8)

@@ -98,8 +98,6 @@ class Publishes(NamedTuple):
 
 
 class FlawKind(enum.StrEnum):
-    """Kinds of flaws of a log, beyond faults of pages."""
-
     GAP = "gap"  #: indexes without an entry
     ENTRY = "entry"  #: a value that is not an entry
     INDEX = "index"  #: an entry whose index differs from its key
@@ -120,10 +118,7 @@ class Flaw:
 
 
 def unpack(data: Buffer | bytes) -> Any:
-    """Decodes one MessagePack value that fills the data; byte strings and text become views of it.
-
-    Raises EntryError if it is cut off, has an unknown form, or is nested or long beyond reason.
-    """
+    """Decodes one MessagePack value that fills the data; byte strings and text become views of it."""
     view = memoryview(data)
     value, end = _value(view, 0, 0)
     if end != len(view):
@@ -304,10 +299,7 @@ def _text(value: Any) -> str:
 
 
 def decode_operation(data: Buffer | bytes, cipher: DataCipher | None = None) -> pb.RaftOperation:
-    """Decodes the data of a command, decrypted with the cipher of `encryption.raft_cipher` if it is encrypted.
-
-    Raises EntryError if it is not an operation, or cannot be decrypted.
-    """
+    """Decodes the data of a command, decrypted with the cipher of `encryption.raft_cipher` if it is encrypted."""
     try:
         plain = cipher.decrypt(data) if cipher else bytes(data)
         operation = gogo.decode(pb.RaftOperation, plain)
@@ -331,8 +323,6 @@ def is_encrypted(data: Buffer | bytes) -> bool:
 
 @dataclass
 class StableStore:
-    """The state of a node beside its log."""
-
     term: int = 0  #: the newest term known to the node
     vote_term: int = 0  #: the term of its last vote
     vote: str = ""  #: the address of its last vote

@@ -50,8 +50,6 @@ _NONE: Final[Mapping[str, Any]] = {"max_age": 0, "max_msgs": -1, "max_bytes": -1
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of a cluster id."""
-
     cluster_id: str
     replicas: int = 1  #: replicas of each stream
 
@@ -62,17 +60,14 @@ class Names:
 
     @property
     def prefix(self) -> str:
-        """Prefix of the names of the channels' streams."""
         return f"{safe_name(self.cluster_id)}_"
 
     @property
     def records(self) -> str:
-        """Prefix of the subjects of the state's records."""
         return f"_stanjs.{self.cluster_id}."
 
     @property
     def state(self) -> str:
-        """The stream of clients and subscriptions."""
         return f"{safe_name(self.cluster_id)}-state"
 
     def stream(self, channel: bytes) -> str:
@@ -171,10 +166,7 @@ def encode_members(members: Sequence[StoredSubscription], last: int, largest: in
 
 
 def decode_members(record: bytes) -> list[StoredSubscription]:
-    """Reads a record of subscriptions, all with the last sequence that was sent to any of them.
-
-    Raises ValueError if it is invalid.
-    """
+    """Reads a record of subscriptions, all with the last sequence that was sent to any of them."""
     try:
         data = zlib.decompress(record)
         version, last, count = _HEAD.unpack_from(data)

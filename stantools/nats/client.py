@@ -39,8 +39,6 @@ _VERSION_LINE: Final = b"NATS/1.0 "
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """Settings of a client."""
-
     name: str  #: name of the connection
     login: Login
     #: TLS for an encrypted connection; nothing is sent then to a server without TLS. None encrypts only if a server or
@@ -56,16 +54,12 @@ class Manners:
 
 
 class Failure(NamedTuple):
-    """Reason of a failed connection to a server."""
-
     server: Server
     problem: Exception
     info: dict[str, Any]  #: the server's INFO, if it was received
 
 
 class UnreachableError(NatsError):
-    """No server could be connected to."""
-
     def __init__(self, failures: Sequence[Failure]) -> None:
         super().__init__("nats: no servers available for connection")
         self.failures = failures  #: one for each server
@@ -160,7 +154,6 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        """Whether frames can be sent now."""
         return self._session is not None
 
     @property
@@ -179,7 +172,6 @@ class Client:
         return size if isinstance(size, int) else 1 << 20
 
     async def _try(self, server: Server) -> Failure | None:
-        """Connects to a server, or returns the failure."""
         info: dict[str, Any] = {}
         session = Session(self)
         self._error = ""
@@ -281,13 +273,11 @@ class Client:
             self.on_discovered()
 
     def refused(self, text: str) -> None:
-        """Stores an error that the server sent."""
         self._error = text
         if self._session:
             self.on_refused(text)
 
     def failed(self, problem: Exception) -> None:
-        """Reports the failure of a handler."""
         self.on_failed(problem)
 
     def lost(self, session: Session, reason: str) -> None:
@@ -304,26 +294,20 @@ class Client:
 
     # Events for derived classes.
 
-    def on_lost(self, reason: str) -> None:
-        """The connection broke."""
+    def on_lost(self, reason: str) -> None: ...
 
-    def on_back(self) -> None:
-        """There is a connection again."""
+    def on_back(self) -> None: ...
 
-    def on_unreachable(self, failure: Failure) -> None:
-        """An attempt to reconnect to a server failed."""
+    def on_unreachable(self, failure: Failure) -> None: ...
 
     def on_given_up(self) -> None:
         """No server could be reconnected to, and no further attempts will be made."""
 
-    def on_refused(self, text: str) -> None:
-        """The server has sent an error."""
+    def on_refused(self, text: str) -> None: ...
 
-    def on_failed(self, problem: Exception) -> None:
-        """A handler raised an exception."""
+    def on_failed(self, problem: Exception) -> None: ...
 
-    def on_discovered(self) -> None:
-        """The server has announced unknown servers."""
+    def on_discovered(self) -> None: ...
 
     # Sending and subscribing.
 
@@ -354,7 +338,6 @@ class Client:
             self._session.write(encoding.unsubscribe(sid))
 
     def new_inbox(self) -> bytes:
-        """Returns a unique subject."""
         return f"{self.manners.inbox}.{secrets.token_hex(11)}".encode()
 
     def ask(self, subject: bytes, payload: bytes, answered: Callable[[Message], None]) -> bytes:

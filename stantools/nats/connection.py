@@ -94,7 +94,6 @@ class Connection(Client):
 
     @property
     def cluster(self) -> str | None:
-        """Name of the server's cluster, if any."""
         name = self.info.get("cluster")
         return str(name) if name else None
 
@@ -145,10 +144,7 @@ class Connection(Client):
         )
 
     async def wait_connected(self, timeout: float | None = None) -> None:
-        """Waits until the client is connected, which it normally is.
-
-        Raises ConnectionLostError after the timeout, or when the client has given up.
-        """
+        """Waits until the client is connected, which it normally is."""
         timeout = self.options.timeout if timeout is None else timeout
         if not self.connected:
             with contextlib.suppress(TimeoutError):
@@ -171,10 +167,7 @@ class Connection(Client):
         self._must_send(encoding.publish(subject, payload, reply, header))
 
     async def write(self, frames: bytes) -> None:
-        """Sends whole frames at once on this connection, and waits while too many bytes are buffered.
-
-        Raises ConnectionLostError if the connection broke.
-        """
+        """Sends whole frames at once on this connection, and waits while too many bytes are buffered."""
         self._must_send(frames)
         await self.drain()
 
@@ -183,10 +176,7 @@ class Connection(Client):
             raise ConnectionLostError(f"{self.url}: the connection broke", _AGAIN)
 
     async def drain(self) -> None:
-        """Sends buffered messages, and waits until the server has read enough for more.
-
-        Raises ConnectionLostError if the connection broke.
-        """
+        """Sends buffered messages, and waits until the server has read enough for more."""
         session = self._session
         try:
             if session is None:

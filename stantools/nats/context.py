@@ -39,13 +39,11 @@ _LOGIN = ("user", "password", "token", "nkey", "creds")
 
 
 def context_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Returns the folder of the `nats` command's configuration."""
     base = environment.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "nats"
 
 
 def context_names(folder: Path) -> list[str]:
-    """Returns the names of all contexts, sorted."""
     try:
         return sorted(path.stem for path in (folder / "context").iterdir() if path.suffix == ".json")
     except OSError:  # none were ever made
@@ -53,7 +51,6 @@ def context_names(folder: Path) -> list[str]:
 
 
 def selected_context(folder: Path) -> str | None:
-    """Returns the name of the selected context, None if none is."""
     try:
         name = (folder / "context.txt").read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):  # as if none was selected
@@ -62,11 +59,7 @@ def selected_context(folder: Path) -> str | None:
 
 
 def read_context(name: str, folder: Path) -> ConnectOptions:
-    """Reads a context, by its name in `folder` or by the path of a file.
-
-    Raises UsageError if there is none of this name, or it needs an unsupported feature, and StoreUnreadableError if
-    its file cannot be read, or is not a context.
-    """
+    """Reads a context, by its name in `folder` or by the path of a file."""
     path = _find(name, folder)
     try:
         content = json.loads(read_secret(path))

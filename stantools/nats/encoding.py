@@ -37,7 +37,6 @@ def publish(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = 
 
 
 def header_block(fields: Mapping[str, str]) -> bytes:
-    """Returns headers as a block, with its empty line; empty without headers."""
     if not fields:
         return b""
     lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])

@@ -31,8 +31,6 @@ class ConnectionLostError(NatsError):
 
 
 class NoAnswerError(NatsError):
-    """A request was not answered in time."""
-
     retriable = True
 
 
@@ -41,8 +39,6 @@ class NobodyListensError(NoAnswerError):
 
 
 class PermissionDeniedError(NatsError):
-    """The user may not publish or subscribe to a subject."""
-
     def __init__(self, subject: str, action: str, user: str | None = None, remedy: str = "") -> None:
         who = f"the user {user}" if user else "this user"
         super().__init__(
@@ -83,8 +79,6 @@ _LAST_SEQUENCE: Final = re.compile(r"last sequence: (\d+)")
 
 
 class ApiError(NatsError):
-    """The JetStream API answered a request with an error."""
-
     def __init__(self, operation: str, code: int, err_code: int, description: str) -> None:
         super().__init__(
             f"the server refused {operation}: {description} (error {code}/{err_code})",

@@ -34,8 +34,6 @@ Handler = Callable[[Buffer, Frames, int, int], None]
 
 
 class Taker(Protocol):
-    """Takes the rows of several handlers at once."""
-
     def take_each(self, buffer: Buffer, frames: Frames, handlers: Sequence[Any], rows: Sequence[int]) -> None:
         """Takes rows of a table, one for each handler. Buffer and table are valid during the call only."""
 
@@ -59,7 +57,6 @@ class Payloads:
         return len(self.sizes)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Iterates over copies of the payloads."""
         data, places = self.data, zip(self.starts.tolist(), self.sizes.tolist(), strict=True)
         return iter([bytes(data[start : start + size]) for start, size in places])
 
@@ -85,7 +82,6 @@ class Stop(enum.IntEnum):
 
 
 def rows(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
-    """Iterates over rows of a table: subject, reply, header block, payload."""
     view = memoryview(buffer)
     for start, size, reply, reply_size, header, at, length, _ in frames[begin:end].tolist():
         yield (

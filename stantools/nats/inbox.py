@@ -43,11 +43,9 @@ class Received:
         return self._part(self.columns.subject_start[row], self.columns.subject_size[row])
 
     def reply(self, row: int) -> bytes:
-        """Returns the reply subject of a row, empty if it has none."""
         return self._part(self.columns.reply_start[row], self.columns.reply_size[row])
 
     def header(self, row: int) -> bytes:
-        """Returns the header block of a row, empty if it has none."""
         return self._part(self.columns.header_start[row], self.columns.header_size[row])
 
     def data(self, row: int) -> bytes:

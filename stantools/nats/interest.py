@@ -29,8 +29,6 @@ _STEP: Final = 1024
 
 
 class Matched(NamedTuple, Generic[S]):
-    """Subscriptions that match a subject."""
-
     plain: tuple[S, ...]  #: each of these gets every message
     queues: tuple[tuple[S, ...], ...]  #: queue groups: one member of each gets a message
 
@@ -108,7 +106,6 @@ class Interest(Generic[S]):
         return True
 
     def remove(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
-        """Removes a subscription; False if there is none like this."""
         if is_literal(subject):
             subscribers = self._literals.get(subject)
             if subscribers is None or not subscribers.discard(subscription, queue):
@@ -126,10 +123,6 @@ class Interest(Generic[S]):
         return True
 
     def match(self, subject: bytes) -> Matched[S]:
-        """Returns the subscriptions that match a subject.
-
-        Queue groups of the same name are one, whatever their pattern.
-        """
         return finished(self.search(subject))
 
     def search(self, subject: bytes) -> Generator[None, None, Matched[S]]:
@@ -221,7 +214,6 @@ class Interest(Generic[S]):
         return b""
 
     def _make(self, pattern: bytes) -> _Subscribers[S]:
-        """Returns the subscriptions of a pattern; creates its levels."""
         level = self._patterns
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
@@ -239,7 +231,6 @@ class Interest(Generic[S]):
         return level.ends
 
     def _discard(self, pattern: bytes, subscription: S, queue: bytes) -> bool:
-        """Removes a subscription to a pattern, and the levels that become empty."""
         level = self._patterns
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
@@ -315,7 +306,6 @@ class Remembered(Generic[V]):
 
 
 def finished(work: Generator[None, None, R]) -> R:
-    """Runs interruptible work to its end, and returns its result."""
     while True:
         try:
             next(work)
@@ -325,6 +315,5 @@ def finished(work: Generator[None, None, R]) -> R:
 
 
 def _key(subject: bytes) -> tuple[bytes, bytes]:
-    """Returns the first two tokens, the second one empty if there is none."""
     tokens = subject.split(b".", 2)
     return tokens[0], tokens[1] if len(tokens) > 1 else b""

@@ -119,7 +119,6 @@ class JetStream:
         return [_read_one(operation, answers[number], ignore) for number in range(len(bodies))]
 
     async def account(self) -> dict[str, Any]:
-        """Returns usage and limits of the account: `INFO`."""
         return await self.api("INFO", asks=True)
 
     # Streams.
@@ -149,7 +148,6 @@ class JetStream:
         return await self._change(f"STREAM.CREATE.{config['name']}", config)
 
     async def update_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Changes a stream's configuration. Returns its info."""
         return await self._change(f"STREAM.UPDATE.{config['name']}", config)
 
     async def delete_stream(self, name: str, *, timeout: float | None = None) -> bool:
@@ -216,7 +214,6 @@ class JetStream:
             raise
 
     async def consumer_delete(self, stream: str, name: str) -> bool:
-        """Deletes a consumer; returns whether it existed."""
         try:
             await self._change(f"CONSUMER.DELETE.{stream}.{name}")
         except ApiError as problem:

@@ -34,8 +34,7 @@ class Names:
     def __len__(self) -> int: ...
     def add(self, name: bytes, number: int) -> None:
         """Sets the number of a name; ValueError if it is negative or needs more than 31 bits."""
-    def discard(self, name: bytes) -> None:
-        """Removes a name, known or not."""
+    def discard(self, name: bytes) -> None: ...
     def begin_with(self, heads: Mapping[bytes, int]) -> None:
         """Sets the numbers of all subjects that begin with a head and continue with tokens, without a blank.
 
@@ -93,8 +92,7 @@ def read_deliveries(
 ) -> None:
     """Fills columns, from `row` on, with messages of `parse_messages`, and with the numbers in their reply subjects.
 
-    `buffer` is the parsed one, or a copy of a part of it, in which the messages lie `shift` bytes further on. Raises
-    ValueError if the rows, or the bytes they point to, lie outside.
+    `buffer` is the parsed one, or a copy of a part of it, in which the messages lie `shift` bytes further on.
     """
 
 def encode_messages(
@@ -124,10 +122,7 @@ def hand_out(
     """
 
 def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[int]:
-    """Returns the rows whose subject differs from that of the row before, the first one included.
-
-    Raises ValueError if the rows, or the bytes they point to, lie outside.
-    """
+    """Returns the rows whose subject differs from that of the row before, the first one included."""
 
 def encode_numbers(
     buffer: Buffer, frames: Frames, begin: int, end: int, head: bytes, first: int, tail: bytes, answers: Frames
@@ -159,10 +154,7 @@ def put_acknowledgements(
     """
 
 def encode_block(block: Payloads, begin: int, end: int, subject: bytes, sid: bytes) -> bytes:
-    """Returns MSG frames for the payloads `begin` to `end` of a block, with one subject and without reply.
-
-    Raises ValueError if the rows, or the bytes they point to, lie outside.
-    """
+    """Returns MSG frames for the payloads `begin` to `end` of a block, with one subject and without reply."""
 
 def encode_publishes(block: Payloads, begin: int, end: int, subject: bytes) -> bytes:
     """Returns PUB frames for some payloads of a block; arguments as of `encode_block`."""

@@ -23,8 +23,6 @@ PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A NATS server to connect to."""
-
     scheme: str  #: `nats`, `tls`, `ws` or `wss`
     host: str  #: name or address
     port: int
@@ -148,10 +146,7 @@ class Login:
         nkey: Path | None = None,
         creds: Path | None = None,
     ) -> Login:
-        """Reads a login from its options; `nkey` is the file of a seed, `creds` that of a JWT with its seed.
-
-        Raises StoreUnreadableError for an unreadable or invalid file.
-        """
+        """Reads a login from its options; `nkey` is the file of a seed, `creds` that of a JWT with its seed."""
         jwt, seed = read_creds(creds) if creds else ("", read_nkey(nkey) if nkey else "")
         return cls(user or "", password or "", token or "", jwt, seed)
 

@@ -53,7 +53,7 @@ class Unsub:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """PING; the other side answers PONG."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,6 @@ def parse_answer(buffer: Buffer, begin: int, end: int, max_control_line: int) ->
 
 
 def payload_too_large(size: int, max_payload: int) -> Malformed:
-    """Returns the answer to a publish that is too large."""
     return Malformed(PAYLOAD_TOO_LARGE, f"maximum payload exceeded: {size} vs {max_payload}", CLOSED_PAYLOAD)
 
 
@@ -360,7 +359,6 @@ def _said(problem: json.JSONDecodeError) -> str:
 
 
 def _kind(value: object) -> str:
-    """Returns the JSON name of a value's type."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, str):

@@ -64,12 +64,10 @@ class ConnectOptions:
 
     @property
     def embedded(self) -> bool:
-        """Whether an embedded server is requested."""
         return self.servers == (EMBEDDED,)
 
     @property
     def prefix(self) -> str:
-        """Prefix of the subjects of the JetStream API."""
         if self.api_prefix:
             return self.api_prefix
         return f"$JS.{self.domain}.API" if self.domain else DEFAULT_API_PREFIX
@@ -87,15 +85,10 @@ class ConnectOptions:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether any credentials are given."""
         return any(value is not None for value in (self.user, self.token, self.nkey, self.creds, self.tls_cert))
 
     def checked(self) -> ConnectOptions:
-        """Returns the options as `connection.connect` needs them: URLs complete, the user extracted from them.
-
-        Raises UsageError if they contradict each other, or one is malformed, and StoreUnreadableError for an
-        unreadable file.
-        """
+        """Returns the options as `connection.connect` needs them: URLs complete, the user extracted from them."""
         if EMBEDDED in self.servers and not self.embedded:
             raise UsageError(
                 f"the server {EMBEDDED} cannot be one of several",

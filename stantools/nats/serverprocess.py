@@ -49,7 +49,7 @@ _PORTS: Final = re.compile(r"_(\d+)\.ports\Z")
 def find_server(remedy: str = "") -> Path:
     """Returns the path of the nats-server binary: the one installed beside Python, else one in the search path.
 
-    `remedy` is an alternative to installing one. Raises StantoolsError if there is none.
+    `remedy` is an alternative to installing one.
     """
     beside = shutil.which(_BINARY, path=sysconfig.get_path("scripts"))
     found = beside or shutil.which(_BINARY)
@@ -93,7 +93,6 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
-        """Starts the server."""
         self.port = self.pid = 0
         for stale in self._folder.glob("*.ports"):
             stale.unlink(missing_ok=True)
@@ -110,7 +109,6 @@ class ServerProcess:
             )
 
     def _write(self) -> Path:
-        """Writes its configuration; returns the file."""
         settings = {**self._config, "ports_file_dir": str(self._folder), "log_file": str(self.log)}
         config = self._folder / "server.json"
         # it may contain passwords
@@ -153,16 +151,13 @@ class ServerProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it is not running."""
         return self._process is None or self._process.poll() is not None
 
     @property
     def ready(self) -> bool:
-        """Whether it has reported that it is ready."""
         return self._read_port() and "Server is ready" in self._said(self.log, self._begin)
 
     def _read_port(self) -> bool:
-        """Reads its port from the file that it writes."""
         for file in self._folder.glob("*.ports"):
             try:
                 self.port = int(json.loads(file.read_text())["nats"][0].rpartition(":")[2])
@@ -230,7 +225,6 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """URL for clients."""
         return f"nats://127.0.0.1:{self._port}"
 
     @property
@@ -238,11 +232,7 @@ class EmbeddedServer:
         return str(self._info.get("version", "unknown"))
 
     def start(self) -> Self:
-        """Starts it, and waits until clients can connect.
-
-        Raises StoreUnwritableError if its store cannot be written, and StantoolsError if there is no binary, or it
-        does not start, with the end of its log.
-        """
+        """Starts it, and waits until clients can connect."""
         binary = self._binary or find_server("name a running one with --server")
         try:
             self.store_dir.mkdir(parents=True, exist_ok=True)

@@ -32,19 +32,14 @@ _MAX_PENDING: Final = 64 << 20
 
 
 class Listener(Protocol):
-    """Gets the events of a session."""
-
     #: by the number of the subscription
     handlers: dict[int, Handler]
 
-    def informed(self, info: dict[str, Any]) -> None:
-        """The server sent an INFO."""
+    def informed(self, info: dict[str, Any]) -> None: ...
 
-    def refused(self, text: str) -> None:
-        """The server sent an error."""
+    def refused(self, text: str) -> None: ...
 
-    def failed(self, problem: Exception) -> None:
-        """A handler raised an exception."""
+    def failed(self, problem: Exception) -> None: ...
 
     def lost(self, session: Session, reason: str) -> None:
         """The connection has ended. Called once."""
@@ -77,12 +72,10 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def writable(self) -> bool:
-        """Whether more can be sent."""
         return not self._closed and self.pending < _MAX_PENDING
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be sent."""
         return 0 if self._closed else self._out_size + int(self._transport.get_write_buffer_size())
 
     def write(self, frames: bytes) -> None:
@@ -113,10 +106,7 @@ class Session(asyncio.BufferedProtocol):
         self._out_size = 0
 
     async def drain(self) -> None:
-        """Sends collected frames, and waits until the server has read enough for more.
-
-        Raises ConnectionResetError if the connection was lost.
-        """
+        """Sends collected frames, and waits until the server has read enough for more."""
         self.flush()
         await self._room.wait()
         if self._closed:
@@ -143,7 +133,6 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def unanswered(self) -> int:
-        """Number of pings without an answer yet."""
         return len(self._pongs)
 
     @property
@@ -157,14 +146,12 @@ class Session(asyncio.BufferedProtocol):
             raise ConnectionResetError("the connection was closed")
 
     def close(self, reason: str = "") -> None:
-        """Sends buffered frames, and closes."""
         self._reason = self._reason or reason
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """Closes at once."""
         self._reason = self._reason or reason
         if self._transport is not None:
             self._transport.abort()

@@ -33,7 +33,6 @@ _NO_NAME = re.compile(r"[\x00-\x20\x7f.*>/\\\ud800-\udfff]")
 
 
 def dotted(prefix: str) -> str:
-    """Returns a prefix of subjects with the dot that separates it."""
     return prefix if not prefix or prefix.endswith(".") else f"{prefix}."
 
 

@@ -42,7 +42,6 @@ def valid_pattern(pattern: bytes) -> bool:
 
 
 def is_literal(pattern: bytes) -> bool:
-    """Returns whether a valid pattern has no wildcards."""
     if b"*" not in pattern and b">" not in pattern:
         return True
     tokens = pattern.split(b".")

@@ -24,8 +24,6 @@ STEP: Final = 1024
 
 
 class NamedSubject(Protocol):
-    """An entry of a tree of subjects."""
-
     name: bytes
 
 
@@ -68,7 +66,6 @@ class PatternTree(Generic[V]):
         self.root: _PatternNode[V] = _PatternNode()
 
     def add(self, pattern: bytes, value: V) -> None:
-        """Adds a value to a valid pattern."""
         node = self.root
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
@@ -115,7 +112,6 @@ class PatternTree(Generic[V]):
                 del above.next[token]
 
     def overlaps(self, others: PatternTree[W]) -> Iterator[tuple[V, W] | None]:
-        """Iterates over the values of pairs of patterns, one of each tree, that share a subject."""
         stack = [(self.root, others.root)]
         steps = 0
         while stack:
@@ -146,7 +142,6 @@ class PatternTree(Generic[V]):
 
 
 def _below(node: _PatternNode[V]) -> Iterator[tuple[V] | None]:
-    """Iterates over the values of patterns with at least one more token."""
     for value in node.rests or ():
         yield (value,)
     stack = [*node.next.values(), *([node.star] if node.star is not None else [])]
@@ -174,7 +169,6 @@ def grow(patterns: Iterable[bytes]) -> Generator[None, None, PatternTree[bytes]]
 
 
 def tree_of(patterns: Iterable[bytes]) -> PatternTree[bytes]:
-    """Makes the tree of `grow` at once."""
     return finished(grow(patterns))
 
 
@@ -216,7 +210,6 @@ class SubjectTree(Generic[E]):
         self.steps = 0
 
     def add(self, entry: E) -> None:
-        """Adds a subject, of which there must be no entry."""
         node = self._root
         depth = 0
         for token in entry.name.split(b"."):
@@ -241,7 +234,6 @@ class SubjectTree(Generic[E]):
         node.end = entry
 
     def discard(self, entry: E) -> None:
-        """Removes a subject, if it is there."""
         node = self._root
         way: list[tuple[_Node[E], bytes]] = []
         for token in entry.name.split(b"."):
@@ -338,7 +330,6 @@ class SubjectTree(Generic[E]):
         self.steps += steps
 
     def _below(self, node: _Node[E]) -> Iterator[E | None]:
-        """Iterates over all subjects that have at least one more token."""
         stack = [node]
         steps = 0
         while stack:

@@ -47,8 +47,6 @@ def frame(opcode: int, payload: bytes) -> bytes:
 
 
 class WebSocket(asyncio.Protocol):
-    """The connection of a session to a server."""
-
     def __init__(self, session: Session, server: Server) -> None:
         self._session = session
         self._server = server
@@ -159,7 +157,6 @@ class WebSocket(asyncio.Protocol):
         return int(self._transport.get_write_buffer_size())
 
     def get_extra_info(self, name: str) -> Any:
-        """Returns information of the transport below."""
         return self._transport.get_extra_info(name)
 
     def close(self) -> None:

@@ -182,7 +182,6 @@ class AppendLog:
         )
 
     def _begin_replacement(self, prefix: str, records: Iterable[bytes], *, incomplete: bool = False) -> Replacement:
-        """Starts a replacement of the log's content."""
         self._incomplete = incomplete
         if incomplete:
             self._forget()
@@ -228,7 +227,6 @@ class AppendLog:
         return sync
 
     def _finish(self, now: float | None) -> None:
-        """Performs the remaining steps of a compaction."""
         replacement = self._replacement
         assert replacement is not None
         try:
@@ -265,12 +263,10 @@ class Replacement:
         self._temporary: Path | None = None
 
     def add(self, records: bytes) -> None:
-        """Adds new records of the log."""
         self._since.append(records)
         self.waiting += len(records)
 
     def fill(self) -> None:
-        """Writes and syncs the initial records."""
         with writing(self._path, _AS_IT_WAS):
             self._descriptor, self._temporary = create_temporary(self._root, self._prefix)
             self.size, self._records = _fill(self._descriptor, self._records), ()

@@ -119,11 +119,7 @@ def clear_leftovers(target: Path) -> None:
 
 
 def check_vacant(target: Path) -> None:
-    """Checks that a new directory would overwrite nothing.
-
-    Raises StoreUnwritableError if the place is occupied by anything but an empty directory, or if its parent is
-    missing.
-    """
+    """Checks that a new directory would overwrite nothing."""
     remedy = "name a directory that does not exist yet"
     try:
         status = target.lstat()
@@ -148,10 +144,7 @@ def check_vacant(target: Path) -> None:
 
 
 def check_exchangeable(target: Path) -> None:
-    """Checks that a directory can be exchanged for another one.
-
-    Raises StoreUnwritableError for a mount point, or if it or its parent is not writable.
-    """
+    """Checks that a directory can be exchanged for another one."""
     reason = ""
     if target.is_mount():
         reason = "is a mount point, which cannot be exchanged for another directory"
@@ -236,7 +229,6 @@ def _begin(partial: Path, target: Path) -> int:
 
 
 def _made(partial: Path) -> bool:
-    """Makes a directory; returns False if the name is taken."""
     try:
         partial.mkdir()
     except FileExistsError:
@@ -263,7 +255,6 @@ def _mark(partial: Path, state: dict[str, Any]) -> None:
 
 
 def _read_marker(partial: Path) -> dict[str, Any]:
-    """Reads the marker; an empty dictionary if there is none of ours."""
     try:
         state = json.loads((partial / MARKER).read_bytes())
     except (OSError, ValueError):

@@ -19,8 +19,6 @@ from stantools.store.mapping import Buffer
 
 @dataclass
 class ClientsState(LogState):
-    """The state that a clients.dat folds to."""
-
     clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)  #: by id, in order of connection
     deletes: int = 0  #: number of delete records in the file
 

@@ -32,8 +32,6 @@ _ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Done:
-    """One applied damage."""
-
     name: str
     file: str  #: the damaged file, relative to the store
     detail: str  #: a description for people
@@ -47,10 +45,7 @@ def check_damages(names: Sequence[str]) -> None:
 
 
 def inflict(store: Path, channels: Sequence[str], names: Sequence[str], crc: Crc, seed: int) -> list[Done]:
-    """Damages a healthy store: the damages in this order, to its channels in turn; the same seed has the same effect.
-
-    Raises UsageError if a damage is unknown, or does not fit the store.
-    """
+    """Applies damages to a healthy store in this order, to its channels in turn; equal seeds have equal effects."""
     check_damages(names)
     if names and not channels:
         raise UsageError("a store without channels cannot be damaged")
@@ -64,8 +59,6 @@ def inflict(store: Path, channels: Sequence[str], names: Sequence[str], crc: Crc
 
 @dataclass(frozen=True)
 class _Victim:
-    """One channel of a store, and the random numbers."""
-
     store: Path
     channels: Sequence[str]
     number: int
@@ -92,7 +85,6 @@ class _Victim:
         return self.channel / f"msgs.{slices[(len(slices) - 1) // 2].number}.dat"
 
     def records(self, path: Path) -> list[tuple[int, int]]:
-        """Offset and payload size of the first good records of a slice."""
         with mapped(path) as data:
             columns = MessageColumns(_ROWS)
             name = os.fsencode(self.channel.name)
@@ -144,7 +136,6 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _flip(victim: _Victim, path: Path, begin: int, end: int) -> tuple[Path, str]:
-    """Flips one bit of one byte in a range."""
     offset, bit = victim.rng.randrange(begin, end), victim.rng.randrange(8)
     content = path.read_bytes()[offset]
     _overwrite(path, offset, bytes([content ^ 1 << bit]))

@@ -84,7 +84,6 @@ def write_all_at(descriptor: int, data: bytes | bytearray | memoryview, at: int)
 
 
 def open_directory(path: Path) -> int:
-    """Opens a directory, to sync the names in it."""
     return os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
 
 
@@ -188,7 +187,6 @@ class UnnamedFile:
         return file
 
     def link(self) -> None:
-        """Gives the file its name."""
         path = self._path
         if self._temporary is None:
             # a link from the descriptor to the name
@@ -203,7 +201,6 @@ class UnnamedFile:
             self._temporary = None
 
     def detach(self) -> int:
-        """Returns the descriptor, which the caller must close."""
         descriptor, self.descriptor = self.descriptor, -1
         self.close()
         return descriptor

@@ -23,8 +23,6 @@ IndexView: TypeAlias = "npt.NDArray[np.void]"
 
 
 class IndexScan(NamedTuple):
-    """The result of a scan of an index file."""
-
     rows: int  #: number of good records from its start
     stop: Stop  #: reason of the end (see `kernels.scan_index`)
     sizes: int  #: total payload size of the messages
@@ -40,8 +38,6 @@ def scan_index(buffer: Buffer, crc: Crc) -> IndexScan:
 
 
 class IndexRecord(NamedTuple):
-    """One record of an index."""
-
     sequence: int
     offset: int  #: offset of the message's record in the data file
     timestamp: int  #: nanoseconds since 1970
@@ -50,7 +46,6 @@ class IndexRecord(NamedTuple):
 
     @property
     def end(self) -> int:
-        """End of the message's record in the data file."""
         return self.offset + RECORD_HEADER_SIZE + self.size
 
     @classmethod
@@ -96,7 +91,6 @@ class IndexOrder:
         return int(self._records["offset"][self.position(place)])
 
     def size(self, place: int) -> int:
-        """Returns the payload size of the record at a place."""
         return int(self._records["size"][self.position(place)])
 
     def sequence(self, place: int) -> int:

@@ -100,7 +100,6 @@ class PatternLimits:
     max_inactivity_ns: int | None = None
 
     def over(self, wider: ChannelLimits) -> ChannelLimits:
-        """Returns these limits, completed by wider ones."""
         values = {}
         for each in fields(self):
             own: int | None = getattr(self, each.name)
@@ -198,10 +197,7 @@ ONE_SLICE = SliceLimits(0, 0, 0)
 
 
 def is_channel_name(name: str, *, wildcards: bool = False) -> bool:
-    """Returns whether a name is a valid channel name, or with `wildcards` a pattern of limits.
-
-    Facts: filestore.md section 1.2.
-    """
+    """Returns whether a name is a valid channel name, or with `wildcards` a pattern of limits."""
     if not name or "/" in name:
         return False
     tokens = name.split(".")

@@ -36,8 +36,6 @@ _BUSY = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
 
 @dataclass(frozen=True)
 class Use:
-    """A sign that a process uses a store."""
-
     kind: Literal["lock", "handle", "write"]  #: a held lock, an open file, or a changing file
     detail: str  #: the observation, for people
     pid: int | None = None  #: the process, if known
@@ -193,7 +191,6 @@ def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iter
 
 
 def _identities(store: Path) -> set[tuple[int, int]]:
-    """Device and inode of the root's files."""
     found = set()
     for name in (SERVER_FILE, CLIENTS_FILE):
         try:

@@ -39,8 +39,6 @@ class Shape:
 
 @dataclass(frozen=True)
 class LogLayout:
-    """One of the two kinds of log file."""
-
     name: str  #: file name
     types: type[ClientRecord | SubRecord]
     messages: Mapping[int, type[Message]]  #: message class by record type

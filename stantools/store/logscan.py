@@ -142,8 +142,6 @@ def _decode_error(layout: LogLayout, kind: int, payload: Buffer) -> str:
 
 
 class LogDamageKind(enum.StrEnum):
-    """Kinds of damaged ranges of a log."""
-
     VERSION = "version"  #: the version header, or the part of it that is there
     TORN = "torn"  #: the file ends inside a record
     ZEROS = "zeros"  #: zero bytes in place of a record
@@ -157,8 +155,6 @@ class LogDamageKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class LogDamage:
-    """A range of bytes that is not a good record."""
-
     offset: int
     length: int  #: bytes up to the next good record or the end
     kind: LogDamageKind
@@ -169,7 +165,6 @@ class LogDamage:
 
     @property
     def end(self) -> int:
-        """First byte after the range."""
         return self.offset + self.length
 
     @property
@@ -185,8 +180,6 @@ class LogDamage:
 
 @dataclass
 class LogState:
-    """The state that a log folds to; base of both logs."""
-
     rows: int = 0  #: number of good records in the file
     record_bytes: int = 0  #: their bytes, headers included: the size that the server tracks for its compaction
     end: LogEnd | None = None  #: the place where the server stops reading; None if reading continued after damage
@@ -238,8 +231,6 @@ def judge_row(layout: LogLayout, buffer: Buffer, offset: int) -> PayloadReading 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One good record."""
-
     offset: int  #: offset of its header
     size: int  #: payload size in bytes
     type: int
@@ -247,7 +238,6 @@ class LogEntry:
 
 
 def history(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogEntry | LogDamage]:
-    """Iterates over a log record by record, damaged ranges included, in file order."""
     for part in scan_log(buffer, layout, crc):
         if isinstance(part, LogDamage):
             yield part
@@ -261,7 +251,6 @@ def history(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogEntry | 
 
 
 def _damage(buffer: Buffer, layout: LogLayout, crc: Crc, at: int, stop: Stop) -> LogDamage:
-    """Returns the damage at which a scan stopped, with its extent."""
     limit = len(buffer)
     if stop is Stop.SHORT_HEADER:
         detail = f"{limit - at} bytes are left, a record header has {RECORD_HEADER_SIZE}"

@@ -65,7 +65,6 @@ class ClientsLog(AppendLog):
         return self._due(self.deletes * 100 // total if total else 0, now)
 
     def compact(self, clients: Iterable[pb.ClientInfo], *, now: float | None = None) -> None:
-        """Replaces the file by one with only the live clients."""
         self.begin_compaction(clients)
         self._finish(now)
 
@@ -109,7 +108,6 @@ class SubsLog(AppendLog):
         self.add_encoded(encode_subscription(state, self._crc))
 
     def update(self, state: pb.SubState) -> None:
-        """Writes the new state of a known subscription."""
         self.records += 1
         self.dead += 1
         self.add_encoded(encode_subscription(state, self._crc, update=True))

@@ -135,10 +135,7 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
 
 
 def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
-    """Opens a file for reading; returns its descriptor and state.
-
-    Raises StoreUnreadableError if it is missing, not a regular file, or must not be read.
-    """
+    """Opens a file for reading; returns its descriptor and state."""
     try:
         with readable(path, "check that the file is there"):
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))

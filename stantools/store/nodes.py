@@ -23,8 +23,6 @@ _MOST_DIRECTORIES = 2000
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """The directories of a clustered node."""
-
     path: Path  #: the path from the user; for directories named one by one, their common name
     raft: Path | None  #: the directory that holds `raft.log`; None if there is none
     data: Path | None  #: the file store; None if there is none
@@ -36,7 +34,6 @@ class NodeFiles:
 
     @property
     def log(self) -> Path | None:
-        """The Raft log, which may be missing."""
         return self.raft / RAFT_LOG_FILE if self.raft else None
 
     @property
@@ -46,10 +43,7 @@ class NodeFiles:
 
 
 def node_of(text: str) -> NodeFiles:
-    """Parses `NAME:data=DIR,raft=DIR`: a node with separate directories, of which one may be omitted.
-
-    Raises ValueError for other notations, a missing directory, or a number of Raft logs other than one.
-    """
+    """Parses `NAME:data=DIR,raft=DIR`: a node with separate directories, of which one may be omitted."""
     name, _, rest = text.partition(":")
     given = dict(each.partition("=")[::2] for each in re.split(r",(?=data=|raft=)", rest))
     if not name or "/" in name or not given or not given.keys() <= {"data", "raft"}:

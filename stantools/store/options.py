@@ -47,8 +47,7 @@ class ReadOptions:
 def open_store(path: Path | str, options: ReadOptions | None = None, channels: Sequence[str] = ()) -> Datastore:
     """Opens a store for reading: lists its files and determines its CRC and its key.
 
-    `channels` are patterns of the channels to read; none selects all. Raises NotPermittedError if files may not be
-    read, and StoreUnreadableError if the path is not a store, cannot be listed, or is of release 0.1.
+    `channels` are patterns of the channels to read; none selects all.
     """
     store = open_datastore(path)
     options = options or ReadOptions()
@@ -85,7 +84,6 @@ def _resolve(samples: Iterator[Sample], options: ReadOptions) -> Crc:
 
 
 def polynomial_name(polynomial: int) -> str:
-    """Returns the name of a polynomial, if any, and the number for the server's option."""
     for name, number in KNOWN.items():
         if number == polynomial:
             return f"{name} ({polynomial})"

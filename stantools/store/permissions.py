@@ -90,7 +90,6 @@ def _user_name(number: int) -> str:
 
 
 def _may_matter(entry: os.DirEntry[str]) -> bool:
-    """Returns whether an entry of a channel's folder can be one of its files."""
     try:
         return not entry.is_dir()
     except OSError as error:

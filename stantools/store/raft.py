@@ -85,20 +85,14 @@ class OpenLog(RaftLog):
 
 @contextmanager
 def open_log(path: Path) -> Iterator[OpenLog]:
-    """Maps a Raft log read-only for the length of the `with` block.
-
-    Raises StoreUnreadableError if the file cannot be read, and StoreChangedError if it becomes shorter meanwhile.
-    """
+    """Maps a Raft log read-only for the length of the `with` block."""
     with mapped(path) as buffer:
         log = OpenLog(buffer)
         yield log
 
 
 def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataCipher | None = None) -> Iterator[Read]:
-    """Iterates over operations at known places (offset and size), each with its first byte: 1 or 2 if encrypted.
-
-    Raises StoreUnreadableError if the file cannot be read, or there are no such entries.
-    """
+    """Iterates over operations at known places (offset and size), each with its first byte: 1 or 2 if encrypted."""
     with mapped(path) as buffer:
         window, read = Window(buffer), 0
         for offset, size in places:
@@ -118,8 +112,6 @@ def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataC
 
 @dataclass
 class Snapshot:
-    """A snapshot on disk."""
-
     path: Path
     temporary: bool = False  #: it was being written when the server ended; servers skip it
     term: int = 0  #: term of the last entry in it
@@ -132,20 +124,15 @@ class Snapshot:
 
     @property
     def name(self) -> str:
-        """The name of its directory, which is its id."""
         return self.path.name
 
     @property
     def usable(self) -> bool:
-        """Whether a server would restore it."""
         return not self.temporary and not self.errors and self.state is not None
 
 
 def read_snapshots(raft: Path) -> list[Snapshot]:
-    """Reads the snapshots of a Raft directory, the newest first, damaged and temporary ones included.
-
-    Raises StoreUnreadableError if the directory of snapshots exists and cannot be listed.
-    """
+    """Reads the snapshots of a Raft directory, the newest first, damaged and temporary ones included."""
     directory = raft / SNAPSHOTS
     try:
         entries = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False))
@@ -158,7 +145,6 @@ def read_snapshots(raft: Path) -> list[Snapshot]:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Reads one snapshot; its `errors` hold all problems."""
     result = Snapshot(path, path.name.endswith(_TEMPORARY))
     numbers = path.name.removesuffix(_TEMPORARY).split("-")
     with suppress(ValueError):

@@ -28,15 +28,12 @@ class SubKind(enum.StrEnum):
 
 @dataclass(eq=False)
 class ClusterSubscription:
-    """A subscription, as the log and the snapshots of a node leave it."""
-
     state: pb.SubState  #: its fields, named as in subs.dat: the name of a durable queue group is `durable:group`
     pending: set[int] = field(default_factory=set)  #: sequences that were sent and not acknowledged
     kind: SubKind = SubKind.PLAIN
 
     @property
     def active(self) -> bool:
-        """Whether its client is connected."""
         return self.kind not in (SubKind.OFFLINE_DURABLE, SubKind.QUEUE_SHADOW)
 
 
@@ -68,8 +65,6 @@ class ClusterQueueGroup:
 
 @dataclass
 class ClusterChannel:
-    """A channel as the log defines it."""
-
     name: bytes
     id: int = 0  #: distinguishes it from a deleted channel of the same name; 0 if unknown
     next_id: int = 1  #: id of the next subscription
@@ -152,7 +147,6 @@ class ClusterState:
             self._messages(run.channel, run.channel_id, run.first_sequence, run.last_sequence)
 
     def apply(self, operation: pb.RaftOperation) -> None:
-        """Applies an operation, or refuses it as a server would."""
         kind = operation.op_type
         if kind == _Op.PUBLISH:
             self._publish(operation)

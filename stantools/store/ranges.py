@@ -135,7 +135,6 @@ class Ranges:
         return Ranges.of(pairs)
 
     def complement(self) -> Ranges:
-        """Returns all other sequences from 0 to 2**64 - 1."""
         pairs, low = [], 0
         for first, last in self:
             if first > low:
@@ -160,16 +159,13 @@ class Ranges:
 
     @property
     def first(self) -> int:
-        """The lowest sequence, 0 if the set is empty."""
         return self._first[0] if self else 0
 
     @property
     def last(self) -> int:
-        """The highest sequence, 0 if the set is empty."""
         return self._last[-1] if self else 0
 
     def count(self) -> int:
-        """Returns the number of sequences in the set."""
         return sum(last - first + 1 for first, last in self)
 
     def pairs(self) -> list[tuple[int, int]]:

@@ -135,7 +135,6 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: Iterable[Rows]) -> Rows:
-        """Copies rows, one part after the other."""
         copies = [_copied(part) for part in parts]
         if len(copies) == 1:
             return copies[0]
@@ -192,14 +191,11 @@ class TrustedIndex:
         return IndexRecord.at(self.buffer, row if row >= 0 else row + self.count)
 
     def view(self) -> IndexView:
-        """Returns all records as an array, in place."""
         return index_format.view(self.buffer, self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSlice:
-    """A slice with mapped files."""
-
     data: Buffer
     trusted: TrustedIndex | None = None  #: its index, if it can be trusted
     #: Problem of the index; "" if none. A trusted index may have one as well: the server does not see bytes beyond its
@@ -210,7 +206,6 @@ class OpenSlice:
 
     @property
     def index(self) -> IndexView | None:
-        """The records of its index as an array, if it can be trusted."""
         return self.trusted.view() if self.trusted else None
 
 
@@ -277,7 +272,6 @@ def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tupl
 
 
 def _last_agrees(data: Buffer, last: IndexRecord, channel: bytes, crc: Crc) -> bool:
-    """Returns whether the message that the last record of an index names is there."""
     found = message_at(data, last.offset, channel, crc.checking)
     return found is not None and (found.sequence[0], found.size[0]) == (last.sequence, last.size)
 

@@ -32,8 +32,6 @@ from stantools.store.names import (
 
 
 class Kind(Enum):
-    """Kinds of paths, as predicates for people."""
-
     MISSING = "no such directory"
     URL = "is the URL of a server, not a directory"
     FILE_OF_STORE = "is a single file of a file store"
@@ -58,8 +56,6 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Recognised:
-    """The kind of a path, and a remedy."""
-
     kind: Kind
     detail: str = ""  #: continues the sentence about its kind
     remedy: str = ""  #: the command that works with it

@@ -54,8 +54,6 @@ _FIXED_SIZES = {1: 8, 5: 4}
 
 
 class DamageKind(enum.StrEnum):
-    """Kinds of damaged ranges."""
-
     TORN = "torn"  #: the file ends inside a record
     ZEROS = "zeros"  #: zero bytes in place of records
     PAYLOAD = "payload"  #: a whole record whose payload does not match its CRC
@@ -76,8 +74,6 @@ class Repair:
 
 @dataclass(frozen=True)
 class Damage:
-    """A range of bytes that is not a good record."""
-
     offset: int
     length: int  #: bytes up to the next good record or the end
     kind: DamageKind
@@ -89,7 +85,6 @@ class Damage:
 
     @property
     def end(self) -> int:
-        """First byte after the range."""
         return self.offset + self.length
 
 
@@ -389,5 +384,4 @@ class Resync:
 
 
 def _own_end(fields: list[tuple[int, int]]) -> int | None:
-    """The end of a message by its own fields."""
     return next((end for tag, end in fields if tag == _TIMESTAMP_TAG), None)

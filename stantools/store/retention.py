@@ -27,8 +27,6 @@ _ROWS = 4096
 
 @dataclass(frozen=True)
 class _Rows:
-    """A part of an index."""
-
     number: int  #: number of the slice
     first: int  #: row of the first record
     #: cumulative bytes of the messages up to each row, in the server's accounting
@@ -72,12 +70,10 @@ class Retention:
 
     @property
     def count(self) -> int:
-        """Number of messages that are left."""
         return self._before[0] + self.slices[-1].count - self._row if self.slices else 0
 
     @property
     def bytes(self) -> int:
-        """Bytes that are left, in the server's accounting."""
         return self._before[1] + self.slices[-1].bytes - self._row_bytes if self.slices else 0
 
     @property

@@ -55,8 +55,6 @@ UNKNOWN = -1
 
 
 class Position(NamedTuple):
-    """A reader's position in a channel."""
-
     slice: int  #: number of the slice; all before it are read
     offset: int = FILE_HEADER_SIZE  #: bytes read of its data file; a record begins here
     sequence: int = (
@@ -67,8 +65,6 @@ class Position(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The end of a message in a slice."""
-
     end: int  #: offset of the first byte after it
     sequence: int  #: its sequence, or `UNKNOWN`
     timestamp: int  #: its timestamp, nanoseconds
@@ -266,7 +262,6 @@ class WatchedSlice:
             os.close(descriptor)
 
     def _decoded(self, content: bytes) -> IndexRecord | None:
-        """Returns an index record if it is whole and right."""
         if len(content) < INDEX_RECORD_SIZE:
             return None
         entry = IndexRecord(*INDEX_RECORD.unpack(content))

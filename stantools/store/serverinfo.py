@@ -43,8 +43,6 @@ _REMAINS = 1 << 16
 
 
 class ServerOutcome(enum.StrEnum):
-    """The server's decision about its file."""
-
     RECOVERED = "recovered"
     ABSENT = "absent"  #: the file does not exist: a new identity is made
     REFUSED = "refused"  #: the server does not start
@@ -52,8 +50,6 @@ class ServerOutcome(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ServerFile:
-    """The content of server.dat."""
-
     outcome: ServerOutcome
     #: the identity, also if the server refuses the file for bytes after the record
     info: pb.ServerInfo | None = None
@@ -108,7 +104,6 @@ def _stop_text(stop: Stop, record: Record | None, crc: Crc) -> str:
 
 
 def new_server_info(cluster_id: str | bytes) -> pb.ServerInfo:
-    """Makes the identity of a new server that is not clustered."""
     cluster = cluster_id.encode() if isinstance(cluster_id, str) else cluster_id
     return pb.ServerInfo(
         cluster_id=cluster,
@@ -193,11 +188,7 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def find_identity(store: Datastore, cluster_id: str | None) -> tuple[pb.ServerInfo, str]:
-    """Returns the server record for a new store made of this one and, if it is not the old one, its origin.
-
-    Raises RefusedError if the cluster id cannot be determined and none was given, and UsageError if the given one is
-    invalid.
-    """
+    """Returns the server record for a new store made of this one and, if it is not the old one, its origin."""
     data = _beginning(store.server)
     if data is not None:
         server = read_server_info(memoryview(data), store.crc)
@@ -226,10 +217,7 @@ _TOO_OLD = "no server after 0.1 reads it either; run the 0.1 server that wrote i
 
 
 def refuse_0_1(store: Datastore) -> None:
-    """Refuses a store of release 0.1, whose records have no CRC and whose clients are lines of text.
-
-    Raises StoreUnreadableError.
-    """
+    """Refuses a store of release 0.1, whose records have no CRC and whose clients are lines of text."""
     for path, is_old in ((store.server, written_by_0_1), (store.clients, _clients_of_0_1)):
         if path is None:
             continue

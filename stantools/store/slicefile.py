@@ -67,7 +67,6 @@ class SliceFile:
 
     @classmethod
     def open(cls, directory: Path, number: int) -> SliceFile:
-        """Opens an existing slice with any content."""
         file = cls(directory, number)
         file._data = os.open(file.data_path, _FLAGS, _MODE)
         return file
@@ -235,7 +234,6 @@ class SliceFile:
 
     @property
     def unnamed(self) -> bool:
-        """Whether there are files that have no name yet."""
         return bool(self._unnamed)
 
     @property

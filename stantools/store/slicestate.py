@@ -25,8 +25,6 @@ Progress = tuple[int, int, int, int, int]
 
 @dataclass(slots=True)
 class SliceState:
-    """The state of a slice, in the server's accounting."""
-
     number: int  #: N of `msgs.N.dat`
     first_sequence: int = 0  #: sequence of the first record, 0 if there is none
     last_sequence: int = 0  #: sequence of the last record, 0 if there is none
@@ -54,7 +52,6 @@ class SliceState:
         )
 
     def return_to(self, progress: Progress) -> None:
-        """Undoes the changes since `progress`."""
         self.count, self.bytes, self.data_size, self.last_sequence, self.last_timestamp = progress
         if not self.count:
             self.first_sequence = self.first_timestamp = 0

@@ -49,8 +49,6 @@ _INDEX_COST = MESSAGE_OVERHEAD - RECORD_HEADER_SIZE
 
 @dataclass(frozen=True)
 class Writing:
-    """Parameters of writing slices."""
-
     #: limits that end a slice (see `SliceLimits.for_channel`)
     limits: SliceLimits = SliceLimits()
     #: Make every flush and every finished slice durable. Off where the whole tree is synced later (`new_directory`).
@@ -164,8 +162,7 @@ class SliceWriter:
     def append_records(self, source: memoryview, columns: MessageColumns) -> None:
         """Appends whole records of a mapped data file, byte for byte, in the order of the columns.
 
-        Neither the source nor the columns are used after the call. Raises ValueError if the sequences do not
-        increase.
+        Neither the source nor the columns are used after the call.
         """
         self._store(source, columns.offset, columns.size.copy(), columns.sequence.copy(), columns.timestamp.copy())
 
@@ -340,7 +337,6 @@ class SliceWriter:
         return self._file is not None and self._file.unnamed
 
     def name_files(self) -> None:
-        """Gives new files their names."""
         if self._file is not None:
             with writing(self.directory):
                 self._file.name()
@@ -365,14 +361,12 @@ class SliceWriter:
             self._file = None
 
     def close(self) -> None:
-        """Flushes and ends the writing."""
         self.release()
         if self.current is not None:
             self.finished.append(self.current)
             self.current = None
 
     def abandon(self) -> None:
-        """Closes the files without writing the buffered records."""
         self._forget()
         if self._file is not None:
             self._file.close()
@@ -475,7 +469,6 @@ class SliceWriter:
             self._put(have, _Part(memoryview(records), None, sizes, missing, times, ends, 0, len(missing)))
 
     def _put(self, have: SliceState, part: _Part) -> None:
-        """Takes records into the current slice."""
         if self._file is None:
             self._open_again(have)
             self.names_to_sync |= not have.count

@@ -35,7 +35,6 @@ class StoreWriter:
         _write(self.directory / SERVER_FILE, [encode_server_file(info, self._crc)])
 
     def write_clients(self, clients: Iterable[pb.ClientInfo]) -> None:
-        """Writes clients.dat with connected clients."""
         records = (encode_client(client, self._crc) for client in clients)
         _write(self.directory / CLIENTS_FILE, _file(records))
 

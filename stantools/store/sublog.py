@@ -50,15 +50,11 @@ _AS_STORED = int(SubFlag.USUAL | SubFlag.MOVED)
 
 @dataclass(slots=True)
 class StoredSubscription:
-    """A recovered subscription."""
-
     state: pb.SubState  #: its last New or Update record, with `last_sent` raised by later records
     pending: set[int]  #: sequences that were sent and not acknowledged
 
 
 class SubStatus(enum.StrEnum):
-    """The server's decision about a recovered subscription."""
-
     ACTIVE = "active"  #: its client is known: delivery continues
     OFFLINE_DURABLE = "offline durable"  #: kept until its client reconnects
     SHADOW = "shadow"  #: keeps the position of a durable queue group without members
@@ -190,17 +186,14 @@ class SubTable(Mapping[int, StoredSubscription]):
 
     @cached_property
     def waiting(self) -> NDArray[np.int64]:
-        """Number of pending messages of each subscription."""
         return np.diff(self._first)
 
     @cached_property
     def _end(self) -> int:
-        """The end of the last record in `content`."""
         last = max(self._place, default=-1)
         return last + RECORD_HEADER_SIZE + self._size(self._content, last) if last >= 0 else 0
 
     def at(self, row: int) -> StoredSubscription:
-        """Makes the subscription of a row."""
         return StoredSubscription(self.state(row), set(self.pending(row)))
 
     def pending(self, row: int) -> list[int]:
@@ -276,8 +269,6 @@ class SubTable(Mapping[int, StoredSubscription]):
 
 @dataclass
 class SubsState(LogState):
-    """The state that a subs.dat folds to."""
-
     #: by id, in the order of their first record
     subscriptions: SubTable = field(default_factory=lambda: SubTable(Fold().finish(), memoryview(b"")))
     max_id: int = 0  #: highest id ever used in the file; a standalone server continues from there

@@ -34,7 +34,6 @@ class Batch:
         return bytes(self.buffer[start : start + int(self.columns.data_size[row])])
 
     def reply(self, row: int) -> bytes:
-        """Returns the reply subject of a row, empty if it has none."""
         start = int(self.columns.reply_start[row])
         return bytes(self.buffer[start : start + int(self.columns.reply_size[row])])
 
@@ -72,6 +71,5 @@ class Messages(Protocol):
 
 
 def texts(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> Iterator[bytes]:
-    """Iterates over parts of a buffer."""
     ends = (starts + sizes).tolist()
     return (bytes(buffer[start:end]) for start, end in zip(starts.tolist(), ends, strict=True))

@@ -41,7 +41,6 @@ class Pull:
         self._piece = memoryview(b"")
 
     def _more(self) -> bool:
-        """Returns whether there is another byte."""
         while not len(self._piece):
             piece = next(self._pieces, None)
             if piece is None:
@@ -65,7 +64,6 @@ class Pull:
         return taken
 
     def rest(self) -> Iterator[memoryview]:
-        """Takes all remaining bytes, piece by piece."""
         while self._more():
             piece, self._piece = self._piece, memoryview(b"")
             self.position += len(piece)
@@ -117,10 +115,7 @@ class Framer:
 
 
 def unframe(pieces: Iterable[ReadableBuffer], name: str) -> Iterator[ReadableBuffer]:
-    """Yields the content of the chunks of an archive, which comes in pieces of any size.
-
-    Raises ArchiveError if it is damaged, ends within a chunk, or has an unknown compression.
-    """
+    """Yields the content of the chunks of an archive, which comes in pieces of any size."""
     pull = Pull(iter(pieces), name)
     limit = 0
     while not pull.at_end():
@@ -206,7 +201,6 @@ def file_header(name: str, size: int, modified: int) -> bytes:
 
 
 def padding(size: int) -> int:
-    """Returns the number of zero bytes after a file of this size."""
     return -size % UNIT
 
 
@@ -222,10 +216,7 @@ class TarFile:
 
 
 def read_files(pull: Pull) -> Iterator[TarFile]:
-    """Reads the files of a tar one after the other, up to its end.
-
-    Raises ArchiveError if it is damaged, ends too early, or holds entries other than files.
-    """
+    """Reads the files of a tar one after the other, up to its end."""
     longer = ""
     while True:
         begin = pull.position

@@ -25,8 +25,6 @@ _NODE_BITS: Final = 2048
 
 @dataclass(slots=True)
 class KnownBlock:
-    """A block according to an index."""
-
     first: int
     last: int
     deleted: set[int] = field(default_factory=set)
@@ -38,8 +36,6 @@ class KnownBlock:
 
 @dataclass(slots=True)
 class KnownStream:
-    """A stream according to an index."""
-
     first: int  #: sequence of the first message
     last: int  #: the last sequence ever used
     last_time: int  #: its time, nanoseconds since 1970
@@ -77,10 +73,7 @@ def read_index(data: bytes, key: bytes) -> KnownStream:
 
 
 def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
-    """Reads an index of a block; returns it with the hash of the block's last record.
-
-    Raises ArchiveError if it is damaged, or of an unknown kind.
-    """
+    """Reads an index of a block; returns it with the hash of the block's last record."""
     if data[:1] != b"\x16" or data[1:2] not in (b"\x01", b"\x02"):
         raise ArchiveError("it has an unknown version")
     numbers = Numbers(data, 2)
@@ -95,7 +88,6 @@ def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
 
 
 def _deleted(numbers: Numbers) -> set[int]:
-    """Reads a map of deleted sequences."""
     magic, version = numbers.raw(2)
     if magic != 0x16 or version not in (1, 2):
         raise ArchiveError("its map of deleted sequences has an unknown version")

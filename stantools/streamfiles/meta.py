@@ -142,10 +142,7 @@ def full_consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) ->
 
 
 def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> bytes:
-    """Returns the `meta.inf` of a durable consumer; fields outside `CONSUMER_FIELDS` are omitted.
-
-    Raises RefusedError if a name or subject is not UTF-8.
-    """
+    """Returns the `meta.inf` of a durable consumer; fields outside `CONSUMER_FIELDS` are omitted."""
     values = {**_CONSUMER_DEFAULTS, **config, "durable_name": name}
     return _encode({"Created": format_time(created_ns), "Name": name}, CONSUMER_FIELDS, values)
 
@@ -192,15 +189,12 @@ class ArchiveState:
 
 
 class Tally:
-    """Computes the state of a stream from its messages."""
-
     def __init__(self) -> None:
         self.messages = self.bytes = 0
         self.first_seq = self.last_seq = 0
         self.first_ts = self.last_ts = 0
 
     def add(self, sequences: NDArray[np.uint64], timestamps: NDArray[np.int64], size: int) -> None:
-        """Adds messages with records of `size` bytes in total."""
         if not len(sequences):
             return
         if not self.messages:

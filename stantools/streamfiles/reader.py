@@ -46,10 +46,7 @@ class Records:
 
 
 class StreamReader:
-    """Reads the files of a stream once, in the order of an archive; `name` identifies their place in messages.
-
-    Raises ArchiveError if they do not begin with the stream's configuration.
-    """
+    """Reads the files of a stream once, in the order of an archive; `name` identifies their place in messages."""
 
     def __init__(self, files: Iterator[TarFile], name: str) -> None:
         self._name = name
@@ -157,10 +154,7 @@ class StreamReader:
 
 
 class ArchiveReader(StreamReader):
-    """Reads an archive once, from framed bytes in pieces of any size; `name` identifies them in messages.
-
-    Raises ArchiveError if they do not begin like an archive.
-    """
+    """Reads an archive once, from framed bytes in pieces of any size; `name` identifies them in messages."""
 
     def __init__(self, pieces: Iterable[ReadableBuffer], name: str = "the archive") -> None:
         super().__init__(_unpacked(pieces, name), name)

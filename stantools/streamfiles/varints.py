@@ -34,7 +34,6 @@ class Numbers:
         return value >> 1 ^ -(value & 1)
 
     def raw(self, size: int) -> bytes:
-        """Reads plain bytes."""
         if size > len(self._data) - self.position:
             raise ArchiveError(f"{self._what} ends at byte {len(self._data)}")
         self.position += size

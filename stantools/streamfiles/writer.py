@@ -43,8 +43,6 @@ _LAST_OF_STREAM: Final = "meta.sum"
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEntry:
-    """A durable consumer of a stream."""
-
     name: str
     config: Mapping[str, Any]  #: configuration in the form of the API
     state: ConsumerState | None = None  #: its position; None if it begins where its configuration says

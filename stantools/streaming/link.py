@@ -35,11 +35,9 @@ class Link:
 
     @property
     def broken(self) -> bool:
-        """Whether it was closed for good."""
         return bool(self._nats.is_closed)
 
     def new_inbox(self) -> str:
-        """Returns a unique subject."""
         return str(self._nats.new_inbox())
 
     async def listen(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> NatsSubscription:

@@ -42,8 +42,6 @@ class SessionState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message to send."""
-
     subject: str
     payload: bytes
 
@@ -128,10 +126,7 @@ class Session:
         return Send(self._discover, request.SerializeToString())
 
     def connect_answered(self, payload: bytes, now: float) -> None:
-        """Takes the answer to `connect`; `now` is in seconds of any steady clock, the same as for `tick`.
-
-        Raises StreamingError if the server has refused, or the answer is not one of a streaming server.
-        """
+        """Takes the answer to `connect`; `now` is in seconds of any steady clock, the same as for `tick`."""
         self._need(SessionState.CONNECTING)
         self.state = SessionState.CLOSED
         answer = pb.ConnectResponse()

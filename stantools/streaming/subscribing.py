@@ -72,8 +72,6 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """Settings of a subscription."""
-
     queue: str = ""  #: queue group, whose members share the messages; empty for none
     durable: str = ""  #: name under which the server keeps the position after a close; empty for none
     start: Start = Start()

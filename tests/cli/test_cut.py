@@ -92,7 +92,7 @@ def test_the_broker(whole: Path, tmp_path: Path, file: str) -> None:
     store = shutil.copytree(whole, tmp_path / "store")
     words = ("broker", "-a", "127.0.0.1", "-p", "-1", "-st", "FILE", "-dir", store)
     said = program(tmp_path / "site", store / file, *words, exit_code=1)
-    assert f"[FTL] STREAM: Failed to start: {store / file}: was cut" in said
+    assert f"[FTL] STREAM: Failed to start: {store / file}: was truncated" in said
     assert "Server Exiting.." in said
 
 
@@ -104,4 +104,4 @@ def test_a_worker_of_spark(whole: Path, tmp_path: Path) -> None:
     conf = [word for key, value in TEST_CONF.items() for word in ("--conf", f"{key}={value}")]
     words = ("stantools", "pipeline", "verify", store, whole, "--master", "local[2]", *conf)
     said = program(tmp_path / "site", store / DATA, *words, exit_code=1)
-    assert f"error: {store / DATA}: was cut" in said and "stop what writes to the store" in said
+    assert f"error: {store / DATA}: was truncated" in said and "stop what writes to the store" in said
