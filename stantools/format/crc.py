@@ -168,20 +168,16 @@ def detect(samples: Iterable[tuple[ReadableBuffer, int]]) -> int | None:
     usable = [(payload, crc) for payload, crc in usable if payload]
     if not usable:
         return None
-    votes = {
-        polynomial: sum(crc == stored for crc, stored in _crcs(Crc(polynomial), usable))
-        for polynomial in KNOWN.values()
-    }
+    votes: dict[int, int] = {}
+    for polynomial in KNOWN.values():
+        known = Crc(polynomial)
+        votes[polynomial] = sum(known(payload) == stored for payload, stored in usable)
     best = max(votes, key=lambda polynomial: votes[polynomial])
     if votes[best]:
         return best
     short = sorted((s for s in usable if len(s[0]) <= _MAX_SAMPLE_SIZE), key=lambda s: len(s[0]))
     multiples = [_multiple(payload, crc) for payload, crc in dict(short[:_MAX_SAMPLES]).items()]
     return _common_divisor(multiples)
-
-
-def _crcs(crc: Crc, samples: list[tuple[bytes, int]]) -> Iterable[tuple[int, int]]:
-    return ((crc(payload), stored) for payload, stored in samples)
 
 
 def _multiple(payload: bytes, crc: int) -> int:

@@ -133,7 +133,7 @@ def message(payload: Bytes, max_fields: int = 1 << 62) -> Message:
             span = _span(payload, position)
             position = span[1]
             size = position - span[0]
-            usual = usual and size > 0 and span[0] - begin == _varint_size(size)
+            usual = usual and size > 0 and span[0] - begin == max(1, (size.bit_length() + 6) // 7)
             if number == 2:
                 subject = span
             elif number == 3:
@@ -221,10 +221,6 @@ def is_fields(payload: Bytes) -> bool:
     except DecodeError:
         return False
     return True
-
-
-def _varint_size(value: int) -> int:
-    return max(1, (value.bit_length() + 6) // 7)
 
 
 def encode_varint(value: int) -> bytes:

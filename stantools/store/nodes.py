@@ -86,10 +86,6 @@ def find_node(path: Path) -> NodeFiles | None:
     return NodeFiles(path, logs[0], stores[0] if stores else None)
 
 
-def _passed_over(name: str) -> bool:
-    return name == SNAPSHOTS or is_system_name(name)
-
-
 def _look(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
     """Returns the directories with a Raft log, those with a file store, and those that cannot be listed."""
     logs: list[Path] = []
@@ -114,7 +110,9 @@ def _look(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
             # Channels are many and hold no log; a log below a store belongs to a store of another kind.
             if SUBS_FILE not in names and not any(SLICE_NAME.fullmatch(name) for name in names):
                 deeper += [
-                    Path(e.path) for e in entries if e.is_dir(follow_symlinks=False) and not _passed_over(e.name)
+                    Path(e.path)
+                    for e in entries
+                    if e.is_dir(follow_symlinks=False) and e.name != SNAPSHOTS and not is_system_name(e.name)
                 ]
         seen += len(deeper)
         level = sorted(deeper) if seen <= _MOST_DIRECTORIES else []

@@ -135,7 +135,9 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: Iterable[Rows]) -> Rows:
-        copies = [_copied(part) for part in parts]
+        copies = [
+            cls(rows.sequence.copy(), rows.offset.copy(), rows.timestamp.copy(), rows.size.copy()) for rows in parts
+        ]
         if len(copies) == 1:
             return copies[0]
         if not copies:
@@ -154,10 +156,6 @@ class Rows:
     def part(self, low: int, high: int) -> Rows:
         """Returns views of the messages from `low` to `high`, the latter excluded."""
         return Rows(self.sequence[low:high], self.offset[low:high], self.timestamp[low:high], self.size[low:high])
-
-
-def _copied(rows: Rows) -> Rows:
-    return Rows(rows.sequence.copy(), rows.offset.copy(), rows.timestamp.copy(), rows.size.copy())
 
 
 def slice_rows(files: SliceFiles, channel: bytes, crc: Crc) -> Iterator[Rows]:

@@ -174,7 +174,7 @@ class Resync:
         if chosen < 0:
             chosen = following if following >= 0 else fallback
         if chosen < 0:
-            torn = stop == Stop.SHORT_PAYLOAD and self._begins_message(at)
+            torn = stop == Stop.SHORT_PAYLOAD and self._guess_sequence(at) is not None
             return self._damage(
                 at, self._limit, DamageKind.TORN if torn else DamageKind.GARBAGE, stop, stored, computed
             )
@@ -350,9 +350,6 @@ class Resync:
         except gogo.DecodeError:
             return None
         return Repair(start, end - start, message) if message.subject == self._channel else None
-
-    def _begins_message(self, at: int) -> bool:
-        return self._guess_sequence(at) is not None
 
     def _guess_sequence(self, at: int) -> int | None:
         """Reads the sequence at the start of a damaged payload, if the channel's subject follows it."""

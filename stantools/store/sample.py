@@ -71,7 +71,9 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
         StoreUnwritableError: The store cannot be written.
     """
     options = options or SampleOptions()
-    crc, key = _crc(options), options.encryption_key.key()
+    if options.polynomial is None:
+        raise UsageError("a new store has no polynomial to detect", "give --crc-poly a number or a name")
+    crc, key = Crc(options.polynomial), options.encryption_key.key()
     _check(options)
     names, size = tuple(channel_names(options)), 0
     with new_directory(directory) as content:
@@ -93,12 +95,6 @@ def channel_names(options: SampleOptions) -> list[str]:
     """Returns the names of a sample's channels."""
     made_up = (_NAMES[n] if n < len(_NAMES) else f"channel.{n + 1}" for n in range(options.channels))
     return list(options.names or made_up)
-
-
-def _crc(options: SampleOptions) -> Crc:
-    if options.polynomial is None:
-        raise UsageError("a new store has no polynomial to detect", "give --crc-poly a number or a name")
-    return Crc(options.polynomial)
 
 
 def _check(options: SampleOptions) -> None:

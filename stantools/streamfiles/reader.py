@@ -56,7 +56,10 @@ class StreamReader:
         self._metas: dict[str, dict[str, bytes]] = {}
         inf, checksum = self._next("meta.inf"), self._next("meta.sum")
         self.config = self._json(inf)  #: its `meta.inf`
-        self.stream = self._stream_name()
+        stream = self.config.get("name")
+        if not isinstance(stream, str) or not stream or not _UNICODE.fullmatch(stream):
+            raise ArchiveError(f"{name}: meta.inf has no name of a stream")
+        self.stream = stream
         self._check_sum(inf, checksum, highway.stream_key(self.stream))
         self.consumers: list[ConsumerEntry] = []  #: its consumers; complete after all records
 
@@ -132,12 +135,6 @@ class StreamReader:
             found = "nothing" if file is None else file.name
             raise ArchiveError(f"{self._name}: {found} is where {name} should be: this is not a stream archive")
         return file
-
-    def _stream_name(self) -> str:
-        name = self.config.get("name")
-        if not isinstance(name, str) or not name or not _UNICODE.fullmatch(name):
-            raise ArchiveError(f"{self._name}: meta.inf has no name of a stream")
-        return name
 
     def _json(self, file: TarFile) -> dict[str, Any]:
         try:
