@@ -20,7 +20,7 @@ _PROJECT: Final = Path(__file__).parents[1] / "pyproject.toml"
 def install_command(*packages: str) -> str:
     """Returns the command that installs packages for the running Python, in versions known to work."""
     known = dict(reversed([*_requirements()]))  # the first one counts: the others are for developers
-    words = [known.get(_normal(each), each) for each in packages]
+    words = [known.get(_normalise(each), each) for each in packages]
     return f"{_installer()} {' '.join(map(shlex.quote, dict.fromkeys(words)))}"
 
 
@@ -43,7 +43,7 @@ def _requirements() -> Iterator[tuple[str, str]]:
         requirement = line.partition(";")[0].strip()
         if name := _NAME.match(requirement):
             plain = re.sub(r"\s+|[()]", "", requirement)
-            yield _normal(name[0]), plain
+            yield _normalise(name[0]), plain
 
 
 def _lines() -> list[str]:
@@ -60,5 +60,5 @@ def _lines() -> list[str]:
     return [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
 
 
-def _normal(name: str) -> str:
+def _normalise(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -29,7 +29,7 @@ R_co = TypeVar("R_co", covariant=True)
 _GROUP_COST = 1 << 20
 _GROUP_ITEMS = 64
 #: groups per thread that start before the result of the first one is consumed
-_AHEAD = 4
+_GROUPS_AHEAD = 4
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Task(Generic[R_co]):
 @dataclass(frozen=True)
 class Threads:
     workers: int  #: number of threads; up to 1, the caller's thread does the work on demand
-    _given_up: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
+    _cancelled: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
 
     @property
     def here(self) -> bool:
@@ -108,7 +108,7 @@ class Threads:
         """Returns a progress function that raises `GivenUpError` once the work is cancelled, for long items."""
 
         def advance(count: int) -> None:
-            if self._given_up.is_set():
+            if self._cancelled.is_set():
                 raise GivenUpError
             if progress:
                 progress(count)
@@ -152,12 +152,12 @@ class Threads:
         try:
             for group in chain((first, second), groups):
                 pending.append(pool.submit(_run, function, group))
-                if len(pending) >= _AHEAD * self.workers:
+                if len(pending) >= _GROUPS_AHEAD * self.workers:
                     yield from pending.popleft().result()
             while pending:
                 yield from pending.popleft().result()
         except BaseException:
-            self._given_up.set()
+            self._cancelled.set()
             raise
         finally:
             pool.shutdown(cancel_futures=True)

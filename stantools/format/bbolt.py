@@ -126,7 +126,7 @@ class Bolt:
         #: the current meta; None if both are damaged, and then only `loose_items` finds items
         self.meta = self._read_metas()
         #: bytes of a page; an estimate if no meta is valid
-        self.page_size = self.meta.page_size if self.meta else self._guessed_page_size()
+        self.page_size = self.meta.page_size if self.meta else self._estimate_page_size()
         in_file = len(buffer) // self.page_size
         #: number of pages that are in use and in the file
         self.pages = min(self.meta.high_water, in_file) if self.meta else in_file
@@ -153,7 +153,7 @@ class Bolt:
         valid = [meta for meta in (first, second) if isinstance(meta, Meta)]
         return max(valid, key=lambda meta: meta.transaction, default=None)
 
-    def _guessed_page_size(self) -> int:
+    def _estimate_page_size(self) -> int:
         """The page size at which most of the first pages have their own number; the usual one in doubt."""
 
         def fits(size: int) -> int:

@@ -31,7 +31,7 @@ _TAG_SIZE = 16
 _PREFIX_SIZE = _CODE_SIZE + _NONCE_SIZE
 
 #: maximum lead of a nonce's counter over its sequence; each message that could not be stored consumed one
-_COUNTED_IN_VAIN = 1 << 16
+_MAX_COUNTER_LEAD = 1 << 16
 #: Bytes examined after a nonce; the number of text bytes that rules out chance; and the number of messages whose byte
 #: at one place is equal in all that rules it out.
 _BODY_SIZE = 64
@@ -97,7 +97,7 @@ def looks_encrypted(stored: Data, sequence: int) -> bool:
     if len(stored) <= OVERHEAD or stored[0] not in (Cipher.AES, Cipher.CHACHA):
         return False
     counter = int.from_bytes(stored[_CODE_SIZE + _RANDOM_SIZE : _PREFIX_SIZE], "big")
-    return 0 < counter <= sequence + _COUNTED_IN_VAIN
+    return 0 < counter <= sequence + _MAX_COUNTER_LEAD
 
 
 def may_be_encrypted(samples: Iterable[tuple[int, Data]]) -> bool:

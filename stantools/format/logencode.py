@@ -62,7 +62,7 @@ def encode_flow(types: Column, ids: Column, sequences: Column, crc: Crc) -> byte
         raise ValueError("the columns of a log have different lengths")
     count = counts.pop() if counts else 1
     if count < _MATRIX_FROM:
-        return _one_by_one(_listed(types, count), _listed(ids, count), _listed(sequences, count), crc)
+        return _encode_singly(_listed(types, count), _listed(ids, count), _listed(sequences, count), crc)
     kind = np.broadcast_to(np.asarray(types, np.uint32), count)
     number = np.broadcast_to(np.asarray(ids, np.uint64), count)
     sequence = np.broadcast_to(np.asarray(sequences, np.uint64), count)
@@ -89,7 +89,7 @@ def _listed(column: Column, count: int) -> Sequence[int]:
     return column if isinstance(column, Sequence) else [column] * count
 
 
-def _one_by_one(kinds: Sequence[int], ids: Sequence[int], sequences: Sequence[int], crc: Crc) -> bytes:
+def _encode_singly(kinds: Sequence[int], ids: Sequence[int], sequences: Sequence[int], crc: Crc) -> bytes:
     varint: Callable[[int], bytes] = encode_varint
     parts = []
     for kind, number, sequence in zip(kinds, ids, sequences, strict=True):

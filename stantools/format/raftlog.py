@@ -40,7 +40,7 @@ _TAIL = re.compile(
 #: operations of the server, by their number
 OPERATIONS = {number: name.lower() for name, number in pb.RaftOperation.Type.items()}
 #: maximum number of faults kept outside the entries
-_MOST_FAULTS = 1000
+_MAX_FAULTS = 1000
 _NS = 1_000_000_000
 
 
@@ -141,8 +141,8 @@ def _value(data: Buffer, at: int, depth: int) -> tuple[Any, int]:
         return code - 256, at
     if code in _CONSTANTS:
         return _CONSTANTS[code], at
-    if code in _SIZED:
-        width, read = _SIZED[code]
+    if code in _SIZED_FORMS:
+        width, read = _SIZED_FORMS[code]
         found: tuple[Any, int] = read(data, at + width, _number(data, at, width), depth)
         return found
     if 0xCA <= code <= 0xD3:
@@ -200,7 +200,7 @@ def _bound(size: int, depth: int) -> None:
 _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 _WIDTHS = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
 #: forms with a size: the bytes of the size, and the reader of the content
-_SIZED: dict[int, tuple[int, Any]] = {
+_SIZED_FORMS: dict[int, tuple[int, Any]] = {
     **{0xC4 + n: (1 << n, _bytes) for n in range(3)},
     **{0xC7 + n: (1 << n, _extension) for n in range(3)},
     **{0xD9 + n: (1 << n, _bytes) for n in range(3)},
@@ -350,7 +350,7 @@ class RaftLog:
                 self._read_stable(item)
         if self.bolt.meta and self._logs is None:
             self.faults.append(Fault(FaultKind.PAGE, 0, 0, "the file has no bucket of the name logs"))
-        del self.faults[_MOST_FAULTS:]
+        del self.faults[_MAX_FAULTS:]
 
     def _read_stable(self, bucket: Item) -> None:
         for item in self.bolt.items(bucket):

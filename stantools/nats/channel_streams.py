@@ -40,8 +40,8 @@ MADE: Final = b"made"
 #: Time in which a server detects duplicate ids; repeated messages are also detected by their sequence.
 _DUPLICATES: Final = 1_000_000_000
 #: Only a ceiling: the broker counts bytes in its own way, and removes messages beyond the limit.
-_MORE_BYTES: Final = 3, 2
-_LEAST_BYTES: Final = 1 << 20
+_BYTES_MARGIN: Final = 3, 2
+_MIN_BYTES: Final = 1 << 20
 #: Fields that must be as the broker made the stream. It corrects other fields.
 _FIXED: Final = ("subjects", "retention", "storage", "mirror", "sources", "sealed", "subject_transform", "republish")
 _SET: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject", "max_msg_size", "discard", "num_replicas")
@@ -91,8 +91,8 @@ class Names:
         if limits.max_msgs > 0:
             config["max_msgs"] = limits.max_msgs
         if limits.max_bytes > 0:
-            more, of = _MORE_BYTES
-            config["max_bytes"] = max(limits.max_bytes * more // of, _LEAST_BYTES)
+            more, of = _BYTES_MARGIN
+            config["max_bytes"] = max(limits.max_bytes * more // of, _MIN_BYTES)
         if limits.max_age_ns > 0:
             config["max_age"] = limits.max_age_ns
             config["duplicate_window"] = min(_DUPLICATES, limits.max_age_ns)

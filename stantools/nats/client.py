@@ -117,8 +117,8 @@ class Client:
         self._error = ""
         self._closed = False
         self._tried = 0.0
-        self._reconnecting: asyncio.Task[None] | None = None
-        self._pinging: asyncio.TimerHandle | None = None
+        self._reconnect_task: asyncio.Task[None] | None = None
+        self._ping_task: asyncio.TimerHandle | None = None
         # requests: a wildcard inbox, and the callbacks of unanswered requests
         self._answers = b""
         self._asked = 0
@@ -140,10 +140,10 @@ class Client:
         self._closed = True
         self._settled.set()
         self._asking.clear()
-        if self._reconnecting:
-            self._reconnecting.cancel()
+        if self._reconnect_task:
+            self._reconnect_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._reconnecting
+                await self._reconnect_task
         if session := self._session:
             session.close()
             try:
@@ -191,7 +191,7 @@ class Client:
         self._session = session
         for sid, (subject, queue) in self._subjects.items():
             session.write(encoding.subscribe(subject, sid, queue))
-        self._pinging = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
+        self._ping_task = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
         self._settled.set()
         return None
 
@@ -232,7 +232,7 @@ class Client:
             session.abort("nats: stale connection")
             return
         session.ping(lambda good: None)
-        self._pinging = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
+        self._ping_task = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
 
     async def _reconnect(self) -> None:
         manners, loop = self.manners, asyncio.get_running_loop()
@@ -243,7 +243,7 @@ class Client:
             await asyncio.sleep(self._tried + manners.pause - loop.time())
             for server in servers:
                 if (failure := await self._try(server)) is None:
-                    self._reconnecting = None
+                    self._reconnect_task = None
                     self.on_back()
                     return
                 self.on_unreachable(failure)
@@ -252,7 +252,7 @@ class Client:
                 if manners.attempts and (attempts[server] == manners.attempts or refusals[server] == _MAX_REFUSALS):
                     given_up.add(server)
         self._closed = True
-        self._reconnecting = None
+        self._reconnect_task = None
         self._settled.set()
         self.on_given_up()
 
@@ -285,12 +285,12 @@ class Client:
         if session is not self._session:
             return
         self._session = None
-        if self._pinging:
-            self._pinging.cancel()
+        if self._ping_task:
+            self._ping_task.cancel()
         if not self._closed:
             self._settled.clear()
             self.on_lost(reason)
-            self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+            self._reconnect_task = asyncio.get_running_loop().create_task(self._reconnect())
 
     # Events for derived classes.
 

@@ -48,9 +48,9 @@ RECONNECT_WAIT: Final = 0.5
 #: attempts per server before giving up
 RECONNECT_ATTEMPTS: Final = 120
 _PING_SECONDS = 20
-_AGAIN = "check the server, then run the command again"
+_CHECK_SERVER = "check the server, then run the command again"
 _DEFAULT_INBOX = "_INBOX"
-_NOBODY = 503
+_NO_SUBSCRIBER = 503
 _VIOLATION = re.compile(r'permissions violation for (publish|subscription)[^"]*"([^"]*)"', re.IGNORECASE)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
@@ -79,7 +79,7 @@ class Connection(Client):
         # pending waits, with the subjects that they depend on
         self._watches: dict[asyncio.Future[NatsError], frozenset[str]] = {}
         self._inboxes: dict[Inbox, int] = {}
-        self._no_inbox = False
+        self._inbox_forbidden = False
         self._reason = ""
 
     @property
@@ -154,7 +154,7 @@ class Connection(Client):
             raise self._given_up()
         if not self.connected:
             raise ConnectionLostError(
-                f"{self.url}: the connection broke and did not come back within {timeout:g} s", _AGAIN
+                f"{self.url}: the connection broke and did not come back within {timeout:g} s", _CHECK_SERVER
             )
 
     # Sending.
@@ -173,7 +173,7 @@ class Connection(Client):
 
     def _must_send(self, frames: bytes) -> None:
         if not self.send(frames):
-            raise ConnectionLostError(f"{self.url}: the connection broke", _AGAIN)
+            raise ConnectionLostError(f"{self.url}: the connection broke", _CHECK_SERVER)
 
     async def drain(self) -> None:
         """Sends buffered messages, and waits until the server has read enough for more."""
@@ -183,7 +183,7 @@ class Connection(Client):
                 raise ConnectionResetError
             await session.drain()
         except ConnectionResetError as problem:
-            raise ConnectionLostError(f"{self.url}: the connection broke", _AGAIN) from problem
+            raise ConnectionLostError(f"{self.url}: the connection broke", _CHECK_SERVER) from problem
 
     async def flush(self, timeout: float | None = None) -> None:
         """Waits until the server has read all publishes so far, and answered with its errors.
@@ -195,7 +195,7 @@ class Connection(Client):
         session = self._session
         with self.watch() as failed:
             if session is None or not await self.wait_for(session.pong(), failed, timeout, "a ping"):
-                raise ConnectionLostError(f"{self.url}: the connection broke", _AGAIN)
+                raise ConnectionLostError(f"{self.url}: the connection broke", _CHECK_SERVER)
 
     async def request(self, subject: str, payload: bytes = b"", timeout: float | None = None) -> bytes:
         """Sends a request and waits for its answer; `timeout` in seconds, None for that of the options.
@@ -221,14 +221,14 @@ class Connection(Client):
                 answer.set_result(message)
 
         with self.watch(subject) as failed:
-            if self._no_inbox:
+            if self._inbox_forbidden:
                 raise self._inbox_denied()
             asked = self.ask(subject.encode(), payload, answered)
             try:
                 message = await self.wait_for(answer, failed, timeout, subject)
             finally:
                 self.forget(asked)
-        if not message.data and message.status == _NOBODY:
+        if not message.data and message.status == _NO_SUBSCRIBER:
             raise NobodyListensError(
                 f"nothing listens on {subject} at {self.url}", "check account, JetStream domain and API prefix"
             )
@@ -267,12 +267,12 @@ class Connection(Client):
 
     def on_lost(self, reason: str) -> None:
         self._reason = reason
-        self._tell(ConnectionLostError(f"{self.url}: the connection broke", _AGAIN))
+        self._tell(ConnectionLostError(f"{self.url}: the connection broke", _CHECK_SERVER))
         for inbox in self._inboxes:
             inbox.interrupt()
 
     def on_unreachable(self, failure: Failure) -> None:
-        self._reason = _why(failure.problem, self.options, failure.info)[0]
+        self._reason = _diagnose(failure.problem, self.options, failure.info)[0]
 
     def on_given_up(self) -> None:
         self._tell(self._given_up())
@@ -287,7 +287,7 @@ class Connection(Client):
                 failed.set_result(PermissionDeniedError(subject, action, self.options.user))
         if action == "subscribe to" and subject.startswith(f"{self.manners.inbox}."):
             # no answer to anything can arrive
-            self._no_inbox = True
+            self._inbox_forbidden = True
             self._tell(self._inbox_denied())
 
     def on_failed(self, problem: Exception) -> None:
@@ -304,7 +304,7 @@ class Connection(Client):
 
     def _given_up(self) -> ConnectionLostError:
         said = f": {self._reason}" if self._reason else ""
-        return ConnectionLostError(f"{self.url}: the connection broke and could not be restored{said}", _AGAIN)
+        return ConnectionLostError(f"{self.url}: the connection broke and could not be restored{said}", _CHECK_SERVER)
 
 
 @contextlib.asynccontextmanager
@@ -330,7 +330,7 @@ async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncI
 
 
 def _cannot_connect(options: ConnectOptions, problem: UnreachableError) -> CannotConnectError:
-    reasons = [(failure.server.url, *_why(failure.problem, options, failure.info)) for failure in problem.failures]
+    reasons = [(failure.server.url, *_diagnose(failure.problem, options, failure.info)) for failure in problem.failures]
     said = "; ".join(f"{url}: {reason}" for url, reason, _ in reasons)
     return CannotConnectError(f"cannot connect to {said}", reasons[0][2])
 
@@ -347,7 +347,7 @@ _REFUSALS = {
 }
 
 
-def _why(problem: BaseException, options: ConnectOptions, info: Mapping[str, Any]) -> tuple[str, str]:
+def _diagnose(problem: BaseException, options: ConnectOptions, info: Mapping[str, Any]) -> tuple[str, str]:
     """Returns the reason of a failed connection, which follows the server's URL, and a remedy."""
     if isinstance(problem, ssl.SSLCertVerificationError):
         return (
@@ -355,7 +355,7 @@ def _why(problem: BaseException, options: ConnectOptions, info: Mapping[str, Any
             "give the file of the authority that signed it with --tls-ca, and the name in it if the URL has another",
         )
     if isinstance(problem, ssl.SSLError):
-        return _why_tls(problem, options)
+        return _diagnose_tls(problem, options)
     if isinstance(problem, NotEncryptedError):
         return (
             "it does not offer TLS, so nothing was sent to it",
@@ -372,9 +372,9 @@ def _why(problem: BaseException, options: ConnectOptions, info: Mapping[str, Any
         return "nothing is listening there", "start the server, or check host and port"
     if isinstance(problem, OSError) and info.get("tls_verify"):
         # It closes the connection after the handshake; its reason is often lost.
-        return _why_certificate(options)
+        return _diagnose_certificate(options)
     if isinstance(problem, LoginError):
-        return _why_refused(problem.message.removeprefix("nats: "), options)
+        return _diagnose_refusal(problem.message.removeprefix("nats: "), options)
     if isinstance(problem, ConnectionResetError) and problem.errno is None:  # closed by the client, or before INFO
         return (
             "it does not speak the NATS protocol",
@@ -385,20 +385,20 @@ def _why(problem: BaseException, options: ConnectOptions, info: Mapping[str, Any
     return "it does not speak the NATS protocol", "check host and port"
 
 
-def _why_tls(problem: ssl.SSLError, options: ConnectOptions) -> tuple[str, str]:
+def _diagnose_tls(problem: ssl.SSLError, options: ConnectOptions) -> tuple[str, str]:
     reason = (problem.reason or str(problem)).replace("_", " ").lower()
     if any(word in reason for word in ("certificate required", "bad certificate", "unknown ca")):
-        return _why_certificate(options)
+        return _diagnose_certificate(options)
     return f"TLS failed: {reason}", "check that the server offers TLS on this port"
 
 
-def _why_certificate(options: ConnectOptions) -> tuple[str, str]:
+def _diagnose_certificate(options: ConnectOptions) -> tuple[str, str]:
     if options.tls_cert:
         return "it does not accept client certificate", "give one that the server's authority has signed"
     return "it demands a certificate from us", "give one with --tls-cert and --tls-key"
 
 
-def _why_refused(text: str, options: ConnectOptions) -> tuple[str, str]:
+def _diagnose_refusal(text: str, options: ConnectOptions) -> tuple[str, str]:
     said = text.lower()
     for start, answer in _REFUSALS.items():
         if said.startswith(start):

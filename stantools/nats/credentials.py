@@ -74,21 +74,21 @@ def tls_context(
         context = ssl.create_default_context(cafile=str(ca) if ca else None)
     except (OSError, ValueError) as problem:
         assert ca is not None
-        raise _unfit(ca, "certificates of authorities", problem, authority_problem(ca)) from problem
+        raise _invalid_file(ca, "certificates of authorities", problem, authority_problem(ca)) from problem
     if cert and key:
         try:
             # An empty answer: a key with a passphrase would otherwise prompt on the terminal.
             context.load_cert_chain(cert, key, password=lambda: b"")
         except (OSError, ValueError) as problem:
             expected = f"a certificate that matches the key {key}"
-            raise _unfit(cert, expected, problem, certificate_problem(cert, key)) from problem
+            raise _invalid_file(cert, expected, problem, certificate_problem(cert, key)) from problem
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def _unfit(path: Path, expected: str, problem: OSError | ValueError, known: str) -> StoreUnreadableError:
+def _invalid_file(path: Path, expected: str, problem: OSError | ValueError, known: str) -> StoreUnreadableError:
     if known and path.exists():
         return StoreUnreadableError(known, "check the files; a key must have no passphrase")
     reason = getattr(problem, "strerror", None) or getattr(problem, "reason", None) or str(problem)

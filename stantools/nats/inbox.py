@@ -68,7 +68,7 @@ class Inbox:
         # The block being filled: its bytes, its rows, and the rows that are in batches already.
         self._buffer = memoryview(b"")
         self._columns = FrameColumns(0)
-        self._filled = self._rows = self._given = 0
+        self._filled = self._rows = self._delivered = 0
 
     def take(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         """Takes consecutive messages of a buffer; see `stantools.nats.frames.Handler`."""
@@ -90,20 +90,20 @@ class Inbox:
             self._waiting.set_result(None)
 
     def _begin_block(self, size: int) -> None:
-        self._cut()
+        self._finish_batch()
         self._buffer = memoryview(np.empty(max(_BLOCK_BYTES, size), np.uint8).data)
         self._columns = FrameColumns(_BLOCK_ROWS)
-        self._filled = self._rows = self._given = 0
+        self._filled = self._rows = self._delivered = 0
 
-    def _cut(self) -> None:
+    def _finish_batch(self) -> None:
         """Makes the messages collected so far a batch of their own."""
-        if self._given < self._rows:
-            self._batches.append(Received(self._buffer, self._columns.select(slice(self._given, self._rows))))
-            self._given = self._rows
+        if self._delivered < self._rows:
+            self._batches.append(Received(self._buffer, self._columns.select(slice(self._delivered, self._rows))))
+            self._delivered = self._rows
 
     def interrupt(self) -> None:
         """Records that the connection broke: messages in transit are lost."""
-        self._cut()
+        self._finish_batch()
         if not self._batches or self._batches[-1] is not None:
             self._batches.append(None)
         if self._waiting and not self._waiting.done():
@@ -115,7 +115,7 @@ class Inbox:
         `timeout` is in seconds, None without limit; raises TimeoutError. Raises ConnectionLostError if the
         connection was lost since the last call; the next call works again.
         """
-        self._cut()
+        self._finish_batch()
         if not self._batches:
             self._waiting = asyncio.get_running_loop().create_future()
             try:
@@ -124,7 +124,7 @@ class Inbox:
                     await self._waiting
             finally:
                 self._waiting = None
-            self._cut()
+            self._finish_batch()
         batch = self._batches.popleft()
         if batch is None:
             raise ConnectionLostError("the connection to the server was lost", "run again")

@@ -82,12 +82,12 @@ class Interest(Generic[S]):
     `count` is their number; `inserts` and `removes` count all changes.
     """
 
-    __slots__ = ("_firsts", "_literals", "_patterns", "count", "inserts", "removes")
+    __slots__ = ("_first_tokens", "_literals", "_patterns", "count", "inserts", "removes")
 
     def __init__(self) -> None:
         self.count = self.inserts = self.removes = 0
         self._literals: dict[bytes, _Subscribers[S]] = {}
-        self._firsts: Counter[bytes] = Counter()  # number of literals by their first token
+        self._first_tokens: Counter[bytes] = Counter()  # number of literals by their first token
         self._patterns: _Level[S] = _Level()
 
     def insert(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
@@ -96,9 +96,9 @@ class Interest(Generic[S]):
             subscribers = self._literals.get(subject)
             if subscribers is None:
                 subscribers = self._literals[subject] = _Subscribers()
-                self._firsts[subject.partition(b".")[0]] += 1
+                self._first_tokens[subject.partition(b".")[0]] += 1
         else:
-            subscribers = self._make(subject)
+            subscribers = self._create(subject)
         if not subscribers.add(subscription, queue):
             return False
         self.count += 1
@@ -113,9 +113,9 @@ class Interest(Generic[S]):
             if not subscribers:
                 del self._literals[subject]
                 first = subject.partition(b".")[0]
-                self._firsts[first] -= 1
-                if not self._firsts[first]:
-                    del self._firsts[first]
+                self._first_tokens[first] -= 1
+                if not self._first_tokens[first]:
+                    del self._first_tokens[first]
         elif not self._discard(subject, subscription, queue):
             return False
         self.count -= 1
@@ -205,7 +205,7 @@ class Interest(Generic[S]):
                 break
             if not any(level.next for level in levels):
                 head = subject[:at]
-                if head[: head.find(b".")] not in self._firsts:
+                if head[: head.find(b".")] not in self._first_tokens:
                     return head
                 if len(self._literals) > _STEP:
                     break
@@ -213,7 +213,7 @@ class Interest(Generic[S]):
                     return head
         return b""
 
-    def _make(self, pattern: bytes) -> _Subscribers[S]:
+    def _create(self, pattern: bytes) -> _Subscribers[S]:
         level = self._patterns
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"

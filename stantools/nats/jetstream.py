@@ -31,13 +31,13 @@ DISABLED: Final = frozenset({10039, 10076})
 #: default timeout in seconds of changes; a cluster may need it
 CHANGE_SECONDS: Final = 30.0
 #: concurrent requests of `ask_many`: servers reject more than some thousands
-_AT_ONCE: Final = 256
+_MAX_CONCURRENT: Final = 256
 #: Seconds between two collections of answers, longer as they come more slowly: handling each alone would cost too much
 #: here.
-_GATHER: Final = (0.0005, 0.016)
+_ANSWER_INTERVALS: Final = (0.0005, 0.016)
 _FEW: Final = 16
 #: an answer without a payload is the server's own: there is no subscriber
-_NOBODY: Final = b'{"error":{"code":503,"err_code":0,"description":"nobody listens"}}'
+_NO_RESPONDER: Final = b'{"error":{"code":503,"err_code":0,"description":"nobody listens"}}'
 #: from this version on the consumer's name is part of the subject that creates it
 _NAMED_CONSUMERS = (2, 9, 0)
 
@@ -77,9 +77,9 @@ class JetStream:
                 raise
             answer = await self.connection.request(subject, payload, timeout)
         except NobodyListensError as problem:
-            raise NobodyListensError(problem.message, _WHEN_SILENT) from None
+            raise NobodyListensError(problem.message, _NO_ANSWER_REMEDY) from None
         except NoAnswerError as problem:
-            raise NoAnswerError(problem.message, f"{problem.remedy}; {_WHEN_SILENT}") from None
+            raise NoAnswerError(problem.message, f"{problem.remedy}; {_NO_ANSWER_REMEDY}") from None
         return read_answer(operation, answer)
 
     async def ask_many(
@@ -98,10 +98,10 @@ class JetStream:
         inbox = connection.open_inbox(answer + b"*")
         try:
             with connection.watch(subject) as failed:
-                sent, gather = 0, _GATHER[0]
+                sent, gather = 0, _ANSWER_INTERVALS[0]
                 while len(answers) < len(bodies):
                     frames = []
-                    while sent < min(len(bodies), len(answers) + _AT_ONCE):
+                    while sent < min(len(bodies), len(answers) + _MAX_CONCURRENT):
                         data = json.dumps(bodies[sent], separators=(",", ":")).encode()
                         frames.append(encoding.publish(subject.encode(), data, answer + b"%d" % sent))
                         sent += 1
@@ -109,10 +109,10 @@ class JetStream:
                     received = await connection.receive(inbox, failed, timeout, subject)
                     for row in range(len(received)):
                         number = int(received.subject(row).rpartition(b".")[2])
-                        answers.setdefault(number, received.data(row) or _NOBODY)
-                    if sent - len(answers) > _AT_ONCE // 2:
+                        answers.setdefault(number, received.data(row) or _NO_RESPONDER)
+                    if sent - len(answers) > _MAX_CONCURRENT // 2:
                         few = len(received) < _FEW
-                        gather = min(2 * gather, _GATHER[1]) if few else max(gather / 2, _GATHER[0])
+                        gather = min(2 * gather, _ANSWER_INTERVALS[1]) if few else max(gather / 2, _ANSWER_INTERVALS[0])
                         await asyncio.sleep(gather)
         finally:
             connection.close_inbox(inbox)
@@ -239,7 +239,7 @@ def _read_one(operation: str, answer: bytes, ignore: frozenset[int]) -> dict[str
         raise
 
 
-_WHEN_SILENT = "check that JetStream is enabled, and the JetStream domain and API prefix"
+_NO_ANSWER_REMEDY = "check that JetStream is enabled, and the JetStream domain and API prefix"
 
 
 def read_answer(operation: str, payload: bytes) -> dict[str, Any]:

@@ -107,9 +107,9 @@ _OK: Final = Ok()
 
 _BLANKS: Final = b" \t"
 #: longest name of an operation
-_LONGEST: Final = 7
+_MAX_NAME: Final = 7
 #: maximum bytes of a line in a log
-_SNIP: Final = 128
+_MAX_LOGGED: Final = 128
 _WORD: Final = re.compile(rb"[^ \t\r\n]+")
 _SIZE: Final = re.compile(rb"[0-9]{1,9}\Z")
 
@@ -142,10 +142,10 @@ def _parse(
     buffer: Buffer, begin: int, end: int, limit: int, known: dict[bytes, Callable[[bytes], Event | Malformed]]
 ) -> Parsed:
     view = memoryview(buffer)
-    head = bytes(view[begin : min(end, begin + _LONGEST)]).upper()
+    head = bytes(view[begin : min(end, begin + _MAX_NAME)]).upper()
     name = next((name for name in known if head.startswith(name)), None)
     if name is None:
-        if len(head) < _LONGEST and any(name.startswith(head) for name in known):
+        if len(head) < _MAX_NAME and any(name.startswith(head) for name in known):
             return NEED_MORE, begin
         return _unknown(view, begin, end), begin
     at = begin + len(name)
@@ -173,12 +173,12 @@ def _parse(
 
 
 def _unknown(view: memoryview, begin: int, end: int) -> Malformed:
-    line = bytes(view[begin : min(end, begin + _SNIP)]).partition(b"\n")[0]
+    line = bytes(view[begin : min(end, begin + _MAX_LOGGED)]).partition(b"\n")[0]
     return Malformed(UNKNOWN_OPERATION, f"Client parser ERROR: proto='{_quoted(line)}...'")
 
 
 def _too_long(name: bytes, words: bytes) -> Malformed:
-    log = f"{LINE_TOO_LONG}: {name.decode()} (snip: {_quoted(words[:_SNIP])})"
+    log = f"{LINE_TOO_LONG}: {name.decode()} (snip: {_quoted(words[:_MAX_LOGGED])})"
     return Malformed(LINE_TOO_LONG, log, CLOSED_LINE)
 
 
@@ -294,7 +294,7 @@ _OPTIONS: Final[dict[str, type]] = {
     "no_responders": bool,
 }
 #: Numbers have 64 bits; errors show this many characters of one.
-_MOST: Final = (1 << 63) - 1
+_MAX_NUMBER: Final = (1 << 63) - 1
 _DIGITS: Final = 32
 _TYPE_NAMES: Final[dict[type, str]] = {bool: "bool", str: "string", int: "int"}
 
@@ -314,7 +314,7 @@ def parse_options(text: bytes) -> dict[str, Any]:
         wanted = _OPTIONS.get(name)
         if wanted is None or value is None:
             continue
-        if type(value) is not wanted or (isinstance(value, int) and abs(value) > _MOST):
+        if type(value) is not wanted or (isinstance(value, int) and abs(value) > _MAX_NUMBER):
             shown = f"number {str(value)[:_DIGITS]}" if wanted is int and _kind(value) == "number" else _kind(value)
             field = f"ClientOpts.{name} of type {_TYPE_NAMES[wanted]}"
             raise RefusedError(f"json: cannot unmarshal {shown} into Go struct field {field}")

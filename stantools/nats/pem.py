@@ -8,7 +8,7 @@ from typing import Final
 
 _LABEL: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----")
 #: maximum bytes of a certificate file
-_MOST: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 #: the start of DER: a sequence with a length of two bytes
 _DER: Final = b"\x30\x82"
 
@@ -20,14 +20,14 @@ def certificate_problem(cert: Path, key: Path) -> str:
         if _has_key(certificate):
             swapped = " (certificate and key are swapped)" if _has_certificate(private) else ""
             return f"{cert} holds a private key and no certificate{swapped}"
-        return f"{cert} {_instead(cert, certificate, 'certificate')}"
+        return f"{cert} {_content_problem(cert, certificate, 'certificate')}"
     if not _has_key(private):
         if _has_certificate(private):
             return f"{key} holds a certificate and no private key"
-        return f"{key} {_instead(key, private, 'private key')}"
+        return f"{key} {_content_problem(key, private, 'private key')}"
     if b"ENCRYPTED PRIVATE KEY" in private or b"Proc-Type: 4,ENCRYPTED" in _read(key):
         return f"the private key in {key} is encrypted"
-    return "" if _belong_together(cert, key) else f"the private key in {key} is not that of the certificate in {cert}"
+    return "" if _keys_match(cert, key) else f"the private key in {key} is not that of the certificate in {cert}"
 
 
 def authority_problem(path: Path) -> str:
@@ -37,13 +37,13 @@ def authority_problem(path: Path) -> str:
         return f"a certificate in {path} is damaged"
     if _has_key(labels):
         return f"{path} holds a private key and no certificate"
-    return f"{path} {_instead(path, labels, 'certificate')}"
+    return f"{path} {_content_problem(path, labels, 'certificate')}"
 
 
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(_MOST)
+            return file.read(_MAX_BYTES)
     except (OSError, ValueError):
         return b""
 
@@ -60,7 +60,7 @@ def _has_key(labels: list[bytes]) -> bool:
     return any(label.endswith(b"PRIVATE KEY") for label in labels)
 
 
-def _instead(path: Path, labels: list[bytes], wanted: str) -> str:
+def _content_problem(path: Path, labels: list[bytes], wanted: str) -> str:
     content = _read(path)
     if not content.strip():
         return f"is empty: it should hold a {wanted} in PEM form"
@@ -71,7 +71,7 @@ def _instead(path: Path, labels: list[bytes], wanted: str) -> str:
     return f"holds no {wanted} in PEM form"
 
 
-def _belong_together(cert: Path, key: Path) -> bool:
+def _keys_match(cert: Path, key: Path) -> bool:
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 

@@ -30,8 +30,8 @@ _HEARTBEATS = 1
 _SILENCE = 5
 #: Older servers walk through a gap one sequence after the other, some 150 million per second, and send nothing
 #: meanwhile.
-_LEAPS_OVER_GAPS = (2, 10, 0)
-_SILENCE_IN_GAPS = 60
+_SKIPS_GAPS = (2, 10, 0)
+_QUIET_SECONDS_IN_GAPS = 60
 #: seconds after which the server removes an unused consumer
 _INACTIVE = 60
 #: attempts without a message in between
@@ -57,16 +57,16 @@ class Readback:
         self._connection = js.connection
         self._stream = stream
         self._last = int(state["last_seq"])
-        self._left = -1 if after else int(state["messages"])
+        self._remaining = -1 if after else int(state["messages"])
         average = int(state["bytes"]) // max(int(state["messages"]), 1)
         self._batch = max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // 2 // max(average, 1)))
         # A request's limit counts headers and subjects as well; no message of a client exceeds it.
         self._batch_bytes = max(_BATCH_BYTES, js.connection.max_payload + (1 << 16))
-        self._silence = _SILENCE if js.connection.version >= _LEAPS_OVER_GAPS else _SILENCE_IN_GAPS
+        self._quiet_seconds = _SILENCE if js.connection.version >= _SKIPS_GAPS else _QUIET_SECONDS_IN_GAPS
         self._consumer = ""
-        self._at = after  # last stream sequence received
-        self._delivery = 0  # last consumer sequence received
-        self._due = 0  # number of requested messages not received yet
+        self._last_sequence = after  # last stream sequence received
+        self._last_delivery = 0  # last consumer sequence received
+        self._requested = 0  # number of requested messages not received yet
         self._expired = self._exceeded = (
             0  # requests that ended since the last message: by time, or by their limit of bytes
         )
@@ -74,8 +74,8 @@ class Readback:
     async def batches(self) -> AsyncGenerator[Received, None]:
         """Yields all messages in rising order; NatsError if the server refuses, or does not deliver."""
         attempts = 0
-        while self._left:
-            at = self._at
+        while self._remaining:
+            at = self._last_sequence
             try:
                 # Closed at once when the reader stops, not at garbage collection: the consumer must be removed before
                 # the connection is closed.
@@ -86,11 +86,11 @@ class Readback:
             except (_AgainError, ConnectionLostError, NoAnswerError, ApiError) as problem:
                 if isinstance(problem, ApiError) and problem.code != _UNAVAILABLE:
                     raise
-                attempts = 1 if self._at > at else attempts + 1
+                attempts = 1 if self._last_sequence > at else attempts + 1
                 if attempts > _ATTEMPTS:
                     raise NatsError(
-                        f"{self._connection.url}: stream {self._stream} cannot be read beyond sequence {self._at}: "
-                        f"{problem}",
+                        f"{self._connection.url}: stream {self._stream} cannot be read beyond sequence "
+                        f"{self._last_sequence}: {problem}",
                         "see the server's log; check that the stream is healthy and has a leader",
                     ) from problem
             await self._connection.wait_connected(_RECONNECT)
@@ -114,16 +114,16 @@ class Readback:
 
     async def _create(self) -> None:
         config: dict[str, Any] = {
-            "deliver_policy": "by_start_sequence" if self._at else "all",
+            "deliver_policy": "by_start_sequence" if self._last_sequence else "all",
             "ack_policy": "none",
             "replay_policy": "instant",
             "mem_storage": True,
             "num_replicas": 1,
             "inactive_threshold": _INACTIVE * _SECOND,
         }
-        if self._at:
-            config["opt_start_seq"] = self._at + 1
-        self._delivery = self._due = self._expired = self._exceeded = 0
+        if self._last_sequence:
+            config["opt_start_seq"] = self._last_sequence + 1
+        self._last_delivery = self._requested = self._expired = self._exceeded = 0
         creating = asyncio.ensure_future(self._js.consumer_create(self._stream, config))
         try:
             info = await asyncio.shield(creating)
@@ -134,19 +134,19 @@ class Readback:
             raise
         self._consumer = str(info["name"])
         if not int(info.get("num_pending", 1)):
-            self._left = 0
+            self._remaining = 0
 
     async def _deliveries(self, inbox: Inbox) -> AsyncGenerator[Received, None]:
         quiet = 0
-        while self._left and self._at < self._last:
-            self._ask(inbox)
+        while self._remaining and self._last_sequence < self._last:
+            self._request(inbox)
             try:
                 received = await inbox.receive(_SILENCE)
             except TimeoutError:
                 quiet += _SILENCE
-                if quiet >= self._silence:
+                if quiet >= self._quiet_seconds:
                     raise _AgainError(f"nothing came for {quiet} s, not even a heartbeat") from None
-                self._due = 0  # the request is over, although the server did not report it
+                self._requested = 0  # the request is over, although the server did not report it
                 continue
             quiet = 0
             statuses = received.columns.sequence == 0
@@ -154,39 +154,39 @@ class Readback:
                 rows = np.flatnonzero(statuses).tolist()
                 messages = received.select(~statuses)
                 if len(messages):
-                    yield self._checked(messages)
+                    yield self._check_order(messages)
                 for row in rows:
                     await self._note_status(received, row)
             else:
-                yield self._checked(received)
+                yield self._check_order(received)
 
-    def _ask(self, inbox: Inbox) -> None:
-        while self._due <= self._batch:
+    def _request(self, inbox: Inbox) -> None:
+        while self._requested <= self._batch:
             # A message larger than the limit of a request is requested alone, without a limit.
             alone = self._exceeded > 1
             body = {"batch": self._batch, "max_bytes": self._batch_bytes} if not alone else {"batch": 1}
             body |= {"expires": _EXPIRES * _SECOND, "idle_heartbeat": _HEARTBEATS * _SECOND}
             subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
             self._connection.publish(subject.encode(), json.dumps(body).encode(), inbox.subject)
-            self._due += body["batch"]
+            self._requested += body["batch"]
             if alone:
                 return
 
-    def _checked(self, received: Received) -> Received:
+    def _check_order(self, received: Received) -> Received:
         """Checks that no delivery is missing, and updates the position."""
         columns = received.columns
         count = len(columns)
         first, last = int(columns.consumer_sequence[0]), int(columns.consumer_sequence[-1])
-        if (first, last) != (self._delivery + 1, self._delivery + count):
-            raise _AgainError(f"delivery {self._delivery + 1} of the consumer is missing")
-        self._delivery += count
-        self._due -= count
+        if (first, last) != (self._last_delivery + 1, self._last_delivery + count):
+            raise _AgainError(f"delivery {self._last_delivery + 1} of the consumer is missing")
+        self._last_delivery += count
+        self._requested -= count
         self._expired = self._exceeded = 0
-        self._at = int(columns.sequence[-1])
-        self._left = self._left - count if self._left > 0 else self._left
+        self._last_sequence = int(columns.sequence[-1])
+        self._remaining = self._remaining - count if self._remaining > 0 else self._remaining
         if not int(columns.pending[-1]):
-            self._left = 0
-        if self._at > self._last:
+            self._remaining = 0
+        if self._last_sequence > self._last:
             received = received.select(columns.sequence <= np.uint64(self._last))
         return received
 
@@ -197,13 +197,13 @@ class Readback:
             return
         text = header.partition(b"\r\n")[0].removeprefix(b"NATS/1.0 ")
         if status in (_REQUEST_TIMEOUT, _NO_MESSAGES):
-            self._due = max(0, self._due - _pending(header, self._batch))
+            self._requested = max(0, self._requested - _pending(header, self._batch))
             self._expired += 1
             if self._expired > 1 and await self._is_over():
-                self._left = 0
+                self._remaining = 0
             return
         if status == _CONFLICT and text.endswith((_NO_ROOM, _COMPLETED)):
-            self._due = max(0, self._due - _pending(header, self._batch))
+            self._requested = max(0, self._requested - _pending(header, self._batch))
             self._exceeded += text.endswith(_NO_ROOM)
             return
         if status in (_CONFLICT, _UNAVAILABLE):

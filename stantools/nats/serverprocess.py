@@ -87,7 +87,7 @@ class ServerProcess:
         self._binary = binary
         self._folder = folder
         self._config = config
-        self._keep = keep
+        self._inherited = keep
         self._errors = folder / "errors.log"
         self._begin = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,7 +96,7 @@ class ServerProcess:
         self.port = self.pid = 0
         for stale in self._folder.glob("*.ports"):
             stale.unlink(missing_ok=True)
-        self._begin = self._logged
+        self._begin = self._log_lines
         config = self._write()
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -105,7 +105,7 @@ class ServerProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
-                pass_fds=self._keep,
+                pass_fds=self._inherited,
             )
 
     def _write(self) -> Path:
@@ -118,7 +118,7 @@ class ServerProcess:
         return config
 
     @property
-    def _logged(self) -> int:
+    def _log_lines(self) -> int:
         return self.log.stat().st_size if self.log.exists() else 0
 
     def signal(self, number: int) -> None:
@@ -135,7 +135,7 @@ class ServerProcess:
         has again.
         """
         before, self._config = self._config, config
-        begin = self._logged
+        begin = self._log_lines
         self._write()
         self.signal(signal.SIGHUP)
 

@@ -60,8 +60,8 @@ class Session(asyncio.BufferedProtocol):
         self._begin = self._end = 0
         self._frames = frame_table(_ROWS)
         self._parsing = False
-        self._out: list[bytes] = []
-        self._out_size = 0
+        self._outgoing: list[bytes] = []
+        self._outgoing_size = 0
         self._flushing: asyncio.Handle | None = None
         self._held_back = False
         self._pongs: deque[Callable[[bool], None]] = deque()
@@ -76,14 +76,14 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def pending(self) -> int:
-        return 0 if self._closed else self._out_size + int(self._transport.get_write_buffer_size())
+        return 0 if self._closed else self._outgoing_size + int(self._transport.get_write_buffer_size())
 
     def write(self, frames: bytes) -> None:
         """Sends frames at the end of this turn of the loop."""
         if self._closed:
             return
-        self._out.append(frames)
-        self._out_size += len(frames)
+        self._outgoing.append(frames)
+        self._outgoing_size += len(frames)
         if self._flushing is None and not self._held_back:
             self._flushing = self._loop.call_soon(self.flush)
 
@@ -100,10 +100,10 @@ class Session(asyncio.BufferedProtocol):
     def flush(self) -> None:
         self._held_back = False
         self._cancel_flush()
-        if self._out and not self._closed:
-            self._transport.write(b"".join(self._out))
-        self._out.clear()
-        self._out_size = 0
+        if self._outgoing and not self._closed:
+            self._transport.write(b"".join(self._outgoing))
+        self._outgoing.clear()
+        self._outgoing_size = 0
 
     async def drain(self) -> None:
         """Sends collected frames, and waits until the server has read enough for more."""

@@ -10,7 +10,7 @@ _TOKEN: Final = rb"[^. \t\n\r\f]+"
 _LITERAL: Final = rb"(?![*>](?:\.|\Z))" + _TOKEN
 _SUBJECT: Final = re.compile(_LITERAL + rb"(?:\." + _LITERAL + rb")*\Z")
 #: characters that end a protocol line or a token, and unreadable ones
-_UNFIT: Final = re.compile(rb"[\x00-\x20\x7f]")
+_INVALID: Final = re.compile(rb"[\x00-\x20\x7f]")
 _NOT_REST: Final = rb"(?!>(?:\.|\Z))" + _TOKEN
 _PATTERN: Final = re.compile(rb"(?:" + _NOT_REST + rb"\.)*" + _TOKEN + rb"\Z")
 
@@ -25,7 +25,7 @@ def subject_problem(subject: bytes) -> str:
     tokens = subject.split(b".")
     if not subject or b"" in tokens:
         return "has an empty token, which no subject may have"
-    if _UNFIT.search(subject):
+    if _INVALID.search(subject):
         return "has a blank or a control character, which no subject may have"
     if b"*" in tokens or b">" in tokens:
         return "has a wildcard: messages cannot be published there"
@@ -65,7 +65,7 @@ def matches(pattern: bytes, subject: bytes) -> bool:
 
 def overlap(one: AnyStr, other: AnyStr) -> bool:
     """Returns whether some subject matches both patterns."""
-    dot, rest, any_token = _SIGNS[type(one)]
+    dot, rest, any_token = _SYMBOLS[type(one)]
     mine, theirs = one.split(dot), other.split(dot)
     for a, b in zip(mine, theirs, strict=False):
         if rest in (a, b):
@@ -91,21 +91,21 @@ class Taken:
     """Subjects and patterns with their owners. Without wildcards only equal ones overlap."""
 
     def __init__(self) -> None:
-        self._literal: dict[str, tuple[str, str]] = {}
-        self._wild: list[tuple[str, str]] = []
+        self._literals: dict[str, tuple[str, str]] = {}
+        self._patterns: list[tuple[str, str]] = []
 
     def add(self, subject: str, owner: str) -> list[tuple[str, str]]:
         """Adds a subject or a pattern; returns the earlier ones that overlap it, each with its owner."""
-        others = [each for each in self._wild if overlap(each[0], subject)]
+        others = [each for each in self._patterns if overlap(each[0], subject)]
         if "*" in subject or ">" in subject:
-            others += [each for each in self._literal.values() if overlap(each[0], subject)]
-            self._wild.append((subject, owner))
-        elif subject in self._literal:
-            others.append(self._literal[subject])
+            others += [each for each in self._literals.values() if overlap(each[0], subject)]
+            self._patterns.append((subject, owner))
+        elif subject in self._literals:
+            others.append(self._literals[subject])
         else:
-            self._literal[subject] = subject, owner
+            self._literals[subject] = subject, owner
         return others
 
 
 #: separator of tokens, and the wildcards, in text and in bytes
-_SIGNS: Final[dict[type, tuple[Any, Any, Any]]] = {str: (".", ">", "*"), bytes: (b".", b">", b"*")}
+_SYMBOLS: Final[dict[type, tuple[Any, Any, Any]]] = {str: (".", ">", "*"), bytes: (b".", b">", b"*")}

@@ -27,15 +27,15 @@ _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _FIN: Final = 0x80
 _MASKED: Final = 0x80
 #: maximum bytes of a control frame's payload, and of the answer to the opening request
-_MOST_CONTROL: Final = 125
-_MOST_ANSWER: Final = 16 << 10
+_MAX_CONTROL: Final = 125
+_MAX_ANSWER: Final = 16 << 10
 _NORMAL_CLOSURE: Final = (1000).to_bytes(2, "big")
 
 
 def frame(opcode: int, payload: bytes) -> bytes:
     """Returns a frame as clients send it."""
     size = len(payload)
-    if size <= _MOST_CONTROL:
+    if size <= _MAX_CONTROL:
         head = bytes([_FIN | opcode, _MASKED | size])
     elif size < 1 << 16:
         head = bytes([_FIN | opcode, _MASKED | 126]) + size.to_bytes(2, "big")
@@ -54,7 +54,7 @@ class WebSocket(asyncio.Protocol):
         self._transport: Any = None
         self._open = False
         self._rest = b""  # received bytes of an incomplete frame header or answer
-        self._left = 0  # bytes of a data frame not received yet
+        self._remaining = 0  # bytes of a data frame not received yet
 
     # The protocol of the socket.
 
@@ -82,13 +82,13 @@ class WebSocket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         view = memoryview(self._rest + data if self._rest else data)
-        at = 0 if self._open else self._take_answer(bytes(view[:_MOST_ANSWER]))
+        at = 0 if self._open else self._take_answer(bytes(view[:_MAX_ANSWER]))
         while self._open and at < len(view) and not self._transport.is_closing():
-            if self._left:
-                part = view[at : at + self._left]
-                self._left -= len(part)
+            if self._remaining:
+                part = view[at : at + self._remaining]
+                self._remaining -= len(part)
                 at += len(part)
-                self._hand_over(part)
+                self._deliver(part)
                 continue
             size = self._begin_frame(view[at:])
             if not size:
@@ -100,7 +100,7 @@ class WebSocket(asyncio.Protocol):
         """Checks the answer to the opening request; returns its size, 0 if it is incomplete."""
         answer, end, _ = begin.partition(b"\r\n\r\n")
         if not end:
-            if len(begin) == _MOST_ANSWER:
+            if len(begin) == _MAX_ANSWER:
                 self._session.abort("it is not a WebSocket server")
             return 0
         status, *lines = answer.split(b"\r\n")
@@ -123,11 +123,11 @@ class WebSocket(asyncio.Protocol):
         size = int.from_bytes(view[2 : 2 + more], "big") if more else length
         opcode, control = first & 0x0F, bool(first & 0x08)
         # features that were not requested: extensions, masks, large control frames
-        if first & 0x70 or length & _MASKED or (control and size > _MOST_CONTROL):
+        if first & 0x70 or length & _MASKED or (control and size > _MAX_CONTROL):
             self._session.abort("it violates the WebSocket protocol")
             return 0
         if opcode in (_CONTINUATION, _TEXT, _BINARY):
-            self._left = size
+            self._remaining = size
             return 2 + more
         if len(view) < 2 + size:
             return 0
@@ -139,7 +139,7 @@ class WebSocket(asyncio.Protocol):
             self._session.abort("it violates the WebSocket protocol")
         return 2 + size
 
-    def _hand_over(self, part: memoryview) -> None:
+    def _deliver(self, part: memoryview) -> None:
         while len(part) and not self._transport.is_closing():
             room = memoryview(self._session.get_buffer(len(part)))
             count = min(len(room), len(part))

@@ -36,10 +36,10 @@ def append_records(descriptor: int, data: bytes | bytearray | memoryview, end: i
     if room >= RECORD_HEADER_SIZE:
         write_all_at(descriptor, view[:RECORD_HEADER_SIZE], end)
     else:
-        _store_at_once(descriptor, view[:RECORD_HEADER_SIZE], end)
+        _store_atomically(descriptor, view[:RECORD_HEADER_SIZE], end)
 
 
-def _store_at_once(descriptor: int, header: memoryview, at: int) -> None:
+def _store_atomically(descriptor: int, header: memoryview, at: int) -> None:
     """Stores a header that crosses two pages with one instruction of the processor."""
     # Zeros first: a full disk raises an error here, but a signal below.
     write_all_at(descriptor, bytes(len(header)), at)

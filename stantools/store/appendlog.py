@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _CHUNK = 1 << 20
 _NOT_DURABLE = "the last writes may not be durable"
-_AS_IT_WAS = "it is unchanged"
+_UNCHANGED = "it is unchanged"
 
 
 class AppendLog:
@@ -64,7 +64,7 @@ class AppendLog:
         self._replacement: Replacement | None = None  # set during a compaction
         self._incomplete = False  # records are missing: new ones go to the replacement only
         #: the file may end with a partial record that could not be cut off yet
-        self._ragged = False
+        self._partial_end = False
         #: time of the last compaction, in seconds of the clock that schedules compactions
         self.compacted = float("-inf")
         with writing(path, "nothing was changed"):
@@ -153,18 +153,18 @@ class AppendLog:
         self._buffer, self._buffered = [], 0
         end = FILE_HEADER_SIZE + written
         try:
-            if self._ragged:
+            if self._partial_end:
                 os.ftruncate(self.descriptor, end)
-                self._ragged = False
+                self._partial_end = False
             append_records(self.descriptor, data, end)
         except OSError as error:
             self.size = written
             kept = "it ends with the last whole record before the error"
             try:
                 os.ftruncate(self.descriptor, end)
-                self._ragged = False
+                self._partial_end = False
             except OSError as second:
-                self._ragged = True
+                self._partial_end = True
                 kept = f"its end could not be cut back to the last whole record: {second}"
             raise unwritable(error, self.path, kept) from error
 
@@ -188,7 +188,7 @@ class AppendLog:
         else:
             # if the compaction fails, the buffered records are still needed
             self.write_out()
-        with writing(self.path, _AS_IT_WAS):
+        with writing(self.path, _UNCHANGED):
             status = os.fstat(self.descriptor)
         self._replacement = Replacement(self._root, self.path, prefix, records, status)
         return self._replacement
@@ -212,7 +212,7 @@ class AppendLog:
             self._replacement = None
         os.close(self.descriptor)
         self.descriptor = descriptor
-        self._ragged = False
+        self._partial_end = False
         self.size = replacement.size
         self.compacted = time.monotonic() if now is None else now
 
@@ -258,16 +258,16 @@ class Replacement:
         self._prefix = prefix
         self._records = records
         self._status = status
-        self._since: list[bytes] = []
+        self._added: list[bytes] = []
         self._descriptor: int | None = None
         self._temporary: Path | None = None
 
     def add(self, records: bytes) -> None:
-        self._since.append(records)
+        self._added.append(records)
         self.waiting += len(records)
 
     def fill(self) -> None:
-        with writing(self._path, _AS_IT_WAS):
+        with writing(self._path, _UNCHANGED):
             self._descriptor, self._temporary = create_temporary(self._root, self._prefix)
             self.size, self._records = _fill(self._descriptor, self._records), ()
             os.fchmod(self._descriptor, stat.S_IMODE(self._status.st_mode))
@@ -277,11 +277,11 @@ class Replacement:
 
     def catching_up(self) -> Callable[[], None]:
         """Returns a function that writes and syncs the records added so far; it raises StoreUnwritableError."""
-        since = self._take()
+        since = self._take_added()
 
         def catch_up() -> None:
             assert self._descriptor is not None
-            with writing(self._path, _AS_IT_WAS):
+            with writing(self._path, _UNCHANGED):
                 write_all(self._descriptor, since)
                 os.fsync(self._descriptor)
 
@@ -290,8 +290,8 @@ class Replacement:
     def take_place(self) -> int:
         """Writes the remaining records, renames the file, and returns its descriptor."""
         assert self._descriptor is not None and self._temporary is not None
-        with writing(self._path, _AS_IT_WAS):
-            write_all(self._descriptor, self._take())
+        with writing(self._path, _UNCHANGED):
+            write_all(self._descriptor, self._take_added())
             self._temporary.replace(self._path)
         return self._descriptor
 
@@ -300,8 +300,8 @@ class Replacement:
             os.close(self._descriptor)
             self._temporary.unlink(missing_ok=True)
 
-    def _take(self) -> bytes:
-        since, self._since, self.waiting = b"".join(self._since), [], 0
+    def _take_added(self) -> bytes:
+        since, self._added, self.waiting = b"".join(self._added), [], 0
         self.size += len(since)
         return since
 

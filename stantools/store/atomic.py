@@ -33,7 +33,7 @@ MARKER = "state.json"
 CONTENT = "content"
 
 #: attempts to start, while other runs start or remains cannot be removed
-_TRIES = 10
+_MAX_TRIES = 10
 _NAME_MAX = 255
 
 
@@ -202,8 +202,8 @@ def _begin(partial: Path, target: Path) -> int:
     A concurrent run cannot tell a directory that is not locked yet from the remains of a killed run. So the
     directory is ours only if it still has its name when it is locked.
     """
-    for _ in range(_TRIES):
-        made = _made(partial)
+    for _ in range(_MAX_TRIES):
+        made = _make(partial)
         try:
             lock = _lock(partial, target)
         except FileNotFoundError:
@@ -228,7 +228,7 @@ def _begin(partial: Path, target: Path) -> int:
     raise StoreUnwritableError(f"{partial}: is in the way", "wait until other runs have ended, or remove it")
 
 
-def _made(partial: Path) -> bool:
+def _make(partial: Path) -> bool:
     try:
         partial.mkdir()
     except FileExistsError:

@@ -226,7 +226,7 @@ def _sort_root_entry(store: Datastore, entry: os.DirEntry[str]) -> None:
     if entry.is_dir(follow_symlinks=False):
         is_channel = not is_system_name(entry.name) or _holds_slices(path)
         (store.channel_names if is_channel else store.system_names).append(entry.name)
-    elif entry.is_symlink() and _leads_to_directory(entry):
+    elif entry.is_symlink() and _is_directory(entry):
         store.symlinks.append(path)
     elif entry.name == SERVER_FILE:
         store.server = path
@@ -279,7 +279,7 @@ def list_channel(path: Path) -> ChannelFiles:
         raise StoreUnreadableError(f"{path}: cannot be listed: {error.strerror}") from error
     for entry in entries:
         entry_path = path / entry.name
-        if _leads_to_directory(entry):
+        if _is_directory(entry):
             channel.directories.append(entry_path)
             channel.raft_logs += raft_logs_in(entry_path)
         elif entry.name == RAFT_LOG_FILE:
@@ -341,7 +341,7 @@ def slice_number(text: str) -> int | None:
     return number if -_INT64_MAX - 1 <= number <= _INT64_MAX else None
 
 
-def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
+def _is_directory(entry: os.DirEntry[str]) -> bool:
     """Returns whether an entry is a directory or a link to one; a circular link is not."""
     try:
         return entry.is_dir()

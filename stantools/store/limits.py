@@ -33,7 +33,7 @@ DEFAULT_MAX_SUBS = 1000
 DEFAULT_SLICE_MAX_BYTES = 64 * 1024 * 1024
 
 _SECOND = 1_000_000_000
-_PARTS = 4  # slices per full channel if no slice limit is configured
+_SLICES_PER_CHANNEL = 4  # slices per full channel if no slice limit is configured
 
 
 @dataclass(frozen=True)
@@ -185,9 +185,9 @@ class SliceLimits:
         if self.max_msgs or self.max_bytes or self.max_age_ns:
             return self
         return SliceLimits(
-            max(limits.max_msgs // _PARTS, 1) if limits.max_msgs > 0 else 0,
-            max(limits.max_bytes // _PARTS, 1) if limits.max_bytes > 0 else 0,
-            max(limits.max_age_ns // _PARTS, _SECOND) if limits.max_age_ns > 0 else 0,
+            max(limits.max_msgs // _SLICES_PER_CHANNEL, 1) if limits.max_msgs > 0 else 0,
+            max(limits.max_bytes // _SLICES_PER_CHANNEL, 1) if limits.max_bytes > 0 else 0,
+            max(limits.max_age_ns // _SLICES_PER_CHANNEL, _SECOND) if limits.max_age_ns > 0 else 0,
         )
 
 

@@ -29,7 +29,7 @@ from stantools.store.durable import unwritable
 #: seconds without a change after which a store counts as unused
 QUIET_SECONDS = 2.0
 
-_WATCHED = (SERVER_FILE, CLIENTS_FILE, SUBS_FILE, RAFT_LOG_FILE)
+_WATCHED_FILES = (SERVER_FILE, CLIENTS_FILE, SUBS_FILE, RAFT_LOG_FILE)
 _ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
 
@@ -185,7 +185,7 @@ def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iter
     for entry in os.scandir(processes):
         if not entry.name.isdigit() or int(entry.name) == own:
             continue
-        for path in _written_by(entry.path, root, known):
+        for path in _writer_of(entry.path, root, known):
             yield Use("handle", f"process {entry.name} has {path} open for writing", int(entry.name))
             break
 
@@ -201,7 +201,7 @@ def _identities(store: Path) -> set[tuple[int, int]]:
     return found
 
 
-def _written_by(process: str, root: str, known: Set[tuple[int, int]]) -> Iterator[str]:
+def _writer_of(process: str, root: str, known: Set[tuple[int, int]]) -> Iterator[str]:
     try:
         handles = list(os.scandir(f"{process}/fd"))
     except OSError:
@@ -252,7 +252,7 @@ def _snapshot(store: Path) -> dict[str, tuple[int, int]]:
                 if entry.is_dir(follow_symlinks=False):
                     if directory == store:
                         pending.append(Path(entry.path))
-                elif entry.name in _WATCHED or entry.name.startswith("msgs."):
+                elif entry.name in _WATCHED_FILES or entry.name.startswith("msgs."):
                     status = entry.stat(follow_symlinks=False)
                     found[os.path.relpath(entry.path, store)] = (status.st_mtime_ns, status.st_size)
             except OSError:

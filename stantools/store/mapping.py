@@ -20,7 +20,7 @@ from stantools.store.permissions import refusal
 Buffer = memoryview
 
 #: bytes up to which reading costs a fifth of mapping, which counts in stores of thousands of small channels
-_SMALL = 1 << 16
+_MAX_READ = 1 << 16
 
 
 class _Mapping(mmap.mmap):
@@ -60,7 +60,7 @@ class _Mapping(mmap.mmap):
 
     def _seek(self, at: int, whence: str, otherwise: int) -> int:
         try:
-            if not hasattr(os, whence) or (file := self._opened()) is None:
+            if not hasattr(os, whence) or (file := self._open_file()) is None:
                 return otherwise
             return min(os.lseek(file.fileno(), at, getattr(os, whence)), len(self))
         except OSError as error:
@@ -69,12 +69,12 @@ class _Mapping(mmap.mmap):
     def descriptor(self) -> int | None:
         """Returns the file's descriptor; None if another file has its name."""
         try:
-            file = self._opened()
+            file = self._open_file()
         except OSError:
             return None
         return None if file is None else file.fileno()
 
-    def _opened(self) -> io.FileIO | None:
+    def _open_file(self) -> io.FileIO | None:
         """The mapped file, opened again; None if another file has its name."""
         if self._file is None:
             self._file = io.FileIO(self.path)
@@ -83,7 +83,7 @@ class _Mapping(mmap.mmap):
     def check(self, end: int) -> None:
         """Raises StoreChangedError if the file's first `end` bytes are no longer there or readable."""
         if self.size() < end:
-            raise _cut(self.path, len(self), self.size())
+            raise _truncation_error(self.path, len(self), self.size())
         if self._guard.fault >= 0:
             raise StoreChangedError(
                 f"{self.path}: cannot be read from byte {self._guard.fault} on, though it has {self.size()} bytes: "
@@ -93,7 +93,7 @@ class _Mapping(mmap.mmap):
             )
 
 
-def _cut(path: Path, before: int, now: int) -> StoreChangedError:
+def _truncation_error(path: Path, before: int, now: int) -> StoreChangedError:
     return StoreChangedError(
         f"{path}: was truncated while it was read: it had {before} bytes and now has {now}; "
         "expected was a file that only grows",
@@ -155,13 +155,13 @@ def open_mapped(path: Path) -> _Mapping | bytes:
     descriptor, status = open_regular(path)
     try:
         try:
-            if status.st_size <= _SMALL:
+            if status.st_size <= _MAX_READ:
                 return os.read(descriptor, status.st_size)
             mapping = _Mapping(descriptor, status.st_size, access=mmap.ACCESS_READ)
         except OSError as error:
             raise StoreUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:  # the file is shorter by now
-            raise _cut(path, status.st_size, os.fstat(descriptor).st_size) from error
+            raise _truncation_error(path, status.st_size, os.fstat(descriptor).st_size) from error
         mapping.path = path
         mapping.status = status
         return mapping
@@ -221,29 +221,29 @@ class Window:
         mapping = buffer.obj
         self._mapping = mapping if isinstance(mapping, _Mapping) and hasattr(mapping, "madvise") else None
         self._size = size
-        self._behind = size if behind is None else behind
-        self._ready = 0
-        self._kept = 0
+        self._distance = size if behind is None else behind
+        self._populated = 0
+        self._released = 0
 
     def reach(self, at: int) -> None:
         """Maps the bytes from `at` on, and releases those further back.
 
         Raises StoreChangedError if the file has become shorter.
         """
-        if self._mapping is None or at + self._size // 2 <= self._ready:
+        if self._mapping is None or at + self._size // 2 <= self._populated:
             return
         self.check()
-        behind = (at - self._behind) // mmap.PAGESIZE * mmap.PAGESIZE
-        if behind > self._kept:
-            self._mapping.madvise(mmap.MADV_DONTNEED, self._kept, behind - self._kept)
-            self._kept = behind
-        start = max(self._ready, at) // mmap.PAGESIZE * mmap.PAGESIZE
+        behind = (at - self._distance) // mmap.PAGESIZE * mmap.PAGESIZE
+        if behind > self._released:
+            self._mapping.madvise(mmap.MADV_DONTNEED, self._released, behind - self._released)
+            self._released = behind
+        start = max(self._populated, at) // mmap.PAGESIZE * mmap.PAGESIZE
         length = min(self._size, len(self._mapping) - start)
         if length > 0:
             # Older systems do not know the advice; then every page is mapped at its first access.
             with suppress(OSError):
                 self._mapping.madvise(_POPULATE_READ, start, length)
-            self._ready = start + length
+            self._populated = start + length
 
     def check(self, end: int | None = None) -> None:
         """Raises StoreChangedError if the file's first `end` bytes (by default all) are no longer there."""
@@ -252,6 +252,6 @@ class Window:
 
     def drop(self) -> None:
         """Releases all pages; later accesses map them again."""
-        self._ready = self._kept = 0
+        self._populated = self._released = 0
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_DONTNEED)

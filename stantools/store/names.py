@@ -22,7 +22,7 @@ SLICE_NAME = re.compile(r"msgs\.(.*)\.dat(\.bak)?", re.DOTALL)
 INDEX_NAME = re.compile(r"msgs\.(.*)\.idx(\.bak)?", re.DOTALL)
 
 #: directories that file systems, storage boxes and desktops create, in lower case
-_OF_SYSTEMS: Final = frozenset(
+_SYSTEM_NAMES: Final = frozenset(
     {
         "lost+found",
         "@eadir",
@@ -45,4 +45,4 @@ def is_system_name(name: str) -> bool:
     The name of a channel does not begin with a dot, so `.Trash-1000`, `.snapshot`, `.zfs` and the like are not
     channels.
     """
-    return name.startswith(".") or name.lower() in _OF_SYSTEMS
+    return name.startswith(".") or name.lower() in _SYSTEM_NAMES

@@ -18,7 +18,7 @@ from stantools.store.permissions import refusal
 SNAPSHOTS = "snapshots"
 #: The default path of a node's log is three directories below the server's working directory.
 _DEPTH = 4
-_MOST_DIRECTORIES = 2000
+_MAX_DIRECTORIES = 2000
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def node_of(text: str) -> NodeFiles:
         if not path.is_dir():
             raise ValueError(f"{text!r}: {kind}={path} is not a directory")
     if raft := found.get("raft"):
-        logs, _stores, _closed = _look(raft)
+        logs, _stores, _closed = _search(raft)
         if len(logs) != 1:
             raise ValueError(f"{text!r}: there are {len(logs)} files {RAFT_LOG_FILE} in {raft}, expected one")
         found["raft"] = logs[0]
@@ -71,7 +71,7 @@ def find_node(path: Path) -> NodeFiles | None:
         return NodeFiles(path, path.parent, None)
     if not path.is_dir() or any(os.path.exists(path / name) for name in (SERVER_FILE, CLIENTS_FILE)):  # noqa: PTH110
         return None
-    logs, stores, closed = _look(path)
+    logs, stores, closed = _search(path)
     if closed and (logs or stores):  # their content belongs to the node
         raise refusal(path, closed)
     if not logs:
@@ -86,7 +86,7 @@ def find_node(path: Path) -> NodeFiles | None:
     return NodeFiles(path, logs[0], stores[0] if stores else None)
 
 
-def _look(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
+def _search(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
     """Returns the directories with a Raft log, those with a file store, and those that cannot be listed."""
     logs: list[Path] = []
     stores: list[Path] = []
@@ -115,5 +115,5 @@ def _look(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
                     if e.is_dir(follow_symlinks=False) and e.name != SNAPSHOTS and not is_system_name(e.name)
                 ]
         seen += len(deeper)
-        level = sorted(deeper) if seen <= _MOST_DIRECTORIES else []
+        level = sorted(deeper) if seen <= _MAX_DIRECTORIES else []
     return logs, stores, closed

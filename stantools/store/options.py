@@ -27,7 +27,7 @@ from stantools.store.serverinfo import refuse_0_1
 
 #: records per file, and channels per store, examined to find the polynomial
 _SAMPLES_OF_FILE = 4
-_CHANNELS_SAMPLED = 8
+_SAMPLED_CHANNELS = 8
 #: Larger payloads are skipped: they show no more than small ones.
 _SAMPLE_SIZE = 1 << 20
 
@@ -72,7 +72,7 @@ def resolve_crc(store: Datastore, options: ReadOptions) -> Crc:
 def resolve_file_crc(path: Path, buffer: Buffer, options: ReadOptions) -> Crc:
     if options.polynomial is not None:
         return Crc(options.polynomial, options.check_crc)
-    return _resolve(islice(file_samples(path.name, buffer), _SAMPLES_OF_FILE * _CHANNELS_SAMPLED), options)
+    return _resolve(islice(file_samples(path.name, buffer), _SAMPLES_OF_FILE * _SAMPLED_CHANNELS), options)
 
 
 def _resolve(samples: Iterator[Sample], options: ReadOptions) -> Crc:
@@ -95,7 +95,7 @@ def _store_samples(store: Datastore) -> Iterator[Sample]:
     for path in (store.server, store.clients):
         if path is not None:
             yield from _samples_of(path)
-    for name in store.channel_names[:_CHANNELS_SAMPLED]:
+    for name in store.channel_names[:_SAMPLED_CHANNELS]:
         try:
             channel = store.channel(name)
         except StoreUnreadableError:

@@ -15,11 +15,11 @@ from pathlib import Path
 from stantools.errors import NotPermittedError
 from stantools.notation import some_of
 
-_REFUSED = (errno.EACCES, errno.EPERM)
+_REFUSAL_ERRORS = (errno.EACCES, errno.EPERM)
 #: permissions of a directory that are needed to find its files
-_LISTED = os.R_OK | os.X_OK
+_LIST_PERMISSION = os.R_OK | os.X_OK
 #: maximum number of files named in a message
-_NAMED = 5
+_MAX_NAMED = 5
 
 
 def check_permitted(root: Path, files: Iterable[Path | None], directories: Iterable[Path]) -> None:
@@ -32,28 +32,28 @@ def check_permitted(root: Path, files: Iterable[Path | None], directories: Itera
 
 
 def _not_permitted(root: Path, files: Iterable[Path | None], directories: Iterable[Path]) -> Iterator[Path]:
-    if is_refused(root, _LISTED):
+    if is_refused(root, _LIST_PERMISSION):
         yield root
         return
     yield from (path for path in files if path and is_refused(path))
     for directory in directories:
-        if is_refused(directory, _LISTED):
+        if is_refused(directory, _LIST_PERMISSION):
             yield directory
             continue
         with suppress(OSError), os.scandir(directory) as entries:
-            yield from sorted(Path(each.path) for each in entries if _may_matter(each) and is_refused(each.path))
+            yield from sorted(Path(each.path) for each in entries if _may_be_file(each) and is_refused(each.path))
 
 
 def refusal(place: Path, refused: list[Path], *, optional: bool = False) -> NotPermittedError:
     """Returns the error that names unreadable files, their owners, and how to read them."""
     owners = sorted({owner_of(path) for path in refused})
     shown = [str(each) if each == place else str(each.relative_to(place)) for each in refused]
-    what = shown[0] if len(shown) == 1 else f"{len(shown)} files ({some_of(shown, _NAMED)})"
+    what = shown[0] if len(shown) == 1 else f"{len(shown)} files ({some_of(shown, _MAX_NAMED)})"
     who = f"user {_user_name(os.geteuid())}"
     what = "it" if refused == [place] else what
     text = f"{place}: {who} may not read {what}; owner: {', '.join(owners)}"
     return NotPermittedError(
-        text, f"read it as a user who may: `{_sudo(refused, owners)} stantools COMMAND`", optional=optional
+        text, f"read it as a user who may: `{_sudo_command(refused, owners)} stantools COMMAND`", optional=optional
     )
 
 
@@ -65,7 +65,7 @@ def owner_of(path: Path) -> str:
     return "unknown"
 
 
-def _sudo(refused: list[Path], owners: list[str]) -> str:
+def _sudo_command(refused: list[Path], owners: list[str]) -> str:
     if len(owners) == 1 and owners[0] != _user_name(os.geteuid()) and all(map(_owner_may_read, refused)):
         return f"sudo -u {owners[0]}"
     return "sudo"
@@ -89,11 +89,11 @@ def _user_name(number: int) -> str:
         return f"#{number}"  # the notation of sudo
 
 
-def _may_matter(entry: os.DirEntry[str]) -> bool:
+def _may_be_file(entry: os.DirEntry[str]) -> bool:
     try:
         return not entry.is_dir()
     except OSError as error:
-        return error.errno in _REFUSED
+        return error.errno in _REFUSAL_ERRORS
 
 
 def is_refused(path: Path | str, wanted: int = os.R_OK) -> bool:
@@ -108,5 +108,5 @@ def is_refused(path: Path | str, wanted: int = os.R_OK) -> bool:
         if stat.S_ISDIR(mode):
             os.stat(os.path.join(path, "."))  # noqa: PTH116, PTH118
     except OSError as error:
-        return error.errno in _REFUSED
+        return error.errno in _REFUSAL_ERRORS
     return False

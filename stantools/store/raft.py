@@ -48,7 +48,7 @@ _META_SIZE = 1 << 24
 _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 20
 #: bytes of entries that are read before earlier pages are released
-_KEPT = 16 << 20
+_RELEASE_BYTES = 16 << 20
 
 #: an operation, and the first byte of its entry's data
 Read = tuple[pb.RaftOperation, int]
@@ -64,21 +64,21 @@ class OpenLog(RaftLog):
         super().__init__(buffer)
 
     def entries(self) -> Iterator[Entry | Fault | Flaw]:
-        return self._letting_go(super().entries())
+        return self._release_pages(super().entries())
 
     def runs(self, bound: int) -> Iterator[Publishes | Entry | Fault | Flaw]:
-        return self._letting_go(super().runs(bound))
+        return self._release_pages(super().runs(bound))
 
     def free_entries(self) -> Iterator[Entry]:
-        return self._letting_go(super().free_entries())
+        return self._release_pages(super().free_entries())
 
-    def _letting_go(self, found: Iterator[_E]) -> Iterator[_E]:
+    def _release_pages(self, found: Iterator[_E]) -> Iterator[_E]:
         read = 0
         for each in found:
             yield each
             if isinstance(each, _SIZED):
                 read += each.size
-                if read > _KEPT:
+                if read > _RELEASE_BYTES:
                     self._window.drop()
                     read = 0
 
@@ -105,7 +105,7 @@ def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataC
                     "make sure that no server uses the node, and run again",
                 ) from error
             read += size
-            if read > _KEPT:
+            if read > _RELEASE_BYTES:
                 window.drop()
                 read = 0
 
@@ -164,7 +164,7 @@ def _read_meta(result: Snapshot) -> dict[str, Any]:
             raise ValueError("it is not an object")
         if meta.get("Version") != 1:
             raise ValueError(f"its version is {meta.get('Version')!r:.40}, expected 1")
-        result.term, result.index = (_natural(meta.get(name), name) for name in ("Term", "Index"))
+        result.term, result.index = (_uint64(meta.get(name), name) for name in ("Term", "Index"))
         result.servers = tuple(_servers(meta.get("Configuration")))
     except StoreUnreadableError as error:
         result.errors.append(error.message)
@@ -175,7 +175,7 @@ def _read_meta(result: Snapshot) -> dict[str, Any]:
     return {}
 
 
-def _natural(value: Any, name: str) -> int:
+def _uint64(value: Any, name: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 64:
         raise ValueError(f"{name} is {value!r:.40}, expected a number")
     return value

@@ -67,7 +67,7 @@ class Recognised:
         return self.kind.value + self.detail
 
 
-_NAME_IT: Final = "name the directory given to the server as -dir"
+_NAME_STORE: Final = "name the directory given to the server as -dir"
 _TAR: Final = "tar -xf {path} -C {to}"
 #: First bytes of a file, with the name of the format and the command that unpacks it.
 _ARCHIVES: Final = (
@@ -89,10 +89,10 @@ _SQL_REMEDY: Final = (
 )
 _HEAD: Final = 512
 #: compressed bytes that contain the first bytes: bzip2 has blocks of up to 900 KB
-_PACKED: Final = 1 << 20
+_COMPRESSED_HEAD: Final = 1 << 20
 _SCHEMES: Final = ("nats:", "tls:", "ws:", "wss:", "http:", "https:")
 #: Maximum number and depth of the directories that are searched for stores below a path.
-_MOST: Final = 2000
+_MAX_DIRECTORIES: Final = 2000
 _DEPTH: Final = 3
 
 
@@ -102,10 +102,10 @@ def recognise(path: Path) -> Recognised:
     except FileNotFoundError:
         return _missing(path)
     except OSError as error:
-        return Recognised(Kind.DIRECTORY, f": {error.strerror}", _NAME_IT)
+        return Recognised(Kind.DIRECTORY, f": {error.strerror}", _NAME_STORE)
     if stat.S_ISDIR(mode):
         return _directory(path)
-    return _file(path) if stat.S_ISREG(mode) else _special(mode)
+    return _file(path) if stat.S_ISREG(mode) else _special_file(mode)
 
 
 def _missing(path: Path) -> Recognised:
@@ -113,12 +113,12 @@ def _missing(path: Path) -> Recognised:
         url = f"{path.parts[0]}//{'/'.join(path.parts[1:])}"
         remedy = f"look at a running server: `stantools tui --server {shell_word(url)}`"
         return Recognised(Kind.URL, "", remedy)
-    return Recognised(Kind.MISSING, "", _NAME_IT)
+    return Recognised(Kind.MISSING, "", _NAME_STORE)
 
 
-def _special(mode: int) -> Recognised:
+def _special_file(mode: int) -> Recognised:
     kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
-    return Recognised(Kind.SPECIAL, f" but {kinds.get(stat.S_IFMT(mode), 'something else')}", _NAME_IT)
+    return Recognised(Kind.SPECIAL, f" but {kinds.get(stat.S_IFMT(mode), 'something else')}", _NAME_STORE)
 
 
 def _file(path: Path) -> Recognised:
@@ -131,7 +131,7 @@ def _file(path: Path) -> Recognised:
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError as error:
-        return Recognised(Kind.FILE, f" (and cannot be read: {error.strerror})", _NAME_IT)
+        return Recognised(Kind.FILE, f" (and cannot be read: {error.strerror})", _NAME_STORE)
     if archive := _archive(path, head):
         return archive
     if head.startswith(_SQLITE):
@@ -191,7 +191,7 @@ def _unpacked_head(path: Path, name: str) -> bytes | None:
         return None
     try:
         with path.open("rb") as file:
-            return inflate(file.read(_PACKED), _HEAD)
+            return inflate(file.read(_COMPRESSED_HEAD), _HEAD)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return None  # it is truncated or damaged, which unpacking will report
 
@@ -216,15 +216,15 @@ def _stem(path: Path) -> str:
 
 
 def _directory(path: Path) -> Recognised:
-    names = _listed(path)
+    names = _names_in(path)
     if names is None:
-        return Recognised(Kind.DIRECTORY, "", _NAME_IT)
+        return Recognised(Kind.DIRECTORY, "", _NAME_STORE)
     for look in (_backup, _jetstream, _channel):
         if found := look(path, names):
             return found
     if not names:
-        return Recognised(Kind.EMPTY, "", _NAME_IT)
-    logs, stores = _below(path)
+        return Recognised(Kind.EMPTY, "", _NAME_STORE)
+    logs, stores = _search_below(path)
     if logs:
         return _node(path, logs, stores)
     if len(stores) == 1:
@@ -237,7 +237,7 @@ def _directory(path: Path) -> Recognised:
             Kind.SEVERAL, f" ({len(stores)}: {listed})", f"{remedy}`stantools pipeline verify {shell_word(str(path))}`"
         )
     detail = f": neither {SERVER_FILE} nor {CLIENTS_FILE} nor a channel directory is in it"
-    return Recognised(Kind.DIRECTORY, detail, _NAME_IT)
+    return Recognised(Kind.DIRECTORY, detail, _NAME_STORE)
 
 
 def _backup(path: Path, names: set[str]) -> Recognised | None:
@@ -257,10 +257,10 @@ def _jetstream(path: Path, names: set[str]) -> Recognised | None:
         what, root = f", one account of it: {path.absolute().name}", path.absolute().parent
     elif path.name == "streams" and _holds_streams(path):
         what, root = ", the streams of one account of it", path.absolute().parent.parent
-    elif any(_holds_streams(path / each / "streams") for each in sorted(names)[:_MOST]):
+    elif any(_holds_streams(path / each / "streams") for each in sorted(names)[:_MAX_DIRECTORIES]):
         what, root = "", path.absolute()
-    elif "jetstream" in names and (inner := _listed(path / "jetstream")):
-        if not any(_holds_streams(path / "jetstream" / each / "streams") for each in sorted(inner)[:_MOST]):
+    elif "jetstream" in names and (inner := _names_in(path / "jetstream")):
+        if not any(_holds_streams(path / "jetstream" / each / "streams") for each in sorted(inner)[:_MAX_DIRECTORIES]):
             return None
         what, root = "", path.absolute() / "jetstream"
     else:
@@ -274,9 +274,9 @@ def _jetstream(path: Path, names: set[str]) -> Recognised | None:
 
 
 def _holds_streams(directory: Path) -> bool:
-    names = _listed(directory) or ()
+    names = _names_in(directory) or ()
     return any(
-        _listed(directory / each / "msgs") is not None or _is_file(directory / each / "meta.inf") for each in names
+        _names_in(directory / each / "msgs") is not None or _is_file(directory / each / "meta.inf") for each in names
     )
 
 
@@ -312,7 +312,7 @@ def _node(path: Path, logs: list[Path], stores: list[Path]) -> Recognised:
     return Recognised(Kind.NODE, detail, remedy + several)
 
 
-def _below(path: Path) -> tuple[list[Path], list[Path]]:
+def _search_below(path: Path) -> tuple[list[Path], list[Path]]:
     """Returns the directories below a path that have a Raft log, and those that are file stores, nearest first."""
     logs: list[Path] = []
     stores: list[Path] = []
@@ -320,7 +320,7 @@ def _below(path: Path) -> tuple[list[Path], list[Path]]:
     for _ in range(_DEPTH + 1):
         deeper: list[Path] = []
         for directory in level:
-            names = _listed(directory) or set()
+            names = _names_in(directory) or set()
             if RAFT_LOG_FILE in names:
                 logs.append(directory)
             elif names & {SERVER_FILE, CLIENTS_FILE, MANIFEST_FILE}:
@@ -331,7 +331,7 @@ def _below(path: Path) -> tuple[list[Path], list[Path]]:
             else:
                 deeper += _directories(directory)
         seen += len(deeper)
-        level = deeper if seen <= _MOST else []
+        level = deeper if seen <= _MAX_DIRECTORIES else []
     return logs, stores
 
 
@@ -342,7 +342,7 @@ def _directories(path: Path) -> Iterator[Path]:
                 yield path / each.name
 
 
-def _listed(path: Path) -> set[str] | None:
+def _names_in(path: Path) -> set[str] | None:
     try:
         return {each.name for each in path.iterdir()}
     except OSError:

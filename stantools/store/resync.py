@@ -101,8 +101,8 @@ class Resync:
         self._crc = crc.checking
         self._index = IndexOrder(view(b"", 0) if index is None else index)
         self._allowance = _ALLOWANCE * len(buffer)
-        self._one = MessageColumns(1)
-        self._many = MessageColumns(256)
+        self._row_columns = MessageColumns(1)
+        self._batch_columns = MessageColumns(256)
 
     def after(self, at: int, stop: Stop) -> Damage:
         """Returns the kind and the extent of the damage at a record boundary where a scan stopped."""
@@ -188,9 +188,9 @@ class Resync:
             return True
         if 0 <= following < found or (following >= 0 and self._is_next_entry(at, following)):
             return False
-        return not self._is_inside(end)
+        return not self._ends_payload(end)
 
-    def _is_inside(self, end: int) -> bool:
+    def _ends_payload(self, end: int) -> bool:
         """Returns whether records that end here lie at the end of a payload: a timestamp field, then a good record."""
         if end >= self._limit or self._buffer[end] != _TIMESTAMP_TAG:
             return False
@@ -203,7 +203,9 @@ class Resync:
         """Follows good records from a found one, and returns where they end."""
         end, window = start, Window(self._buffer)
         while True:
-            _, end, stop = kernels.scan_messages(self._buffer, end, self._limit, self._crc, self._channel, self._many)
+            _, end, stop = kernels.scan_messages(
+                self._buffer, end, self._limit, self._crc, self._channel, self._batch_columns
+            )
             if stop != Stop.FULL:
                 return max(end, start + 1)
             if end - start > WINDOW:
@@ -226,7 +228,9 @@ class Resync:
                 break
             end = found
             while True:
-                _, end, stop = kernels.scan_messages(self._buffer, end, natural, self._crc, self._channel, self._many)
+                _, end, stop = kernels.scan_messages(
+                    self._buffer, end, natural, self._crc, self._channel, self._batch_columns
+                )
                 if stop != Stop.FULL:
                     break
             if stop == Stop.END:
@@ -253,11 +257,11 @@ class Resync:
         if self._limit - offset <= RECORD_HEADER_SIZE:
             return False
         size, _ = RECORD_HEADER.unpack_from(self._buffer, offset)
-        if size > self._limit - offset - RECORD_HEADER_SIZE or not self._afford(RECORD_HEADER_SIZE + size):
+        if size > self._limit - offset - RECORD_HEADER_SIZE or not self._spend(RECORD_HEADER_SIZE + size):
             return False
         return self._read(offset) is not None
 
-    def _afford(self, size: int) -> bool:
+    def _spend(self, size: int) -> bool:
         """Takes bytes from the allowance; returns False if it is too small."""
         if size > self._allowance:
             return False
@@ -268,13 +272,13 @@ class Resync:
         return offset == self._limit or self._read(offset) is not None
 
     def _read(self, offset: int) -> int | None:
-        """Returns the sequence of the good record at an offset, or None; its row stays in `_one`."""
+        """Returns the sequence of the good record at an offset, or None; its row stays in `_row_columns`."""
         # At a wrong place the size may be gigabytes: checking the structure first saves their CRC.
         for crc in (self._crc.unchecked, self._crc):
-            rows, _, _ = kernels.scan_messages(self._buffer, offset, self._limit, crc, self._channel, self._one)
+            rows, _, _ = kernels.scan_messages(self._buffer, offset, self._limit, crc, self._channel, self._row_columns)
             if not rows:
                 return None
-        return int(self._one.sequence[0])
+        return int(self._row_columns.sequence[0])
 
     def _find(self, start: int) -> int:
         def find(begin: int, until: int) -> int:
@@ -310,7 +314,7 @@ class Resync:
         start = begin = at + RECORD_HEADER_SIZE
         value = 0
         for _, end in fields:
-            if not self._afford(end - begin):
+            if not self._spend(end - begin):
                 return None
             value = self._crc(self._buffer[begin:end], value)
             if value == stored and (repair := self._decode(start, end)):

@@ -66,7 +66,7 @@ class Retention:
         self._rows: _Rows | None = None
         self.first_sequence = self.first_timestamp = 0
         self.catch_up()
-        self._settle()
+        self._find_first()
 
     @property
     def count(self) -> int:
@@ -93,14 +93,14 @@ class Retention:
         try:
             self._drop_files()
             while self.slices and self._row < self.slices[0].count:
-                gone, size = self._next(now_ns)
+                gone, size = self._next_removal(now_ns)
                 if not gone:
                     break
                 removed += gone
                 self._row, self._row_bytes = self._row + gone, self._row_bytes + size
                 self._drop_files()
         finally:
-            self._settle()
+            self._find_first()
         return removed
 
     def _count_before(self, state: SliceState, sign: int) -> None:
@@ -118,7 +118,7 @@ class Retention:
                 self.slices.append(each)
         self._writer.finished.clear()
 
-    def _next(self, now_ns: int) -> tuple[int, int]:
+    def _next_removal(self, now_ns: int) -> tuple[int, int]:
         """Returns the number of messages to remove next from the oldest slice, and their bytes."""
         limits, count, size = self.limits, self.count, self.bytes
         over = count > 1 and (0 < limits.max_msgs < count or 0 < limits.max_bytes < size)
@@ -156,7 +156,7 @@ class Retention:
             self._count_before(oldest, -1)
             self._row = self._row_bytes = 0
 
-    def _settle(self) -> None:
+    def _find_first(self) -> None:
         """Finds the first remaining message."""
         if not self.slices or not self.slices[-1].count:
             return

@@ -40,7 +40,7 @@ from stantools.store.resync import Damage
 
 _ROWS = 4096
 #: last index records that are tried to find one that fits the data; earlier ones are older still
-_TRIES = 4
+_MAX_TRIES = 4
 #: Seconds without a write after which no write is in progress. Whole messages that the index does not name are then
 #: messages: a server that starts either finds them or leaves them where they are.
 SETTLED_SECONDS = 60.0
@@ -143,8 +143,8 @@ class WatchedSlice:
             self.size = os.fstat(self._data).st_size
         content = self._tail
         for at in range(len(content) - INDEX_RECORD_SIZE, -1, -INDEX_RECORD_SIZE):
-            entry = self._decoded(content[at : at + INDEX_RECORD_SIZE])
-            if entry is not None and (mark := self._confirmed(entry)) is not None:
+            entry = self._decode(content[at : at + INDEX_RECORD_SIZE])
+            if entry is not None and (mark := self._confirm(entry)) is not None:
                 return mark
         return None
 
@@ -192,15 +192,15 @@ class WatchedSlice:
                 stop = min(max(stop, first + 1), count)
                 if first < count and int(view["offset"][first]) == start:
                     entry = IndexRecord(*view[stop - 1].item())
-                    if start < entry.end <= end and (found := self._confirmed(entry)) is not None:
+                    if start < entry.end <= end and (found := self._confirm(entry)) is not None:
                         return found, stop - first
         mark = self._good_run(start, most_bytes, most_rows, end)
         return mark, self._rows
 
     def first(self) -> Mark | None:
         """Returns the first message: its sequence and timestamp, and where it ends; None if there is none."""
-        entry = self._decoded(self._index_records(last=False))
-        if entry is not None and (mark := self._confirmed(entry)) is not None:
+        entry = self._decode(self._index_records(last=False))
+        if entry is not None and (mark := self._confirm(entry)) is not None:
             return mark
         with mapped(Path(self._path)) as data:
             for part in self._scan(data, FILE_HEADER_SIZE):
@@ -222,7 +222,7 @@ class WatchedSlice:
             first = self.first() if at.sequence > 0 else None
             return first is None or first.sequence == at.sequence + 1
         entry = IndexRecord(at.sequence, at.offset - RECORD_HEADER_SIZE - at.size, at.timestamp, at.size, 0)
-        return at.sequence >= 0 and self._confirmed(entry) == Mark(*at[1:])
+        return at.sequence >= 0 and self._confirm(entry) == Mark(*at[1:])
 
     def behind(self, at: Position) -> int | None:
         """Returns the offset of the first message later than the last one that was read; None if there is none."""
@@ -253,7 +253,7 @@ class WatchedSlice:
             if last:
                 have, rest = divmod(max(os.fstat(descriptor).st_size - FILE_HEADER_SIZE, 0), INDEX_RECORD_SIZE)
                 self._index_is_torn = rest > 0
-                count = min(have, _TRIES)
+                count = min(have, _MAX_TRIES)
                 at += (have - count) * INDEX_RECORD_SIZE
             return os.pread(descriptor, count * INDEX_RECORD_SIZE, at)
         except OSError:
@@ -261,13 +261,13 @@ class WatchedSlice:
         finally:
             os.close(descriptor)
 
-    def _decoded(self, content: bytes) -> IndexRecord | None:
+    def _decode(self, content: bytes) -> IndexRecord | None:
         if len(content) < INDEX_RECORD_SIZE:
             return None
         entry = IndexRecord(*INDEX_RECORD.unpack(content))
         return entry if self._crc(content[:-4]) == entry.crc and any(entry[:-1]) else None
 
-    def _confirmed(self, entry: IndexRecord) -> Mark | None:
+    def _confirm(self, entry: IndexRecord) -> Mark | None:
         """Returns the end of the message that the index names, if the data file has it there."""
         end = entry.end
         if entry.offset < FILE_HEADER_SIZE or end > self.size:

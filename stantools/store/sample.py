@@ -40,9 +40,9 @@ BASE_TIME = 1_700_000_000_000_000_000
 _NAMES = ("orders", "telemetry.device-1", "audit.log", "orders.eu", "jobs.queue")
 _BATCH = 16384
 _POOL = 1 << 20
-_STEP = 1_000_000  # nanoseconds between two messages
+_INTERVAL = 1_000_000  # nanoseconds between two messages
 _SLICES = 4  # slices of a small channel
-_DELIVERED = 200  # maximum number of messages sent to a subscription
+_MAX_DELIVERED = 200  # maximum number of messages sent to a subscription
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -124,7 +124,7 @@ class _Pool:
         #: the same number of letters and digits
         self.letters = self.bytes.translate(bytes(ord(_LETTERS[n % 62]) for n in range(256)))
         #: nanoseconds of delay of each message against a regular clock
-        self.jitter = np.frombuffer(self.bytes[:_POOL], "<u4").astype(np.int64) % _STEP
+        self.jitter = np.frombuffer(self.bytes[:_POOL], "<u4").astype(np.int64) % _INTERVAL
 
 
 class _Channel:
@@ -174,7 +174,7 @@ class _Channel:
 
     def _write_batch(self, writer: SliceWriter, at: int, stop: int) -> int:
         rows = np.arange(at, stop, dtype=np.int64)
-        times = BASE_TIME + self._number * _STEP // 2 + rows * _STEP + self._jitter[rows % len(self._jitter)]
+        times = BASE_TIME + self._number * _INTERVAL // 2 + rows * _INTERVAL + self._jitter[rows % len(self._jitter)]
         payloads = list(self._make(at, stop)) if self._size else [b""] * (stop - at)
         size = sum(map(len, payloads))
         if self._cipher:
@@ -243,29 +243,29 @@ class _History:
     def __init__(self, log: SubsLog, rng: random.Random, sequences: npt.NDArray[np.uint64]) -> None:
         self._log = log
         self._rng = rng
-        self._recent = [int(sequence) for sequence in sequences[-_DELIVERED:]]
+        self._recent = [int(sequence) for sequence in sequences[-_MAX_DELIVERED:]]
         self._last_id = 0
 
     def durables(self) -> None:
         """One durable that is active, one that is offline."""
-        self._work(self._subscribe(b"app-1", durable_name=b"billing"), len(self._recent), unacked=3)
+        self._deliver(self._subscribe(b"app-1", durable_name=b"billing"), len(self._recent), unacked=3)
         offline = self._subscribe(b"app-2", durable_name=b"reports")
-        self._work(offline, len(self._recent) // 2, unacked=2)
+        self._deliver(offline, len(self._recent) // 2, unacked=2)
         self._update(offline, is_closed=True)
 
     def everything_else(self) -> None:
         """All other content that the file can have."""
         half, all_ = len(self._recent) // 2, len(self._recent)
         left = self._subscribe(b"app-3", durable_name=b"gone")
-        self._work(left, half, unacked=4)
+        self._deliver(left, half, unacked=4)
         self._update(left, is_closed=True)
         resumed = self._subscribe(b"app-1", durable_name=b"resumed", max_in_flight=5)
-        self._work(resumed, half, unacked=5)
+        self._deliver(resumed, half, unacked=5)
         self._update(resumed, is_closed=True)
         self._update(resumed, is_closed=False, inbox=self._inbox(), ack_inbox=self._inbox(), max_in_flight=50)
-        self._work(self._subscribe(b"app-1"), all_, unacked=1)
+        self._deliver(self._subscribe(b"app-1"), all_, unacked=1)
         plain = self._subscribe(b"app-3", ack_wait_in_secs=60)
-        self._work(plain, half, unacked=2)
+        self._deliver(plain, half, unacked=2)
         self._log.delete(plain.id, 0)
         one = self._subscribe(b"app-1", q_group=b"workers")
         two = self._subscribe(b"app-2", q_group=b"workers")
@@ -279,11 +279,11 @@ class _History:
             self._log.acked(two.id, sequence)
         stays = self._subscribe(b"app-1", q_group=b"team:durable", is_durable=True)
         leaves = self._subscribe(b"app-2", q_group=b"team:durable", is_durable=True)
-        self._work(leaves, half, unacked=3)
+        self._deliver(leaves, half, unacked=3)
         self._send(stays, self._recent[:half][-3:])
         self._log.delete(leaves.id, 0)
         shadow = self._subscribe(b"app-3", q_group=b"team:all-gone", is_durable=True)
-        self._work(shadow, half, unacked=2)
+        self._deliver(shadow, half, unacked=2)
         self._update(shadow, client_id=b"")
 
     def _inbox(self) -> bytes:
@@ -310,7 +310,7 @@ class _History:
             self._log.flow(SubRecord.MSG, state.id, sequences)
             state.last_sent = max(state.last_sent, sequences[-1])
 
-    def _work(self, state: pb.SubState, count: int, unacked: int) -> None:
+    def _deliver(self, state: pb.SubState, count: int, unacked: int) -> None:
         """Sends the first of the recent messages and acknowledges all but the last few of them."""
         sequences = self._recent[:count]
         self._send(state, sequences)

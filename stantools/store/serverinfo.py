@@ -39,7 +39,7 @@ from stantools.store.mapping import Buffer, mapped
 SERVER_FILE_WHEN_OPENED = "server.dat"
 
 #: bytes searched for the remains of a record
-_REMAINS = 1 << 16
+_MAX_REMAINS = 1 << 16
 
 
 class ServerOutcome(enum.StrEnum):
@@ -140,20 +140,20 @@ def written_by_0_1(buffer: Buffer) -> bool:
 
 def stored_cluster_id(path: Path | None, crc: Crc) -> str | None:
     """Returns the cluster id in a server.dat or its remains, None if the file is missing or names none."""
-    data = _beginning(path)
+    data = _head(path)
     if data is None:
         return None
     info = read_server_info(memoryview(data), crc).info
     return text(info.cluster_id) if info else guess_cluster_id(data)
 
 
-def _beginning(path: Path | None) -> bytes | None:
+def _head(path: Path | None) -> bytes | None:
     """Returns the bytes of a server.dat that may hold a record; None if it is missing or unreadable."""
     if path is None:
         return None
     try:
         with mapped(path) as buffer:
-            return bytes(buffer[:_REMAINS])
+            return bytes(buffer[:_MAX_REMAINS])
     except StoreUnreadableError:
         return None
 
@@ -179,7 +179,7 @@ def guess_cluster_id(data: bytes) -> str | None:
 
 def readable_server_info(store: Datastore) -> pb.ServerInfo | None:
     """Returns the record in a store's server.dat; None if the file is missing or the record cannot be read."""
-    data = _beginning(store.server)
+    data = _head(store.server)
     return None if data is None else read_server_info(memoryview(data), store.crc).info
 
 
@@ -189,7 +189,7 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]+")
 
 def find_identity(store: Datastore, cluster_id: str | None) -> tuple[pb.ServerInfo, str]:
     """Returns the server record for a new store made of this one and, if it is not the old one, its origin."""
-    data = _beginning(store.server)
+    data = _head(store.server)
     if data is not None:
         server = read_server_info(memoryview(data), store.crc)
         if server.info is not None:

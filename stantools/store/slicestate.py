@@ -78,25 +78,25 @@ def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
     assert files.data is not None
     if files.index is None:
         if files.data_size > FILE_HEADER_SIZE:
-            raise _unfit(files.data, "its index is missing")
+            raise _not_appendable(files.data, "its index is missing")
         return SliceState(files.number)
     with mapped(files.data) as data, mapped(files.index) as buffer:
         for path, content in ((files.data, data), (files.index, buffer)):
             if (text := check_file_version(content)) is not None:
-                raise _unfit(path, text)
+                raise _not_appendable(path, text)
         count, stop, *_ = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc.checking)
         if stop != Stop.END:
-            raise _unfit(files.index, f"index record {count} is damaged")
+            raise _not_appendable(files.index, f"index record {count} is damaged")
         if not count:
             if len(data) > FILE_HEADER_SIZE:
-                raise _unfit(files.index, "is empty while the data file is not")
+                raise _not_appendable(files.index, "is empty while the data file is not")
             return SliceState(files.number)
         records = index.view(buffer, count)
         columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
         kernels.read_messages_at(data, len(data), records["offset"][-1:].copy(), crc.checking, channel, columns, stops)
         end = int(columns.offset[0]) + RECORD_HEADER_SIZE + int(columns.size[0])
         if stops[0] != Stop.END or columns.sequence[0] != records["sequence"][-1] or end != len(data):
-            raise _unfit(files.data, "does not end with the last record of its index")
+            raise _not_appendable(files.data, "does not end with the last record of its index")
         return SliceState(
             files.number,
             int(records["sequence"][0]),
@@ -109,7 +109,7 @@ def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
         )
 
 
-def _unfit(path: Path, reason: str) -> StoreUnwritableError:
+def _not_appendable(path: Path, reason: str) -> StoreUnwritableError:
     return StoreUnwritableError(
         f"{path}: cannot be appended to: {reason}", "see what `stantools verify` says, and use `stantools salvage`"
     )

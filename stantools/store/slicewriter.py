@@ -40,9 +40,9 @@ DEFAULT_BUFFER_SIZE = 2 * 1024 * 1024
 #: maximum number of index records in memory (32 bytes each)
 _INDEX_ROWS = 65536
 #: bytes from which records of a mapped source are written without being copied first
-_DIRECT = 64 * 1024
+_MIN_DIRECT = 64 * 1024
 #: fillers per batch
-_FILLERS = 65536
+_FILLER_BATCH = 65536
 #: bytes of a message in the server's accounting on top of its record
 _INDEX_COST = MESSAGE_OVERHEAD - RECORD_HEADER_SIZE
 
@@ -259,7 +259,7 @@ class SliceWriter:
             file.write_pair(record, entry)
         except OSError as error:
             self._flushed = have.progress()
-            raise self._fall_back(error) from error
+            raise self._roll_back(error) from error
         self.last_sequence = have.last_sequence = sequence
         have.last_timestamp = timestamp
         have.count += 1
@@ -367,7 +367,7 @@ class SliceWriter:
             self.current = None
 
     def abandon(self) -> None:
-        self._forget()
+        self._clear_buffer()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -398,10 +398,10 @@ class SliceWriter:
             if self.fill_gaps and 0 < self.last_sequence < int(sequence[at]) - 1:
                 self._fill(int(sequence[at]), int(timestamp[at]))
             while at < end:
-                have = self._make_room(int(timestamp[at]))
+                have = self._slice_for(int(timestamp[at]))
                 begins = self._first_alone and not have.count
                 spent = int(ends[at - 1]) if at else 0
-                stop = at + (1 if begins else self._room(have, ends[at:end], spent, timestamp[at:end]))
+                stop = at + (1 if begins else self._count_fitting(have, ends[at:end], spent, timestamp[at:end]))
                 self._put(have, _Part(source, starts, sizes, sequence, timestamp, ends, at, stop))
                 if begins:
                     # The torn end of a killed write after an index's messages does no harm; see `slicefile`.
@@ -415,7 +415,7 @@ class SliceWriter:
             yield from (np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1).tolist()
         yield len(sequence)
 
-    def _make_room(self, timestamp: int) -> SliceState:
+    def _slice_for(self, timestamp: int) -> SliceState:
         """Returns the slice for the next message: a new one if there is none or a limit is reached.
 
         Facts: filestore.md section 5.1.
@@ -435,7 +435,9 @@ class SliceWriter:
             have = None
         return self._open_next() if have is None else have
 
-    def _room(self, have: SliceState, ends: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]) -> int:
+    def _count_fitting(
+        self, have: SliceState, ends: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]
+    ) -> int:
         """Returns how many of the next messages belong into the current slice, at least one.
 
         `ends` are cumulative record lengths on top of `spent`.
@@ -459,8 +461,8 @@ class SliceWriter:
     def _fill(self, sequence: int, timestamp: int) -> None:
         """Fills the gap before a sequence, in the current slice whatever its limits (filestore.md section 5.3)."""
         have = self.current or self._open_next()
-        for first in range(self.last_sequence + 1, sequence, _FILLERS):
-            missing = np.arange(first, min(first + _FILLERS, sequence), dtype=np.uint64)
+        for first in range(self.last_sequence + 1, sequence, _FILLER_BATCH):
+            missing = np.arange(first, min(first + _FILLER_BATCH, sequence), dtype=np.uint64)
             times = np.full(len(missing), timestamp, np.int64)
             records, sizes = kernels.encode_messages(
                 self.channel, missing, times, None, [b""] * len(missing), self._crc
@@ -488,7 +490,7 @@ class SliceWriter:
         have.data_size += total
         self._pending += total
         full = self._pending >= self._buffer_size
-        if part.lasting or full or total >= _DIRECT:
+        if part.lasting or full or total >= _MIN_DIRECT:
             self._parts += part.pieces()
             if full or not part.lasting:
                 self._write_data()
@@ -517,7 +519,7 @@ class SliceWriter:
         try:
             self._file.write_data(parts)
         except OSError as error:
-            raise self._fall_back(error) from error
+            raise self._roll_back(error) from error
 
     def _write_index(self) -> None:
         if not self._index_rows:
@@ -528,14 +530,14 @@ class SliceWriter:
         try:
             self._file.write_index(records)
         except OSError as error:
-            raise self._fall_back(error) from error
+            raise self._roll_back(error) from error
 
-    def _fall_back(self, error: OSError) -> StoreUnwritableError:
+    def _roll_back(self, error: OSError) -> StoreUnwritableError:
         """Cuts the files and the state back to the last message that is complete in both."""
         assert self._file is not None
         assert self.current is not None
         assert self._flushed is not None
-        self._forget()
+        self._clear_buffer()
         state = self.current
         state.return_to(self._flushed)
         before = self.finished[-1].last_sequence if self.finished else self._first_last
@@ -549,7 +551,7 @@ class SliceWriter:
             error, path, f"it ends with the last whole message before the error, sequence {state.last_sequence}"
         )
 
-    def _forget(self) -> None:
+    def _clear_buffer(self) -> None:
         self._parts, self._pending = [], 0
         self._index, self._index_rows = [], 0
 

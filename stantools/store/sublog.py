@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Records of up to this total size are copied, so that their file need not stay mapped.
-_COPIED = 1 << 20
+_MAX_COPIED = 1 << 20
 #: number of records after which the file's pages are released
-_SEEN = 4096
+_RELEASE_RECORDS = 4096
 _USUAL = int(SubFlag.USUAL)
 _AS_STORED = int(SubFlag.USUAL | SubFlag.MOVED)
 
@@ -106,7 +106,7 @@ IN_DURABLE_GROUP = by_flags(lambda flags: flags & _DURABLE_GROUP == _DURABLE_GRO
 _STATUS_OF_UNKNOWN = by_flags(_status_of_unknown)
 _ACTIVE = STATUSES.index(SubStatus.ACTIVE)
 #: the status depends on whether the client is known
-_OPEN = by_flags(lambda flags: flags & (_DURABLE | _CLOSED) != _DURABLE | _CLOSED)
+_DEPENDS_ON_CLIENT = by_flags(lambda flags: flags & (_DURABLE | _CLOSED) != _DURABLE | _CLOSED)
 
 
 class SubTable(Mapping[int, StoredSubscription]):
@@ -132,7 +132,7 @@ class SubTable(Mapping[int, StoredSubscription]):
     def _copied(self, content: Buffer) -> Buffer:
         """The records alone, if they are few; else the whole log."""
         # a view of its own lives on when the file is closed
-        if len(self) * RECORD_HEADER_SIZE > _COPIED:
+        if len(self) * RECORD_HEADER_SIZE > _MAX_COPIED:
             return memoryview(content)
         parts: list[Buffer] = []
         places, total = self._place[:], 0
@@ -143,7 +143,7 @@ class SubTable(Mapping[int, StoredSubscription]):
             places[row] = total
             parts.append(part)
             total += len(part)
-            if total > _COPIED:
+            if total > _MAX_COPIED:
                 return memoryview(content)
         self._place = places
         return memoryview(b"".join(parts))
@@ -204,7 +204,7 @@ class SubTable(Mapping[int, StoredSubscription]):
     def state(self, row: int) -> pb.SubState:
         """Decodes the state of the subscription of a row into a new object."""
         self._seen += 1
-        if self._seen % _SEEN == 0:
+        if self._seen % _RELEASE_RECORDS == 0:
             self._window.drop()
         return self._read(self._place[row], self.flags[row], self.last_sent[row])
 
@@ -228,8 +228,8 @@ class SubTable(Mapping[int, StoredSubscription]):
     def each(self, rows: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[pb.SubState, list[int]]]:
         """Yields state and ascending pending sequences of many rows, faster than one by one."""
         columns = self._place, self.flags, self.last_sent, self._first
-        for begin in range(0, len(rows), _SEEN):
-            part = rows[begin : begin + _SEEN]
+        for begin in range(0, len(rows), _RELEASE_RECORDS):
+            part = rows[begin : begin + _RELEASE_RECORDS]
             self._window.drop()
             taken = (map(column.__getitem__, part) for column in columns)
             for row, place, flags, last, at in zip(part, *taken, strict=True):
@@ -256,7 +256,7 @@ class SubTable(Mapping[int, StoredSubscription]):
         """Returns the results of `classify` for all rows, as numbers of `STATUSES`."""
         result = bytearray(self.flags.tobytes().translate(_STATUS_OF_UNKNOWN))
         if known_clients:
-            rows = self.rows(_OPEN)
+            rows = self.rows(_DEPENDS_ON_CLIENT)
             for row, (state, _) in zip(rows, self.each(rows), strict=True):
                 if state.client_id in known_clients:
                     result[row] = _ACTIVE
@@ -328,7 +328,7 @@ class _Folding:
 
     def apply_strictly(self, batch: LogColumns) -> tuple[int, str] | None:
         """Applies a batch; returns offset and error text of the record that the server refuses, if there is one."""
-        for row in self._left(batch):
+        for row in self._other_rows(batch):
             offset, kind = batch.offset[row], batch.type[row]
             if kind == SubRecord.DELETE:
                 self._fold.delete(batch.id[row])
@@ -345,7 +345,7 @@ class _Folding:
 
     def apply_tolerantly(self, batch: LogColumns) -> None:
         """Applies the records of a batch that make sense."""
-        for row in self._left(batch):
+        for row in self._other_rows(batch):
             offset = batch.offset[row]
             judged = judge_row(SUBS_LOG, self._buffer, offset)
             if isinstance(judged, LogDamage):
@@ -361,7 +361,7 @@ class _Folding:
         """Records damage, and applies a damaged record with a proven payload."""
         self.result.damages.append(replace(damage, type=self._repair(damage)))
 
-    def _left(self, batch: LogColumns) -> Iterator[int]:
+    def _other_rows(self, batch: LogColumns) -> Iterator[int]:
         """Applies a batch and yields the rows that the fold leaves to the caller, each in its turn."""
         self._count(batch)
         row = 0

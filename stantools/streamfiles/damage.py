@@ -78,11 +78,11 @@ def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
         if flaw is Flaw.NONE:
             return bytes(good), gaps
         end = next_record(data, position, key)
-        gaps.append(Gap(position, end, flaw, before, claimed=_claimed(data[position:end])))
+        gaps.append(Gap(position, end, flaw, before, claimed=_max_claimed(data[position:end])))
         position = end
 
 
-def _claimed(data: bytes) -> int:
+def _max_claimed(data: bytes) -> int:
     """Returns the greatest sequence in the headers of damaged records, as far as their sizes lead to the next."""
     greatest = position = 0
     while position + EMPTY_RECORD_SIZE <= len(data):
@@ -105,13 +105,13 @@ def next_record(data: bytes, position: int, key: bytes) -> int:
     view = np.frombuffer(data, np.uint8)
     for begin in range(position + 1, len(view) - EMPTY_RECORD_SIZE + 1, _CHUNK):
         part = view[begin : begin + _CHUNK + EMPTY_RECORD_SIZE - 1]
-        for place in map(int, _plausible(part, len(view) - begin) + begin):
+        for place in map(int, _candidates(part, len(view) - begin) + begin):
             if is_record(data, place, key):
                 return place
     return len(view)
 
 
-def _plausible(part: NDArray[np.uint8], left: int) -> NDArray[np.int64]:
+def _candidates(part: NDArray[np.uint8], left: int) -> NDArray[np.int64]:
     """Returns the offsets in a part of a block where a record may begin, by its sizes and its sequence."""
     count = len(part) - EMPTY_RECORD_SIZE + 1
 

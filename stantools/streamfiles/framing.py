@@ -40,7 +40,7 @@ class Pull:
         self._pieces = pieces
         self._piece = memoryview(b"")
 
-    def _more(self) -> bool:
+    def _has_byte(self) -> bool:
         while not len(self._piece):
             piece = next(self._pieces, None)
             if piece is None:
@@ -49,13 +49,13 @@ class Pull:
         return True
 
     def at_end(self) -> bool:
-        return not self._more()
+        return not self._has_byte()
 
     def take(self, size: int) -> bytearray:
         """Returns the next `size` bytes; ArchiveError if there are fewer."""
         taken = bytearray()
         while len(taken) < size:
-            if not self._more():
+            if not self._has_byte():
                 raise ArchiveError(f"{self.name} ends at byte {self.position}, {size - len(taken)} bytes are missing")
             part = self._piece[: size - len(taken)]
             taken += part
@@ -64,7 +64,7 @@ class Pull:
         return taken
 
     def rest(self) -> Iterator[memoryview]:
-        while self._more():
+        while self._has_byte():
             piece, self._piece = self._piece, memoryview(b"")
             self.position += len(piece)
             yield piece

@@ -70,7 +70,7 @@ EXPECTED_LAST: Final = b"Nats-Expected-Last-Sequence"
 FILLER: Final = b"Nats-Streaming-Filler"
 
 #: lines that publishing adds to a message's own header block
-_ADDED: Final = tuple(name + b": " for name in (MESSAGE_ID, EXPECTED_LAST))
+_PUBLISH_LINES: Final = tuple(name + b": " for name in (MESSAGE_ID, EXPECTED_LAST))
 FILLER_START: Final = VERSION_LINE + FILLER + b": 1\r\n"
 
 
@@ -102,7 +102,7 @@ def own_block(block: bytes) -> bytes:
     if not block:
         return b""
     lines = block.split(b"\r\n")
-    kept = [line for line in lines if not line.startswith(_ADDED)]
+    kept = [line for line in lines if not line.startswith(_PUBLISH_LINES)]
     return b"" if len(kept) == 3 else b"\r\n".join(kept)
 
 

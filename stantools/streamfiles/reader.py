@@ -52,7 +52,7 @@ class StreamReader:
         self._name = name
         self._files = files
         self._tally = Tally()
-        self._last_seq = self._block = self._kept = 0
+        self._last_seq = self._block = self._consumer_bytes = 0
         self._metas: dict[str, dict[str, bytes]] = {}
         inf, checksum = self._next("meta.inf"), self._next("meta.sum")
         self.config = self._json(inf)  #: its `meta.inf`
@@ -70,7 +70,7 @@ class StreamReader:
             if match := _BLOCK.fullmatch(file.name):
                 yield from self._records(int(match[1]), file, columns)
             elif match := _CONSUMER.fullmatch(file.name):
-                self._keep(match[1], match[2], file)
+                self._add_consumer_file(match[1], match[2], file)
             elif not _EXTRA.fullmatch(file.name):
                 raise ArchiveError(f"{self._name}: {file.name} does not belong into an archive")
         self.consumers = [self._consumer(name, files) for name, files in self._metas.items()]
@@ -104,12 +104,12 @@ class StreamReader:
         live = columns.flags == 0
         self._tally.add(numbers[live], columns.timestamp[live], int(columns.length[live].sum()))
 
-    def _keep(self, consumer: str, name: str, file: TarFile) -> None:
+    def _add_consumer_file(self, consumer: str, name: str, file: TarFile) -> None:
         files = self._metas.setdefault(consumer, {})
         if name in files:
             raise ArchiveError(f"{self._name}: {file.name} occurs twice")
-        self._kept += len(file.content)
-        if self._kept > _MAX_CONSUMERS:
+        self._consumer_bytes += len(file.content)
+        if self._consumer_bytes > _MAX_CONSUMERS:
             raise ArchiveError(f"{self._name}: its consumers have more than {_MAX_CONSUMERS} bytes")
         files[name] = bytes(file.content)
 

@@ -150,7 +150,7 @@ class StreamArchive:
     def _add(self, batch: Batch) -> Iterator[tuple[str, memoryview]]:
         row = 0
         if not self._tally.messages and len(batch) and not batch.columns.timestamp[0]:
-            raise self._timeless(batch)
+            raise self._time_error(batch)
         while True:
             before = row
             row, size, stop = kernels.encode_records(batch, row, self._block, self._origin)
@@ -160,9 +160,9 @@ class StreamArchive:
             if stop is Stop.FULL and not self._block.position:
                 self._reserve(int(self._sizes(batch)[row]))
             elif stop in (Stop.FULL, Stop.GAP):
-                yield self._sealed()
+                yield self._finish_block()
             else:
-                raise self._refused(batch, row, stop)
+                raise self._record_error(batch, row, stop)
 
     def _sizes(self, batch: Batch) -> NDArray[np.int64]:
         return record_sizes(batch.columns, len(batch.channel), len(batch.subject), self._origin)[0]
@@ -170,7 +170,7 @@ class StreamArchive:
     def _add_end(self, last: int) -> Iterator[tuple[str, memoryview]]:
         """Skip records up to the last sequence."""
         if last > MAX_SEQUENCE:
-            raise self._beyond(last)
+            raise self._sequence_error(last)
         self._last = last
         missing = last - self._tally.last_seq
         if missing > 0:
@@ -179,13 +179,13 @@ class StreamArchive:
                 count, time = 1, self._created
             elif missing > MAX_SKIPS:
                 # A server may append to the last block: so not to one with a giant gap.
-                yield self._sealed()
+                yield self._finish_block()
                 count = 1
             kernels.encode_skips(self._block, last - count + 1, count, time)
         if self._block.position:
-            yield self._sealed()
+            yield self._finish_block()
 
-    def _sealed(self) -> tuple[str, memoryview]:
+    def _finish_block(self) -> tuple[str, memoryview]:
         """Name and content of the block so far; begins the next one."""
         block = self._block
         name, content = f"msgs/{self._index}.blk", block.content[: block.position].data
@@ -200,7 +200,7 @@ class StreamArchive:
         self._file[framing.UNIT + size : end] = 0
         return self._file.data[:end]
 
-    def _refused(self, batch: Batch, row: int, stop: Stop) -> RefusedError:
+    def _record_error(self, batch: Batch, row: int, stop: Stop) -> RefusedError:
         number = int(batch.sequence[row])
         channel = batch.channel.decode("utf-8", "backslashreplace")
         if stop is Stop.TOO_LARGE:
@@ -210,13 +210,13 @@ class StreamArchive:
                 "leave the channel out, or choose the way publish",
             )
         if number > MAX_SEQUENCE:
-            return self._beyond(number)
+            return self._sequence_error(number)
         return RefusedError(
             f"channel {channel}: in stream {self._stream} comes sequence {number} after {self._tally.last_seq}",
             "see what `stantools verify` says about the channel",
         )
 
-    def _timeless(self, batch: Batch) -> RefusedError:
+    def _time_error(self, batch: Batch) -> RefusedError:
         channel = batch.channel.decode("utf-8", "backslashreplace")
         return RefusedError(
             f"channel {channel}: message {int(batch.columns.sequence[0])} has no time; as the first one of stream "
@@ -224,7 +224,7 @@ class StreamArchive:
             "choose the way publish for this channel",
         )
 
-    def _beyond(self, number: int) -> RefusedError:
+    def _sequence_error(self, number: int) -> RefusedError:
         return RefusedError(
             f"sequence {number} is more than a stream can have: stream {self._stream} ends at {MAX_SEQUENCE}",
             "see what `stantools verify` says about the channel",

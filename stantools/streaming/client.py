@@ -86,7 +86,7 @@ class Client:
         self._outstanding = Outstanding(options.max_outstanding, options.ack_timeout)
         self._subscriptions: set[Subscription] = set()
         self._acks = self._pings = ""
-        self._ticking: asyncio.Task[None] | None = None
+        self._tick_task: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._problem: StreamingError | None = None
 
@@ -231,7 +231,7 @@ class Client:
         request = session.connect()
         answer = await self._link.request(request.subject, request.payload, f"as cluster {session.cluster_id!r}")
         session.connect_answered(answer, asyncio.get_running_loop().time())
-        self._ticking = asyncio.create_task(self._tick())
+        self._tick_task = asyncio.create_task(self._tick())
 
     async def _on_heartbeat(self, message: Msg) -> None:
         if message.reply:
@@ -245,7 +245,7 @@ class Client:
             self._session.ping_answered(message.data)
         except StreamingError as problem:
             _LOG.warning("%s", problem)
-        self._look()
+        self._check_lost()
 
     async def _on_ack(self, message: Msg) -> None:
         if is_nobody(message):
@@ -271,9 +271,9 @@ class Client:
                     await self._link.send(ping.subject, ping.payload, self._pings)
             if self._link.broken and not self.closed:
                 self._session.lost("the connection to NATS was closed")
-            self._look()
+            self._check_lost()
 
-    def _look(self) -> None:
+    def _check_lost(self) -> None:
         """Starts to close the client if the session is lost."""
         if self._session.state is SessionState.LOST and self._ending is None:
             self._ending = asyncio.create_task(self._end_lost(self._session.why_lost))
@@ -293,9 +293,9 @@ class Client:
 
     async def _end(self, problem: StreamingError) -> None:
         self._problem = problem
-        if self._ticking is not None and self._ticking is not asyncio.current_task():
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
+        if self._tick_task is not None and self._tick_task is not asyncio.current_task():
+            self._tick_task.cancel()
+            await asyncio.gather(self._tick_task, return_exceptions=True)
         self._outstanding.fail(problem)
         for subscription in tuple(self._subscriptions):
             await subscription.stop()
@@ -374,7 +374,7 @@ class Outstanding:
     """
 
     def __init__(self, most: int, timeout: float) -> None:
-        self._most = most
+        self._limit = most
         self._timeout = timeout
         # in order of their deadlines, as all timeouts are equal
         self._waiting: dict[int, tuple[float, Acked]] = {}
@@ -389,7 +389,7 @@ class Outstanding:
 
     async def room(self) -> None:
         """Waits until one more may be sent."""
-        while len(self._waiting) >= self._most:
+        while len(self._waiting) >= self._limit:
             self._room.clear()
             await self._room.wait()
 
@@ -413,7 +413,7 @@ class Outstanding:
         found = self._waiting.pop(number, None)
         if found is None:
             return
-        if len(self._waiting) < self._most:
+        if len(self._waiting) < self._limit:
             self._room.set()
         if not self._waiting:
             self._none.set()

@@ -21,7 +21,7 @@ _LOG: Final = logging.getLogger(__name__)
 #: seconds between two attempts to reconnect
 _RECONNECT_WAIT: Final = 0.25
 #: seconds until a cancelled task is cancelled again
-_CANCELLING: Final = 0.2
+_CANCEL_INTERVAL: Final = 0.2
 
 
 class Link:
@@ -112,7 +112,7 @@ async def open_link(
     }
     try:
         # the library itself would try for ever
-        await _at_most(nats.connect(servers, **settings | nats_options), timeout)
+        await _with_timeout(nats.connect(servers, **settings | nats_options), timeout)
     except (TimeoutError, OSError, nats_errors.Error) as problem:
         await _close(nats, timeout)
         why = said[-1] if said else problem
@@ -126,7 +126,7 @@ def is_nobody(message: Msg) -> bool:
     return not message.data and (message.headers or {}).get("Status") == "503"
 
 
-async def _at_most(work: Coroutine[Any, Any, None], seconds: float) -> None:
+async def _with_timeout(work: Coroutine[Any, Any, None], seconds: float) -> None:
     """Ends work that takes too long, as `asyncio.wait_for`, even if it ignores a cancellation.
 
     The library does so if an awaited operation fails at the same moment.
@@ -138,7 +138,7 @@ async def _at_most(work: Coroutine[Any, Any, None], seconds: float) -> None:
     finally:
         while not task.done():
             task.cancel()
-            await asyncio.wait({task}, timeout=_CANCELLING)
+            await asyncio.wait({task}, timeout=_CANCEL_INTERVAL)
     if late and task.cancelled():
         raise TimeoutError
     task.result()

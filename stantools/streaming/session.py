@@ -113,7 +113,7 @@ class Session:
 
     def connect(self) -> Send:
         """Starts the session; the answer to this request goes to `connect_answered`."""
-        self._need(SessionState.NEW)
+        self._require(SessionState.NEW)
         self.state = SessionState.CONNECTING
         request = store_pb2.ConnectRequest(
             client_id=self._client,
@@ -127,7 +127,7 @@ class Session:
 
     def connect_answered(self, payload: bytes, now: float) -> None:
         """Takes the answer to `connect`; `now` is in seconds of any steady clock, the same as for `tick`."""
-        self._need(SessionState.CONNECTING)
+        self._require(SessionState.CONNECTING)
         self.state = SessionState.CLOSED
         answer = pb.ConnectResponse()
         self._read(answer, payload, "the connect request")
@@ -154,7 +154,7 @@ class Session:
 
     def publish(self, number: int, channel: bytes, reply: bytes, data: bytes) -> Send:
         """Returns the message that publishes to a channel; its ack goes to `ack`, which returns `number`."""
-        self._need(SessionState.OPEN)
+        self._require(SessionState.OPEN)
         message = pb.PubMsg(
             client_id=self._client,
             guid=b"%b.%d" % (self._connection, number),
@@ -213,13 +213,13 @@ class Session:
 
     def close(self) -> Send:
         """Ends the session; the answer goes to `close_answered`."""
-        self._need(SessionState.OPEN)
+        self._require(SessionState.OPEN)
         self.state = SessionState.CLOSING
         return Send(self._close_subject, store_pb2.CloseRequest(client_id=self._client).SerializeToString())
 
     def close_answered(self, payload: bytes) -> str:
         """Takes the answer to `close`. Returns the server's error, empty if there is none."""
-        self._need(SessionState.CLOSING)
+        self._require(SessionState.CLOSING)
         self.state = SessionState.CLOSED
         answer = pb.CloseResponse()
         self._read(answer, payload, "the close request")
@@ -230,7 +230,7 @@ class Session:
         self.state = SessionState.LOST
         self.why_lost = reason
 
-    def _need(self, state: SessionState) -> None:
+    def _require(self, state: SessionState) -> None:
         if self.state is not state:
             raise RuntimeError(f"the session is {self.state.value}, not {state.value}")
 

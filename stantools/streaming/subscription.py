@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 #: Messages that may wait for a handler; more are discarded, and redelivered when the server gets no acks.
-_MOST_WAITING: Final = 65536
+_MAX_WAITING: Final = 65536
 
 Handler = Callable[["Message"], Awaitable[None] | None]
 
@@ -59,7 +59,7 @@ class Subscription:
         self._ended = ended
         self._inbox: NatsSubscription | None = None
         self._ack_inbox = ""
-        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(max(_MOST_WAITING, 2 * options.max_in_flight))
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(max(_MAX_WAITING, 2 * options.max_in_flight))
         self._task: asyncio.Task[None] | None = None
 
     @property
