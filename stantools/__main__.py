@@ -9,13 +9,13 @@ _GARBAGE = 20_000
 
 def main() -> None:
     """Runs the command line. Ctrl-C during loading ends it silently."""
-    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if heeded:
+    default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if default_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(_GARBAGE)
     from stantools.cli.main import main as run
 
-    if heeded:
+    if default_handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 

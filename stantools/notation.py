@@ -248,22 +248,22 @@ def and_more(count: int, noun: str = "", verb: str = "") -> str:
     return f"… and {counted(count, f'more {noun}', verb)}" if noun else f"… and {count} more"
 
 
-def some_of(names: Sequence[str], most: int) -> str:
+def some_of(names: Sequence[str], limit: int) -> str:
     """Lists the first names for people: `a, b, c and 4 more`."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def describe_ranges(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
+def describe_ranges(ranges: Iterable[Sequence[int]], limit: int = 6) -> str:
     """Writes ranges of sequences for people: `1-5, 7, 9-12 and 3 more`."""
     pairs = [tuple(each) for each in ranges]
-    parts = [str(a) if a == b else f"{a}-{b}" for a, b in pairs[:most]]
-    if len(pairs) > most:
-        parts.append(and_more(len(pairs) - most))
+    parts = [str(a) if a == b else f"{a}-{b}" for a, b in pairs[:limit]]
+    if len(pairs) > limit:
+        parts.append(and_more(len(pairs) - limit))
     return ", ".join(parts) or "none"
 
 
-def describe_sequences(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
+def describe_sequences(ranges: Iterable[Sequence[int]], limit: int = 6) -> str:
     """Writes sequences for people, with the noun: `sequence 7`, `sequences 1-5, 9`."""
     pairs = [tuple(each) for each in ranges]
     one = len(pairs) == 1 and pairs[0][0] == pairs[0][1]
-    return f"{'sequence' if one else 'sequences'} {describe_ranges(pairs, most)}"
+    return f"{'sequence' if one else 'sequences'} {describe_ranges(pairs, limit)}"

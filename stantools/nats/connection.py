@@ -303,8 +303,8 @@ class Connection(Client):
         return PermissionDeniedError(f"{self.manners.inbox}.>", "subscribe to", self.options.user, remedy)
 
     def _given_up(self) -> ConnectionLostError:
-        said = f": {self._reason}" if self._reason else ""
-        return ConnectionLostError(f"{self.url}: the connection broke and could not be restored{said}", _CHECK_SERVER)
+        reason = f": {self._reason}" if self._reason else ""
+        return ConnectionLostError(f"{self.url}: the connection broke and could not be restored{reason}", _CHECK_SERVER)
 
 
 @contextlib.asynccontextmanager
@@ -331,8 +331,8 @@ async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncI
 
 def _cannot_connect(options: ConnectOptions, problem: UnreachableError) -> CannotConnectError:
     reasons = [(failure.server.url, *_diagnose(failure.problem, options, failure.info)) for failure in problem.failures]
-    said = "; ".join(f"{url}: {reason}" for url, reason, _ in reasons)
-    return CannotConnectError(f"cannot connect to {said}", reasons[0][2])
+    causes = "; ".join(f"{url}: {reason}" for url, reason, _ in reasons)
+    return CannotConnectError(f"cannot connect to {causes}", reasons[0][2])
 
 
 #: (reason, remedy), by the server's refusal in lower case
@@ -399,11 +399,11 @@ def _diagnose_certificate(options: ConnectOptions) -> tuple[str, str]:
 
 
 def _diagnose_refusal(text: str, options: ConnectOptions) -> tuple[str, str]:
-    said = text.lower()
+    words = text.lower()
     for start, answer in _REFUSALS.items():
-        if said.startswith(start):
+        if words.startswith(start):
             return answer
-    if "authorization" in said or "authentication" in said:
+    if "authorization" in words or "authentication" in words:
         if options.has_credentials:
             return "it does not accept the credentials", "check user, password, token, nkey or credentials file"
         return (

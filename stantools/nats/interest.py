@@ -1,7 +1,7 @@
 """Subscriptions by subject: finds those that match a subject.
 
 Literal subjects, the vast majority, are in one dict; patterns with wildcards in a tree with one level per token. A
-search visits at most all levels of that tree. As clients can create many, it can be interrupted.
+search visits at limit all levels of that tree. As clients can create many, it can be interrupted.
 
 Results can be `Remembered`. A change removes only the results that it can affect: the subject itself, or, for a
 pattern, the subjects that begin with the same one or two literal tokens. They are removed without being examined,
@@ -91,7 +91,7 @@ class Interest(Generic[S]):
         self._patterns: _Level[S] = _Level()
 
     def insert(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
-        """Adds a subscription, at most once for each subject (or pattern) and queue; returns whether it is new."""
+        """Adds a subscription, at limit once for each subject (or pattern) and queue; returns whether it is new."""
         if is_literal(subject):
             subscribers = self._literals.get(subject)
             if subscribers is None:
@@ -273,10 +273,10 @@ class Remembered(Generic[V]):
         first, second = _key(subject)
         self._groups.setdefault(first, {}).setdefault(second, []).append(subject)
 
-    def changed(self, pattern: bytes, most: int) -> list[bytes] | None:
+    def changed(self, pattern: bytes, limit: int) -> list[bytes] | None:
         """Forgets the results that a new or removed subscription to `pattern` may affect.
 
-        Returns the forgotten subjects; None if there are more than `most`, so that `clear` is better.
+        Returns the forgotten subjects; None if there are more than `limit`, so that `clear` is better.
         """
         if is_literal(pattern):
             return [] if self.values.pop(pattern, None) is None else [pattern]
@@ -288,11 +288,11 @@ class Remembered(Generic[V]):
             return []
         if second not in WILDCARDS:
             chosen = [groups[second]] if second in groups else []
-        elif len(groups) <= most:
+        elif len(groups) <= limit:
             chosen = list(groups.values())
         else:
             return None
-        if sum(map(len, chosen)) > most:
+        if sum(map(len, chosen)) > limit:
             return None
         if second in WILDCARDS:
             del self._groups[first]

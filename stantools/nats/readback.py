@@ -162,14 +162,14 @@ class Readback:
 
     def _request(self, inbox: Inbox) -> None:
         while self._requested <= self._batch:
-            # A message larger than the limit of a request is requested alone, without a limit.
-            alone = self._exceeded > 1
-            body = {"batch": self._batch, "max_bytes": self._batch_bytes} if not alone else {"batch": 1}
+            # A message larger than the limit of a request is requested single, without a limit.
+            single = self._exceeded > 1
+            body = {"batch": self._batch, "max_bytes": self._batch_bytes} if not single else {"batch": 1}
             body |= {"expires": _EXPIRES * _SECOND, "idle_heartbeat": _HEARTBEATS * _SECOND}
             subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
             self._connection.publish(subject.encode(), json.dumps(body).encode(), inbox.subject)
             self._requested += body["batch"]
-            if alone:
+            if single:
                 return
 
     def _check_order(self, received: Received) -> Received:

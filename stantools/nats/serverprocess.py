@@ -64,11 +64,11 @@ def find_server(remedy: str = "") -> Path:
 def version_of(binary: Path) -> tuple[int, int, int]:
     """Returns the version of a nats-server binary; StantoolsError if it reports none."""
     try:
-        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=_STOP_SECONDS).stdout
+        output = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=_STOP_SECONDS).stdout
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise StantoolsError(f"{binary} cannot be run: {problem}") from problem
-    if (found := _VERSION.search(said)) is None:
-        raise StantoolsError(f"{binary} does not report its version: {said[:80]!r}")
+    if (found := _VERSION.search(output)) is None:
+        raise StantoolsError(f"{binary} does not report its version: {output[:80]!r}")
     major, minor, patch = (int(each) for each in found.groups())
     return major, minor, patch
 
@@ -140,12 +140,12 @@ class ServerProcess:
         self.signal(signal.SIGHUP)
 
         def answer() -> str | None:
-            said = self._said(self.log, begin)
-            if (refusal := _REFUSED.search(said)) is not None:
+            logged = self._log_since(self.log, begin)
+            if (refusal := _REFUSED.search(logged)) is not None:
                 self._config = before
                 self._write()
                 return refusal[1]
-            return "" if _RELOADED in said else None
+            return "" if _RELOADED in logged else None
 
         return answer
 
@@ -155,7 +155,7 @@ class ServerProcess:
 
     @property
     def ready(self) -> bool:
-        return self._read_port() and "Server is ready" in self._said(self.log, self._begin)
+        return self._read_port() and "Server is ready" in self._log_since(self.log, self._begin)
 
     def _read_port(self) -> bool:
         for file in self._folder.glob("*.ports"):
@@ -170,13 +170,13 @@ class ServerProcess:
 
     def last_words(self) -> str:
         """Returns the end of its log, without time and level, and the signal that ended it, if any."""
-        lines = (self._said(self.log, self._begin) or self._said(self._errors)).strip().splitlines()
-        said = _LINE.sub("", lines[-1]) if lines else "it said nothing"
+        lines = (self._log_since(self.log, self._begin) or self._log_since(self._errors)).strip().splitlines()
+        last = _LINE.sub("", lines[-1]) if lines else "its log is empty"
         code = self._process.poll() if self._process else None
         # the shell's exit code for a signal
-        return f"killed by signal {code - 128}; before that it logged: {said}" if code and code > 128 else said
+        return f"killed by signal {code - 128}; before that it logged: {last}" if code and code > 128 else last
 
-    def _said(self, path: Path, begin: int = 0) -> str:
+    def _log_since(self, path: Path, begin: int = 0) -> str:
         try:
             with path.open("rb") as file:
                 file.seek(begin)

@@ -309,12 +309,12 @@ def conclude(partial: Path, target: Path) -> Path | None:
 
 def _finish(content: Path, target: Path, backup: Path, old: object) -> Path | None:
     """Moves the old directory from `content` to its backup name, if the exchange has taken place."""
-    aside = content.with_name(f"{content.name}.old")
-    if aside.exists():
+    moved = content.with_name(f"{content.name}.old")
+    if moved.exists():
         # renames instead of an exchange (see `exchange`), interrupted after the first or the second
         if not target.exists():
             content.rename(target)
-        aside.rename(content)
+        moved.rename(content)
     if not content.exists():
         return backup if backup.exists() else None
     if identity(content) != old:

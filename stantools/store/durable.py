@@ -263,16 +263,16 @@ def exchange(one: Path, two: Path) -> None:
     `<two>.old`, `two` becomes `one`, `<two>.old` becomes `two`. After an OSError both are unchanged.
     """
     if not rename_exchange(one, two):
-        aside = two.with_name(f"{two.name}.old")
-        one.rename(aside)
+        moved = two.with_name(f"{two.name}.old")
+        one.rename(moved)
         try:
-            fsync_directory(aside.parent)
+            fsync_directory(moved.parent)
             two.rename(one)
         except OSError:
-            aside.rename(one)
+            moved.rename(one)
             raise
         fsync_directory(one.parent)
-        aside.rename(two)
+        moved.rename(two)
     # The old content of `one` must be durable in one of the two places at any time.
     fsync_directory(two.parent)
     fsync_directory(one.parent)

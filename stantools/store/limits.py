@@ -81,8 +81,8 @@ class ChannelLimits:
         gone = min(gone, count - 1, len(costs))
         age = self.max_age_ns
         if age > 0 and gone < len(costs) and now_ns - int(timestamps[gone]) >= age:
-            (young,) = (now_ns - timestamps[gone:] < age).nonzero()
-            gone = gone + int(young[0]) if len(young) else len(costs)
+            (recent,) = (now_ns - timestamps[gone:] < age).nonzero()
+            gone = gone + int(recent[0]) if len(recent) else len(costs)
         return gone
 
 

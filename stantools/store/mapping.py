@@ -221,7 +221,7 @@ class Window:
         mapping = buffer.obj
         self._mapping = mapping if isinstance(mapping, _Mapping) and hasattr(mapping, "madvise") else None
         self._size = size
-        self._distance = size if behind is None else behind
+        self._retained = size if behind is None else behind
         self._populated = 0
         self._released = 0
 
@@ -233,10 +233,10 @@ class Window:
         if self._mapping is None or at + self._size // 2 <= self._populated:
             return
         self.check()
-        behind = (at - self._distance) // mmap.PAGESIZE * mmap.PAGESIZE
-        if behind > self._released:
-            self._mapping.madvise(mmap.MADV_DONTNEED, self._released, behind - self._released)
-            self._released = behind
+        end = (at - self._retained) // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > self._released:
+            self._mapping.madvise(mmap.MADV_DONTNEED, self._released, end - self._released)
+            self._released = end
         start = max(self._populated, at) // mmap.PAGESIZE * mmap.PAGESIZE
         length = min(self._size, len(self._mapping) - start)
         if length > 0:

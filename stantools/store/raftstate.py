@@ -54,12 +54,12 @@ class ClusterQueueGroup:
 
     def adopt(self) -> None:
         """Assigns the orphans and the group's position to one of its members."""
-        heir = self.members[0] if self.members else self.shadow
-        if heir is None:
+        successor = self.members[0] if self.members else self.shadow
+        if successor is None:
             return
         held = set().union(*(each.pending for each in self.members))
-        heir.pending |= {each for each in self.orphans if each <= self.last_sent} - held
-        heir.state.last_sent = max(heir.state.last_sent, self.last_sent)
+        successor.pending |= {each for each in self.orphans if each <= self.last_sent} - held
+        successor.state.last_sent = max(successor.state.last_sent, self.last_sent)
         self.orphans = set()
 
 
@@ -324,15 +324,15 @@ class ClusterState:
         Facts: clustered-stores.md section 12.3.
         """
         for name, channel in self.channels.items():
-            twins = [twin for each in others if (twin := each.channels.get(name)) and twin.id == channel.id]
+            copies = [copy for state in others if (copy := state.channels.get(name)) and copy.id == channel.id]
             for number, sub in channel.subscriptions.items():
                 position = channel.groups[sub.state.q_group].last_sent if sub.state.q_group else sub.state.last_sent
-                for twin in twins:
-                    same = twin.subscriptions.get(number)
+                for copy in copies:
+                    same = copy.subscriptions.get(number)
                     if same and same.state.inbox == sub.state.inbox:
                         sub.pending |= {each for each in same.pending if each <= position}
             for key, group in channel.groups.items():
-                for twin in twins:
-                    if key in twin.groups:
-                        group.orphans |= twin.groups[key].orphans
+                for copy in copies:
+                    if key in copy.groups:
+                        group.orphans |= copy.groups[key].orphans
                 group.adopt()

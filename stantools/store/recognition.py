@@ -164,19 +164,19 @@ def _store_above(directory: Path) -> str:
 
 
 def _archive(path: Path, head: bytes) -> Recognised | None:
-    found = next(((name, how) for magic, name, how in _ARCHIVES if head.startswith(magic)), None)
+    found = next(((name, unpack) for magic, name, unpack in _ARCHIVES if head.startswith(magic)), None)
     if head[257:262] == b"ustar" or (found is None and _is_old_tar(path, head)):
         found = "tar", _TAR
     if found is None:
         return None
-    name, how = found
+    name, unpack = found
     inner = _unpacked_head(path, name)
     if inner is not None and inner[257:262] != b"ustar":
         if _is_sql(inner) or ".sql" in path.suffixes:
             return Recognised(Kind.SQL_DUMP, f" ({name})", _SQL_REMEDY)
         return Recognised(Kind.COMPRESSED, f" ({name})", "unpack it, and name the unpacked directory")
     to = shell_word(f"{_stem(path)}.unpacked")
-    command = f"mkdir {to} && {how.format(path=shell_word(str(path)), to=to)} && stantools doctor {to}"
+    command = f"mkdir {to} && {unpack.format(path=shell_word(str(path)), to=to)} && stantools doctor {to}"
     return Recognised(Kind.ARCHIVE, f" ({name})", f"unpack it, and check its content: `{command}`")
 
 

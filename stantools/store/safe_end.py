@@ -173,8 +173,8 @@ class WatchedSlice:
             mark = self._last_good()
         return mark._replace(end=self.size) if mark else Mark(self.size, UNKNOWN, 0, 0)
 
-    def part(self, start: int, end: int, most_bytes: int | None, most_rows: int | None) -> tuple[Mark | None, int]:
-        """Returns a place between `start` and `end` with about `most_bytes` and at most `most_rows` messages before it.
+    def part(self, start: int, end: int, max_bytes: int | None, max_rows: int | None) -> tuple[Mark | None, int]:
+        """Returns a place between `start` and `end` with about `max_bytes` and at most `max_rows` messages before it.
 
         The part has at least one message; None is no limit. Returns the place and the number of messages before it;
         None if the part cannot be divided.
@@ -185,16 +185,16 @@ class WatchedSlice:
                 view = index_file.view(buffer, count)
                 first = int(np.searchsorted(view["offset"], start))
                 stop = count
-                if most_bytes is not None:
-                    stop = int(np.searchsorted(view["offset"], start + most_bytes)) - 1
-                if most_rows is not None:
-                    stop = min(stop, first + most_rows)
+                if max_bytes is not None:
+                    stop = int(np.searchsorted(view["offset"], start + max_bytes)) - 1
+                if max_rows is not None:
+                    stop = min(stop, first + max_rows)
                 stop = min(max(stop, first + 1), count)
                 if first < count and int(view["offset"][first]) == start:
                     entry = IndexRecord(*view[stop - 1].item())
                     if start < entry.end <= end and (found := self._confirm(entry)) is not None:
                         return found, stop - first
-        mark = self._good_run(start, most_bytes, most_rows, end)
+        mark = self._good_run(start, max_bytes, max_rows, end)
         return mark, self._rows
 
     def first(self) -> Mark | None:
@@ -290,7 +290,7 @@ class WatchedSlice:
             return _mark(columns, 0) if right else None
 
     def _good_run(
-        self, start: int, most_bytes: int | None, most_rows: int | None, limit: int | None = None
+        self, start: int, max_bytes: int | None, max_rows: int | None, limit: int | None = None
     ) -> Mark | None:
         """Follows records in the data file from an offset on.
 
@@ -305,16 +305,16 @@ class WatchedSlice:
                     if not self.settled and part.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD, Stop.DANGLING):
                         break
                     continue
-                rows = part.capacity if most_rows is None else min(part.capacity, most_rows - self._rows)
+                rows = part.capacity if max_rows is None else min(part.capacity, max_rows - self._rows)
                 ends = part.offset[:rows] + part.size[:rows] + np.int64(RECORD_HEADER_SIZE)
-                if most_bytes is not None:
-                    rows = int(np.searchsorted(ends, start + most_bytes, "right"))
+                if max_bytes is not None:
+                    rows = int(np.searchsorted(ends, start + max_bytes, "right"))
                     if not self._rows:
                         rows = max(rows, 1)
                 if rows:
                     mark = _mark(part, rows - 1)
                     self._rows += rows
-                if rows < part.capacity or self._rows == most_rows:
+                if rows < part.capacity or self._rows == max_rows:
                     break
         return mark
 

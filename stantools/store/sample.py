@@ -93,8 +93,8 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
 
 def channel_names(options: SampleOptions) -> list[str]:
     """Returns the names of a sample's channels."""
-    made_up = (_NAMES[n] if n < len(_NAMES) else f"channel.{n + 1}" for n in range(options.channels))
-    return list(options.names or made_up)
+    default_names = (_NAMES[n] if n < len(_NAMES) else f"channel.{n + 1}" for n in range(options.channels))
+    return list(options.names or default_names)
 
 
 def _check(options: SampleOptions) -> None:

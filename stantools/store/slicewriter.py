@@ -90,7 +90,7 @@ class SliceWriter:
         directory: Path,
         channel: bytes,
         crc: Crc,
-        how: Writing = Writing(),
+        options: Writing = Writing(),
         *,
         last_number: int = 0,
         last_sequence: int = 0,
@@ -98,7 +98,7 @@ class SliceWriter:
     ) -> None:
         self.directory = directory
         self.channel = channel
-        self.limits = how.limits
+        self.limits = options.limits
         self.finished: list[SliceState] = []  #: the slices that this writer has completed, in order
         self.current = current
         #: last sequence of the channel
@@ -106,12 +106,12 @@ class SliceWriter:
         self._crc = crc
         self._first_last = self.last_sequence
         self._last_number = max(last_number, current.number if current else 0)
-        self.fill_gaps = how.fill_gaps
-        self._sync = how.sync
-        self._buffer_size = how.buffer_size
-        self._clock = how.clock
-        self._first_alone = how.first_alone
-        self._names_later = how.sync and how.first_alone
+        self.fill_gaps = options.fill_gaps
+        self._sync = options.sync
+        self._buffer_size = options.buffer_size
+        self._clock = options.clock
+        self._first_alone = options.first_alone
+        self._names_later = options.sync and options.first_alone
         self._file: SliceFile | None = None
         self._flushed: Progress | None = None  # progress of the current slice before the buffered records
         self._parts: list[bytes | memoryview] = []
@@ -121,13 +121,13 @@ class SliceWriter:
         self.names_to_sync = False  #: names in the directory are not durable
 
     @classmethod
-    def resume(cls, directory: Path, channel: bytes, crc: Crc, how: Writing = Writing()) -> Self:
+    def resume(cls, directory: Path, channel: bytes, crc: Crc, options: Writing = Writing()) -> Self:
         """Continues the slices that a channel has.
 
         Raises StoreUnwritableError if the last slice does not end with the last record of its index, and
         StoreUnreadableError if the files cannot be read.
         """
-        return cls(directory, channel, crc, how, current=last_slice(directory, channel, crc))
+        return cls(directory, channel, crc, options, current=last_slice(directory, channel, crc))
 
     def __enter__(self) -> Self:
         return self

@@ -60,8 +60,8 @@ class StoreWriter:
         self, channel: bytes, limits: SliceLimits, *, fill_gaps: bool = False, last_number: int = 0
     ) -> SliceWriter:
         """Returns a writer for a channel's messages, which does not sync; the first slice is `last_number` + 1."""
-        how = Writing(limits, sync=False, fill_gaps=fill_gaps)
-        return SliceWriter(self.channel(channel), channel, self._crc, how, last_number=last_number)
+        options = Writing(limits, sync=False, fill_gaps=fill_gaps)
+        return SliceWriter(self.channel(channel), channel, self._crc, options, last_number=last_number)
 
 
 def _file(records: Iterable[bytes]) -> Iterable[bytes]:

@@ -370,11 +370,11 @@ def _checked(channel: str) -> bytes:
 class Outstanding:
     """The published messages without an ack: callbacks and deadlines.
 
-    At most `most` at a time; `timeout` is the number of seconds until an ack counts as lost.
+    At most `limit` at a time; `timeout` is the number of seconds until an ack counts as lost.
     """
 
-    def __init__(self, most: int, timeout: float) -> None:
-        self._limit = most
+    def __init__(self, limit: int, timeout: float) -> None:
+        self._limit = limit
         self._timeout = timeout
         # in order of their deadlines, as all timeouts are equal
         self._waiting: dict[int, tuple[float, Acked]] = {}

@@ -96,10 +96,10 @@ async def open_link(
     """
     if isinstance(url, NatsClient):
         return Link(url, False, timeout)
-    said: list[Exception] = []
+    problems: list[Exception] = []
 
     async def note(problem: Exception) -> None:
-        said[:] = [problem]
+        problems[:] = [problem]
         _LOG.debug("NATS: %r", problem)
 
     nats = NatsClient()
@@ -115,7 +115,7 @@ async def open_link(
         await _with_timeout(nats.connect(servers, **settings | nats_options), timeout)
     except (TimeoutError, OSError, nats_errors.Error) as problem:
         await _close(nats, timeout)
-        why = said[-1] if said else problem
+        why = problems[-1] if problems else problem
         where = ", ".join(server.rpartition("@")[2] for server in servers)
         raise NoServerError(f"no connection to NATS at {where}: {str(why) or type(why).__name__}") from problem
     return Link(nats, True, timeout)

@@ -313,7 +313,7 @@ def test_a_connection_that_cannot_be_made_again(
         async with connect(ConnectOptions(servers=(server.url,))) as connection:
             server.kill()
             assert await _closed(connection)
-            with pytest.raises(ConnectionLostError, match="could not be made again: nothing is listening there"):
+            with pytest.raises(ConnectionLostError, match="could not be restored: nothing is listening there"):
                 await connection.wait_connected()
             with connection.watch() as failed:
                 assert isinstance(failed.result(), ConnectionLostError)
@@ -343,7 +343,7 @@ def test_a_server_that_lets_nobody_in_any_more_is_asked_twice() -> None:
                     connection.publish(b"go")
                     await failed
                 assert await _closed(connection)
-                with pytest.raises(ConnectionLostError, match="made again: it does not accept the credentials"):
+                with pytest.raises(ConnectionLostError, match="restored: it does not accept the credentials"):
                     await connection.wait_connected()
         assert visits == 3
 

@@ -100,7 +100,7 @@ def test_damage(parts: list[bytes], said: str) -> None:
 def test_end() -> None:
     with pytest.raises(ArchiveError, match="512 bytes are missing"):
         read(framed(STREAM, end=b""))
-    with pytest.raises(ArchiveError, match="something follows"):
+    with pytest.raises(ArchiveError, match="bytes follow"):
         read(framed(STREAM, end=framing.END + bytes(5000) + b"x"))
 
 
