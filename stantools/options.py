@@ -102,7 +102,7 @@ KEY = Option(
     help="the server's encryption key",
     default=Secret(),
     kind=Secret,
-    notes=(f"; its own is {SERVER_KEY_VARIABLE}", "; a trailing line break is ignored"),
+    notes=(f"; the server's own is {SERVER_KEY_VARIABLE}", "; a trailing line break is ignored"),
 )
 ACCEPT_UNREADABLE = Option(help="Continue without the files that this user is not permitted to read.", default=False)
 CRC_POLY = Option(
