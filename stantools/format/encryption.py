@@ -101,11 +101,7 @@ def looks_encrypted(stored: Data, sequence: int) -> bool:
 
 
 def may_be_encrypted(samples: Iterable[tuple[int, Data]]) -> bool:
-    """Returns whether messages of one channel may be encrypted, as far as can be told without the key.
-
-    Some of them have the shape of encrypted data with random bytes after the nonce. Only a key that opens them
-    proves it. Samples are sequences with stored data.
-    """
+    """Returns whether messages of one channel may be encrypted, as far as can be told without the key."""
     sealed = [bytes(data) for sequence, data in samples if looks_encrypted(data, sequence)]
     if not sealed:
         return False

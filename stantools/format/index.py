@@ -22,11 +22,7 @@ def dtype() -> np.dtype[Any]:
 
 
 def view(buffer: ReadableBuffer, count: int) -> NDArray[Any]:
-    """Returns the first `count` records of a whole index file, not copied and not checked.
-
-    The structured array has the fields sequence, offset, timestamp, size and crc. Raises ValueError if the buffer
-    has fewer records.
-    """
+    """Returns the first `count` records of a whole index file, not copied and not checked."""
     data = memoryview(buffer)
     if not 0 <= count <= (data.nbytes - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE and count:
         raise ValueError(f"{count} index records in {data.nbytes} bytes")

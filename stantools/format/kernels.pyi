@@ -148,11 +148,7 @@ def encode_index(sequence: ArrayLike, offset: ArrayLike, timestamp: ArrayLike, s
     """Returns index records, without the file's version header (filestore.md section 2.3)."""
 
 def index_record(sequence: int, offset: int, timestamp: int, size: int, crc: Crc) -> bytes:
-    """Returns the index record of one message (filestore.md section 2.3), faster than `encode_index`.
-
-    `offset` is that of the record in the data file, `size` the bytes of its payload, `timestamp` in nanoseconds
-    since 1970.
-    """
+    """Returns the index record of one message (filestore.md section 2.3), faster than `encode_index`."""
 
 def index_run(
     data: Buffer,
@@ -186,8 +182,4 @@ def encode_messages(
     """
 
 def encode_flow(kind: int, number: int, sequences: Sequence[int], crc: Crc) -> bytes:
-    """Encodes that messages were sent to a subscription (`SubRecord.MSG`), or acknowledged by it (`ACK`).
-
-    Facts: filestore.md sections 2.2 and 3.4. Returns the records one after the other; OverflowError if a number
-    exceeds 64 bits.
-    """
+    """Encodes that messages were sent to a subscription (`SubRecord.MSG`), or acknowledged by it (`ACK`)."""

@@ -200,12 +200,8 @@ class Connection(Client):
     async def request(self, subject: str, payload: bytes = b"", timeout: float | None = None) -> bytes:
         """Sends a request and waits for its answer; `timeout` in seconds, None for that of the options.
 
-        Raises:
-            NobodyListensError: The server knows no subscriber for it.
-            NoAnswerError: No answer came in time. Old servers let it come to that without a subscriber.
-            PermissionDeniedError: The user may not send it, or may not receive answers.
-            ConnectionLostError: The connection broke; whether the request was executed is unknown.
-            NatsError: The request is too large.
+        Raises NoAnswerError (NobodyListensError if the server knows no subscriber), PermissionDeniedError, or
+        ConnectionLostError, after which it is unknown whether the request was executed.
         """
         timeout = self.options.timeout if timeout is None else timeout
         await self.wait_connected(timeout)
@@ -311,9 +307,7 @@ class Connection(Client):
 async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncIterator[Connection]:
     """Connects to the first server that accepts the client, and disconnects at the end.
 
-    The options are checked first; `name` is shown in the server's monitoring. Raises CannotConnectError with the
-    reason for each server, UsageError if the options contradict each other, and StoreUnreadableError for an unusable
-    file with a key or a certificate.
+    Raises CannotConnectError with the reason for each server; `name` is shown in the server's monitoring.
     """
     options = options.checked()
     if options.embedded:

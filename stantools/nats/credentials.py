@@ -59,16 +59,9 @@ def read_creds(path: Path) -> Credentials:
 def tls_context(
     ca: Path | None = None, cert: Path | None = None, key: Path | None = None, *, verify: bool = True
 ) -> ssl.SSLContext:
-    """Returns the TLS context of a client.
+    """Returns the TLS context of a client; without `ca`, the system's authorities are trusted.
 
-    Args:
-        ca: Trusted authorities; None for those of the system.
-        cert: The client's certificate, None for none.
-        key: Its key.
-        verify: Check the server's certificate, and that it is for the host of the URL.
-
-    Raises:
-        StoreUnreadableError: A file holds no certificate or key, or they do not belong together.
+    Raises StoreUnreadableError if a file holds no certificate or key, or they do not belong together.
     """
     try:
         context = ssl.create_default_context(cafile=str(ca) if ca else None)

@@ -110,11 +110,7 @@ class Inbox:
             self._waiting.set_result(None)
 
     async def receive(self, timeout: float | None) -> Received:
-        """Returns the messages since the last call, and waits for one if there are none.
-
-        `timeout` is in seconds, None without limit; raises TimeoutError. Raises ConnectionLostError if the
-        connection was lost since the last call; the next call works again.
-        """
+        """Returns the messages since the last call, and waits for one if there are none."""
         self._finish_batch()
         if not self._batches:
             self._waiting = asyncio.get_running_loop().create_future()

@@ -53,20 +53,10 @@ class JetStream:
     async def api(
         self, operation: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None, asks: bool = False
     ) -> dict[str, Any]:
-        """Sends one request and returns the answer, which holds no error.
+        """Sends one request, for instance `STREAM.INFO.ORDERS`, and returns the answer, which holds no error.
 
-        Args:
-            operation: The subject after the prefix, for instance `STREAM.INFO.ORDERS`.
-            body: The request, None for an empty one.
-            timeout: Seconds; None for that of the connection's options.
-            asks: It changes nothing, so it may be sent twice.
-
-        Raises:
-            ApiError: The server refused.
-            NoAnswerError: No answer came; JetStream may be off.
-            PermissionDeniedError: The user may not send it.
-            ConnectionLostError: The connection broke.
-            NatsError: The answer cannot be understood.
+        `asks` marks a read-only request, which may be sent twice. Raises ApiError if the server refused,
+        NoAnswerError (JetStream may be off), and the errors of `Connection.request`.
         """
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         subject = f"{self.prefix}.{operation}"
@@ -87,9 +77,8 @@ class JetStream:
     ) -> list[dict[str, Any] | None]:
         """Sends many requests of one kind, some hundreds at a time: sequentially they would take minutes.
 
-        Returns the answers in order, None for the error codes (`err_code`) in `ignore`. Raises ApiError if the
-        server refused one (the others may have been executed), NoAnswerError, PermissionDeniedError and
-        ConnectionLostError as `api`.
+        Returns the answers in order, None for the error codes (`err_code`) in `ignore`. Errors as of `api`; other
+        requests may have been executed then.
         """
         connection, timeout = self.connection, self.connection.options.timeout
         subject = f"{self.prefix}.{operation}"

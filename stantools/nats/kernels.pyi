@@ -14,6 +14,8 @@ from stantools.nats.frames import (
     Stop,
 )
 
+# All functions raise ValueError if rows, or the bytes they point to, lie outside of their buffer.
+
 #: The number of rows in the table, the offset of the end, its reason, the runs of equal routes, and for PARTIAL the
 #: total bytes of the frame at that offset (0 if not known yet).
 Parsed = tuple[int, int, Stop, list[Span], int]
@@ -52,11 +54,8 @@ def parse_publishes(
     """Parses PUB and HPUB frames up to the first incomplete or different operation, and looks their subjects up.
 
     The runs of equal routes cover the rows without a gap. A run of route -1 (unknown) has one subject only, so that
-    its first row suffices. The buffer is parsed from an operation at `begin` to `end`; `frames` is filled from its
-    first row on. `max_control_line` limits the bytes of a line after its operation, `max_payload` headers and
-    payload (negative: no limit).
-
-    Raises ValueError if begin or end lie outside, or the end is beyond 2 GiB.
+    its first row suffices. `max_control_line` limits the bytes of a line after its operation, `max_payload` headers
+    and payload (negative: no limit).
     """
 
 def parse_gathered(
@@ -72,11 +71,8 @@ def parse_gathered(
     """Parses pieces of several clients, each by itself, and sorts the frames by the ranks of their routes.
 
     A piece is taken if it consists of whole PUB frames, without headers, whose routes all have a rank, and which fit
-    into the table. The first other piece ends the parsing. Frames of the same rank stay in order.
-
-    `ends` are the ends of successive pieces, the first at the start of the buffer; `first` is the piece to begin
-    with. `ranks` has a byte for each route, 0 for none. The limits are those of `parse_publishes`. Raises ValueError
-    if an end lies outside, before the previous one, or beyond 2 GiB, and IndexError if there is no such piece.
+    into the table. The first other piece ends the parsing. Frames of the same rank stay in order. `ends` are the
+    ends of successive pieces; `ranks` has a byte for each route, 0 for none.
     """
 
 def parse_messages(
@@ -100,8 +96,7 @@ def encode_messages(
 ) -> bytes:
     """Returns MSG and HMSG frames of the rows `begin` to `end` for one subscription.
 
-    `headers` False omits headers, for receivers without support. `subject` replaces the subjects of the rows. Raises
-    ValueError if the rows, or the bytes they point to, lie outside.
+    `headers` False omits headers, for receivers without support. `subject` replaces the subjects of the rows.
     """
 
 def encode_message(subject: bytes, sid: bytes, payload: bytes, reply: bytes = b"", header_size: int = 0) -> bytes:
@@ -149,8 +144,7 @@ def put_acknowledgements(
     The subjects are written one after the other into `buffer`, the buffer of the messages, from `at` on. They begin
     with `prefix`, which ends with the dot before the number of deliveries. `sequences` are those of the stream,
     `times` nanoseconds since 1970; `number` is the consumer sequence of the first row; `left` is the number of
-    messages pending after the first row. Returns the end of the last subject. Raises ValueError if columns differ in
-    length, or the subjects do not fit.
+    messages pending after the first row. Returns the end of the last subject.
     """
 
 def encode_block(block: Payloads, begin: int, end: int, subject: bytes, sid: bytes) -> bytes:

@@ -67,9 +67,8 @@ class Readback:
         self._last_sequence = after  # last stream sequence received
         self._last_delivery = 0  # last consumer sequence received
         self._requested = 0  # number of requested messages not received yet
-        self._expired = self._exceeded = (
-            0  # requests that ended since the last message: by time, or by their limit of bytes
-        )
+        # requests that ended since the last message: by time, or by their limit of bytes
+        self._expired = self._exceeded = 0
 
     async def batches(self) -> AsyncGenerator[Received, None]:
         """Yields all messages in rising order; NatsError if the server refuses, or does not deliver."""

@@ -44,9 +44,8 @@ class ChannelLimits:
     max_bytes: int = DEFAULT_MAX_BYTES  #: bytes in the server's accounting: payload of the record plus 40 per message
     max_age_ns: int = 0  #: age of a message in nanoseconds
     max_subs: int = DEFAULT_MAX_SUBS
-    max_inactivity_ns: int = (
-        0  #: time in nanoseconds without message and active subscription after which the channel is deleted
-    )
+    #: nanoseconds without message and active subscription after which the channel is deleted
+    max_inactivity_ns: int = 0
 
     def check(self) -> None:
         """Checks the limits of a store as the server does at start; UsageError with its text if one is negative."""

@@ -130,11 +130,7 @@ def _holder(path: Path) -> int | None:
 
 @contextmanager
 def hold_ft_lock(store: Path) -> Iterator[bool]:
-    """Holds the lock of fault-tolerant mode, so that no standby server becomes active meanwhile.
-
-    Yields whether the lock is held; a store that no fault-tolerant server has used has none. Raises RefusedError if
-    another process holds it, and StoreUnwritableError if the lock file cannot be opened.
-    """
+    """Holds the lock of fault-tolerant mode, so that no standby server becomes active meanwhile."""
     path = store / FT_LOCK_FILE
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -40,9 +40,5 @@ _SYSTEM_NAMES: Final = frozenset(
 
 
 def is_system_name(name: str) -> bool:
-    """Returns whether a directory has a name that operating systems give, or that no channel can have.
-
-    The name of a channel does not begin with a dot, so `.Trash-1000`, `.snapshot`, `.zfs` and the like are not
-    channels.
-    """
+    """Returns whether a directory has a name that operating systems give, or that no channel can have."""
     return name.startswith(".") or name.lower() in _SYSTEM_NAMES

@@ -56,23 +56,13 @@ def scan_slice(
     until: int | None = None,
     most: int = WINDOW,
 ) -> Iterator[MessageColumns | Damage]:
-    """Scans a data file from the first record to the last byte.
+    """Scans a mapped data file, or its beginning, from the first record to the last byte.
 
-    Args:
-        buffer: The mapped data file, or its beginning to read only that.
-        channel: The channel's name as stored in subjects.
-        crc: The store's CRC.
-        index: Good records of the slice's index; they help to continue after damage. A function is called at the
-            first damage.
-        columns: Memory for the batches; made here if not given.
-        start: Offset of the first record.
-        until: Stop at the first record or damage that begins here or later; the end of the buffer by default.
-        most: Maximum bytes of a batch, except for a single larger message. It bounds the mapped bytes touched at
-            once. Long messages may follow short ones, so the target is half of it.
-
-    Yields:
-        Views of `columns` that are valid until the next step, and damaged ranges. They cover the file: a batch
-            begins where the event before it ended.
+    Yields views of `columns` that are valid until the next step, and damaged ranges. They cover the file: a batch
+    begins where the event before it ended. Good records of the slice's `index` help to continue after damage; a
+    function is called at the first damage. The scan stops at the first record or damage at `until` or later. `most`
+    bounds the bytes of a batch, except for a single larger message; the target is half of it, because long messages
+    may follow short ones.
     """
     columns = columns or MessageColumns(BATCH_ROWS)
     limit = len(buffer)

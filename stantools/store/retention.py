@@ -38,12 +38,9 @@ class _Rows:
 class Retention:
     """Keeps a channel within its limits.
 
-    Empties the writer's list of finished slices, so that it stays short. `slices` are those that were there before,
-    by number, without the writer's current one. `drop` is called with the number of each slice whose files must be
-    deleted, in order.
-
-    `first_sequence` is the first sequence that is left; one more than the last if none is; 0 before the first
-    message. `first_timestamp` is its timestamp; 0 if none is left.
+    `slices` are those before the writer's current one; the writer's list of finished slices is emptied. `drop` is
+    called with the number of each slice whose files must be deleted, in order. `first_sequence` is the first
+    sequence that is left; one more than the last if none is; 0 before the first message.
     """
 
     def __init__(

@@ -57,9 +57,8 @@ UNKNOWN = -1
 class Position(NamedTuple):
     slice: int  #: number of the slice; all before it are read
     offset: int = FILE_HEADER_SIZE  #: bytes read of its data file; a record begins here
-    sequence: int = (
-        0  #: sequence of the last message before it; 0 if the channel begins here, `UNKNOWN` if it cannot be determined
-    )
+    #: sequence of the last message before it; 0 at the start of the channel, `UNKNOWN` if it cannot be determined
+    sequence: int = 0
     timestamp: int = 0  #: its timestamp, nanoseconds; 0 if there is none
     size: int = 0  #: its payload size in its record; 0 if there is none
 

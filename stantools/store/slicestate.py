@@ -70,11 +70,7 @@ def last_slice(directory: Path, channel: bytes, crc: Crc) -> SliceState | None:
 
 
 def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
-    """Reads the state of a healthy slice from its index and its last record.
-
-    Raises StoreUnwritableError if the data file does not end with the last record of the index, and
-    StoreUnreadableError if a file cannot be read.
-    """
+    """Reads the state of a healthy slice from its index and its last record."""
     assert files.data is not None
     if files.index is None:
         if files.data_size > FILE_HEADER_SIZE:

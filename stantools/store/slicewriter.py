@@ -77,12 +77,9 @@ class Mark(NamedTuple):
 class SliceWriter:
     """Appends messages to the slices of one channel, whose directory exists.
 
-    `last_number` is the number of the highest slice; the first new one gets the next. `last_sequence` is the last
-    sequence of the channel, 0 if it never had a message. `current` is the slice to continue (see `resume`); None
-    opens a new one with the first message.
-
-    All methods that write raise StoreUnwritableError; the files then end with the last flushed message,
-    `last_sequence`.
+    `last_number` is the number of the highest slice, `last_sequence` the last sequence of the channel, 0 if it never
+    had a message. `current` is the slice to continue (see `resume`). All methods that write raise
+    StoreUnwritableError; the files then end with the last flushed message, `last_sequence`.
     """
 
     def __init__(
@@ -202,11 +199,7 @@ class SliceWriter:
         sequences: NDArray[np.uint64],
         timestamps: NDArray[np.int64],
     ) -> bool:
-        """Does the same as `append_encoded` if the records are contiguous and all go into the current slice.
-
-        This is the common case, often with a single message. No file is opened, synced or removed. Returns False
-        without an effect in other cases.
-        """
+        """Does the same as `append_encoded` if the records are contiguous and all go into the current slice."""
         have, limits, count = self.current, self.limits, len(sizes)
         if have is None or self._file is None or not have.count or (limits.max_age_ns and self._is_old(have)):
             return False

@@ -136,11 +136,7 @@ def encode_index(
     last_hash: bytes,
     key: bytes,
 ) -> bytes:
-    """Returns the bytes of `index.db`, as servers from 2.11 on read it.
-
-    `subjects` holds each subject with the number of its messages and its first and last block; `blocks` are rising;
-    `last_hash` is the hash of the last record of the last block; `key` is the stream's.
-    """
+    """Returns the bytes of `index.db`, as servers from 2.11 on read it."""
     out = bytearray((11, _WRITTEN_VERSION))
     for number in (stream.messages, stream.bytes, stream.first, zigzag(stream.first_time), stream.last):
         put(out, number)

@@ -52,12 +52,8 @@ class StreamArchive:
     """Builds the archive of one stream.
 
     The stream's name is part of the hashes, so it cannot be changed later. Fields of the configuration that some
-    servers do not know are omitted. `created_ns` is in nanoseconds since 1970; with `origin`, messages get headers
-    with channel, sequence and time; `compression` is `stored` or `snappy`; `block_bytes` is the approximate size of
-    a block.
-
-    Raises RefusedError if a stream with this configuration cannot be restored from an archive, and UsageError if the
-    compression is not available.
+    servers do not know are omitted. With `origin`, messages get headers with channel, sequence and time. Raises
+    RefusedError if a stream with this configuration cannot be restored from an archive.
     """
 
     def __init__(
@@ -90,21 +86,14 @@ class StreamArchive:
     def pieces(
         self, batches: Iterable[Batch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
     ) -> Iterator[memoryview]:
-        """Builds the archive; may be called once.
+        """Builds the archive of all messages, in rising order; may be called once.
 
-        Args:
-            batches: All messages, in rising order of their sequences in the stream.
-            consumers: Called after the last message.
-            last: The last sequence that the stream has used, with or without a message.
+        `consumers` is called after the last message; `last` is the last sequence that the stream has used, with or
+        without a message. Yields whole frames, so that a receiving server does not wait for the rest of one; a piece
+        is valid until the next one is requested.
 
-        Yields:
-            The framed bytes, always whole frames, so that a receiving server does not wait for the rest of one.
-                A piece is valid until the next one is requested.
-
-        Raises:
-            RefusedError: A message is too large for a record, the first one has no time, or sequences are not
-                possible in a stream.
-            UsageError: A consumer's state contradicts itself.
+        Raises RefusedError for a message too large for a record, a first one without a time, or impossible
+        sequences, and UsageError for a consumer's state that contradicts itself.
         """
         small = bytearray()
         for name, content in self.members(batches, consumers, last):

@@ -62,19 +62,10 @@ def shown(name: bytes) -> str:
 class Session:
     """One client of a streaming server. Not thread-safe.
 
-    Args:
-        cluster_id: The server's cluster id.
-        client_id: The name to register: letters, digits, `-` and `_`.
-        unique: A text that no other session has, for connection id and guids.
-        heartbeat_inbox: Subject on which the driver listens for heartbeats.
-        discover_prefix: The server's `discover_prefix`.
-        ping_interval: Seconds between pings.
-        ping_max_out: Number of consecutive unanswered pings before the session is lost.
-
-    Attributes:
-        subscribe_subject: Subject of subscribe requests; known once the session is open, as the next ones.
-        unsubscribe_subject: Subject of unsubscribe requests.
-        leave_subject: Subject of requests to close a subscription; empty for servers before 0.3.4.
+    `unique` is a text that no other session has, for connection id and guids. The driver listens for heartbeats on
+    `heartbeat_inbox`. `ping_interval` is in seconds; after `ping_max_out` consecutive unanswered pings the session
+    is lost. `subscribe_subject`, `unsubscribe_subject` and `leave_subject` are known once it is open; the last one,
+    to close a subscription, is empty for servers before 0.3.4.
     """
 
     #: class of the exceptions; users of the session may need another one

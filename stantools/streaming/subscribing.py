@@ -126,11 +126,7 @@ def leave_request(client_id: str, channel: str, inbox: str, durable: str) -> byt
 
 
 def read_answer(payload: bytes, what: str) -> str:
-    """Returns the ack inbox from the answer to a request, called `what` in messages.
-
-    Answers to `leave_request` have no inbox. Raises RefusedByServerError if the server refused, and StreamingError
-    if the answer cannot be read.
-    """
+    """Returns the ack inbox from the answer to a request, called `what` in messages."""
     answer = pb.SubscriptionResponse()
     try:
         answer.ParseFromString(payload)

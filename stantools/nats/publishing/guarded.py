@@ -16,11 +16,7 @@ MAX_WINDOW: Final = 4096
 def encode_message(
     batch: Batch, row: int, reply: bytes, identity: bytes, origin: bool, expected_last: int
 ) -> tuple[bytes, int]:
-    """Returns the frame of one message, and the total bytes of its header block and payload.
-
-    Arguments as of `kernels.encode_publishes`; `expected_last` is the stream's last sequence before it. Raises
-    ValueError if the row points out of the buffer.
-    """
+    """Returns the frame of one message, and the total bytes of its header block and payload."""
     columns = batch.columns
     parts = []
     for start, size in ((columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)):

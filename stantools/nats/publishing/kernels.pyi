@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 from stantools.nats.columns import FrameColumns
 from stantools.streamfiles.batch import Batch
 
+# All functions raise ValueError if rows, or the bytes they point to, lie outside of their buffer.
+
 def encode_publishes(
     batch: Batch,
     row: int,
@@ -24,8 +26,7 @@ def encode_publishes(
     `largest` limits the bytes of header block and payload together.
 
     Returns the number of messages written, and their bytes. It ends early before a message that does not follow the
-    one before without a gap, does not fit into the rest of `out`, or exceeds `largest`. Raises ValueError if a row,
-    or the bytes it points to, lie outside of the batch.
+    one before without a gap, does not fit into the rest of `out`, or exceeds `largest`.
     """
 
 def read_origins(
@@ -39,8 +40,7 @@ def read_origins(
 
     `times` gets the time of each, in nanoseconds since 1970; it is left unchanged for a message without a time, or
     with one beyond 8,999,999,999,999,999,999. `reply_starts` and `reply_sizes` get the reply subject of each in the
-    buffer; start 0 if there is none. Returns the number of non-empty reply subjects. Raises ValueError if a row
-    points outside, or the columns differ in length.
+    buffer; start 0 if there is none. Returns the number of non-empty reply subjects.
     """
 
 def check_answers(
@@ -50,6 +50,5 @@ def check_answers(
 
     Answers to reply subjects without the prefix `reply` (of `encode_publishes`) are skipped; `expected` is the
     sequence of the next answer. Returns the row of the first answer that does not confirm the expected message at
-    its place (the number of rows if there is none), and the sequence expected then. Raises ValueError if a row, or
-    the bytes it points to, lie outside.
+    its place (the number of rows if there is none), and the sequence expected then.
     """
