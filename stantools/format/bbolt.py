@@ -254,7 +254,7 @@ class Bolt:
         end = at + (overflow + 1) * self.page_size
         problem = ""
         if number != page:
-            problem = f"page {page} says that it is page {number}"
+            problem = f"page {page} has the number {number}"
         elif flags not in (_BRANCH_PAGE, _LEAF_PAGE):
             problem = f"page {page} is of kind 0x{flags:x}, expected a branch or a leaf"
         elif page + overflow >= self.pages:

@@ -432,7 +432,7 @@ class RaftLog:
         except EntryError as error:
             return Flaw(FlawKind.ENTRY, key, key, f"entry {key} cannot be decoded: {error.message}", *place)
         if entry.index != key:
-            return Flaw(FlawKind.INDEX, key, key, f"entry {key} says that it is entry {entry.index}", *place)
+            return Flaw(FlawKind.INDEX, key, key, f"entry {key} has the index {entry.index}", *place)
         return entry
 
     def expand(self, run: Publishes) -> Iterator[Entry]:

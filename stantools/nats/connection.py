@@ -358,7 +358,7 @@ def _diagnose(problem: BaseException, options: ConnectOptions, info: Mapping[str
     if isinstance(problem, TimeoutError):
         return (
             f"no answer within {options.timeout:g} s",
-            "check host, port and firewall; a server that wants TLS at once needs that in its context (tls_first)",
+            "check host, port and firewall; a server that requires TLS at once needs tls_first in its context",
         )
     if isinstance(problem, socket.gaierror):
         return "no such host", "check the URL"
@@ -372,7 +372,7 @@ def _diagnose(problem: BaseException, options: ConnectOptions, info: Mapping[str
     if isinstance(problem, ConnectionResetError) and problem.errno is None:  # closed by the client, or before INFO
         return (
             "it does not speak the NATS protocol",
-            "check host and port; a server that wants TLS at once needs that in its context (tls_first)",
+            "check host and port; a server that requires TLS at once needs tls_first in its context",
         )
     if isinstance(problem, OSError):
         return f"{problem.strerror or problem}", "check host, port and network"
@@ -389,7 +389,7 @@ def _diagnose_tls(problem: ssl.SSLError, options: ConnectOptions) -> tuple[str, 
 def _diagnose_certificate(options: ConnectOptions) -> tuple[str, str]:
     if options.tls_cert:
         return "it does not accept client certificate", "give one that the server's authority has signed"
-    return "it demands a certificate from us", "give one with --tls-cert and --tls-key"
+    return "it requires a client certificate", "give one with --tls-cert and --tls-key"
 
 
 def _diagnose_refusal(text: str, options: ConnectOptions) -> tuple[str, str]:

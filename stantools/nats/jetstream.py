@@ -248,6 +248,6 @@ def read_answer(operation: str, payload: bytes) -> dict[str, Any]:
         )
     except (ValueError, TypeError, AttributeError):
         raise NatsError(
-            f"the answer to {operation} is not what the JetStream API answers: {payload[:80]!r}",
+            f"the answer to {operation} is not an answer of the JetStream API: {payload[:80]!r}",
             "check which service answers on that subject",
         ) from None

@@ -296,7 +296,7 @@ def conclude(partial: Path, target: Path) -> Path | None:
         strange = not state and any(not entry.name.startswith(f".{MARKER}") for entry in entries)
     if strange:
         raise StoreUnwritableError(
-            f"{partial}: is in the way, and is not one of our unfinished directories",
+            f"{partial}: is in the way, and is not an unfinished directory of stantools",
             "remove it or rename it",
         )
     backup = None

@@ -164,7 +164,7 @@ def _cut_header(victim: _Victim) -> tuple[Path, str]:
     return _cut(path, victim.records(path)[-1][0] + victim.rng.randrange(1, RECORD_HEADER_SIZE))
 
 
-@_damage("zero-tail", "4096 zero bytes follow the last record, as some file systems leave them; the index is gone.")
+@_damage("zero-tail", "4096 zero bytes follow the last record, as some file systems leave them; the index is missing.")
 def _zero_tail(victim: _Victim) -> tuple[Path, str]:
     path = victim.last()
     _append(path, bytes(4096))
@@ -180,7 +180,7 @@ def _zeroed_records(victim: _Victim) -> tuple[Path, str]:
     return path, f"{counted(size, 'byte')} from offset {offset} on are zeros"
 
 
-@_damage("garbage-tail", "57 random bytes follow the last record; the index is gone.")
+@_damage("garbage-tail", "57 random bytes follow the last record; the index is missing.")
 def _garbage_tail(victim: _Victim) -> tuple[Path, str]:
     path = victim.last()
     _append(path, victim.rng.randbytes(57))
@@ -213,7 +213,7 @@ def _flipped_last(victim: _Victim) -> tuple[Path, str]:
     return _flip(victim, path, offset + RECORD_HEADER_SIZE, offset + RECORD_HEADER_SIZE + size)
 
 
-@_damage("flipped-length", "One bit of a length in the middle of a slice; the index is gone.")
+@_damage("flipped-length", "One bit of a length in the middle of a slice; the index is missing.")
 def _flipped_length(victim: _Victim) -> tuple[Path, str]:
     path = victim.middle()
     records = victim.records(path)

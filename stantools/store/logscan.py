@@ -1,7 +1,7 @@
-"""Reading clients.dat and subs.dat record by record: as the server does, or whatever state the file is in.
+"""Reading clients.dat and subs.dat record by record: as the server does, or through any damage.
 
-Facts: filestore.md sections 7.2 and 7.4. `ServerScan` stops where the server stops and says what it would
-say and cut. `scan_log` continues after any damage, so that records and damaged ranges together cover the whole file.
+Facts: filestore.md sections 7.2 and 7.4. `ServerScan` stops where the server stops and reports its error and its
+truncation. `scan_log` continues after any damage, so that records and damaged ranges together cover the whole file.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _truncation_error(path: Path, before: int, now: int) -> StoreChangedError:
     return StoreChangedError(
         f"{path}: was truncated while it was read: it had {before} bytes and now has {now}; "
         "expected was a file that only grows",
-        "stop what writes to the store (a server, another tool, a copy that is not finished) and run the command again",
+        "stop all writes to the store (by a server, another tool, an unfinished copy) and run the command again",
     )
 
 

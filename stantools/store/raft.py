@@ -219,7 +219,7 @@ def decode_state(buffer: Buffer | bytes) -> pb.RaftSnapshot:
         raise ValueError(f"it has {len(buffer)} bytes, expected {_LENGTH.size} at least")
     length = _LENGTH.unpack_from(buffer)[0]
     if length != len(buffer) - _LENGTH.size:
-        raise ValueError(f"it says that {length} bytes follow its length, and {len(buffer) - _LENGTH.size} do")
+        raise ValueError(f"its length field says {length} bytes, and {len(buffer) - _LENGTH.size} follow")
     try:
         return gogo.decode(pb.RaftSnapshot, buffer[_LENGTH.size :])
     except gogo.DecodeError as error:

@@ -159,7 +159,7 @@ def _file_of_store(path: Path) -> str:
 def _store_above(directory: Path) -> str:
     for place in (directory, directory.absolute().parent):
         if any(_is_file(place / name) for name in (SERVER_FILE, CLIENTS_FILE)):
-            return f"; of the store that it lies in: `stantools doctor {shell_word(str(place))}`"
+            return f"; for its whole store: `stantools doctor {shell_word(str(place))}`"
     return ""
 
 

@@ -288,7 +288,7 @@ class SliceWriter:
         only another try is permitted.
         """
         self.abandon()
-        with writing(self.directory, "it could not be returned to what it was before"):
+        with writing(self.directory, "it could not be restored to its earlier state"):
             for number in range(self._last_number, mark.last_number, -1):
                 remove_slice(self.directory, number)
                 self._last_number = number - 1

@@ -73,7 +73,7 @@ class Session:
     #: remedies for a client id that is taken, and for invalid answers
     remedies: ClassVar[dict[str, str]] = {
         "client": "choose another client id",
-        "cluster": "check the cluster id and the discover prefix: is something else listening there?",
+        "cluster": "check the cluster id and the discover prefix: another service may be listening there",
     }
 
     def __init__(
@@ -130,7 +130,7 @@ class Session:
             )
         if not answer.pub_prefix or not answer.close_requests:
             raise self.failure(
-                f"what answers on {self._discover} is not a streaming server: it names no subject to publish to",
+                f"the service on {self._discover} is not a streaming server: it names no subject for publishing",
                 self.remedies["cluster"],
             )
         self._publish_prefix = shown(answer.pub_prefix)

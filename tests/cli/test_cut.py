@@ -83,7 +83,7 @@ def test_every_verb(whole: Path, tmp_path: Path, arguments: str, file: str) -> N
     for name, value in names.items():
         arguments = arguments.replace(name, value)
     said = program(tmp_path / "site", store / file, "stantools", *arguments.split(), exit_code=3)
-    assert "stop what writes to the store" in said
+    assert "stop all writes to the store" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -104,4 +104,4 @@ def test_a_worker_of_spark(whole: Path, tmp_path: Path) -> None:
     conf = [word for key, value in TEST_CONF.items() for word in ("--conf", f"{key}={value}")]
     words = ("stantools", "pipeline", "verify", store, whole, "--master", "local[2]", *conf)
     said = program(tmp_path / "site", store / DATA, *words, exit_code=1)
-    assert f"error: {store / DATA}: was truncated" in said and "stop what writes to the store" in said
+    assert f"error: {store / DATA}: was truncated" in said and "stop all writes to the store" in said

@@ -156,7 +156,7 @@ def test_client_certificate(start_server: Callable[..., Any], authority: Authori
     server = start_server(config=tls(authority, "127.0.0.1", ca_file=str(authority.path), verify=True))
     certificate, key = authority.issue("client")
     reach(server.url, tls_ca=authority.path, tls_cert=certificate, tls_key=key)
-    assert "demands a certificate from us" in str(refusal(server.url, tls_ca=authority.path))
+    assert "requires a client certificate" in str(refusal(server.url, tls_ca=authority.path))
     stranger, its_key = Authority(tmp_path / "other").issue("client")
     problem = refusal(server.url, tls_ca=authority.path, tls_cert=stranger, tls_key=its_key)
     assert "does not accept client certificate" in problem.message
