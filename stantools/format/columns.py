@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_CAPACITY = 16384
 
 
-class _Columns:
+class _ColumnSet:
     __slots__ = ("capacity",)
     _arrays: tuple[str, ...] = ()
 
@@ -44,7 +44,7 @@ class _Columns:
         return part
 
 
-class MessageColumns(_Columns):
+class MessageColumns(_ColumnSet):
     """Columns of the messages of a slice, one row per record (msgs.N.dat, filestore.md sections 2.2 and 3.5)."""
 
     __slots__ = _arrays = (
@@ -105,7 +105,7 @@ class MessageColumns(_Columns):
         return part
 
 
-class FewMessages(_Columns):
+class FewMessages(_ColumnSet):
     """A few messages, with the columns of `MessageColumns` as memory views."""
 
     __slots__ = _arrays = MessageColumns.__slots__
@@ -126,7 +126,7 @@ class FewMessages(_Columns):
             setattr(self, name, _zeros(code, capacity))
 
 
-class LogColumns(_Columns):
+class LogColumns(_ColumnSet):
     """Columns of the typed records of a log, one row per record (filestore.md section 2.2)."""
 
     __slots__ = _arrays = ("offset", "size", "type", "id", "seq")

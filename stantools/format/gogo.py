@@ -51,7 +51,7 @@ class DecodeError(StantoolsError):
     """A payload that the server's decoder refuses; the message is the server's text."""
 
 
-class _Kind(enum.Enum):
+class _ValueKind(enum.Enum):
     UNSIGNED64 = enum.auto()
     SIGNED64 = enum.auto()
     UNSIGNED32 = enum.auto()
@@ -62,32 +62,32 @@ class _Kind(enum.Enum):
 
 
 _KINDS = {
-    FieldDescriptorProto.TYPE_UINT64: _Kind.UNSIGNED64,
-    FieldDescriptorProto.TYPE_INT64: _Kind.SIGNED64,
-    FieldDescriptorProto.TYPE_UINT32: _Kind.UNSIGNED32,
-    FieldDescriptorProto.TYPE_INT32: _Kind.SIGNED32,
-    FieldDescriptorProto.TYPE_ENUM: _Kind.SIGNED32,
-    FieldDescriptorProto.TYPE_BOOL: _Kind.BOOL,
-    FieldDescriptorProto.TYPE_BYTES: _Kind.BYTES,
-    FieldDescriptorProto.TYPE_MESSAGE: _Kind.MESSAGE,
+    FieldDescriptorProto.TYPE_UINT64: _ValueKind.UNSIGNED64,
+    FieldDescriptorProto.TYPE_INT64: _ValueKind.SIGNED64,
+    FieldDescriptorProto.TYPE_UINT32: _ValueKind.UNSIGNED32,
+    FieldDescriptorProto.TYPE_INT32: _ValueKind.SIGNED32,
+    FieldDescriptorProto.TYPE_ENUM: _ValueKind.SIGNED32,
+    FieldDescriptorProto.TYPE_BOOL: _ValueKind.BOOL,
+    FieldDescriptorProto.TYPE_BYTES: _ValueKind.BYTES,
+    FieldDescriptorProto.TYPE_MESSAGE: _ValueKind.MESSAGE,
 }
 
 
 @dataclass(frozen=True)
-class _Field:
+class _FieldRule:
     name: str
     server_name: str
-    kind: _Kind
+    kind: _ValueKind
     repeated: bool
 
 
 @cache
-def _fields(descriptor: Descriptor) -> dict[int, _Field]:
+def _fields(descriptor: Descriptor) -> dict[int, _FieldRule]:
     declared = DescriptorProto()
     descriptor.CopyToProto(declared)
     repeated = FieldDescriptorProto.LABEL_REPEATED
     return {
-        field.number: _Field(field.name, field.json_name, _KINDS[field.type], field.label == repeated)
+        field.number: _FieldRule(field.name, field.json_name, _KINDS[field.type], field.label == repeated)
         for field in declared.field
     }
 
@@ -136,13 +136,13 @@ def _merge(message: Message, data: bytes, max_fields: int) -> None:
             at = _read(message, field, wire, data, at, max_fields)
 
 
-def _read(message: Message, field: _Field, wire: int, data: bytes, at: int, max_fields: int) -> int:
+def _read(message: Message, field: _FieldRule, wire: int, data: bytes, at: int, max_fields: int) -> int:
     """Reads one known field into the message and returns the offset after it."""
-    if field.kind in (_Kind.BYTES, _Kind.MESSAGE):
+    if field.kind in (_ValueKind.BYTES, _ValueKind.MESSAGE):
         if wire != _LENGTH:
             raise DecodeError(f"proto: wrong wireType = {wire} for field {field.server_name}")
         at, stop = _extent(data, at)
-        if field.kind is _Kind.BYTES:
+        if field.kind is _ValueKind.BYTES:
             setattr(message, field.name, data[at:stop])
         else:
             target: Any = getattr(message, field.name)
@@ -170,14 +170,14 @@ def _read(message: Message, field: _Field, wire: int, data: bytes, at: int, max_
     return at
 
 
-def _number(kind: _Kind, value: int) -> int | bool:
-    if kind is _Kind.UNSIGNED64:
+def _number(kind: _ValueKind, value: int) -> int | bool:
+    if kind is _ValueKind.UNSIGNED64:
         return value
-    if kind is _Kind.SIGNED64:
+    if kind is _ValueKind.SIGNED64:
         return value - (value >> 63 << 64)
-    if kind is _Kind.SIGNED32:
+    if kind is _ValueKind.SIGNED32:
         return _signed32(value)
-    if kind is _Kind.UNSIGNED32:
+    if kind is _ValueKind.UNSIGNED32:
         return value & 0xFFFFFFFF
     return value != 0
 

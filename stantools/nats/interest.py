@@ -33,7 +33,7 @@ class Matched(NamedTuple, Generic[S]):
     queues: tuple[tuple[S, ...], ...]  #: queue groups: one member of each gets a message
 
 
-class _Subscribers(Generic[S]):
+class _SubscriptionSet(Generic[S]):
     """The subscriptions of one subject or pattern. The dicts serve as ordered sets."""
 
     __slots__ = ("plain", "queues")
@@ -62,15 +62,15 @@ class _Subscribers(Generic[S]):
         return bool(self.plain or self.queues)
 
 
-class _Level(Generic[S]):
+class _PatternLevel(Generic[S]):
     """Patterns after some common tokens: `ends` for those that end here, `rest` for those with `>` next."""
 
     __slots__ = ("ends", "next", "rest")
 
     def __init__(self) -> None:
-        self.next: dict[bytes, _Level[S]] = {}
-        self.ends: _Subscribers[S] | None = None
-        self.rest: _Subscribers[S] | None = None
+        self.next: dict[bytes, _PatternLevel[S]] = {}
+        self.ends: _SubscriptionSet[S] | None = None
+        self.rest: _SubscriptionSet[S] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.next or self.ends or self.rest)
@@ -86,16 +86,16 @@ class Interest(Generic[S]):
 
     def __init__(self) -> None:
         self.count = self.inserts = self.removes = 0
-        self._literals: dict[bytes, _Subscribers[S]] = {}
+        self._literals: dict[bytes, _SubscriptionSet[S]] = {}
         self._first_tokens: Counter[bytes] = Counter()  # number of literals by their first token
-        self._patterns: _Level[S] = _Level()
+        self._patterns: _PatternLevel[S] = _PatternLevel()
 
     def insert(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
         """Adds a subscription, at limit once for each subject (or pattern) and queue; returns whether it is new."""
         if is_literal(subject):
             subscribers = self._literals.get(subject)
             if subscribers is None:
-                subscribers = self._literals[subject] = _Subscribers()
+                subscribers = self._literals[subject] = _SubscriptionSet()
                 self._first_tokens[subject.partition(b".")[0]] += 1
         else:
             subscribers = self._create(subject)
@@ -127,7 +127,7 @@ class Interest(Generic[S]):
 
     def search(self, subject: bytes) -> Generator[None, None, Matched[S]]:
         """Searches as `match`, yielding between steps. Changes made meanwhile may or may not be in the result."""
-        found: list[_Subscribers[S]] = []
+        found: list[_SubscriptionSet[S]] = []
         literal = self._literals.get(subject)
         if literal is not None:
             found.append(literal)
@@ -213,28 +213,28 @@ class Interest(Generic[S]):
                     return head
         return b""
 
-    def _create(self, pattern: bytes) -> _Subscribers[S]:
+    def _create(self, pattern: bytes) -> _SubscriptionSet[S]:
         level = self._patterns
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
         for token in tokens[:-1] if rest else tokens:
             following = level.next.get(token)
             if following is None:
-                following = level.next[token] = _Level()
+                following = level.next[token] = _PatternLevel()
             level = following
         if rest:
             if level.rest is None:
-                level.rest = _Subscribers()
+                level.rest = _SubscriptionSet()
             return level.rest
         if level.ends is None:
-            level.ends = _Subscribers()
+            level.ends = _SubscriptionSet()
         return level.ends
 
     def _discard(self, pattern: bytes, subscription: S, queue: bytes) -> bool:
         level = self._patterns
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
-        way: list[tuple[_Level[S], bytes]] = []
+        way: list[tuple[_PatternLevel[S], bytes]] = []
         for token in tokens[:-1] if rest else tokens:
             following = level.next.get(token)
             if following is None:

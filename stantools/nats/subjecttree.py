@@ -32,13 +32,13 @@ V = TypeVar("V")
 W = TypeVar("W")
 
 
-class _Node(Generic[E]):
+class _SubjectNode(Generic[E]):
     """The continuations after some tokens: nodes, or subjects that are unique from here on."""
 
     __slots__ = ("end", "next")
 
     def __init__(self) -> None:
-        self.next: dict[bytes, _Node[E] | E] = {}
+        self.next: dict[bytes, _SubjectNode[E] | E] = {}
         self.end: E | None = None
 
 
@@ -206,7 +206,7 @@ class SubjectTree(Generic[E]):
     __slots__ = ("_root", "steps")
 
     def __init__(self) -> None:
-        self._root: _Node[E] = _Node()
+        self._root: _SubjectNode[E] = _SubjectNode()
         self.steps = 0
 
     def add(self, entry: E) -> None:
@@ -218,12 +218,12 @@ class SubjectTree(Generic[E]):
                 node.next[token] = entry
                 return
             depth += 1
-            if isinstance(child, _Node):
+            if isinstance(child, _SubjectNode):
                 node = child
                 continue
             if child is entry:
                 return
-            below: _Node[E] = _Node()
+            below: _SubjectNode[E] = _SubjectNode()
             node.next[token] = below
             tokens = child.name.split(b".", depth + 1)
             if len(tokens) == depth:
@@ -235,13 +235,13 @@ class SubjectTree(Generic[E]):
 
     def discard(self, entry: E) -> None:
         node = self._root
-        way: list[tuple[_Node[E], bytes]] = []
+        way: list[tuple[_SubjectNode[E], bytes]] = []
         for token in entry.name.split(b"."):
             child = node.next.get(token)
             if child is None:
                 return
             way.append((node, token))
-            if not isinstance(child, _Node):
+            if not isinstance(child, _SubjectNode):
                 if child is not entry:
                     return
                 del node.next[token]
@@ -261,7 +261,7 @@ class SubjectTree(Generic[E]):
     def select(self, patterns: PatternTree[V]) -> Iterator[E | None]:
         """Iterates over the subjects that match a pattern, each once."""
         active: list[_PatternNode[V]]
-        stack: list[tuple[_Node[E] | E, list[_PatternNode[V]], int]] = [(self._root, [patterns.root], 0)]
+        stack: list[tuple[_SubjectNode[E] | E, list[_PatternNode[V]], int]] = [(self._root, [patterns.root], 0)]
         steps = 0
         while stack:
             node, active, depth = stack.pop()
@@ -270,7 +270,7 @@ class SubjectTree(Generic[E]):
                 self.steps += steps
                 steps = 0
                 yield None
-            if not isinstance(node, _Node):
+            if not isinstance(node, _SubjectNode):
                 if _fits(node.name, active, depth):
                     yield node
                 continue
@@ -298,7 +298,7 @@ class SubjectTree(Generic[E]):
                     reached = stars + [some[token] for some in named if token in some]
                     steps += len(active)
                     if reached:
-                        if isinstance(child, _Node):
+                        if isinstance(child, _SubjectNode):
                             stack.append((child, reached, depth))
                         elif _fits(child.name, reached, depth):
                             yield child
@@ -310,8 +310,8 @@ class SubjectTree(Generic[E]):
 
     def _each(
         self,
-        node: _Node[E],
-        stack: list[tuple[_Node[E] | E, list[_PatternNode[V]], int]],
+        node: _SubjectNode[E],
+        stack: list[tuple[_SubjectNode[E] | E, list[_PatternNode[V]], int]],
         active: list[_PatternNode[V]],
         depth: int,
     ) -> Iterator[E | None]:
@@ -319,7 +319,7 @@ class SubjectTree(Generic[E]):
         steps = 0
         for child in list(node.next.values()):
             steps += len(active)
-            if isinstance(child, _Node):
+            if isinstance(child, _SubjectNode):
                 stack.append((child, active, depth))
             elif _fits(child.name, active, depth):
                 yield child
@@ -329,13 +329,13 @@ class SubjectTree(Generic[E]):
                 yield None
         self.steps += steps
 
-    def _below(self, node: _Node[E]) -> Iterator[E | None]:
+    def _below(self, node: _SubjectNode[E]) -> Iterator[E | None]:
         stack = [node]
         steps = 0
         while stack:
             for child in list(stack.pop().next.values()):
                 steps += 1
-                if not isinstance(child, _Node):
+                if not isinstance(child, _SubjectNode):
                     yield child
                 else:
                     if child.end is not None:

@@ -23,7 +23,7 @@ Buffer = memoryview
 _MAX_READ = 1 << 16
 
 
-class _Mapping(mmap.mmap):
+class _GuardedMapping(mmap.mmap):
     """A mapped file that detects the loss of its bytes."""
 
     path: Path
@@ -150,14 +150,14 @@ def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     return descriptor, status
 
 
-def open_mapped(path: Path) -> _Mapping | bytes:
+def open_mapped(path: Path) -> _GuardedMapping | bytes:
     """Maps a file, or reads a small one; `mapped` closes it."""
     descriptor, status = open_regular(path)
     try:
         try:
             if status.st_size <= _MAX_READ:
                 return os.read(descriptor, status.st_size)
-            mapping = _Mapping(descriptor, status.st_size, access=mmap.ACCESS_READ)
+            mapping = _GuardedMapping(descriptor, status.st_size, access=mmap.ACCESS_READ)
         except OSError as error:
             raise StoreUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:  # the file is shorter by now
@@ -176,7 +176,7 @@ def data_from(buffer: Buffer, at: int) -> tuple[int, int]:
     buffer may also be plain bytes.
     """
     mapping = buffer.obj
-    return mapping.data_from(at) if isinstance(mapping, _Mapping) else (at, len(buffer))
+    return mapping.data_from(at) if isinstance(mapping, _GuardedMapping) else (at, len(buffer))
 
 
 def descriptor_of(buffer: Buffer) -> int | None:
@@ -185,7 +185,7 @@ def descriptor_of(buffer: Buffer) -> int | None:
     None if the buffer is not a mapped file, or another file has its name.
     """
     mapping = buffer.obj
-    return mapping.descriptor() if isinstance(mapping, _Mapping) else None
+    return mapping.descriptor() if isinstance(mapping, _GuardedMapping) else None
 
 
 def find_in_data(buffer: Buffer, start: int, limit: int, find: Callable[[int, int], int]) -> int:
@@ -219,7 +219,7 @@ class Window:
 
     def __init__(self, buffer: Buffer, size: int = WINDOW, behind: int | None = None) -> None:
         mapping = buffer.obj
-        self._mapping = mapping if isinstance(mapping, _Mapping) and hasattr(mapping, "madvise") else None
+        self._mapping = mapping if isinstance(mapping, _GuardedMapping) and hasattr(mapping, "madvise") else None
         self._size = size
         self._retained = size if behind is None else behind
         self._populated = 0

@@ -26,7 +26,7 @@ _ROWS = 4096
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _IndexRows:
     number: int  #: number of the slice
     first: int  #: row of the first record
     #: cumulative bytes of the messages up to each row, in the server's accounting
@@ -60,7 +60,7 @@ class Retention:
         self._before = [sum(each.count for each in self.slices), sum(each.bytes for each in self.slices)]
         if self.slices:
             self._count_before(self.slices[-1], -1)
-        self._rows: _Rows | None = None
+        self._rows: _IndexRows | None = None
         self.first_sequence = self.first_timestamp = 0
         self.catch_up()
         self._find_first()
@@ -131,7 +131,7 @@ class Retention:
         gone = limits.removes(count, size, rows.costs[at:], rows.timestamps[at:], now_ns, spent)
         return (gone, int(rows.costs[at + gone - 1]) - spent) if gone else (0, 0)
 
-    def _load(self) -> _Rows:
+    def _load(self) -> _IndexRows:
         """Returns rows of the oldest slice's index, with the first remaining message among them."""
         oldest, rows = self.slices[0], self._rows
         if rows is None or rows.number != oldest.number or self._row >= rows.first + len(rows.costs):
@@ -140,7 +140,7 @@ class Retention:
             with mapped(self._writer.directory / f"msgs.{oldest.number}.idx") as buffer:
                 found = index.view(buffer, oldest.count)[self._row : self._row + _ROWS]
                 costs = np.cumsum(found["size"].astype(np.int64) + MESSAGE_OVERHEAD)
-                rows = _Rows(
+                rows = _IndexRows(
                     oldest.number, self._row, costs, found["timestamp"].copy(), found["sequence"].copy()
                 )  # fmt: skip
             self._rows = rows

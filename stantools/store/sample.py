@@ -80,10 +80,10 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
         store = StoreWriter(content, crc)
         store.write_server(new_server_info(options.cluster_id))
         _write_clients(content, options, crc)
-        pool = _Pool(options)
+        pool = _ContentPool(options)
         for number, name in enumerate(names):
             gaps = options.gaps and number == len(names) - 1
-            channel = _Channel(options, number, name.encode(), pool, key, gaps=gaps)
+            channel = _SampleChannel(options, number, name.encode(), pool, key, gaps=gaps)
             with store.slices(channel.name, _limits(options)) as writer:
                 size += channel.write(writer, progress)
             _write_subscriptions(content, options, number, channel, crc)
@@ -115,7 +115,7 @@ def _limits(options: SampleOptions) -> SliceLimits:
     return SliceLimits()
 
 
-class _Pool:
+class _ContentPool:
     """Random bytes, letters and numbers, of which all channels use parts for their messages."""
 
     def __init__(self, options: SampleOptions) -> None:
@@ -127,11 +127,11 @@ class _Pool:
         self.jitter = np.frombuffer(self.bytes[:_POOL], "<u4").astype(np.int64) % _INTERVAL
 
 
-class _Channel:
+class _SampleChannel:
     """The messages of one channel, made batch by batch."""
 
     def __init__(
-        self, options: SampleOptions, number: int, name: bytes, pool: _Pool, key: bytes | None, *, gaps: bool
+        self, options: SampleOptions, number: int, name: bytes, pool: _ContentPool, key: bytes | None, *, gaps: bool
     ) -> None:
         rng = random.Random(f"{options.seed}:{number}")
         self.name = name
@@ -227,17 +227,17 @@ def _write_clients(root: Path, options: SampleOptions, crc: Crc) -> None:
             log.delete(name)
 
 
-def _write_subscriptions(root: Path, options: SampleOptions, number: int, channel: _Channel, crc: Crc) -> None:
+def _write_subscriptions(root: Path, options: SampleOptions, number: int, channel: _SampleChannel, crc: Crc) -> None:
     directory = root / channel.name.decode()
     with SubsLog(directory, root, crc) as log:
         if not options.no_subscriptions:
-            history = _History(log, random.Random(f"{options.seed}:{number}:subs"), channel.sequences)
+            history = _SubscriptionHistory(log, random.Random(f"{options.seed}:{number}:subs"), channel.sequences)
             history.durables()
             if number == 0:
                 history.everything_else()
 
 
-class _History:
+class _SubscriptionHistory:
     """Subscriptions that begin, get messages and end (filestore.md section 4.2)."""
 
     def __init__(self, log: SubsLog, rng: random.Random, sequences: npt.NDArray[np.uint64]) -> None:

@@ -395,7 +395,7 @@ class SliceWriter:
                 begins = self._first_alone and not have.count
                 spent = int(ends[at - 1]) if at else 0
                 stop = at + (1 if begins else self._count_fitting(have, ends[at:end], spent, timestamp[at:end]))
-                self._put(have, _Part(source, starts, sizes, sequence, timestamp, ends, at, stop))
+                self._put(have, _SlicePart(source, starts, sizes, sequence, timestamp, ends, at, stop))
                 if begins:
                     # The torn end of a killed write after an index's messages does no harm; see `slicefile`.
                     self._write_data()
@@ -461,9 +461,9 @@ class SliceWriter:
                 self.channel, missing, times, None, [b""] * len(missing), self._crc
             )
             ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
-            self._put(have, _Part(memoryview(records), None, sizes, missing, times, ends, 0, len(missing)))
+            self._put(have, _SlicePart(memoryview(records), None, sizes, missing, times, ends, 0, len(missing)))
 
-    def _put(self, have: SliceState, part: _Part) -> None:
+    def _put(self, have: SliceState, part: _SlicePart) -> None:
         if self._file is None:
             self._open_again(have)
             self.names_to_sync |= not have.count
@@ -549,7 +549,7 @@ class SliceWriter:
         self._index, self._index_rows = [], 0
 
 
-class _Part:
+class _SlicePart:
     """Some records of a batch, all for the same slice."""
 
     def __init__(

@@ -286,7 +286,7 @@ def read_subs(buffer: Buffer, crc: Crc) -> SubsState:
 
     `end` of the result holds the reason; after an error, the state is that of the records before it.
     """
-    fold = _Folding(buffer)
+    fold = _SubsFold(buffer)
     scan = ServerScan(buffer, SUBS_LOG, crc)
     for batch in scan:
         refused = fold.apply_strictly(batch)
@@ -302,7 +302,7 @@ def salvage_subs(buffer: Buffer, crc: Crc) -> SubsState:
     A record of unknown type that says "message sent" or "message acknowledged" is only applied if it must be the
     former: a wrong acknowledgement could lose a delivery.
     """
-    fold = _Folding(buffer)
+    fold = _SubsFold(buffer)
     for part in scan_log(buffer, SUBS_LOG, crc):
         if isinstance(part, LogDamage):
             fold.apply_damage(part)
@@ -311,7 +311,7 @@ def salvage_subs(buffer: Buffer, crc: Crc) -> SubsState:
     return fold.finish()
 
 
-class _Folding:
+class _SubsFold:
     """The fold around the compiled code: records that differ from the server's encoding, and all counters."""
 
     def __init__(self, buffer: Buffer) -> None:
