@@ -18,10 +18,13 @@ from collections.abc import Callable, Mapping
 from typing import Final, Self
 
 from broker.log import STREAMING
+from stantools.notation import some_of
 
 #: Seconds that an end in order may take, and that are left for a line in the log then.
 PATIENCE: Final = 1.6
 _LAST_LINE: Final = 0.2
+#: Places that the line names.
+_NAMED: Final = 3
 
 
 class SignalThread:
@@ -30,10 +33,14 @@ class SignalThread:
     Args:
         codes: Signals that end the process, and its exit codes then.
         patience: Seconds that an end in order may take; may be changed.
+
+    Attributes:
+        unwritten: Returns what is still being written, for the line of an end that takes too long.
     """
 
     def __init__(self, codes: Mapping[int, int], patience: float = PATIENCE) -> None:
         self._codes, self.patience = codes, patience
+        self.unwritten: Callable[[], list[str]] = list
         self._actions: Mapping[int, Callable[[], object]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._before: dict[int, object] = {}
@@ -85,19 +92,24 @@ class SignalThread:
             return
         assert self._code is not None
         # What is written to a log may be what everything waits for.
-        line = threading.Thread(target=_say, args=(self.patience,), daemon=True)
+        line = threading.Thread(target=self._say, daemon=True)
         line.start()
         line.join(_LAST_LINE)
         os._exit(self._code)
 
+    def _say(self) -> None:
+        found: list[str] = []
+        # The main thread may be changing what is looked at.
+        with contextlib.suppress(Exception):
+            found = self.unwritten()
+        STREAMING.warning(
+            "The end in order takes longer than %.1f s, so the process ends now; what was acknowledged is kept%s",
+            self.patience,
+            f". Still being written: {some_of(found, _NAMED)}" if found else "",
+        )
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+
 
 def _nothing(number: int, frame: object) -> None:
     """The thread does all there is to do."""
-
-
-def _say(seconds: float) -> None:
-    STREAMING.warning(
-        "The end in order takes longer than %.1f s, so the process ends now; what was acknowledged is kept", seconds
-    )
-    for handler in logging.getLogger().handlers:
-        handler.flush()

@@ -163,6 +163,7 @@ class _Process:
             link, names = parts.link(options.channels)
             backing = Backing(link, names, driver.fatal, durable=options.channels.durable_copy)
         store = parts.store(backing)
+        self._signals.unwritten = lambda: [*store.unwritten(), *(parts.streams.unwritten() if parts.streams else ())]
         if options.streaming.ft_group and options.file is not None:
             from broker.stores.file.locks import GroupLock, make_directory
 
@@ -264,6 +265,7 @@ class _Process:
             bus = ExternalBus(options.connection, options.streaming.cluster_id, discover_prefix=prefix)
             driver.rounds.hold_back, driver.rounds.let_go = bus.hold_back, bus.let_go
             store = parts.store(Backing(link, names, over, group.node_id, node.lease, durable))
+            self._signals.unwritten = store.unwritten
             server = parts.streaming(store, bus, driver, member=group)
             server.started_at = began
             if parts.monitoring is not None:

@@ -25,12 +25,15 @@ def suspected(channels: Mapping[bytes, tuple[ChannelStore, Any]], crc: Crc) -> l
 def _samples(name: bytes, messages: MessageStore, crc: Crc) -> Iterator[tuple[int, memoryview]]:
     last = messages.last
     starts = sorted({messages.first, max(messages.first, last - _SAMPLES + 1)}) if last else ()
-    for start in starts:
-        try:
-            records = messages.read(start, _SAMPLES)
-            columns, _ = decoded(records, name, crc)
-        except (StorageError, OSError):
-            continue  # a client that asks for it is told so
-        data = memoryview(records.data)
-        rows = zip(records.sequences.tolist(), columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
-        yield from ((sequence, data[begin : begin + size]) for sequence, begin, size in rows if size)
+    try:
+        for start in starts:
+            try:
+                records = messages.read(start, _SAMPLES)
+                columns, _ = decoded(records, name, crc)
+            except (StorageError, OSError):
+                continue  # a client that asks for it is told so
+            data = memoryview(records.data)
+            rows = zip(records.sequences.tolist(), columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
+            yield from ((sequence, data[begin : begin + size]) for sequence, begin, size in rows if size)
+    finally:
+        messages.end_reading()

@@ -97,6 +97,10 @@ class EncryptedMessages:
                 break
         return self._encode(records, columns.take(len(payloads)), payloads)
 
+    def end_reading(self) -> None:
+        """As of the store inside."""
+        self._inner.end_reading()
+
     def sequence_at(self, timestamp: int) -> int:
         """See `MessageStore.sequence_at`."""
         return self._inner.sequence_at(timestamp)

@@ -141,6 +141,9 @@ class MessageStore(Protocol):
         if there is none, or if the next one cannot be read (which is logged).
         """
 
+    def end_reading(self) -> None:
+        """Gives back what reading holds, files and memory: nobody reads for a while."""
+
     def sequence_at(self, timestamp: int) -> int:
         """Returns the first sequence whose timestamp is not lower.
 
@@ -315,6 +318,9 @@ class Store(Protocol):
 
     def settle(self) -> None:
         """Waits for what is under way, as long as it is reasonable at the end of a process."""
+
+    def unwritten(self) -> list[str]:
+        """Returns what is still to be written, or is being written: paths, or names. May be called from any thread."""
 
     def close(self) -> None:
         """Flushes and closes everything. Raises StorageError."""

@@ -65,6 +65,9 @@ class MemoryMessages:
             return empty()
         return self._list.read(first, count, size)
 
+    def end_reading(self) -> None:
+        """Reading holds nothing."""
+
     def sequence_at(self, timestamp: int) -> int:
         """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if not self.count:
@@ -206,6 +209,10 @@ class MemoryStore:
     def completed(self) -> Sequence[Flush]:
         """Returns nothing: flushes are complete at once."""
         return ()
+
+    def unwritten(self) -> list[str]:
+        """Nothing is written."""
+        return []
 
     def settle(self) -> None:
         """Does nothing."""

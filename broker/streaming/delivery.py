@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 # Looked up with each message.
 _NONE: Final = Hold.NONE
-#: Blocks that one gets before it is another's turn.
+#: Blocks that one gets before it is another's turn, and how long (ns) that may take: a block is sent to the end.
 _TURN: Final = 4
+_TURN_TIME: Final = 4_000_000
 #: Messages of a block that are handed out to a group.
-_GROUP_BLOCK: Final = 1024
+_GROUP_BLOCK: Final = 512
 
 
 class Delivery:
@@ -51,10 +52,11 @@ class Delivery:
     def to_subscription(self, subscription: Subscription) -> bool:
         """Sends what is there for a plain subscription, a bounded amount. Returns True if there may be more."""
         channel = subscription.channel
+        end = self._clock.monotonic() + _TURN_TIME
         for turn in range(_TURN):
             if subscription.last_sent >= channel.visible or not subscription.ready:
                 return False
-            if turn and self._congested(subscription.inbox):
+            if turn and (self._congested(subscription.inbox) or self._clock.monotonic() > end):
                 return True
             room = subscription.max_in_flight - len(subscription.pending)
             if room <= 0:
@@ -68,9 +70,12 @@ class Delivery:
     def to_group(self, group: QueueGroup) -> bool:
         """Sends what is there for a queue group, a bounded amount. Returns True if there may be more."""
         channel = group.channel
-        for _ in range(_TURN):
+        end = self._clock.monotonic() + _TURN_TIME
+        for turn in range(_TURN):
             if group.last_sent >= channel.visible or not group.members:
                 return False
+            if turn and self._clock.monotonic() > end:
+                return True
             if len(group.members) == 1:
                 only = group.members[0]
                 room = only.room()
@@ -208,16 +213,30 @@ class Serving:
             self._serve(unit)
             if self._clock.monotonic() - begin > share:
                 break
-        for unit in units:
-            self._ready.again(unit)
+        self._ready.before(units)
 
     def channel(self, channel: Channel) -> None:
         """Serves all subscriptions of a channel in the order of streaming-protocol.md section 14.9."""
+        first = channel.fresh[0][0] if channel.fresh else 0
+        begin = self._clock.monotonic()
         for subscription in tuple(channel.plain.values()):
-            self._serve(subscription)
+            self._serve_stored(subscription, first, begin)
         for group in tuple(channel.groups.values()):
             if group.members:
-                self._serve(group)
+                self._serve_stored(group, first, begin)
+
+    def _serve_stored(self, unit: Subscription | QueueGroup, first: int, begin: int) -> None:
+        """Serves somebody in a commit; if that lasts long, those who lack older messages too have their turn later.
+
+        Args:
+            unit: The subscription or group.
+            first: The first sequence of what was just stored.
+            begin: When the commit began to serve (monotonic ns).
+        """
+        if unit.last_sent + 1 < first and self._clock.monotonic() - begin > _TURN_TIME:
+            self._ready.again(unit)
+        else:
+            self._serve(unit)
 
     def lone(self, messages: Iterable[tuple[Channel, Record]], now: int) -> None:
         """Serves the plain subscriptions of channels that have got one message each, which are visible.
@@ -247,12 +266,12 @@ class Serving:
                     receivers.append(subscription)
                 else:
                     self._hand_over(parcels, receivers)
-                    self._serve(subscription)
+                    self._serve_stored(subscription, sequence, now)
             if channel.groups:
                 self._hand_over(parcels, receivers)
                 for group in tuple(channel.groups.values()):
                     if group.members:
-                        self._serve(group)
+                        self._serve_stored(group, sequence, now)
         self._hand_over(parcels, receivers)
 
     def _hand_over(self, parcels: list[tuple[bytes, bytes]], receivers: list[Subscription]) -> None:

@@ -5,7 +5,7 @@ Facts: streaming-protocol.md sections 14 and 15.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker import log
@@ -49,6 +49,13 @@ class Ready:
         """Has one served once more, for which there is more to do."""
         self._units[unit] = None
         self._driver.commit_soon()
+
+    def before(self, units: Iterable[Subscription | QueueGroup]) -> None:
+        """Has some served once more, before those that are ready by now."""
+        first = dict.fromkeys(units)
+        if first:
+            self._units = first | self._units
+            self._driver.commit_soon()
 
     def later(self, unit: Subscription | QueueGroup) -> None:
         """Has one served after a pause."""

@@ -6,15 +6,14 @@ of many subscriptions take turns, a few hundred messages each, and give way to e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from broker import log
 from broker.streaming.hot.fields import redelivered_block
 from broker.streaming.inflight import store_acked, store_sent
+from broker.streaming.pending import TOLERANCE
 from broker.streaming.state import Hold
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from broker.streaming.inflight import Acknowledgements, Sender
     from broker.streaming.state import Subscription
 
-#: What is due a little later goes along (rule 1).
-_TOLERANCE: Final = 15_000_000
 #: How soon what a member of a group leaves behind is sent to others (streaming-protocol.md section 18.8).
 _LEFT_BEHIND: Final = 100_000_000
 #: Messages and bytes that are looked up at a time.
@@ -36,8 +33,8 @@ _PAUSE: Final = 20_000_000
 #: How long (ns) rounds go on before others have their turn, and the messages of a round that come together.
 SHARE: Final = 3_000_000
 STEP: Final = 256
-#: From so many pending messages on arrays sort them.
-_MANY: Final = 4096
+#: Pending messages that are looked at in a step, for those that are due.
+LOOKS: Final = 2048
 
 _Found = tuple["Records", list[int], list[int]]
 
@@ -51,8 +48,8 @@ class Redelivery:
         self._bus = context.bus
         self._sender = sender
         self._acknowledgements = acknowledgements
-        #: What is still to be sent of each round, in reverse; None before it has begun.
-        self._rounds: dict[Subscription, list[int] | None] = {}
+        #: What was found due in each round and is still to be sent, in reverse.
+        self._rounds: dict[Subscription, list[int]] = {}
         self._turn: Timer | None = None
 
     def arm(self, subscription: Subscription) -> None:
@@ -79,28 +76,28 @@ class Redelivery:
         Returns:
             Whether all that is pending has been seen to, so that new messages may flow.
         """
-        waiting = sorted(sequence for sequence in subscription.pending if sequence >= subscription.held_from)
-        turn = waiting[: _portion(subscription)]
+        pending = subscription.pending
+        if subscription.held is None:
+            subscription.held = sorted(pending, reverse=True)
+        turn = [sequence for sequence in _taken(subscription.held, _portion(subscription)) if sequence in pending]
         now = self._clock.monotonic()
         if turn:
-            subscription.held_from = turn[-1] + 1
             if subscription.hold is Hold.RESUMED:
-                self._send_again(subscription, turn, now)
-                for sequence in turn:
-                    if sequence in subscription.pending:
-                        subscription.pending[sequence] = now + subscription.ack_wait
+                self._send_copies(subscription, turn)
+                pending.move([(sequence, now + subscription.ack_wait) for sequence in turn if sequence in pending])
             else:
                 self._send_overdue(subscription, turn, now)
-        if len(turn) < len(waiting):
+        if subscription.held:
             return False
+        subscription.held = None
         subscription.hold = Hold.NONE
         subscription.settle()
-        self._rearm(subscription, now)
+        self._rearm(subscription, now, _SOON)
         return True
 
     def _fire(self, subscription: Subscription) -> None:
         subscription.timer = None
-        self._rounds.setdefault(subscription, None)
+        self._rounds.setdefault(subscription, [])
         if self._turn is None:
             self._take_turns()
 
@@ -111,17 +108,21 @@ class Redelivery:
         while self._rounds:
             subscription = next(iter(self._rounds))
             left = self._rounds.pop(subscription)
-            if left := self._step(subscription, left):
+            if self._step(subscription, left):
                 self._rounds[subscription] = left
             if self._rounds and (now := self._clock.monotonic()) - begin >= SHARE:
                 self._turn = self._timers.at(now, self._take_turns)
                 return
 
-    def _step(self, subscription: Subscription, left: list[int] | None) -> list[int]:
-        """Sends some messages of a round; returns those that are left of it."""
-        client = subscription.client
-        if client is None or not subscription.pending:
-            return []
+    def _step(self, subscription: Subscription, left: list[int]) -> bool:
+        """Sends some messages of a round. Returns whether it goes on; else there is a timer, if something is pending.
+
+        Args:
+            left: What was found due and is still to be sent, in reverse: if there is nothing, it is looked for.
+        """
+        client, pending = subscription.client, subscription.pending
+        if client is None or not pending:
+            return False
         if subscription.group is None and client.failed_heartbeat:
             log.STREAMING.debug(
                 "[Client:%s] Skipping redelivery to subid=%d due to missed client heartbeat",
@@ -129,41 +130,58 @@ class Redelivery:
                 subscription.id,
             )
             self.arm(subscription)
-            return []
+            return False
         now = self._clock.monotonic()
-        if left is None:
-            left = _due(subscription.pending, now + _TOLERANCE)
-        pause = _SOON
-        if left and self._congested(subscription):
+        if self._congested(subscription):
             # The others are overdue then, and come when there is room.
-            pause, left = _PAUSE, []
-        size = min(_portion(subscription), STEP)
-        turn = left[: -size - 1 : -1]
-        del left[-size:]
-        # Since the round began some may have been acknowledged, or sent.
-        pending, horizon = subscription.pending, now + _TOLERANCE
-        turn = [sequence for sequence in turn if pending.get(sequence, horizon + 1) <= horizon]
+            self._rearm(subscription, now, _PAUSE)
+            return False
+        horizon = now + TOLERANCE
+        if not left:
+            left += reversed(pending.due(horizon, LOOKS))
+        # Since they were found some may have been acknowledged, or sent.
+        turn = [
+            sequence
+            for sequence in _taken(left, min(_portion(subscription), STEP))
+            if pending.get(sequence, horizon + 1) <= horizon
+        ]
         if turn and subscription.group is None:
             self._send_again(subscription, turn, now)
         elif turn:
             self._hand_out_again(subscription, turn, now)
-        if not left:
-            self._rearm(subscription, now, pause)
-        return left
+        if left or turn:
+            return True
+        self._rearm(subscription, now, _SOON)
+        return False
 
     def _congested(self, subscription: Subscription) -> bool:
         members = subscription.group.members if subscription.group is not None else ()
         return all(self._bus.congested(each.inbox) for each in members or (subscription,))
 
-    def _rearm(self, subscription: Subscription, now: int, pause: int = _SOON) -> None:
+    def _rearm(self, subscription: Subscription, now: int, pause: int) -> None:
         """Sets the timer to the next deadline, but not before a pause."""
         self.stop(subscription)
-        if subscription.pending:
-            earliest = max(min(subscription.pending.values()), now + pause)
-            subscription.timer = self._timers.at(earliest, partial(self._fire, subscription))
+        if (earliest := subscription.pending.earliest(LOOKS)) is not None:
+            subscription.timer = self._timers.at(max(earliest, now + pause), partial(self._fire, subscription))
 
     def _send_again(self, subscription: Subscription, sequences: list[int], now: int) -> None:
         """Sends messages again to the subscription that has them pending, and moves their deadlines."""
+        self._send_copies(subscription, sequences)
+        self._put_off(subscription, sequences, now)
+
+    def _put_off(self, subscription: Subscription, sequences: list[int], now: int) -> None:
+        """Moves the deadlines of messages that are still pending."""
+        pending, ack_wait = subscription.pending, subscription.ack_wait
+        pending.move(
+            [
+                (sequence, _next_deadline(deadline, ack_wait, now))
+                for sequence in sequences
+                if (deadline := pending.get(sequence)) is not None
+            ]
+        )
+
+    def _send_copies(self, subscription: Subscription, sequences: list[int]) -> None:
+        """Sends messages again, marked as such and counted."""
         if self._bus.has_receiver(subscription.inbox):
             for block, rows, found in self._look_up(subscription, sequences):
                 self._send_rows(subscription, block, rows, found)
@@ -173,9 +191,6 @@ class Redelivery:
             counts.update((sequence, counts.get(sequence, 0) + 1) for sequence in sequences)
             if gone:
                 self._drop(subscription, gone)
-        for sequence in sequences:
-            if (deadline := subscription.pending.get(sequence)) is not None:
-                subscription.pending[sequence] = _next_deadline(deadline, subscription.ack_wait, now)
 
     def _send_overdue(self, subscription: Subscription, sequences: list[int], now: int) -> None:
         """After a start: sets the messages' deadlines, and sends what is overdue.
@@ -186,14 +201,16 @@ class Redelivery:
         shift = now - self._clock.wall() + subscription.ack_wait
         for block, rows, found in self._look_up(subscription, sequences):
             overdue: tuple[list[int], list[int]] = ([], [])
+            deadlines: list[tuple[int, int]] = []
             for row, sequence in zip(rows, found, strict=True):
                 deadline = int(block.timestamps[row]) + shift
-                if deadline <= now + _TOLERANCE:
+                if deadline <= now + TOLERANCE:
                     deadline = _next_deadline(deadline, subscription.ack_wait, now)
                     overdue[0].append(row)
                     overdue[1].append(sequence)
                 # A clock that was put back must not put redelivery off for ever.
-                subscription.pending[sequence] = min(deadline, now + subscription.ack_wait)
+                deadlines.append((sequence, min(deadline, now + subscription.ack_wait)))
+            subscription.pending.move(deadlines)
             if overdue[0]:
                 self._send_rows(subscription, block, *overdue)
 
@@ -210,10 +227,7 @@ class Redelivery:
                 member = group.pick(force=True) if group.members else None
                 if member is None or not member.started:
                     member = subscription
-                if member is subscription:
-                    deadline = subscription.pending[sequence]
-                    subscription.pending[sequence] = _next_deadline(deadline, subscription.ack_wait, now)
-                else:
+                if member is not subscription:
                     del subscription.pending[sequence]
                     member.pending[sequence] = now + member.ack_wait
                     member.settle()
@@ -232,11 +246,8 @@ class Redelivery:
                     store_acked(subscription, share_sequences)
             if moved:
                 self._acknowledgements.settle(subscription)
-        for sequence in sequences:
-            # What could not be read stays where it is.
-            deadline_left = subscription.pending.get(sequence)
-            if deadline_left is not None and deadline_left <= now + _TOLERANCE:
-                subscription.pending[sequence] = _next_deadline(deadline_left, subscription.ack_wait, now)
+        # Also of what could not be read.
+        self._put_off(subscription, sequences, now)
 
     def _send_rows(self, subscription: Subscription, block: Records, rows: list[int], sequences: list[int]) -> None:
         known = subscription.counts
@@ -313,17 +324,11 @@ def _portion(subscription: Subscription) -> int:
     return max(1, min(_BLOCK, _READ_SIZE // max(average, 1)))
 
 
-def _due(pending: Mapping[int, int], horizon: int) -> list[int]:
-    """Returns what is due, by deadline and then by sequence, in reverse."""
-    if len(pending) < _MANY:
-        due = sorted((deadline, sequence) for sequence, deadline in pending.items() if deadline <= horizon)
-        return [sequence for _, sequence in reversed(due)]
-    sequences = np.fromiter(pending, np.int64, len(pending))
-    deadlines = np.fromiter(pending.values(), np.int64, len(pending))
-    if not (mask := deadlines <= horizon).all():
-        sequences, deadlines = sequences[mask], deadlines[mask]
-    found: list[int] = sequences[np.lexsort((sequences, deadlines))][::-1].tolist()
-    return found
+def _taken(reverse: list[int], count: int) -> list[int]:
+    """Takes the first of what is in reverse."""
+    taken = reverse[: -count - 1 : -1]
+    del reverse[-count:]
+    return taken
 
 
 def _next_deadline(deadline: int, ack_wait: int, now: int) -> int:

@@ -128,7 +128,7 @@ class Recovery:
                 return
         subscription = Subscription(channel, state, group)
         # Deadlines come from the messages' timestamps, when the server is ready; 0 sorts by sequence.
-        subscription.pending = dict.fromkeys(found.pending, 0)
+        subscription.pending.update(dict.fromkeys(found.pending, 0))
         subscription.last_sent = max(state.last_sent, *found.pending, 0)
         subscription.settle()
         subscription.hold = Hold.RECOVERED if found.pending else Hold.NONE

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from broker.streaming.names import text
+from broker.streaming.pending import Pending
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
@@ -88,16 +89,16 @@ class Subscription:
     #: Whose it is or was.
     last_client_id: bytes = field(init=False)
     #: Sequences that were sent and not acknowledged, with the time (monotonic ns) of their redelivery.
-    pending: dict[int, int] = field(default_factory=dict)
+    pending: Pending = field(default_factory=Pending)
     #: The highest sequence that was ever sent to it.
     last_sent: int = field(init=False)
     #: No new messages, as it has as many pending as it wants.
     stalled: bool = False
     #: The client knows of it.
     started: bool = False
-    #: Why new messages are held back, and where the pass over what is pending resumes while they are.
+    #: Why new messages are held back, and what is still to be seen to before, in reverse; None until that begins.
     hold: Hold = Hold.NONE
-    held_from: int = 0
+    held: list[int] | None = None
     #: When pending messages are looked at.
     timer: Timer | None = None
     #: How many acknowledged messages its group still counts as pending when it picks a member; those since its tick.

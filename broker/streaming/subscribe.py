@@ -306,7 +306,7 @@ class Subscribing:
         subscription.adopt()
         subscription.settle()
         subscription.hold = Hold.RESUMED
-        subscription.held_from = 0
+        subscription.held = None
         return told("Resumed", subscription)
 
     def _refuse(self, request: Request, error: bytes) -> None:

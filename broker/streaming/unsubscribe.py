@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker import log
 from broker.stores.interface import StorageError
@@ -10,6 +10,7 @@ from broker.streaming import errors
 from broker.streaming.errors import RefusedError
 from broker.streaming.inflight import store_sent
 from broker.streaming.names import durable_key, text
+from broker.streaming.pending import Pending
 from broker.streaming.ports import Role
 from broker.streaming.requests import Request, decode
 from broker.streaming.state import told
@@ -20,11 +21,14 @@ from stantools.format.proto import store_pb2 as pb
 if TYPE_CHECKING:
     from broker.stores.interface import Flush
     from broker.streaming.commits import Commits
-    from broker.streaming.context import Context
+    from broker.streaming.context import Context, Timer
     from broker.streaming.partitioning import Partitions
     from broker.streaming.redelivery import Redelivery
     from broker.streaming.registry import Channels, Clients
     from broker.streaming.state import Channel, Client, QueueGroup, Subscription
+
+#: Entries of what ended subscriptions had pending that are freed at a time.
+_ENTRIES: Final = 4096
 
 
 class Unsubscribing:
@@ -54,6 +58,8 @@ class Unsubscribing:
         self._redelivery = redelivery
         self._commits = commits
         self._partitions = partitions
+        self._remains: list[tuple[Pending, dict[int, int]]] = []
+        self._giving_back: Timer | None = None
 
     def receive_unsubscribe(self, request: Request) -> None:
         """Takes a request from the unsubscribe subject."""
@@ -185,6 +191,7 @@ class Unsubscribing:
                 return "Suspended"
             del channel.durables[durable_key(client.id, channel.name, state.durable_name)]
         self.delete(channel, state)
+        self._discard(subscription)
         return "Removed"
 
     def _leave(self, subscription: Subscription, group: QueueGroup, *, unsubscribe: bool) -> str:
@@ -212,6 +219,7 @@ class Unsubscribing:
             return "Suspended"
         del channel.groups[group.name]
         self.delete(channel, state)
+        self._discard(subscription)
         return "Removed"
 
     def _hand_over(self, subscription: Subscription, group: QueueGroup) -> None:
@@ -219,17 +227,39 @@ class Unsubscribing:
 
         Facts: streaming-protocol.md section 18.8.
         """
+        heirs = _heirs(subscription, group)
+        if not heirs:
+            self._discard(subscription)
+            return
         now = self._clock.monotonic()
-        order = sorted((deadline, sequence) for sequence, deadline in subscription.pending.items())
-        subscription.pending = {}
-        for position, member in enumerate(group.members):
-            share = [sequence for _, sequence in order[position :: len(group.members)]]
+        order = subscription.pending.in_order()
+        subscription.pending = Pending()
+        for position, member in enumerate(heirs):
+            share = order[position :: len(heirs)]
             if share:
                 store_sent(member, share)
-                member.pending.update(dict.fromkeys(share, now))
+                member.pending.move([(sequence, now) for sequence in share])
                 member.last_sent = max(member.last_sent, *share)
                 member.settle()
                 self._redelivery.arm_soon(member)
+
+    def _discard(self, subscription: Subscription) -> None:
+        """Forgets what an ended subscription has pending. To free much at once would take long."""
+        if len(subscription.pending) > _ENTRIES:
+            self._remains.append((subscription.pending, subscription.counts))
+            if self._giving_back is None:
+                self._giving_back = self._timers.at(self._clock.monotonic(), self._give_back)
+        subscription.pending, subscription.counts = Pending(), {}
+
+    def _give_back(self) -> None:
+        """Frees what ended subscriptions had pending, a little at a time."""
+        pending, counts = self._remains[-1]
+        pending.shorten(_ENTRIES)
+        for _ in range(min(_ENTRIES, len(counts))):
+            counts.popitem()
+        if not pending and not counts:
+            self._remains.pop()
+        self._giving_back = self._timers.at(self._clock.monotonic(), self._give_back) if self._remains else None
 
     def delete(self, channel: Channel, state: pb.SubState) -> None:
         """Removes a subscription from the store."""
@@ -249,3 +279,16 @@ class Unsubscribing:
             subscription.channel.store.update(subscription.state)
         except StorageError as error:
             log.STREAMING.error("Unable to update subscription subid=%d: %s", subscription.id, error)
+
+
+def _heirs(leaver: Subscription, group: QueueGroup) -> list[Subscription]:
+    """Returns the members that get what one has pending that has left.
+
+    If its client has ended, members of the same client end with it, and would hand over in turn: the others get it. If
+    there are none, the group ends: with a durable one, the member gets it that leaves last.
+    """
+    staying = [member for member in group.members if member.client is not None and member.client.registered]
+    if staying or not leaver.state.is_durable:
+        return staying
+    client = group.members[0].client
+    return [] if client is None else [next(each for each in reversed(client.subscriptions) if each.group is group)]

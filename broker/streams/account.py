@@ -13,10 +13,10 @@ from broker.streams.room import Limits, Room
 from broker.streams.stream import Memories, Stream, memories
 from stantools.nats.interest import finished
 from stantools.nats.subjects import overlap
-from stantools.nats.subjecttree import PatternTree, tree_of
+from stantools.nats.subjecttree import PatternTree, grow, tree_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Collection, Generator, Mapping
 
     from broker.ports import Clock
     from broker.stores.streams.interface import StreamStore
@@ -59,7 +59,9 @@ class Account:
                 continue
             try:
                 store = self._place.open(config.name)
-                self._opened(config, created, store, memories(store, config, self._clock.wall()))
+                found = memories(store, config, self._clock.wall())
+                stream = finished(self._opened(config, created, store, found))
+                self._enter(stream, finished(_named(config)))
             except StorageError as error:
                 NATS.error("  Stream %r is left alone: %s", config.name, error.message)
 
@@ -117,6 +119,7 @@ class Account:
             if known.config != replace(config, first_seq=known.config.first_seq):
                 raise ApiError(400, 10058, "stream name already in use with a different configuration")
             return known, False
+        named = yield from _named(config)
         yield from self._check_others(config, subjects)
         self._check_reservation(config, 0)
         created = self._clock.wall()
@@ -125,7 +128,7 @@ class Account:
             store.configure(config.as_json(), created)
         except StorageError as error:
             raise store_failed(error.message) from error
-        return self._enter(Stream(self.room, config, created, store)), True
+        return self._enter(Stream(self.room, config, created, store), named), True
 
     def update(self, config: StreamConfig) -> Generator[None, None, Stream]:
         """Changes the configuration of a stream, as work that can be interrupted.
@@ -138,15 +141,17 @@ class Account:
         stream = self._own(config.name)
         old = stream.config
         config = replace(old.changed_to(config), mirror_direct=old.mirror_direct and bool(config.mirror))
+        kept = {*old.subjects} & {*config.subjects}
+        named = yield from _named(config, kept)
         yield from self._check_others(config, subjects)
         self._check_reservation(config, max(old.max_bytes, 0))
         try:
             stream.store.configure(config.as_json(), stream.created)
         except StorageError as error:
             raise store_failed(error.message) from error
-        self._leave(stream)
+        self._leave(stream, kept)
         stream.configure(config)
-        self._enter(stream)
+        self._enter(stream, named)
         now = self._clock.wall()
         while stream.expire(now):
             yield
@@ -192,62 +197,90 @@ class Account:
         if config.name in self.streams:
             raise ApiError(400, 10058, "stream name already in use with a different configuration")
         finished(self._check_subjects(config.name, tree_of(each.encode() for each in config.subjects)))
-        return self._enter(Stream(self.room, config, created, store, borrowed=True))
+        return self._enter(Stream(self.room, config, created, store, borrowed=True), finished(_named(config)))
 
-    def check_new(self, config: StreamConfig) -> None:
-        """Checks whether a stream may be restored.
+    def check_free(self, name: str) -> None:
+        """Checks whether the name of a stream that is to be restored is free.
+
+        Raises:
+            ApiError: There is a stream of that name.
+        """
+        if name in self.streams:
+            raise ApiError(400, 10130, "stream name already in use, cannot restore")
+
+    def check_new(self, config: StreamConfig) -> Generator[None, None, None]:
+        """Checks whether a stream may be restored, as work that can be interrupted.
 
         Raises:
             ApiError: There is one of that name, or with such subjects.
         """
-        if config.name in self.streams:
-            raise ApiError(400, 10130, "stream name already in use, cannot restore")
+        self.check_free(config.name)
         if config.num_replicas > 1:
             raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
-        finished(self._check_others(config, tree_of(each.encode() for each in config.subjects)))
+        yield from self._check_others(config, tree_of(each.encode() for each in config.subjects))
         self._check_reservation(config, 0)
 
-    def restore(self, config: StreamConfig, created: int, store: StreamStore, found: Memories) -> Stream:
-        """Makes a stream of a store that was opened; its configuration may be another one than that in its files.
+    def restore(
+        self, config: StreamConfig, created: int, store: StreamStore, found: Memories
+    ) -> Generator[None, None, Stream]:
+        """Makes a stream of a store that was opened, as work that can be interrupted.
+
+        Args:
+            config: Its configuration, which may be another one than that in its files.
+            created: When the stream was made.
+            store: The store.
+            found: What its messages say about themselves.
 
         Raises:
+            ApiError: Another one was made meanwhile, with that name or such subjects.
             StorageError: It cannot be written.
         """
         store.configure(config.as_json(), created)
-        return self._opened(config, created, store, found)
+        stream = yield from self._opened(config, created, store, found)
+        named = yield from _named(config)
+        try:
+            yield from self.check_new(config)
+        except ApiError:
+            self._uncount(stream)
+            raise
+        return self._enter(stream, named)
 
-    def _opened(self, config: StreamConfig, created: int, store: StreamStore, found: Memories) -> Stream:
-        """Makes a stream of what is there, without what is over its limits by now."""
+    def _opened(
+        self, config: StreamConfig, created: int, store: StreamStore, found: Memories
+    ) -> Generator[None, None, Stream]:
+        """Makes a stream of what is there, without what is over its limits by now; nobody else knows it yet."""
         now = self._clock.wall()
-        stream = self._enter(Stream(self.room, config, created, store))
+        stream = Stream(self.room, config, created, store)
         stream.take_over(found)
         while stream.expire(now):
-            pass
-        for _ in stream.enforce_all():
-            pass
-        stream.store.flush()
+            yield
+        yield from stream.enforce_all()
+        store.flush()
         return stream
 
     def drop(self, stream: Stream) -> None:
         """Forgets a stream."""
         self._leave(stream)
         stream.deleted = True
+        self._uncount(stream)
+
+    def _uncount(self, stream: Stream) -> None:
         self.room.used[stream.config.storage] -= stream.counted
 
-    def _enter(self, stream: Stream) -> Stream:
-        """Adds a stream. Returns it."""
+    def _enter(self, stream: Stream, named: PatternTree[str]) -> Stream:
+        """Adds a stream, with its name for those of its subjects that have none yet. Returns it."""
         self.streams[stream.name] = stream
         self._version += 1
-        for subject in stream.config.subjects:
-            self._subjects.add(subject.encode(), stream.name)
+        self._subjects.merge(named)
         return stream
 
-    def _leave(self, stream: Stream) -> None:
-        """Takes out a stream."""
+    def _leave(self, stream: Stream, kept: Collection[str] = ()) -> None:
+        """Takes out a stream; some of its subjects stay, as it comes back."""
         del self.streams[stream.name]
         self._version += 1
         for subject in stream.config.subjects:
-            self._subjects.remove(subject.encode(), stream.name)
+            if subject not in kept:
+                self._subjects.remove(subject.encode(), stream.name)
 
     def reopen(self, stream: Stream) -> None:
         """Opens a stream anew with what is certain, after something could not be written."""
@@ -334,3 +367,8 @@ class Account:
             "reserved_storage": self.reserved("file"),
             "streams": len(self.streams),
         }
+
+
+def _named(config: StreamConfig, kept: Collection[str] = ()) -> Generator[None, None, PatternTree[str]]:
+    """Makes a tree of a stream's subjects, but for some, with its name, as work that can be interrupted."""
+    return (yield from grow((each.encode(), config.name) for each in config.subjects if each not in kept))

@@ -315,7 +315,7 @@ class StreamConfig:
         if twice := [subject for subject, count in Counter(self.subjects).items() if count > 1]:
             raise invalid_config(f'subject "{twice[0]}" overlaps with "{twice[0]}"')
         try:
-            tree = yield from grow(subject.encode() for subject in self.subjects)
+            tree = yield from grow((pattern, pattern) for pattern in map(str.encode, self.subjects))
             found = yield from first_overlap(tree, _MOST_BRANCHES)
         except OverflowError:
             raise invalid_config("too many subjects with wildcards to be compared") from None

@@ -91,6 +91,7 @@ class StreamsServer:
         self._published_at = 0
         self._wake_time = 0
         self._stopped = self._looking = False
+        self._closing = ""  # the stream that is being written to its end
 
     def start(self) -> None:
         """Opens what is there, and listens.
@@ -112,6 +113,10 @@ class StreamsServer:
                 self._bus.listen(pattern, partial(self._preview_requested, call))
         self._wake_later(self._looked + LOOK)
 
+    def unwritten(self) -> list[str]:
+        """Returns the stream that is being written to its end, if one is. May be called from any thread."""
+        return [f'stream "{self._closing}"'] if self._closing else []
+
     def stop(self) -> None:
         """Closes all streams."""
         if self._stopped:
@@ -122,17 +127,20 @@ class StreamsServer:
         self.transfers.close()
         # What is written outlives the process; syncing, which may take long, comes after.
         for stream in self.account.streams.values():
+            self._closing = stream.name
             try:
                 stream.store.flush()
             except StorageError as error:
                 NATS.error("Stream %r: %s", stream.name, error.message)
         self.consumers.keep_all()
         for stream in self.account.streams.values():
+            self._closing = stream.name
             try:
                 stream.store.close()
                 stream.keep_copied()
             except StorageError as error:
                 NATS.error("Stream %r: %s", stream.name, error.message)
+        self._closing = ""
         self._place.close()
 
     @property

@@ -6,7 +6,7 @@ Facts: jetstream-server.md section 17, jetstream-migration.md section 4.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,6 @@ from broker.streams.stream import Memories, memories
 from broker.streams.streaminfo import stream_info, stream_state
 from stantools.errors import StantoolsError
 from stantools.nats.frames import rows
-from stantools.nats.interest import finished
 from stantools.nats.subjects import is_literal, valid_pattern
 
 if TYPE_CHECKING:
@@ -107,8 +106,8 @@ class Transfers:
         sending.listening = self._bus.listen(sending.prefix + b">", partial(self._acknowledged, sending))
         return {"config": stream.config.as_json(), "state": stream_state(stream)}
 
-    def restore(self, name: str, body: bytes) -> dict[str, Any]:
-        """Begins to take a stream. Returns what the answer says.
+    def restore(self, name: str, body: bytes) -> Generator[None, None, dict[str, Any]]:
+        """Begins to take a stream, as work that can be interrupted. Returns what the answer says.
 
         Raises:
             ApiError: It cannot be taken.
@@ -120,10 +119,10 @@ class Transfers:
         if config.name != name:
             raise name_mismatch()
         config.check()
-        finished(config.check_overlaps())
+        yield from config.check_overlaps()
         if config.storage != "file":
             raise ApiError(500, 10062, "restore failed: a stream in memory has no archive")
-        self._account.check_new(config)
+        yield from self._account.check_new(config)
         self._check_many(10062, "restore")
         try:
             coming = self._place.expect(name)
@@ -205,7 +204,7 @@ class Transfers:
         try:
             if problem:
                 raise ApiError(500, 10062, f"restore failed: {problem}")
-            self._account.check_new(receiving.config)
+            self._account.check_free(receiving.name)
             receiving.archive.place()
         except (ApiError, StorageError) as error:
             self._fail(receiving, reply, error)
@@ -223,9 +222,10 @@ class Transfers:
     def _take(self, receiving: _Receiving, reply: bytes, found: _Opened) -> Iterator[None]:
         store, remembered = found
         try:
-            self._account.check_new(receiving.config)
+            yield from self._account.check_new(receiving.config)
+            created = receiving.archive.created
+            stream = yield from self._account.restore(receiving.config, created, store, remembered)
             self._place.share(receiving.name, store)
-            stream = self._account.restore(receiving.config, receiving.archive.created, store, remembered)
         except (ApiError, StorageError) as error:
             store.abandon()
             self._fail(receiving, reply, error)

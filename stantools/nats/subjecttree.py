@@ -88,6 +88,21 @@ class PatternTree(Generic[V]):
                 node.ends = values
         values[value] = None
 
+    def merge(self, other: PatternTree[V]) -> None:
+        """Takes over another tree, which must not be used afterwards; visits only branches that both have."""
+        stack = [(self.root, other.root)]
+        while stack:
+            own, taken = stack.pop()
+            for token, below in taken.next.items():
+                if (known := own.next.setdefault(token, below)) is not below:
+                    stack.append((known, below))
+            if own.star is None:
+                own.star = taken.star
+            elif taken.star is not None:
+                stack.append((own.star, taken.star))
+            own.ends = {**own.ends, **taken.ends} if own.ends and taken.ends else own.ends or taken.ends
+            own.rests = {**own.rests, **taken.rests} if own.rests and taken.rests else own.rests or taken.rests
+
     def remove(self, pattern: bytes, value: V) -> None:
         """Removes a value of a pattern, which must have it."""
         node, way = self.root, []
@@ -158,18 +173,19 @@ def _below(node: _PatternNode[V]) -> Iterator[tuple[V] | None]:
             yield None
 
 
-def grow(patterns: Iterable[bytes]) -> Generator[None, None, PatternTree[bytes]]:
-    """Makes a tree of patterns with themselves as values, as interruptible work."""
-    tree: PatternTree[bytes] = PatternTree()
-    for row, pattern in enumerate(patterns, 1):
-        tree.add(pattern, pattern)
+def grow(patterns: Iterable[tuple[bytes, V]]) -> Generator[None, None, PatternTree[V]]:
+    """Makes a tree of patterns, each with a value, as interruptible work."""
+    tree: PatternTree[V] = PatternTree()
+    for row, (pattern, value) in enumerate(patterns, 1):
+        tree.add(pattern, value)
         if row % STEP == 0:
             yield
     return tree
 
 
 def tree_of(patterns: Iterable[bytes]) -> PatternTree[bytes]:
-    return finished(grow(patterns))
+    """Makes a tree of patterns with themselves as values."""
+    return finished(grow((pattern, pattern) for pattern in patterns))
 
 
 def first_overlap(tree: PatternTree[bytes], limit: int) -> Generator[None, None, tuple[bytes, bytes] | None]:

@@ -14,6 +14,7 @@ import pytest
 
 from tests import natsclient
 from tests.brokers import READY, Broker
+from tests.interop.talker import Client, Talker
 from tests.servers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -109,3 +110,47 @@ def test_many_requests_at_work_do_not_keep_the_process(tmp_path: Path) -> None:
         asyncio.run(ask(broker.url))
         assert broker.stop(signal.SIGTERM, _PATIENCE) == 143
         assert "takes longer than" not in broker.said()
+
+
+#: A broker on a disk that hangs from the moment on when there is a certain file.
+_HANGING = """
+import os, sys, time
+from broker.stores.file import disk
+from tests.broker.stores.faults import CalledSyncs
+fsync = os.fsync
+def sync(descriptor):
+    if os.path.exists({hangs!r}):
+        print("it hangs", flush=True)
+        time.sleep(600)
+    fsync(descriptor)
+os.fsync, disk.KernelSyncs = sync, CalledSyncs
+from broker.cli import console
+sys.argv[0] = "stan-broker"
+console()
+"""
+
+
+def test_the_last_line_names_what_a_hanging_disk_has_not_taken(tmp_path: Path) -> None:
+    port, log, store, hangs = free_port(), tmp_path / "log", tmp_path / "store", tmp_path / "hangs"
+    words = ["-a", "127.0.0.1", "-p", str(port), "-st", "file", "-dir", str(store), "--file_sync"]
+    script = _HANGING.format(hangs=str(hangs))
+    with log.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-c", script, *words], cwd=ROOT, stdout=file, stderr=file)
+    try:
+        _wait_for(log, READY, process)
+        with Talker(port) as nats:
+            client = Client(nats, "me")
+            client.store(b"written", b"1")
+            client.store(b"hanging", b"1")
+            hangs.touch()
+            message = client.publication(b"hanging", b"2")
+            nats.publish(client.subjects.pub_prefix + b".hanging", message.SerializeToString())
+            _wait_for(log, "it hangs", process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(_PATIENCE) == 143
+        said = [line for line in log.read_text().splitlines() if "takes longer than" in line]
+        assert len(said) == 1
+        assert said[0].endswith(f"Still being written: {store / 'hanging'}")
+    finally:
+        process.kill()
+        process.wait()

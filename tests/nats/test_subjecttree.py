@@ -9,7 +9,7 @@ import pytest
 
 from stantools.nats.interest import finished
 from stantools.nats.subjects import overlap, valid_pattern
-from stantools.nats.subjecttree import SubjectTree, first_overlap, tree_of
+from stantools.nats.subjecttree import PatternTree, SubjectTree, first_overlap, grow, tree_of
 
 TOKENS = (b"a", b"b", b"cc", b"*")
 
@@ -72,6 +72,34 @@ def test_overlaps_are_those_of_a_comparison_of_each_with_each(seed: int) -> None
         pair = finished(first_overlap(tree_of(mine), 1_000_000))
         assert (pair is None) == apart
         assert pair is None or (overlap(*pair) and pair[0] != pair[1])
+
+
+def test_a_tree_takes_over_another_one() -> None:
+    """As if its patterns had been added, also those with values of both; all can be taken out again."""
+    chance = random.Random(2)
+    for _ in range(500):
+        values = dict[int, list[bytes]]()
+        tree: PatternTree[int] = PatternTree()
+        for number in range(4):
+            values[number] = list({a_pattern(chance) for _ in range(chance.randint(0, 6))})
+            tree.merge(finished(grow((pattern, number) for pattern in values[number])))
+        found = {pair[::-1] for pair in tree.overlaps(tree_of([b">"])) if pair is not None}
+        assert found == {(b">", number) for number, patterns in values.items() if patterns}
+        for pattern in {each for patterns in values.values() for each in patterns}:
+            met = {pair[0] for pair in tree.overlaps(tree_of([pattern])) if pair is not None}
+            assert met == {each for each, patterns in values.items() if any(overlap(pattern, own) for own in patterns)}
+        for number, patterns in values.items():
+            for pattern in patterns:
+                tree.remove(pattern, number)
+        assert not tree.root
+
+
+def test_a_tree_that_is_taken_over_is_not_gone_through() -> None:
+    tree = finished(grow((b"a.%d.x" % number, 1) for number in range(50)))
+    other = finished(grow((b"b.%d.x" % number, 2) for number in range(5000)))
+    branch = other.root.next[b"b"]
+    tree.merge(other)
+    assert tree.root.next[b"b"] is branch
 
 
 def test_patterns_that_were_taken_out_are_not_found() -> None:

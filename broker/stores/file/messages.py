@@ -587,6 +587,10 @@ class FileMessages:
             return empty()
         return self.reader.read(first, count, size)
 
+    def end_reading(self) -> None:
+        """Closes the files that are read, and forgets messages in memory."""
+        self.reader.close()
+
     def sequence_at(self, timestamp: int) -> int:
         """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if not self.count:
@@ -609,6 +613,11 @@ class FileMessages:
     def busy(self) -> bool:
         """Whether threads are at the files."""
         return self._under_way is not None or self.place.busy
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether something is still to be written, or is being written."""
+        return self.busy or self._dirty or bool(self._gathered)
 
     def release(self) -> bool:
         """Closes the files that are written, unless there is something to write."""

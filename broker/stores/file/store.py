@@ -276,6 +276,14 @@ class FileStore:
         """Waits for what is under way, 10 seconds at most, and only once in vain."""
         self._hopeless = not self._services.disk.conclude(0 if self._hopeless else PATIENCE)
 
+    def unwritten(self) -> list[str]:
+        """Returns the directories of channels that are being written; see `Store.unwritten`."""
+        return [
+            str(messages.place.path)
+            for messages, subscriptions in list(self._channels.values())
+            if messages.unwritten or subscriptions.busy
+        ]
+
     def sync(self, channels: Iterable[bytes] | None, done: Callable[[Exception | None], None]) -> None:
         """Makes durable what was flushed of some channels without that; for a store whose flushes are not.
 

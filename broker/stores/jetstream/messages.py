@@ -86,6 +86,10 @@ class JetStreamMessages:
         """Returns messages in order; see `MessageStore.read`."""
         return self._copy.files.read(first, count, size)
 
+    def end_reading(self) -> None:
+        """Gives back what reading holds; see `MessageStore.end_reading`."""
+        self._copy.files.end_reading()
+
     def sequence_at(self, timestamp: int) -> int:
         """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if self._copy.files.count:

@@ -590,6 +590,10 @@ class JetStreamStore:
             return False
         return self._state.idle and all(messages.idle for messages, _ in self._channels.values())
 
+    def unwritten(self) -> list[str]:
+        """Returns the channels that are being written; see `Store.unwritten`."""
+        return [f"channel {quote(name)}" for name, (each, _) in list(self._channels.items()) if not each.idle]
+
     def settle(self) -> None:
         """Does nothing: only the event loop can wait; see `finish`."""
 

@@ -125,8 +125,8 @@ def run(make: Callable[[], Store], allowed: ChannelLimits, steps, *, overhead: i
                 clean = False
             if kind == "fail" and lasting:
                 broken.after, broken.lasting = value
-            elif kind == "forget" and hasattr(messages, "reader"):
-                messages.reader.forget()
+            elif kind == "forget":
+                messages.end_reading()
             broken_now = broken.after is not None
             if broken_now:
                 continue

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.stores.memory import MemoryStore
+from broker.streaming.commits import SHARE
+from broker.streaming.ports import Role
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.limits import ChannelLimits, StoreLimits
@@ -538,3 +542,40 @@ class TestDurables:
         got = again.new()
         assert [each.sequence for each in got] == list(range(1, 5004))
         assert [each.redelivered for each in got] == [True] * 5000 + [False] * 3
+
+
+def test_those_who_lack_older_messages_do_not_keep_a_commit(world: World) -> None:
+    """Messages cost 2 µs each. Who has the older ones gets what is new in the commit, and the others have turns."""
+    now = world.subscribe(b"foo", start_position=pb.NEW_ONLY, max_in_flight=1 << 20)
+    world.publish(b"foo", *[b"x"] * 10_000)
+    now.new()
+    publish, commit = world.bus.publish, world.server.commit
+    sent: list[bytes] = []
+    commits: list[int] = []
+
+    def costly(role: Role, subject: bytes, *more: Any, **named: Any) -> bool:
+        sent.append(subject)
+        world.time.now += 2000
+        return publish(role, subject, *more, **named)
+
+    def counted() -> None:
+        before = len(sent)
+        commit()
+        commits.append(len(sent) - before)
+
+    late = [world.request(b"foo", max_in_flight=1 << 20) for _ in range(8)]
+    world.bus.publish, world.server.commit = costly, counted  # type: ignore[method-assign]
+    for request in late:
+        world.bus.feed([(world.subjects.subscribe, request.SerializeToString(), world.inbox())])
+    commit()
+    for _ in range(3):
+        world.publish(b"foo", b"new")
+        assert now.sequences()
+    world.settle()
+    # The time of a commit and of the turns after it (ns), each with a block that is sent to the end.
+    block = 4096
+    assert max(commits) < (4_000_000 + SHARE) // 2000 + 2 * block
+    counts = [sent.count(request.inbox) for request in late]
+    assert counts == [10_003] * 8
+    begun = max(sent.index(request.inbox) for request in late)
+    assert max(sent[:begun].count(request.inbox) for request in late) < 10_000, "one is through before all have begun"

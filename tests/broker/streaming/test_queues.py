@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.stores.memory import MemoryStore
+from broker.stores.memory import MemoryStore, MemorySubscriptions
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.streaming.world import Subscriber, World, everything
@@ -256,3 +256,50 @@ class TestEnds:
         first = world.server.channels.get(b"foo")
         assert first is not None
         assert len(first.groups[b"d:g"].members) == 2
+
+
+class TestEndOfAClient:
+    """Its members of a group leave one after the other: what they have pending is handed over once."""
+
+    @pytest.fixture
+    def handed(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Sequences in the order in which they become pending somewhere."""
+        found: list[int] = []
+        monkeypatch.setattr(MemorySubscriptions, "recorded", True)
+        monkeypatch.setattr(MemorySubscriptions, "sent", lambda _store, _number, sequences: found.extend(sequences))
+        return found
+
+    def test_the_members_of_others_get_it(self, world: World, handed: list[int]) -> None:
+        world.connect(b"other")
+        leaving = [member(world) for _ in range(4)]
+        staying = [member(world, b"other") for _ in range(2)]
+        number(world, 60)
+        before = {each: each.sequences() for each in (*leaving, *staying)}
+        handed.clear()
+        assert world.close() == b""
+        left = sorted(sequence for each in leaving for sequence in before[each])
+        assert len(left) == 40
+        assert sorted(handed) == left
+        world.advance(0.11)
+        assert everything(staying) == left
+
+    def test_the_last_member_of_a_durable_group_gets_it(self, world: World, handed: list[int]) -> None:
+        leaving = [durable(world) for _ in range(4)]
+        number(world, 40)
+        assert everything(leaving) == [*range(1, 41)]
+        handed.clear()
+        assert world.close() == b""
+        assert len(handed) == len({*handed}) == 30
+        (group,) = world.channel(b"foo").groups.values()
+        assert sorted(group.shadow.pending) == [*range(1, 41)]
+        world.connect()
+        assert durable(world).sequences() == [*range(1, 41)]
+
+    def test_nobody_gets_it_if_the_group_ends(self, world: World, handed: list[int]) -> None:
+        for _ in range(4):
+            member(world)
+        number(world, 40)
+        handed.clear()
+        assert world.close() == b""
+        assert not handed
+        assert not world.channel(b"foo").groups

@@ -13,6 +13,7 @@ from broker.stores.streams import contents
 from broker.streams import consumer, server, stream, streaminfo
 from broker.streams.api import changed_stream
 from stantools.nats import subjecttree
+from tests.broker.streams.test_transfers import snapshot
 from tests.broker.streams.world import API, World
 
 ASKED = b"_INBOX.asked"
@@ -266,3 +267,38 @@ def test_a_stream_with_a_filtered_source_begins_in_slices(world: World) -> None:
     assert "error" not in answer
     world.settle()
     assert world.state("C")["messages"] == 1 and world.server.requests.slices > before + 10
+
+
+@pytest.mark.parametrize("world", ["file"], indirect=True)
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_restored_stream_loses_what_is_over_its_limits_a_few_at_a_time(world: World, taken: bool) -> None:
+    """Nobody knows it before; if somebody has taken its subjects by then, it is refused, and nothing is left of it."""
+    for number in range(60):
+        world.publish(f"s.{number % 3}.{number}", b"again")
+    archive = snapshot(world)
+    assert world.api("STREAM.DELETE.S")["success"]
+    config = {"name": "S", "subjects": ["s.>"], "storage": "file", "max_msgs_per_subject": 1}
+    to = world.api("STREAM.RESTORE.S", {"config": config, "state": {}})["deliver_subject"]
+    world.ask(to, archive)
+    world.bus.present.add(ASKED)
+    world.bus.send(to.encode(), b"", ASKED)
+    account, slices = world.server.account, 0
+    while not answers(world):
+        while world.wishes.jobs:
+            job, done = world.wishes.jobs.pop(0)
+            done(job())
+        world.wishes.commit = False
+        world.server.commit()
+        slices += world.server.requests.busy and not account.streams
+        if taken and slices == 5:
+            world.bus.send(f"{API}STREAM.CREATE.T".encode(), json.dumps({"name": "T", "subjects": ["s.1.*"]}).encode())
+    assert slices > 10
+    world.settle()
+    if taken:
+        assert "overlap" in answers(world)[0]["error"]["description"]
+        assert [*account.streams] == ["T"]
+        assert account.room.used["file"] == account.streams["T"].counted
+    else:
+        assert "error" not in answers(world)[0]
+        assert world.state("S")["messages"] == 60
+        assert world.state("S")["first_seq"] == 61
