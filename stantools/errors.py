@@ -1,7 +1,7 @@
 """The exceptions of stantools, each with its exit code on the command line.
 
-Damage in a store is never an exception: it is a finding (see `stantools.inspection.findings`). An exception means
-that the work cannot go on.
+Damage in a store is never an exception but a finding (see `stantools.inspection.findings`). An exception means that
+the work cannot continue.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class ExitCode(enum.IntEnum):
 
 
 class StantoolsError(Exception):
-    """Something that stops the work.
+    """An error that stops the work.
 
     Args:
-        message: What is wrong, naming the file and the offset where there is one, and what was expected.
+        message: The problem and the expectation, with file and offset where they apply.
         remedy: What the user can do next.
     """
 
     exit_code = ExitCode.UNREACHABLE
-    #: Whether it may well be over at the next attempt: a connection broke, a server restarts.
+    #: whether the same attempt may succeed later: a connection broke, a server restarts
     retriable = False
 
     def __init__(self, message: str, remedy: str = "") -> None:
@@ -43,7 +43,7 @@ class StantoolsError(Exception):
 
 
 class UsageError(StantoolsError):
-    """The request itself makes no sense, for example a range that ends before it begins."""
+    """The request makes no sense, for example a range that ends before it begins."""
 
     exit_code = ExitCode.USAGE
 
@@ -53,14 +53,14 @@ class StoreUnreadableError(StantoolsError):
 
 
 class NotPermittedError(StoreUnreadableError):
-    """This user may not read a file, which says nothing about what is in it.
+    """The user has no permission to read a file; nothing is known about its content.
 
-    COMMAND in its remedy stands for what the user asked `stantools` for.
+    `COMMAND` in the remedy stands for the user's own `stantools` command.
 
     Args:
-        message: The files, and who may read them.
-        remedy: The command as a user who may.
-        optional: The rest makes sense without these files.
+        message: The files, and the users who may read them.
+        remedy: How a user with permission runs the command.
+        optional: The command is useful without these files.
     """
 
     def __init__(self, message: str, remedy: str = "", *, optional: bool = False) -> None:
@@ -69,12 +69,12 @@ class NotPermittedError(StoreUnreadableError):
 
 
 class NotAStoreError(StoreUnreadableError):
-    """A path is something else than the verb takes.
+    """A path is of a different kind than the command takes.
 
     Args:
-        message: What it is.
-        remedy: What works with it.
-        instead: The path that was meant, if one can be told.
+        message: The kind of the path.
+        remedy: A command that works with it.
+        instead: The path that the user probably meant; None if unknown.
     """
 
     def __init__(self, message: str, remedy: str = "", instead: Path | None = None) -> None:
@@ -92,9 +92,9 @@ def readable(path: Path | str, remedy: str = "") -> Iterator[None]:
 
 
 class StoreChangedError(StantoolsError):
-    """A file got shorter, or its disk failed, while it was read: what was found up to then does not count.
+    """A file became shorter, or its disk failed, during reading; results up to then are void.
 
-    No `StoreUnreadableError`, which many turn into a finding about a file and go on.
+    It is not a `StoreUnreadableError`, because many callers turn that into a finding about one file and continue.
     """
 
 
@@ -103,12 +103,12 @@ class StoreUnwritableError(StantoolsError):
 
 
 class RefusedError(StantoolsError):
-    """Doing it could lose data or disturb a running server; the message says how to insist."""
+    """The operation could lose data or disturb a running server; the message names the option that forces it."""
 
     exit_code = ExitCode.REFUSED
 
 
 class InterruptionError(StantoolsError):
-    """Ctrl-C, where more is to be said than that: what is there, and how to go on."""
+    """Ctrl-C, with a message: what is complete so far, and how to continue."""
 
     exit_code = ExitCode.INTERRUPTED

@@ -1,6 +1,6 @@
-"""How to install a package that is missing, where this program was installed.
+"""How to install a missing package into the environment of this program.
 
-The packages themselves are named, as this program needs them: no index has to know `stantools` for that.
+The command names the packages themselves, so it works where no index has `stantools`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PROJECT: Final = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def install_command(*packages: str) -> str:
-    """Returns the command that installs packages for the Python that runs this, in versions that are known to do."""
-    known = dict(reversed([*_requirements()]))  # the first one counts: others are for developers
-    words = [known.get(_normal(each), each) for each in packages]
+    """Returns the command that installs packages for the running Python, in versions known to work."""
+    known = dict(reversed([*_requirements()]))  # the first one counts: the others are for developers
+    words = [known.get(_normalise(each), each) for each in packages]
     return f"{_installer()} {' '.join(map(shlex.quote, dict.fromkeys(words)))}"
 
 
@@ -38,20 +38,20 @@ def _installer() -> str:
 
 
 def _requirements() -> Iterator[tuple[str, str]]:
-    """Yields what this program needs, optional parts included: names, and names with versions."""
+    """Yields the names of all requirements, optional ones included, each with its version range."""
     for line in _lines():
         requirement = line.partition(";")[0].strip()
         if name := _NAME.match(requirement):
             plain = re.sub(r"\s+|[()]", "", requirement)
-            yield _normal(name[0]), plain
+            yield _normalise(name[0]), plain
 
 
 def _lines() -> list[str]:
-    from importlib import metadata  # loaded here: most starts lack nothing
+    from importlib import metadata  # loaded here: most runs need no installation
 
     try:
         return metadata.requires("stantools") or []
-    except metadata.PackageNotFoundError:  # the source, and nothing is installed
+    except metadata.PackageNotFoundError:  # run from the source tree, not installed
         if not _PROJECT.exists():
             return []
     import tomllib
@@ -60,5 +60,5 @@ def _lines() -> list[str]:
     return [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
 
 
-def _normal(name: str) -> str:
+def _normalise(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()

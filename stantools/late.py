@@ -1,7 +1,7 @@
-"""numpy, loaded by the first who computes with it.
+"""numpy, loaded at first use.
 
-Loading it takes longer than everything else that `info` and `verify` do with a small, healthy store. So modules that
-these need take `np` from here, and go without it until there are many rows, or damage, to look at.
+Loading numpy takes longer than all other work of `info` and `verify` on a small, healthy store. Their modules import
+`np` from here and do without it until there are many rows or damage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ else:
             import numpy
 
             value = getattr(numpy, name)
-            setattr(self, name, value)  # the next time it is found at once
+            setattr(self, name, value)  # later accesses find it at once
             return value
 
     np = _Numpy()

@@ -1,6 +1,6 @@
-"""What users write and what it means: sequence ranges, points in time, durations, sizes, polynomials.
+"""Notations that users write: sequence ranges, points in time, durations, sizes, polynomials.
 
-Pure functions, used by the options of the command line and by those of tables. They import nothing that is big.
+Pure functions, for options of the command line and of tables. They import nothing large.
 """
 
 from __future__ import annotations
@@ -35,14 +35,7 @@ _POLYNOMIALS = {"ieee": 0xEDB88320, "castagnoli": 0x82F63B78, "koopman": 0xEB31D
 
 
 def parse_duration(text: str) -> int:
-    """Reads a duration such as `1d3h`, `90m` or `1.5s`.
-
-    Returns:
-        Nanoseconds.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Parses a duration such as `1d3h`, `90m` or `1.5s` to nanoseconds."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration such as 1d3h, 90m or 1.5s")
     return sum(_scaled(number, _UNITS[unit]) for number, unit in _DURATION_PART.findall(text))
@@ -59,7 +52,7 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def format_go_duration(nanoseconds: int) -> str:
-    """Formats a duration as Go does, and so the servers: `1h0m30s`, `1.5s`, `250ms`, `0s`."""
+    """Formats a duration as Go and the servers do: `1h0m30s`, `1.5s`, `250ms`, `0s`."""
     sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
     if rest == 0:
         return "0s"
@@ -88,18 +81,7 @@ def _scaled(number: str, unit: int) -> int:
 
 
 def parse_time(text: str, now_ns: int | None = None) -> int:
-    """Reads a point in time: RFC 3339 to the nanosecond (UTC if no zone is given), or a duration before now.
-
-    Args:
-        text: What the user wrote.
-        now_ns: The present in nanoseconds since 1970; the clock's if not given.
-
-    Returns:
-        Nanoseconds since 1970.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Parses a point in time to nanoseconds since 1970: RFC 3339 (UTC without a zone), or a duration before now."""
     if _DURATION.fullmatch(text):
         return (time.time_ns() if now_ns is None else now_ns) - parse_duration(text)
     if not _TIME.fullmatch(text):
@@ -108,14 +90,7 @@ def parse_time(text: str, now_ns: int | None = None) -> int:
 
 
 def parse_moment(text: str) -> int:
-    """Reads RFC 3339 to the nanosecond; UTC if no zone is given.
-
-    Returns:
-        Nanoseconds since 1970.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Parses RFC 3339 (UTC without a zone) to nanoseconds since 1970."""
     match = _TIME.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a time such as 2020-09-13T12:26:40.123456789Z")
@@ -131,7 +106,7 @@ def parse_moment(text: str) -> int:
 def format_time(timestamp_ns: int) -> str:
     """Formats nanoseconds since 1970 as RFC 3339 in UTC, with all nine digits.
 
-    A damaged timestamp outside the years 1 to 9999 is given as its number.
+    A damaged timestamp outside the years 1 to 9999 is shown as a number.
     """
     seconds, fraction = divmod(timestamp_ns, _SECOND)
     if not -62135596800 <= seconds <= 253402300799:
@@ -149,7 +124,7 @@ def _second(seconds: int) -> str:
 
 
 def format_moment(timestamp_ns: int) -> str:
-    """Formats nanoseconds since 1970 as servers report them: as `format_time`, without zeros at the end."""
+    """Formats nanoseconds since 1970 as servers report them: `format_time` without trailing zeros."""
     text = format_time(timestamp_ns)
     return f"{text[:-1].rstrip('0').rstrip('.')}Z" if text[-1] == "Z" else text
 
@@ -166,7 +141,7 @@ def format_uptime(nanoseconds: int) -> str:
 
 
 def tick_text(time: int, step: int) -> str:
-    """Writes a time below a plot, as exactly as ticks that lie so many nanoseconds apart need it."""
+    """Formats a time below a plot, as precise as ticks `step` nanoseconds apart require."""
     text = format_time(time)
     if not text.endswith("Z"):
         return "?"
@@ -182,7 +157,7 @@ def tick_text(time: int, step: int) -> str:
 
 
 def span_text(start: int, stop: int, width: int) -> str:
-    """Writes a stretch of time as exactly as its width needs it; the date once if it is the same."""
+    """Formats a span of time as precisely as its width requires, with one date if both ends share it."""
     digits = 19 if width >= _SECOND else 23 if width >= _UNITS["ms"] else 29
     low, high = (_exact(each, digits) for each in (start, stop))
     return f"{low} – {high[11:] if low[:10] == high[:10] and len(high) > 11 else high} UTC"
@@ -194,11 +169,7 @@ def _exact(timestamp: int, digits: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Reads a number of bytes such as `4096`, `64k` or `1GB` (powers of 1024, as the server takes them).
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Parses a number of bytes such as `4096`, `64k` or `1GB` (powers of 1024, as the server takes them)."""
     match = _SIZE.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a number of bytes such as 4096, 64k or 1GB")
@@ -226,12 +197,12 @@ def short_number(value: float) -> str:
 
 
 def parse_range(text: str) -> tuple[int | None, int | None]:
-    """Reads a range of sequences: `A:B` with both ends in it, `A:`, `:B`, or a single one.
+    """Parses a range of sequences: `A:B` with both ends included, `A:`, `:B`, or a single sequence.
 
     Negative numbers count from the last sequence, which is -1.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a range.
     """
     match = _RANGE.fullmatch(text)
     if not match or not text.strip():
@@ -248,11 +219,7 @@ def parse_range(text: str) -> tuple[int | None, int | None]:
 
 
 def parse_polynomial(text: str) -> int | None:
-    """Reads a CRC polynomial: `auto` (None), a name, or the number that the server's option takes.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Parses a CRC polynomial: `auto` (None), a name, or the number that the server's option takes."""
     lowered = text.lower()
     if lowered == "auto":
         return None
@@ -268,38 +235,35 @@ def parse_polynomial(text: str) -> int | None:
 
 
 def counted(count: int, noun: str, verb: str = "") -> str:
-    """Returns a number with a noun, and with a verb where one is given: `1 stream`, `2 streams`, `1 stream is`.
+    """Returns a number with a noun, and with a verb if given: `1 stream`, `2 streams`, `1 stream is`.
 
-    Args:
-        count: How many.
-        noun: What, when it is one.
-        verb: Its forms for one and for more, such as `is/are`.
+    `noun` is singular; `verb` holds the forms for one and for more, such as `is/are`.
     """
     one, _, more = verb.partition("/")
     return f"{count} {noun} {one}".rstrip() if count == 1 else f"{count} {noun}s {more}".rstrip()
 
 
 def and_more(count: int, noun: str = "", verb: str = "") -> str:
-    """Returns what ends a list that leaves some out: `… and 3 more`, `… and 1 more note`; see `counted`."""
+    """Returns the end of a shortened list: `… and 3 more`, `… and 1 more note`; see `counted`."""
     return f"… and {counted(count, f'more {noun}', verb)}" if noun else f"… and {count} more"
 
 
-def some_of(names: Sequence[str], most: int) -> str:
-    """Lists names for people, the first ones only: `a, b, c and 4 more`."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def some_of(names: Sequence[str], limit: int) -> str:
+    """Lists the first names for people: `a, b, c and 4 more`."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def describe_ranges(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
+def describe_ranges(ranges: Iterable[Sequence[int]], limit: int = 6) -> str:
     """Writes ranges of sequences for people: `1-5, 7, 9-12 and 3 more`."""
     pairs = [tuple(each) for each in ranges]
-    parts = [str(a) if a == b else f"{a}-{b}" for a, b in pairs[:most]]
-    if len(pairs) > most:
-        parts.append(and_more(len(pairs) - most))
+    parts = [str(a) if a == b else f"{a}-{b}" for a, b in pairs[:limit]]
+    if len(pairs) > limit:
+        parts.append(and_more(len(pairs) - limit))
     return ", ".join(parts) or "none"
 
 
-def describe_sequences(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
+def describe_sequences(ranges: Iterable[Sequence[int]], limit: int = 6) -> str:
     """Writes sequences for people, with the noun: `sequence 7`, `sequences 1-5, 9`."""
     pairs = [tuple(each) for each in ranges]
     one = len(pairs) == 1 and pairs[0][0] == pairs[0][1]
-    return f"{'sequence' if one else 'sequences'} {describe_ranges(pairs, most)}"
+    return f"{'sequence' if one else 'sequences'} {describe_ranges(pairs, limit)}"

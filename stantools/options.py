@@ -1,9 +1,9 @@
-"""Options, each declared once: beside the field that takes its value, in the frozen dataclass of a function.
+"""Options, each declared once: beside the field of the frozen dataclass that holds its value.
 
     archived: bool = ARCHIVED.field(help="Read .bak slices as well.")
 
-The command line makes its options of such fields (`stantools.cli.options.options_of`) and hands the dataclass over.
-What several verbs take is declared here. Nothing here imports numpy or click.
+The command line derives its options from such fields (`stantools.cli.options.options_of`) and passes the dataclass
+on. Options that several verbs share are declared here. Nothing here imports numpy or click.
 """
 
 from __future__ import annotations
@@ -21,45 +21,42 @@ from stantools.secret import Secret
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """The description of an option for users, and what it may hold."""
-
-    help: str  #: what it does, in a sentence
-    default: Any = None  #: Its value if it is not given. False makes a flag of it, an empty tuple lets it be repeated.
-    flags: tuple[str, ...] = ()  #: its names on the command line; the field's name if there are none
-    #: What it holds: `str`, `int`, `float`, `Path`, or `Secret`: it is found in a variable or in a file, whose names
-    #: are given, and `help` is what it is.
+    help: str  #: a sentence on its effect
+    default: Any = None  #: the default; False makes the option a flag, an empty tuple lets it be repeated
+    flags: tuple[str, ...] = ()  #: names on the command line; the field's name if empty
+    #: type of the value: `str`, `int`, `float`, `Path`, or `Secret` (a variable or a file is named, and `help` is a
+    #: noun)
     kind: type = str
-    #: Reads what `kind` does not: raises ValueError saying what is wrong with a text.
+    #: Parses what `kind` cannot; raises ValueError with the problem.
     read: Callable[[str], Any] | None = None
-    #: The words that it may be; of an enumeration, the value is a member.
+    #: permitted words; for an enumeration, the value is a member
     choices: tuple[str, ...] | type[enum.StrEnum] = ()
     any_case: bool = False  #: the case of these words does not matter
-    least: float | None = None  #: the smallest number, itself included unless `above` is set
-    most: float | None = None  #: the biggest number
-    above: bool = False  #: the number has to be above `least`
-    metavar: str | None = None  #: placeholder for its value in help texts
-    written: str | None = None  #: the default as users write it, if it is not the default's own text
-    variable: str = ""  #: the environment variable that it comes from if it is not given
+    least: float | None = None  #: the minimum, included unless `above` is set
+    most: float | None = None  #: the maximum
+    above: bool = False  #: the value must exceed `least`
+    metavar: str | None = None  #: placeholder of the value in help texts
+    written: str | None = None  #: the default as users write it, if it differs from the default's own text
+    variable: str = ""  #: environment variable that provides the value if the option is not given
     quiet: bool = False  #: help texts do not name the default
-    required: bool = False  #: it has to be given
-    notes: tuple[str, str] = ("", "")  #: what is said besides of the variable and the file that a `Secret` is given by
+    required: bool = False
+    notes: tuple[str, str] = ("", "")  #: additions to the help texts of the variable and of the file of a `Secret`
 
     def flag(self, name: str) -> str:
-        """Returns its name on the command line, without dashes in front, for the name of its field."""
+        """Returns the name on the command line, without leading dashes, for a field's name."""
         return self.flags[0].lstrip("-") if self.flags else name.replace("_", "-")
 
     def like(self, **changes: Any) -> Option:
-        """Returns the option with what is otherwise in another place."""
+        """Returns a copy of the option with changed attributes."""
         return dataclasses.replace(self, **changes)
 
     def field(self, **changes: Any) -> Any:
-        """Returns a field of a dataclass that takes the option, with what is otherwise in this place."""
         option = self.like(**changes)
         return dataclasses.field(default=option.default, metadata={Option: option})
 
 
 def option(help: str, *flags: str, **more: Any) -> Any:
-    """Returns a field of a dataclass that takes an option of its own; see `Option`."""
+    """Returns a dataclass field with an option of its own; see `Option`."""
     return Option(help=help, flags=flags, **more).field()
 
 
@@ -84,28 +81,28 @@ SEQUENCES = Option(
 )
 SINCE = Option(help="Not older than this: RFC 3339, or an age such as 1d3h.", read=parse_time, metavar="TIME")
 UNTIL = Option(help="Older than this: RFC 3339, or an age such as 1d3h.", read=parse_time, metavar="TIME")
-ARCHIVED = Option(help="Take messages from .bak slices as well.", default=False)
+ARCHIVED = Option(help="Read .bak slices as well.", default=False)
 GENERATION = Option(
-    help="If sequences began again: older generations as channels of their own, only the newest, or the Nth.",
+    help="If sequences restarted: older generations as separate channels, only the newest, or the Nth.",
     default="split",
     metavar="split|newest|N",
 )
-WORKERS = Option(help="Files that are read at the same time.", default=2, kind=int, least=1, most=256, metavar="N")
+WORKERS = Option(help="Files to read in parallel.", default=2, kind=int, least=1, most=256, metavar="N")
 OUT = Option(help="Where to write the new store.", kind=Path, metavar="NEW")
 FORCE = Option(help="Continue even though a server seems to be using the store.", default=False)
-ACCEPT_LOSS = Option(help="Continue even though the store is damaged and something is lost.", default=False)
+ACCEPT_LOSS = Option(help="Continue even though the store is damaged and data is lost.", default=False)
 CLUSTER_ID = Option(help="The server's cluster id.", metavar="ID")
 DATA = Option(
     help="How to show payloads; text in tables and base64 elsewhere if not given.",
     choices=("base64", "text", "hex", "none"),
 )
-#: The variable from which the server itself takes its key.
+#: the environment variable of the server's own key option
 SERVER_KEY_VARIABLE = "NATS_STREAMING_ENCRYPTION_KEY"
 KEY = Option(
     help="the server's encryption key",
     default=Secret(),
     kind=Secret,
-    notes=(f"; its own is {SERVER_KEY_VARIABLE}", "; a line break at its end does not count"),
+    notes=(f"; the server's own is {SERVER_KEY_VARIABLE}", "; a trailing line break is ignored"),
 )
 ACCEPT_UNREADABLE = Option(help="Continue without the files that this user is not permitted to read.", default=False)
 CRC_POLY = Option(
@@ -114,7 +111,7 @@ CRC_POLY = Option(
     written="auto",
     metavar="N|NAME|auto",
 )
-#: Kinds of values, to be declared with a help text of their own by `like` or `field`.
+#: Kinds of values; a declaration adds its help text by `like` or `field`.
 COUNT = Option(help="", kind=int, least=0, metavar="N")
 SIZE = Option(help="", read=parse_size, metavar="SIZE")
 AGE = Option(help="", read=parse_duration, metavar="AGE")
@@ -122,7 +119,7 @@ AGE = Option(help="", read=parse_duration, metavar="AGE")
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """The server's limits of channels, as users set them; None is not set."""
+    """The server's limits of channels, as users set them; None if not set."""
 
     max_msgs: int | None = COUNT.field(help="The server's -mm; 0 is no limit.")
     max_bytes: int | None = SIZE.field(help="The server's -mb; 0 is no limit.")
@@ -131,16 +128,16 @@ class LimitOptions:
 
 @dataclass(frozen=True)
 class SliceOptions:
-    """The server's limits of slices, as users set them; None is not set."""
+    """The server's limits of slices, as users set them; None if not set."""
 
-    slice_msgs: int | None = COUNT.field(help="Messages of a slice; the server's option.")
-    slice_bytes: int | None = SIZE.field(help="Bytes of a slice; 64MB if no slice limit is given.")
-    slice_age: int | None = AGE.field(help="Time that a slice covers; the server's option.")
+    slice_msgs: int | None = COUNT.field(help="Messages per slice; the server's option.")
+    slice_bytes: int | None = SIZE.field(help="Bytes per slice; 64MB if no slice limit is given.")
+    slice_age: int | None = AGE.field(help="Time span of a slice; the server's option.")
 
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """What a sample store holds, and what is done to it."""
+    """The content of a sample store, and its damage."""
 
     channels: int = COUNT.field(help="How many channels.", default=3)
     names: Sequence[str] = option("A channel by name; may be repeated.", "--name", default=(), metavar="CHANNEL")
@@ -149,11 +146,11 @@ class SampleOptions:
     seed: int = option("The same seed makes the same store.", default=1, kind=int)
     cluster_id: str = CLUSTER_ID.field(default="test-cluster")
     no_subscriptions: bool = option("No clients and no subscriptions.", default=False)
-    #: The last channel begins at sequence 101, has a gap that the server has filled, and one that it has not.
+    #: The last channel begins at sequence 101, has one gap that the server has filled and one that it has not.
     gaps: bool = option("Gaps in the sequences of the last channel.", default=False)
-    #: Without limits of slices small channels have four, and others those of the server's 64 MiB.
-    slice_msgs: int = COUNT.field(help="Messages of a slice.", default=0)
-    slice_bytes: int = SIZE.field(help="Bytes of a slice.", default=0)
+    #: Without slice limits, small channels have four slices, others slices of the server's 64 MiB.
+    slice_msgs: int = COUNT.field(help="Messages per slice.", default=0)
+    slice_bytes: int = SIZE.field(help="Bytes per slice.", default=0)
     polynomial: int | None = CRC_POLY.field(
         help="CRC polynomial.",
         flags=("--crc-poly",),
@@ -163,5 +160,5 @@ class SampleOptions:
     )
     encryption_key: Secret = KEY.field()
     cipher: str = option("How to encrypt.", default="AES", choices=("AES", "CHACHA"), any_case=True, quiet=True)
-    #: Names of damages (`damage.DAMAGES`), done in this order to the channels in turn.
+    #: Names of kinds of damage (`damage.DAMAGES`), applied in this order to the channels in turn.
     damage: Sequence[str] = option("Damage the store; may be repeated.", default=(), metavar="NAME")

@@ -1,4 +1,4 @@
-"""Keys, passwords and tokens: as they are, or where they are found at the place where they are needed."""
+"""Keys, passwords and tokens: given directly, or by the variable or file that holds them where they are needed."""
 
 from __future__ import annotations
 
@@ -9,44 +9,31 @@ from pathlib import Path
 from stantools.errors import StoreUnreadableError, UsageError, readable
 from stantools.escaping import escape
 
-#: A key is shorter; more of the file is not read.
+#: bytes of a key file that are read; keys are shorter
 _KEY_SIZE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A secret. It can be sent to another machine, where variables and files are looked up anew."""
+    """A secret. It can be sent to another machine, which looks up variables and files anew."""
 
-    value: bytes | None = field(default=None, repr=False)  #: the secret itself
-    variable: str | None = None  #: the environment variable that holds it
-    file: Path | None = None  #: the file that holds it; a line break at its end does not count
+    value: bytes | None = field(default=None, repr=False)
+    variable: str | None = None  #: name of the environment variable that holds it
+    file: Path | None = None  #: the file that holds it; a trailing line break is ignored
 
     @property
     def given(self) -> bool:
-        """Whether there is one; whether it can be found is not looked at."""
+        """Whether a secret was given; its variable or file need not exist."""
         return self != Secret()
 
     def key(self) -> bytes | None:
-        """Returns the encryption key that it is; None if none was given.
-
-        Raises:
-            StoreUnreadableError: The file cannot be read.
-            UsageError: The variable is not set, or the file is empty.
-        """
+        """Returns the encryption key; None if none was given."""
         if self.variable is not None:
             return self._from_environment(self.variable)
         return self.value if self.file is None else _read_key(self.file)
 
     def word(self, what: str) -> str | None:
-        """Returns the password or token that it is; None if none was given.
-
-        Args:
-            what: What it is called in messages.
-
-        Raises:
-            StoreUnreadableError: The file cannot be read, is empty or too large, or holds no text.
-            UsageError: The variable is not set.
-        """
+        """Returns the password or token, called `what` in messages; None if none was given."""
         if self.file is not None:
             return _read_word(self.file, what)
         word = self.value if self.variable is None else self._from_environment(self.variable)
@@ -60,24 +47,16 @@ class Secret:
 
 
 def read_secret(path: Path, *, limit: int = 1 << 20) -> bytes:
-    """Reads a small file that holds a key, a certificate or the like.
-
-    Args:
-        path: The file.
-        limit: More bytes than this cannot be right.
-
-    Raises:
-        StoreUnreadableError: It cannot be read, is empty or too large.
-    """
+    """Reads a small file with a key or certificate; StoreUnreadableError if it is empty or over `limit` bytes."""
     try:
-        with readable(path, "check path and rights"), path.open("rb") as file:
+        with readable(path, "check the path and its permissions"), path.open("rb") as file:
             content = file.read(limit + 1)
     except ValueError as problem:  # a zero byte in the path
         raise UsageError("the path of a file holds a zero byte", "check the path") from problem
     if not content.strip():
         raise StoreUnreadableError(f"{path}: is empty", "give the right file")
     if len(content) > limit:
-        raise StoreUnreadableError(f"{path}: is too large for what it should hold", "give the right file")
+        raise StoreUnreadableError(f"{path}: is too large for a file of its kind", "give the right file")
     return content
 
 
@@ -93,5 +72,5 @@ def _read_key(path: Path) -> bytes:
         key = file.read(_KEY_SIZE)
     key = key.removesuffix(b"\n").removesuffix(b"\r")
     if not key:
-        raise UsageError(f"{path}: holds no key", "the file has to hold the key and nothing else")
+        raise UsageError(f"{path}: holds no key", "the file must hold the key and nothing else")
     return key

@@ -1,7 +1,8 @@
-"""One way to do work on many things: `Work.map`, by threads here (`Threads`) or on Spark (`pipeline.spark.tasks`).
+"""Work on many items in one interface: `Work.map`, in threads here (`Threads`) or on Spark (`pipeline.spark.tasks`).
 
-Results come as they are made, each item once. Only a few items are ahead of the result that is wanted, so memory does
-not depend on how many there are. Who stops early (Ctrl-C, an exception, a closed generator) drops what has not begun.
+Each item yields one result, as soon as it is ready. Only a few items run ahead of the consumer, so memory does not
+depend on their number. A consumer that stops early (Ctrl-C, an exception, a closed generator) discards the items
+that have not begun.
 """
 
 from __future__ import annotations
@@ -24,33 +25,32 @@ T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-#: Cheap items are handed to a thread together, up to this cost or this many.
+#: Cheap items go to a thread in groups, limited by their total cost and by their number.
 _GROUP_COST = 1 << 20
 _GROUP_ITEMS = 64
-#: Groups that are begun before the result of the first one is wanted, per thread.
-_AHEAD = 4
+#: groups per thread that start before the result of the first one is consumed
+_GROUPS_AHEAD = 4
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An item that could not be dealt with; the others were."""
+    """An item that failed; the other items are not affected."""
 
-    message: str  #: why
-    remedy: str = ""  #: what to do
-    exit_code: int = ExitCode.UNREACHABLE  #: as of the command line
-    #: What was raised, where it was raised in this process.
+    message: str
+    remedy: str = ""
+    exit_code: int = ExitCode.UNREACHABLE
+    #: the exception, in the process that raised it
     cause: StantoolsError | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, problem: StantoolsError | OSError) -> Failure:
-        """Makes one of an exception."""
         if isinstance(problem, StantoolsError):
             return cls(problem.message, problem.remedy, int(problem.exit_code), problem)
         place = f"{problem.filename}: " if problem.filename else ""
         return cls(f"{place}{problem.strerror or problem}")
 
     def error(self) -> StantoolsError:
-        """Returns an exception that says the same."""
+        """Returns an exception with the same message, remedy and exit code."""
         if self.cause is not None:
             return self.cause
         problem = StantoolsError(self.message, self.remedy)
@@ -62,66 +62,53 @@ class Failure:
 
 
 class GivenUpError(Exception):
-    """Raised in threads whose results nobody wants any more."""
+    """Ends threads whose results are no longer wanted."""
 
 
 class Work(Protocol):
-    """Runs a function over many items, somewhere."""
+    """Runs a function over many items, in threads or on a cluster."""
 
     @property
     def here(self) -> bool:
-        """Returns whether the items are done in this process and in order; a function need not be picklable then."""
+        """Whether items run in this process and in order; the function need not be picklable then."""
 
     def inside(self, progress: Progress | None) -> Progress | None:
-        """Returns what an item reports while it is being done; None where that is elsewhere, and nobody would hear."""
+        """Returns the progress function for use inside an item; None if items run in other processes."""
 
     def limited(self, items: int | None) -> Self:
-        """Returns the same work with at most so many items at a time; None leaves it as it is."""
+        """Returns the same work with at most `items` items at a time; None changes nothing."""
 
     def map(
         self, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
     ) -> Generator[tuple[int, R | Failure], None, None]:
         """Runs a function for each item and yields the results as they come.
 
-        Args:
-            function: What to run.
-            items: What to run it with.
-            cost: About how much work an item is, in bytes; the same for all if None.
-
-        Yields:
-            The item's position, from 0, and what the function returned, or a `Failure` where it raised a
-            StantoolsError or an OSError. Each item once.
-
-        Raises:
-            StantoolsError: The work could not be done at all.
+        `cost` estimates the bytes of work of an item; without it all items count the same. Yields each item's
+        position, from 0, with the function's result, or with a `Failure` if it raised a StantoolsError or an
+        OSError. Raises a StantoolsError if the work could not run at all.
         """
 
 
 @dataclass(frozen=True)
 class Task(Generic[R_co]):
-    """A piece of work that brings its own function."""
-
-    size: int  #: bytes that it reads, about
-    work: Callable[[], R_co]  #: what is done
+    size: int  #: estimate of the bytes that it reads
+    work: Callable[[], R_co]
 
 
 @dataclass(frozen=True)
 class Threads:
-    """Work in threads of this process."""
-
-    workers: int  #: threads; with one, or fewer, the caller does the work itself when it wants a result
-    _given_up: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
+    workers: int  #: number of threads; up to 1, the caller's thread does the work on demand
+    _cancelled: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
 
     @property
     def here(self) -> bool:
-        """Returns True."""
         return True
 
     def inside(self, progress: Progress | None) -> Progress | None:
-        """Returns a progress function that ends what calls it once the work was given up: an item may take long."""
+        """Returns a progress function that raises `GivenUpError` once the work is cancelled, for long items."""
 
         def advance(count: int) -> None:
-            if self._given_up.is_set():
+            if self._cancelled.is_set():
                 raise GivenUpError
             if progress:
                 progress(count)
@@ -129,13 +116,12 @@ class Threads:
         return advance
 
     def limited(self, items: int | None) -> Self:
-        """Returns work with as many threads."""
         return self if items is None else replace(self, workers=items)
 
     def map(
         self, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
     ) -> Generator[tuple[int, R | Failure], None, None]:
-        """Runs a function for each item, as `Work.map`; results come in the order of the items."""
+        """Runs a function for each item, as `Work.map`; results keep the order of the items."""
 
         def run(numbered: tuple[int, T]) -> tuple[int, R | Failure]:
             number, item = numbered
@@ -148,17 +134,15 @@ class Threads:
     ) -> Iterator[R]:
         """Yields the results in the order of the items; the first exception ends the work and is raised.
 
-        Args:
-            function: What to run.
-            items: What to run it with; taken as threads become free.
-            cost: Bytes that an item needs to be read, about: cheap ones go to a thread together. None: each alone.
+        Items are drawn as threads become free. `cost` estimates the bytes that an item reads: cheap items go to a
+        thread together; without it each goes alone.
         """
         if self.workers <= 1:
             yield from map(function, items)
             return
         groups = _groups(items, cost)
         first, second = next(groups, []), next(groups, None)
-        if second is None:  # no thread is worth its start
+        if second is None:  # one group: not worth a thread
             yield from map(function, first)
             return
         from concurrent.futures import ThreadPoolExecutor
@@ -168,29 +152,24 @@ class Threads:
         try:
             for group in chain((first, second), groups):
                 pending.append(pool.submit(_run, function, group))
-                if len(pending) >= _AHEAD * self.workers:
+                if len(pending) >= _GROUPS_AHEAD * self.workers:
                     yield from pending.popleft().result()
             while pending:
                 yield from pending.popleft().result()
         except BaseException:
-            self._given_up.set()
+            self._cancelled.set()
             raise
         finally:
             pool.shutdown(cancel_futures=True)
 
     def tasks(self, tasks: Iterable[Task[R]]) -> Iterator[R]:
-        """Runs tasks, and yields their results in order."""
         return self.in_order(lambda task: task.work(), tasks, cost=lambda task: task.size)
 
 
 def each(
     work: Work, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
 ) -> Iterator[tuple[int, R]]:
-    """Runs a function for each item, as `Work.map`, where the failure of one is the failure of all.
-
-    Raises:
-        StantoolsError: An item failed.
-    """
+    """Runs a function for each item, as `Work.map`; the first failure is raised as an exception."""
     with closing(work.map(function, items, cost=cost)) as results:
         for number, result in results:
             if isinstance(result, Failure):
@@ -199,7 +178,7 @@ def each(
 
 
 def attempt(function: Callable[[T], R], item: T) -> R | Failure:
-    """Runs a function; what it raises because of the item comes as a `Failure`."""
+    """Runs a function; a StantoolsError or OSError becomes a `Failure`."""
     try:
         return function(item)
     except (StantoolsError, OSError) as problem:

@@ -1,6 +1,6 @@
 """Little-endian loads and stores, varints, and CRC-32 of any polynomial, in C (for `kernels.pyx`, also the broker's).
 
-Portable C with tables; on x86-64 with gcc or clang also carry-less multiplication, which is used where the processor has
+Portable C with tables; on x86-64 with gcc or clang also carry-less multiplication, on processors that have
 it. The tables and constants come from `stantools.format.crc`.
 """
 
@@ -116,7 +116,7 @@ cdef extern from *:
     __attribute__((target(WIDE)))
     static uint32_t crc_by_wide_multiplication(const uint8_t *p, size_t n, const uint64_t *k)
     {
-        /* What inverts the first four bytes of the message: from inverts + head on, and in the register behind. */
+        /* Inverts the first four bytes of the message: from inverts + head on, and in the next register. */
         static const uint8_t inverts[192] = {[64] = 255, [65] = 255, [66] = 255, [67] = 255};
         const __m512i by64 = FACTORS(k + 6);
         const size_t head = n & 63;
@@ -214,7 +214,7 @@ cdef extern from *:
         x = _mm_xor_si128(AHEAD(x, by16), q);
         p += 16;
         if (blocks >= 7) {
-            /* Four blocks side by side: none waits for the product of the one before. */
+            /* Four blocks in parallel: none waits for the product of the one before. */
             const __m128i by64 = BLOCK(k + 6);
             __m128i y = BLOCK(p), z = BLOCK(p + 16), w = BLOCK(p + 32);
             p += 48;
@@ -245,7 +245,7 @@ cdef extern from *:
     }
     #endif
 
-    /* How many of n 32-byte records from p on end in their own CRC, before the first one that does not; or fewer. */
+    /* The number of n 32-byte records from p on that end in their own CRC, before the first that does not; or fewer. */
     static size_t good_records(const uint8_t *p, size_t n, const uint32_t *tables, const uint64_t *k)
     {
         size_t good = 0;
@@ -279,7 +279,7 @@ cdef struct Polynomial:
 
 
 cdef inline size_t multiply_from() noexcept nogil:
-    """From which size on this processor multiplies."""
+    """The size from which on this processor multiplies."""
     return MULTIPLY_FROM if has_multiplication() else <size_t>-1
 
 

@@ -1,7 +1,7 @@
 """Decoding of messages and subscription updates (for `kernels.pyx`).
 
-The rules are those of `stantools.format.fieldscan`; here they stand again as pointer arithmetic. Functions that read
-return the position behind what they read, or NULL where the server's decoder reports an error.
+The rules are those of `stantools.format.fieldscan`, as pointer arithmetic. Functions that read return the position after
+the bytes read, or NULL where the server's decoder reports an error.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -101,7 +101,7 @@ cdef inline bint same_bytes(const uint8_t* a, const uint8_t* b, uint64_t size) n
 cdef inline bint usual_message(
     const uint8_t* p, const uint8_t* end, const Channel* channel, Message* message
 ) noexcept nogil:
-    """Reads a message as the server writes it. False says nothing but that the general decoder must look."""
+    """Reads a message as the server writes it. False only means that the general decoder must decide."""
     cdef uint64_t size
     if p == end or p[0] != 0x08:
         return False
@@ -211,7 +211,7 @@ cdef inline const uint8_t* any_value(const uint8_t* p, const uint8_t* end, int w
 
 
 cdef inline bint any_message(const uint8_t* p, const uint8_t* end, int64_t fields, Message* message) noexcept nogil:
-    """Decodes what the server's decoder takes for a message, with at most that many fields; else False."""
+    """Decodes a message that the server's decoder accepts, with at most this many fields; else False."""
     cdef uint64_t value
     cdef uint64_t redelivered = 0
     cdef uint32_t deliveries = 0
@@ -219,7 +219,7 @@ cdef inline bint any_message(const uint8_t* p, const uint8_t* end, int64_t field
     cdef uint32_t number, last = 0
     cdef int wire
     cdef const uint8_t* begin
-    # Usual means: what the encoder makes of the decoded values are these very bytes.
+    # "Usual": encoding the decoded values yields exactly these bytes.
     cdef bint usual = True
     message.sequence = 0
     message.timestamp = 0
@@ -311,7 +311,7 @@ cdef inline bint any_update(
 
 
 cdef inline bint any_fields(const uint8_t* p, const uint8_t* end, int64_t fields) noexcept nogil:
-    """Whether the bytes are protobuf fields, at most that many, that fill them exactly."""
+    """Whether the bytes consist of protobuf fields, at most this many."""
     cdef uint32_t number
     cdef int wire
     while p != end:

@@ -1,7 +1,7 @@
 """Decoding of a Raft log's entries and of the messages in them (for `kernels.pyx`), as servers write them.
 
-What is different in any way is left to `stantools.format.raftlog`, whose rules these are. Functions that read return the
-position behind what they read, or NULL.
+Other encodings are left to `stantools.format.raftlog`, whose rules these are. Functions that read return the position
+after the bytes read, or NULL.
 """
 
 from libc.stdint cimport uint8_t, uint64_t
@@ -17,7 +17,7 @@ cdef struct Entry:
     const uint8_t* data_end
 
 cdef struct Published:
-    # A run of entries that hold messages of one channel, one behind the other.
+    # A run of entries with successive messages of one channel.
     uint64_t first_index
     uint64_t last_index
     uint64_t term
@@ -60,7 +60,7 @@ cdef inline const uint8_t* packed_number(const uint8_t* p, const uint8_t* end, u
 
 
 cdef inline bint usual_entry(const uint8_t* p, const uint8_t* end, Entry* entry) noexcept nogil:
-    """Reads an entry of a Raft log as servers since 0.22 write it. False: somebody else must look."""
+    """Reads an entry of a Raft log as servers since 0.22 write it. False: the general decoder must decide."""
     cdef int width
     cdef uint64_t size
     p = text(p, end, b"\x86\xaaAppendedAt\xa8", 13)
@@ -98,7 +98,7 @@ cdef inline const uint8_t* shortest_varint(const uint8_t* p, const uint8_t* end,
 
 
 cdef inline bint subject_of(const uint8_t* p, const uint8_t* end, Channel* channel) noexcept nogil:
-    """Takes the channel from a message: behind the sequence."""
+    """Reads the channel of a message, after its sequence."""
     cdef uint64_t number
     if p == end or p[0] != 0x08:
         return False

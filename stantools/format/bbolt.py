@@ -1,4 +1,4 @@
-"""bbolt files, in which a clustered node keeps its Raft log: a B+tree in pages, read from bytes that may be anything.
+"""bbolt files, in which a clustered node keeps its Raft log: a B+tree of pages, read from untrusted bytes.
 
 Facts: clustered-stores.md sections 2 and 13. Numbers are little-endian.
 
@@ -6,13 +6,13 @@ Facts: clustered-stores.md sections 2 and 13. Numbers are little-endian.
     meta     | magic u32 | version u32 | page size u32 | flags u32 | root u64 | sequence u64 | freelist u64 |
              | pages in use u64 | transaction u64 | FNV-1a u64 |
     branch   | where the key is u32 | its size u32 | child u64 |
-    leaf     | flags u32 | where the key is u32 | its size u32 | size of the value behind it u32 |
+    leaf     | flags u32 | where the key is u32 | its size u32 | size of the value after it u32 |
     bucket   | root u64 | sequence u64 | a leaf page, if the root is 0 |
 
-Pages 0 and 1 are metas, written in turn; pages of the transaction before the current one are still whole. Nothing but
-the metas has a checksum. So everything is held against what a tree has to be like: a page is where its id says, lies in
-the file and is met once; keys rise, and lie between those of the branch above. What does not fit comes as a `Fault`
-between the items, and the walk goes on with the neighbours. The work is bounded by the size of the file.
+Pages 0 and 1 are metas, written in turn; pages of the transaction before the current one are still whole. Only the
+metas have a checksum. So every page is checked against the rules of the tree: a page is where its id says, lies
+within the file and is reached once; keys rise, and lie between those of the branch above. Violations come as `Fault`
+items in the iteration, which continues with the neighbours. The work is bounded by the size of the file.
 """
 
 from __future__ import annotations
@@ -39,70 +39,59 @@ _NOT_STORED = 2**64 - 1
 _BRANCH_PAGE, _LEAF_PAGE = 1, 2
 _MAX_KEY = 32768
 _MAX_DEPTH = 24
-#: Values in a page may not add up to more than this many times its size; those of a good one are side by side.
+#: Limit of the total size of a page's values, as a multiple of the page; values of a sound page do not overlap.
 _OVERLAP = 4
-#: Page sizes that a meta is looked for at, when the first one is damaged.
+#: page sizes tried when the first meta is damaged
 _PAGE_SIZES = tuple(1 << shift for shift in range(10, 17))
 
 _FNV_BASIS, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 class FaultKind(enum.StrEnum):
-    """What is wrong with a part of the file."""
-
-    META = "meta"  #: a meta page that is not valid; the other one is the state of one transaction before or after
+    META = "meta"  #: an invalid meta page; the other one is the state of one transaction before or after
     PAGE = "page"  #: a tree page that cannot be read: its range of keys is lost
-    KEYS = "keys"  #: keys that do not belong where they are: an older content of the page, or damage
+    KEYS = "keys"  #: keys out of place: an older content of the page, or damage
     ELEMENT = "element"  #: a key or value that reaches out of its page
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A part of the file that is not as it should be."""
-
-    kind: FaultKind  #: what it is
-    offset: int  #: first byte concerned
-    length: int  #: bytes concerned
-    detail: str  #: what was found and what was expected
-    low: bytes = b""  #: first key that may be lost; empty if the loss is not bounded below
-    high: bytes | None = None  #: first key that is not; None if the loss is not bounded above
+    kind: FaultKind
+    offset: int  #: first byte of the fault
+    length: int
+    detail: str  #: the finding and the expectation
+    low: bytes = b""  #: first key that may be lost; empty if the loss has no lower bound
+    high: bytes | None = None  #: first key after the loss; None if the loss has no upper bound
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """A valid meta page."""
-
-    page: int  #: its place, 0 or 1
-    page_size: int  #: bytes of a page
-    root: int  #: page of the root bucket
-    freelist: int | None  #: page of the list of free pages; None where it is not stored
-    high_water: int  #: number of pages in use
-    transaction: int  #: id of the transaction that wrote it; the higher one counts
+    page: int  #: page number, 0 or 1
+    page_size: int
+    root: int
+    freelist: int | None  #: page of the list of free pages; None if not stored
+    high_water: int
+    transaction: int  #: id of the transaction that wrote it; the higher one is current
 
 
 @dataclass(slots=True)
 class Leaf:
-    """A leaf of a tree, of which only the header was looked at."""
-
-    at: int  #: where it begins
-    end: int  #: where it ends
-    count: int  #: how many elements it should have
-    low: bytes = b""  #: its keys are not below this
-    high: bytes | None = None  #: they are below this, if it is there
-    last: bytes = b""  #: the highest key that was taken from it; set by whoever reads it
+    at: int
+    end: int
+    count: int  #: number of elements by the header
+    low: bytes = b""  #: lower bound of its keys, included
+    high: bytes | None = None  #: upper bound of its keys, excluded; None if unbounded
+    last: bytes = b""  #: the highest key read from it; set by the reader
 
 
 class Item(NamedTuple):
-    """A key with its value."""
-
     key: bytes
     offset: int  #: where the value begins
-    size: int  #: bytes of the value
-    flags: int  #: 1 says that the value is a bucket
+    size: int
+    flags: int  #: 1: the value is a bucket
 
 
 def checksum(data: Buffer | bytes) -> int:
-    """Returns FNV-1a of 64 bits, which protects a meta page."""
     value = _FNV_BASIS
     for byte in bytes(data):
         value = (value ^ byte) * _FNV_PRIME & _NOT_STORED
@@ -110,7 +99,7 @@ def checksum(data: Buffer | bytes) -> int:
 
 
 def read_meta(buffer: Buffer, offset: int) -> Meta | str:
-    """Reads the meta page at an offset; returns the reason, with the server's words first, if it is not valid."""
+    """Reads the meta page at an offset; returns the reason, with the server's words first, if it is invalid."""
     at = offset + PAGE_HEADER_SIZE
     if at + _META.size > len(buffer):
         return f"file size too small: a meta page ends at byte {at + _META.size}, the file at {len(buffer)}"
@@ -129,21 +118,17 @@ def read_meta(buffer: Buffer, offset: int) -> Meta | str:
 
 
 class Bolt:
-    """A bbolt file in a buffer.
-
-    Args:
-        buffer: The file's bytes. A file that is written meanwhile yields faults at worst.
-    """
+    """A bbolt file in a buffer. A file that changes meanwhile yields faults at worst."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
-        self.faults: list[Fault] = []  #: what is wrong with the metas and the size of the file
-        #: The current meta; None if both are damaged: then only `loose_items` finds something.
+        self.faults: list[Fault] = []  #: faults of the metas and of the file's size
+        #: the current meta; None if both are damaged, and then only `loose_items` finds items
         self.meta = self._read_metas()
-        #: Bytes of a page; where no meta is valid, what seems to be one.
-        self.page_size = self.meta.page_size if self.meta else self._guessed_page_size()
+        #: bytes of a page; an estimate if no meta is valid
+        self.page_size = self.meta.page_size if self.meta else self._estimate_page_size()
         in_file = len(buffer) // self.page_size
-        #: Number of pages that are in use and in the file.
+        #: number of pages that are in use and in the file
         self.pages = min(self.meta.high_water, in_file) if self.meta else in_file
         if self.meta and self.meta.high_water > in_file:
             end = self.meta.high_water * self.page_size
@@ -152,7 +137,7 @@ class Bolt:
 
     def _read_metas(self) -> Meta | None:
         first = read_meta(self._buffer, 0)
-        # Where the first is damaged, the second lies at a place that its own page size names.
+        # If the first is damaged, the place of the second depends on its own page size.
         sizes = (first.page_size,) if isinstance(first, Meta) else (4096, *_PAGE_SIZES)
         place, second = sizes[0], read_meta(self._buffer, sizes[0])
         for size in sizes:
@@ -168,8 +153,8 @@ class Bolt:
         valid = [meta for meta in (first, second) if isinstance(meta, Meta)]
         return max(valid, key=lambda meta: meta.transaction, default=None)
 
-    def _guessed_page_size(self) -> int:
-        """The page size at which the most of the first pages have their own number; the usual one in doubt."""
+    def _estimate_page_size(self) -> int:
+        """The page size at which most of the first pages have their own number; the usual one in doubt."""
 
         def fits(size: int) -> int:
             ends = range(size, min(len(self._buffer) - PAGE_HEADER_SIZE, 64 * size), size)
@@ -178,26 +163,18 @@ class Bolt:
         return max((4096, *_PAGE_SIZES), key=fits)
 
     def buckets(self) -> Iterator[Item | Fault]:
-        """Iterates over what is in the root bucket: the other buckets, by name."""
         if self.meta:
             yield from self._items(self._walk(self.meta.root, bytearray(self.pages)))
 
     def items(self, bucket: Item) -> Iterator[Item | Fault]:
-        """Iterates over a bucket in the order of its keys, with a fault wherever something is wrong.
-
-        Args:
-            bucket: The bucket, as `buckets` returns it.
-        """
+        """Iterates over a bucket (an item of `buckets`) in the order of its keys, with faults in their places."""
         return self._items(self.leaves(bucket))
 
     def leaves(self, bucket: Item, reached: bytearray | None = None) -> Iterator[Leaf | Fault]:
-        """Iterates over the leaves of a bucket in the order of their keys, as `items` over what is in them.
+        """Iterates over the leaves of a bucket in the order of their keys.
 
-        Each has to be read, and its `last` set, before the next one is asked for.
-
-        Args:
-            bucket: The bucket, as `buckets` returns it.
-            reached: One byte a page of the file, set to 1 for every page of the bucket that was met.
+        The caller must read each leaf and set its `last` before it takes the next one. `reached` holds one byte per
+        page of the file, set to 1 for every page of the bucket.
         """
         end = bucket.offset + bucket.size
         if bucket.size < _BUCKET.size:
@@ -223,7 +200,7 @@ class Bolt:
                 yield from self.in_leaf(leaf)
 
     def item(self, leaf: Leaf, place: int) -> Item:
-        """Returns an element of a leaf that is known to be sound (`kernels.scan_leaf`), by its place."""
+        """Returns an element of a leaf that `kernels.scan_leaf` found sound."""
         offset = leaf.at + PAGE_HEADER_SIZE + place * _ELEMENT_SIZE
         flags, position, key_size, size = _LEAF.unpack_from(self._buffer, offset)
         begin = offset + position
@@ -231,20 +208,19 @@ class Bolt:
         return Item(leaf.last, begin + key_size, size, flags)
 
     def loose_items(self, reached: bytearray) -> Iterator[Item]:
-        """Iterates over what leaves still hold that the tree no longer leads to, page by page.
+        """Iterates over elements of leaves that the tree no longer leads to, page by page.
 
-        A page is overwritten no earlier than in the second transaction after it was given up; so these are older
-        versions of what the tree has, and what was deleted. Only the reader of the values can tell which make sense.
-
-        Args:
-            reached: Pages to skip, as `items` marks them.
+        A page is overwritten no earlier than in the second transaction after it was freed, so these are older
+        versions of the tree's elements, and deleted ones. Only the reader of the values can tell which make sense.
+        `reached` marks pages to skip, as `leaves` fills it.
         """
         for page in range(2, len(self._buffer) // self.page_size):
             if page < len(reached) and reached[page]:
                 continue
             at = page * self.page_size
             number, flags, count, overflow = _PAGE.unpack_from(self._buffer, at)
-            # In a page of several, the elements are in the first: a large value makes it large, not many small ones.
+            # In a multi-page leaf, all elements are in the first page: a large value makes it large, not many small
+            # ones.
             if number != page or flags != _LEAF_PAGE or count * _ELEMENT_SIZE > self.page_size - PAGE_HEADER_SIZE:
                 continue
             end = min(at + (overflow + 1) * self.page_size, len(self._buffer))
@@ -264,13 +240,13 @@ class Bolt:
                 yield from faults
                 stack += [(*child, depth + 1) for child in reversed(children)]
                 continue
-            # Where a branch is damaged its bounds do not hold; what was given already is not given again.
+            # The bounds of a damaged branch do not hold; keys that were already yielded are not repeated.
             leaf = Leaf(at, end, count, max(low, last + b"\0") if last else low, high)
             yield leaf
             last = leaf.last or last
 
     def _page(self, page: int, reached: bytearray, depth: int) -> tuple[str, int, int, int, int]:
-        """Checks the header of a tree page; returns what is wrong, where it begins and ends, its kind and count."""
+        """Checks the header of a tree page; returns the problem, its start and end, its kind and count."""
         if not 2 <= page < self.pages:
             return f"page {page} is not in the file, which has {self.pages}", len(self._buffer), len(self._buffer), 0, 0
         at = page * self.page_size
@@ -278,11 +254,11 @@ class Bolt:
         end = at + (overflow + 1) * self.page_size
         problem = ""
         if number != page:
-            problem = f"page {page} says that it is page {number}"
+            problem = f"page {page} has the number {number}"
         elif flags not in (_BRANCH_PAGE, _LEAF_PAGE):
             problem = f"page {page} is of kind 0x{flags:x}, expected a branch or a leaf"
         elif page + overflow >= self.pages:
-            problem = f"page {page} goes on for {overflow} pages more, beyond the end of the file"
+            problem = f"page {page} continues for {overflow} more pages, beyond the end of the file"
         elif depth > _MAX_DEPTH:
             problem = f"page {page} lies {depth} levels below the root"
         elif reached.find(1, page, page + overflow + 1) >= 0:
@@ -297,7 +273,6 @@ class Bolt:
     def _branch(
         self, at: int, end: int, count: int, low: bytes, high: bytes | None
     ) -> tuple[list[tuple[int, bytes, bytes | None]], list[Fault]]:
-        """Reads a branch: its children with the bounds of their keys."""
         keys: list[bytes] = []
         pages: list[int] = []
         place = at + PAGE_HEADER_SIZE
@@ -315,11 +290,11 @@ class Bolt:
         if fits:
             return list(zip(pages, keys, (*keys[1:], high), strict=True)), []
         text = f"the keys of branch page {at // self.page_size} do not rise, or lie outside those of the page above"
-        # None of its children is lost: they are held to the bounds of the branch only.
+        # No child is lost: their keys are checked against the bounds of the branch only.
         return [(page, low, high) for page in pages], [Fault(FaultKind.KEYS, at, end - at, text, low, high)]
 
     def in_leaf(self, leaf: Leaf) -> Iterator[Item | Fault]:
-        """Iterates over a leaf; keys that do not belong here are left out and reported."""
+        """Iterates over a leaf; keys out of place are skipped and reported."""
         at, end, count, low, high = leaf.at, leaf.end, leaf.count, leaf.low, leaf.high
         found: list[Item] = []
         strange: list[bytes] = []
@@ -332,7 +307,7 @@ class Bolt:
                 strange.append(each.key)
                 continue
             if found and each.key <= found[-1].key:
-                # One of the two is wrong: the earlier one, if the later fits behind what comes before both.
+                # One of the two is wrong: the earlier one, if the later fits after the one before both.
                 if len(found) == 1 or each.key > found[-2].key:
                     strange.append(found.pop().key)
                 else:

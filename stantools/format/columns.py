@@ -1,8 +1,8 @@
 """Columns: one array per property of a record, filled by the scan kernels.
 
-Columns are made once and used again for every part of a file; `take` returns views of the rows in use. Offsets
-are absolute positions in the buffer that was scanned; nothing of it is copied. What is computed with is numpy arrays;
-records of logs, and a few messages, are taken one by one from plain memory, without numpy.
+Columns are made once and reused for every part of a file; `take` returns views of the rows in use. Offsets are
+absolute positions in the scanned buffer, which is not copied. Columns for computation are numpy arrays; records of
+logs, and small numbers of messages, use plain memory without numpy.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from stantools.late import np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A size at which the columns stay in the processor's cache and the cost of a call does not show.
+#: a size at which the columns fit the processor's cache and the cost of a call is negligible
 DEFAULT_CAPACITY = 16384
 
 
-class _Columns:
-    """Arrays of the same length, named by the slots of the class."""
-
+class _ColumnSet:
     __slots__ = ("capacity",)
     _arrays: tuple[str, ...] = ()
 
@@ -32,11 +30,11 @@ class _Columns:
 
     @property
     def end(self) -> int:
-        """Where the last of the records ends; there has to be one."""
+        """Where the last record ends; at least one is required."""
         return int(self.offset[-1]) + RECORD_HEADER_SIZE + int(self.size[-1])
 
     def take(self, rows: int) -> Self:
-        """The first `rows` rows, as views: they change when the columns are filled again."""
+        """Returns the first rows as views, which change when the columns are filled again."""
         if not 0 <= rows <= self.capacity:
             raise ValueError(f"{rows} rows of {self.capacity}")
         part = object.__new__(type(self))
@@ -46,8 +44,8 @@ class _Columns:
         return part
 
 
-class MessageColumns(_Columns):
-    """What is known of the messages of a slice, one row a record (msgs.N.dat, filestore.md sections 2.2 and 3.5)."""
+class MessageColumns(_ColumnSet):
+    """Columns of the messages of a slice, one row per record (msgs.N.dat, filestore.md sections 2.2 and 3.5)."""
 
     __slots__ = _arrays = (
         "offset",
@@ -72,7 +70,7 @@ class MessageColumns(_Columns):
     flags: NDArray[np.uint8]  #: bits of `layout.Flag`
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        self.capacity = capacity  #: number of rows
+        self.capacity = capacity
         self.offset = np.zeros(capacity, np.int64)
         self.size = np.zeros(capacity, np.uint32)
         self.sequence = np.zeros(capacity, np.uint64)
@@ -84,7 +82,6 @@ class MessageColumns(_Columns):
         self.flags = np.zeros(capacity, np.uint8)
 
     def pick(self, rows: NDArray[Any]) -> MessageColumns:
-        """Copies some rows, given by their numbers or as a mask."""
         part = object.__new__(MessageColumns)
         for name in self._arrays:
             setattr(part, name, getattr(self, name)[rows])
@@ -92,10 +89,10 @@ class MessageColumns(_Columns):
         return part
 
     def part(self, low: int, high: int) -> MessageColumns:
-        """Returns the rows from `low` up to but without `high`, as views."""
+        """Returns the rows from `low` to `high`, the latter excluded, as views."""
         part = object.__new__(MessageColumns)
         part.capacity = high - low
-        # Written out: where channels are merged, this is done for every few messages.
+        # Written out: merging channels calls this for every few messages.
         part.offset = self.offset[low:high]
         part.size = self.size[low:high]
         part.sequence = self.sequence[low:high]
@@ -108,7 +105,7 @@ class MessageColumns(_Columns):
         return part
 
 
-class FewMessages(_Columns):
+class FewMessages(_ColumnSet):
     """A few messages, with the columns of `MessageColumns` as memory views."""
 
     __slots__ = _arrays = MessageColumns.__slots__
@@ -124,13 +121,13 @@ class FewMessages(_Columns):
     flags: memoryview
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity  #: number of rows
+        self.capacity = capacity
         for name, code in zip(self._arrays, "qIQqqIqIB", strict=True):
             setattr(self, name, _zeros(code, capacity))
 
 
-class LogColumns(_Columns):
-    """What is known of the typed records of a log, one row a record (filestore.md section 2.2)."""
+class LogColumns(_ColumnSet):
+    """Columns of the typed records of a log, one row per record (filestore.md section 2.2)."""
 
     __slots__ = _arrays = ("offset", "size", "type", "id", "seq")
 
@@ -141,7 +138,7 @@ class LogColumns(_Columns):
     seq: memoryview  #: message sequence of the types 4 and 5 of subs.dat, else 0; u64
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        self.capacity = capacity  #: number of rows
+        self.capacity = capacity
         self.offset = _zeros("q", capacity)
         self.size = _zeros("I", capacity)
         self.type = _zeros("B", capacity)
@@ -150,5 +147,5 @@ class LogColumns(_Columns):
 
 
 def _zeros(code: str, rows: int) -> memoryview:
-    """Makes a column of numbers of a type, as the module `struct` names it."""
+    """Makes a column of numbers; `code` is a type code of the module `struct`."""
     return memoryview(bytearray(calcsize(code) * rows)).cast(code)  # type: ignore[call-overload,no-any-return]

@@ -30,30 +30,24 @@ IEEE: Final = 0xEDB88320
 CASTAGNOLI: Final = 0x82F63B78
 KOOPMAN: Final = 0xEB31D82E
 
-#: Polynomials in common use, by the name that the command line takes.
+#: common polynomials by their name on the command line
 KNOWN: Final[dict[str, int]] = {"ieee": IEEE, "castagnoli": CASTAGNOLI, "koopman": KOOPMAN}
 
 _ONES: Final = 0xFFFFFFFF
 _REVERSED_BITS: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
-#: `detect` looks at this many samples of at most this size: more adds time, not certainty.
+#: Maximum number and size of the samples of `detect`: more adds time, not certainty.
 _MAX_SAMPLES: Final = 24
 _MAX_SAMPLE_SIZE: Final = 4096
-#: The greatest common divisor of few samples may be the polynomial times a small factor, which is searched
-#: for.
+#: The greatest common divisor of few samples may be the polynomial times a small factor, which is searched for.
 _MAX_EXTRA_DEGREE: Final = 10
 
 
 class Crc:
-    """A CRC-32, and whether those of a store are checked: call it with bytes.
+    """A CRC-32 as a callable, and whether those of a store are checked.
 
-    Args:
-        polynomial: In reflected form, 1 to 0xFFFFFFFF.
-        check: False: whoever reads with it takes records whose CRC is wrong for good, as the server does with
-            `-file_crc=false`.
-
-    Raises:
-        UsageError: The polynomial is out of range.
+    `polynomial` is in reflected form, 1 to 0xFFFFFFFF; others raise UsageError. With `check=False`, readers accept
+    records with a wrong CRC, as the server does with `-file_crc=false`.
     """
 
     def __init__(self, polynomial: int = IEEE, check: bool = True) -> None:
@@ -64,11 +58,11 @@ class Crc:
             )
         self.polynomial: Final = polynomial
         self.check: Final = check
-        #: The same as calling the object, a little faster.
+        #: the same as calling the object, a little faster
         self.function: Callable[..., int] = _function(polynomial)
 
     def __call__(self, data: ReadableBuffer, value: int = 0) -> int:
-        """CRC of `data`; `value` is the CRC of what comes before it."""
+        """Returns the CRC of `data`; `value` is the CRC of the bytes before it."""
         return self.function(data, value)
 
     def __eq__(self, other: object) -> bool:
@@ -85,7 +79,7 @@ class Crc:
 
     @property
     def checking(self) -> Crc:
-        """The same CRC, checked whatever the user asked for: where it is the proof of a record."""
+        """The same CRC, always checked: for uses where it proves that bytes are a record."""
         return self if self.check else Crc(self.polynomial)
 
     @property
@@ -97,7 +91,7 @@ class Crc:
     def tables(self) -> memoryview:
         """Tables for 16 bytes at a time: 32-bit numbers, shape (16, 256).
 
-        `tables[k, b]` is what byte `b` adds to the register when `k` more bytes follow it.
+        `tables[k, b]` is the contribution of byte `b` to the register when `k` more bytes follow it.
         """
         return _tables(self.polynomial)
 
@@ -114,7 +108,7 @@ class Crc:
         return _folding(self.polynomial)
 
 
-# Computing these takes a millisecond, as long as everything else that is done with a small file.
+# Computing these takes a millisecond, as long as all other work on a small file.
 @lru_cache(maxsize=16)
 def _tables(polynomial: int) -> memoryview:
     alone = []
@@ -139,7 +133,7 @@ def _folding(polynomial: int) -> array[int]:
 
 
 def _factors(polynomial: int, distance: int) -> tuple[int, int]:
-    """What moves a register of 128 bits so many bits ahead."""
+    """The factors that move a register of 128 bits ahead by a number of bits."""
     return _power(polynomial, distance + 63) << 32, _power(polynomial, distance - 1) << 32
 
 
@@ -162,27 +156,22 @@ def _function(polynomial: int) -> Callable[..., int]:
 
 
 def detect(samples: Iterable[tuple[ReadableBuffer, int]]) -> int | None:
-    """Finds the polynomial with which CRCs were made.
+    """Finds the polynomial of CRCs, in reflected form; None if the samples do not determine it.
 
-    The known polynomials are tried first; one match decides, since a CRC matches by chance once in four
-    billion times. Any other polynomial divides, for every sample, the message (with the register's start
-    value and the CRC added), so it is the greatest common divisor of two or more of them over GF(2). Damaged
-    samples are outvoted.
+    The known polynomials are tried first; one match decides, since a CRC matches by chance once in four billion
+    times. Any other polynomial divides, for every sample, the message (with the register's start value and the CRC
+    added), so it is the greatest common divisor of two or more of them over GF(2).
 
-    Args:
-        samples: Payloads and their stored CRCs. Some may be damaged. Empty payloads say nothing.
-
-    Returns:
-        The polynomial in reflected form, or None when the samples do not tell.
+    Samples are payloads with their stored CRCs. Damaged samples are outvoted; empty payloads carry no information.
     """
     usable = [(bytes(payload), crc) for payload, crc in samples]
     usable = [(payload, crc) for payload, crc in usable if payload]
     if not usable:
         return None
-    votes = {
-        polynomial: sum(crc == stored for crc, stored in _crcs(Crc(polynomial), usable))
-        for polynomial in KNOWN.values()
-    }
+    votes: dict[int, int] = {}
+    for polynomial in KNOWN.values():
+        known = Crc(polynomial)
+        votes[polynomial] = sum(known(payload) == stored for payload, stored in usable)
     best = max(votes, key=lambda polynomial: votes[polynomial])
     if votes[best]:
         return best
@@ -191,12 +180,7 @@ def detect(samples: Iterable[tuple[ReadableBuffer, int]]) -> int | None:
     return _common_divisor(multiples)
 
 
-def _crcs(crc: Crc, samples: list[tuple[bytes, int]]) -> Iterable[tuple[int, int]]:
-    return ((crc(payload), stored) for payload, stored in samples)
-
-
 def _multiple(payload: bytes, crc: int) -> int:
-    """The sample as a GF(2) polynomial that the CRC polynomial divides; bit n is the coefficient of x^n."""
     message = int.from_bytes(payload.translate(_REVERSED_BITS), "big")
     return (message << 32) ^ (_ONES << (8 * len(payload))) ^ _reflect(crc, 32) ^ _ONES
 
@@ -239,7 +223,6 @@ def _reflect(value: int, width: int) -> int:
 
 
 def _divide(dividend: int, divisor: int) -> tuple[int, int]:
-    """Quotient and remainder over GF(2)."""
     quotient = 0
     width = divisor.bit_length()
     while (shift := dividend.bit_length() - width) >= 0:

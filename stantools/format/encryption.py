@@ -1,4 +1,4 @@
-"""Encryption at rest: message data as the server stores it when it runs with an encryption key.
+"""Encryption at rest: message data as a server with an encryption key stores it.
 
 Facts: filestore.md sections 9 and appendix B.
 
@@ -8,8 +8,8 @@ Facts: filestore.md sections 9 and appendix B.
     master key  = SHA-256(key)
     channel key = SHA-256(zero bytes, as many as 33 + the length of the name || master key || "." || channel name)
 
-A store does not say that it is encrypted, and one channel can hold plain and encrypted messages under both ciphers;
-so every message is looked at by itself. Only a successful decryption proves that it was encrypted.
+A store does not record that it is encrypted, and one channel can hold plain and encrypted messages under both
+ciphers; so every message is examined by itself. Only a successful decryption proves that it was encrypted.
 """
 
 from __future__ import annotations
@@ -30,22 +30,20 @@ _RANDOM_SIZE = 4
 _TAG_SIZE = 16
 _PREFIX_SIZE = _CODE_SIZE + _NONCE_SIZE
 
-#: How far the counter of a nonce may be ahead: a message that could not be stored has taken one.
-_COUNTED_IN_VAIN = 1 << 16
-#: Bytes after a nonce that are looked at; how many of plain text are no chance; and how many messages of which a
-#: byte at the same place is the same in all are none.
+#: maximum lead of a nonce's counter over its sequence; each message that could not be stored consumed one
+_MAX_COUNTER_LEAD = 1 << 16
+#: Bytes examined after a nonce; the number of text bytes that rules out chance; and the number of messages whose byte
+#: at one place is equal in all that rules it out.
 _BODY_SIZE = 64
 _TEXT_SIZE = 32
 _ENOUGH = 4
-#: What encryption adds to the size of a payload.
+#: bytes that encryption adds to a payload
 OVERHEAD = _PREFIX_SIZE + _TAG_SIZE
 
 Data = bytes | bytearray | memoryview
 
 
 class Cipher(enum.IntEnum):
-    """The ciphers, with the code that begins stored data."""
-
     AES = 1
     CHACHA = 2
 
@@ -61,11 +59,7 @@ class DecryptError(StantoolsError):
 
 
 def cipher_named(name: str) -> Cipher:
-    """Returns the cipher of a name as the server's option takes it, in any case.
-
-    Raises:
-        UsageError: There is no such cipher.
-    """
+    """Returns a cipher by its name in the server's option, in any case; UsageError if there is none."""
     try:
         return Cipher[name.upper()]
     except KeyError:
@@ -75,22 +69,14 @@ def cipher_named(name: str) -> Cipher:
 
 
 def master_key(key: bytes) -> bytes:
-    """Derives the master key from the key given to the server.
-
-    Raises:
-        UsageError: The key is empty.
-    """
+    """Derives the master key from the server's key; UsageError if that is empty."""
     if not key:
         raise UsageError("encryption key required")
     return _sha256(key)
 
 
 def channel_key(key: bytes, channel: bytes) -> bytes:
-    """Derives the key of one channel from the key given to the server.
-
-    Raises:
-        UsageError: The key is empty.
-    """
+    """Derives the key of one channel from the server's key; UsageError if that is empty."""
     master = master_key(key)
     # The zeros are an accident of the server's code, and part of every key.
     return _sha256(bytes(33 + len(channel)) + master + b"." + channel)
@@ -103,26 +89,19 @@ def _sha256(data: bytes) -> bytes:
 
 
 def looks_encrypted(stored: Data, sequence: int) -> bool:
-    """Returns whether the stored data of a message has the shape of encrypted data; it proves nothing.
+    """Returns whether the stored data of a message has the shape of encrypted data, which proves nothing.
 
-    The counter of its nonce starts with the sequence that follows the last one of the channel, and rises with each
-    message that is not empty, so it is hardly ever above the message's own sequence.
+    The counter of its nonce starts at the sequence after the channel's last one, and rises with each message that is
+    not empty, so it hardly ever exceeds the message's own sequence.
     """
     if len(stored) <= OVERHEAD or stored[0] not in (Cipher.AES, Cipher.CHACHA):
         return False
     counter = int.from_bytes(stored[_CODE_SIZE + _RANDOM_SIZE : _PREFIX_SIZE], "big")
-    return 0 < counter <= sequence + _COUNTED_IN_VAIN
+    return 0 < counter <= sequence + _MAX_COUNTER_LEAD
 
 
 def may_be_encrypted(samples: Iterable[tuple[int, Data]]) -> bool:
-    """Returns whether messages of one channel may have been encrypted, as far as that shows without the key.
-
-    Some of them have the shape of encrypted data, and what comes after the nonce looks random in these. Only a key
-    that opens them proves it.
-
-    Args:
-        samples: Sequences and stored data; all of one channel.
-    """
+    """Returns whether messages of one channel may be encrypted, as far as can be told without the key."""
     sealed = [bytes(data) for sequence, data in samples if looks_encrypted(data, sequence)]
     if not sealed:
         return False
@@ -139,16 +118,14 @@ def may_be_encrypted(samples: Iterable[tuple[int, Data]]) -> bool:
 
 
 class DataCipher:
-    """Encrypts and decrypts with one key.
+    """Encrypts and decrypts with one key of 32 bytes, for both ciphers.
 
-    Args:
-        key: 32 bytes, for both ciphers.
-        counter: The counter in the first nonce. It must be higher than any used before with the same random part.
-        random: The first 4 bytes of every nonce; chosen at random if not given.
+    The first nonce has `counter`, which must exceed every counter used before with the same `random`: the first 4
+    bytes of every nonce, chosen at random if not given.
     """
 
     def __init__(self, key: bytes, *, counter: int = 1, random: bytes | None = None) -> None:
-        # Commands on stores that are not encrypted are to start fast.
+        # loaded here: commands on stores without encryption start fast
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
@@ -165,10 +142,8 @@ class DataCipher:
     def decrypt(self, stored: Data) -> bytes:
         """Returns the payload of stored data, as a server with encryption turned on does.
 
-        Data that does not begin with the code of a cipher is returned as it is: it was stored without encryption.
-
-        Raises:
-            DecryptError: The key is wrong, the data is damaged, or it is plain and only looks encrypted.
+        Data that does not begin with the code of a cipher is returned unchanged: it was stored without encryption.
+        Raises DecryptError if the key is wrong, the data is damaged, or it is plain and only looks encrypted.
         """
         if not len(stored) or stored[0] not in (Cipher.AES, Cipher.CHACHA):
             return bytes(stored)
@@ -184,7 +159,7 @@ class DataCipher:
             ) from None
 
     def encrypt(self, data: Data, cipher: Cipher) -> bytes:
-        """Returns what the server would store for a payload, and counts the nonce up.
+        """Returns the stored form of a payload, and increments the nonce.
 
         Empty data stays empty and uses no nonce.
         """
@@ -196,16 +171,9 @@ class DataCipher:
 
 
 class ChannelCipher(DataCipher):
-    """Encrypts and decrypts the messages of one channel.
+    """Encrypts and decrypts the messages of one channel with the server's key; UsageError if that is empty.
 
-    Args:
-        key: The key given to the server.
-        channel: The channel's name.
-        last_sequence: The channel's last sequence when it is opened for writing: the nonces count from the next one.
-        random: The first 4 bytes of every nonce; chosen at random if not given.
-
-    Raises:
-        UsageError: The key is empty.
+    For writing, nonces count from the sequence after `last_sequence`, the channel's last one.
     """
 
     def __init__(self, key: bytes, channel: bytes, *, last_sequence: int = 0, random: bytes | None = None) -> None:
@@ -213,9 +181,5 @@ class ChannelCipher(DataCipher):
 
 
 def raft_cipher(key: bytes) -> DataCipher:
-    """Returns the cipher for the entries of a clustered node's raft log, which use the master key itself.
-
-    Raises:
-        UsageError: The key is empty.
-    """
+    """Returns the cipher of a clustered node's Raft log, which uses the master key; UsageError if the key is empty."""
     return DataCipher(master_key(key))

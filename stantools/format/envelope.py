@@ -1,9 +1,9 @@
-"""The record envelope: a header of 8 bytes around every protobuf payload, and the version in front of a file.
+"""The record envelope: a header of 8 bytes before every protobuf payload, and the version at the start of a file.
 
-Facts: filestore.md sections 2.1, 2.2 and 7.2 (see `layout` for the picture). The CRC covers the
-payload only: a wrong size or type byte is noticed only through what follows from it.
+Facts: filestore.md sections 2.1, 2.2 and 7.2 (see `layout` for the picture). The CRC covers the payload only: a
+wrong size or type byte is detected only by its consequences.
 
-This is the plain way to read single records and small files. Whole slices and logs are scanned by `kernels`.
+This module reads single records and small files. Whole slices and logs are scanned by `kernels`.
 """
 
 from __future__ import annotations
@@ -31,28 +31,25 @@ CrcFunction = Callable[[Buffer], int]
 EOF_TEXT = "unexpected EOF"
 PADDED_TEXT = "end of file padded with zeros"
 
-#: What a file holds before its first record.
+#: content of a file before its first record
 FILE_HEADER_BYTES = FILE_HEADER.pack(FILE_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record, or what is left of it."""
-
-    offset: int  #: of the header in the file
+    offset: int  #: offset of the header in the file
     type: int | None  #: type byte; None in untyped files
-    size: int  #: payload size as the header has it
-    crc: int  #: stored CRC
-    payload: memoryview  #: the payload; shorter than `size` where the file ends
+    size: int  #: payload size by the header
+    crc: int
+    payload: memoryview  #: the payload; shorter than `size` at the end of the file
 
     @property
     def end(self) -> int:
-        """Offset of the next record, as the header has it."""
         return self.offset + RECORD_HEADER_SIZE + self.size
 
 
 def check_file_version(buffer: Buffer) -> str | None:
-    """Returns the server's error text if it would not accept the version header of a file, else None."""
+    """Returns the server's error text if it would reject the version header of a file, else None."""
     if len(buffer) < FILE_HEADER_SIZE:
         return f"unable to verify file version: {EOF_TEXT if len(buffer) else 'EOF'}"
     (version,) = FILE_HEADER.unpack_from(buffer)
@@ -62,18 +59,10 @@ def check_file_version(buffer: Buffer) -> str | None:
 
 
 def read_record(buffer: Buffer, offset: int, limit: int, *, typed: bool, crc: Crc) -> tuple[Stop | None, Record | None]:
-    """Reads the record at an offset as the server does.
+    """Reads the record at an offset as the server does; bytes at or after `limit` are not touched.
 
-    Args:
-        buffer: The file.
-        offset: Where the header should be.
-        limit: Where the file ends; nothing at or behind it is touched.
-        typed: The header holds a type byte.
-        crc: The file's CRC.
-
-    Returns:
-        None and the record if it is good; else why the server stops here, and the record as far as it is
-        there (None where there is not even a header).
+    Returns None and the record if it is good; else the reason why the server stops here, and the part of the record
+    that is there (None without a header).
     """
     limit = min(limit, len(buffer))
     left = limit - offset
@@ -96,21 +85,11 @@ def read_record(buffer: Buffer, offset: int, limit: int, *, typed: bool, crc: Cr
 
 
 def crc_error_text(stored: int, computed: int) -> str:
-    """The server's text for a CRC that does not match."""
     return f"corrupted data, expected crc to be 0x{stored:08x}, got 0x{computed:08x}"
 
 
 def encode(payload: Buffer, crc: CrcFunction, type: int | None = None) -> bytes:
-    """Puts a payload into its envelope.
-
-    Args:
-        payload: The protobuf message.
-        crc: Computes the CRC.
-        type: Record type 0 to 255; None for an untyped record.
-
-    Raises:
-        UsageError: The payload is too big for the size field, or there is no such type.
-    """
+    """Puts a payload into its envelope; `type` is None for an untyped record."""
     size = len(payload)
     if type is None:
         if size > 0xFFFFFFFF:

@@ -21,17 +21,17 @@ Bytes: TypeAlias = bytes | memoryview
 _MASK64: Final = (1 << 64) - 1
 _MAX_LENGTH: Final = (1 << 63) - 1
 
-#: A payload that `is_message` and `is_fields` believe in has no more fields than this, so that a search
-#: through garbage stays linear. Real records have at most 11.
+#: Maximum number of fields of a payload that `is_message` and `is_fields` accept, so that a search through garbage
+#: stays linear. Real records have at most 11.
 MAX_FIELDS: Final = 16
 
 
 class DecodeError(Exception):
-    """The server's decoder would refuse these bytes. Never leaves `stantools.format`."""
+    """The server's decoder would refuse these bytes. Stays inside `stantools.format`."""
 
 
 class Message(NamedTuple):
-    """A decoded message; starts are positions in the payload and 0 for an empty value."""
+    """A decoded message; starts are positions in the payload, 0 for an empty value."""
 
     sequence: int
     timestamp: int
@@ -44,13 +44,10 @@ class Message(NamedTuple):
 
 
 def varint(payload: Bytes, position: int) -> tuple[int, int]:
-    """Reads an unsigned varint; bits beyond 64 are lost, as in the server.
+    """Reads an unsigned varint; returns it with the position after it.
 
-    Returns:
-        The value and the position behind it.
-
-    Raises:
-        DecodeError: More than ten bytes, or the payload ends within.
+    Bits beyond 64 are lost, as in the server. Raises DecodeError for more than ten bytes, or if the payload ends
+    within.
     """
     value = shift = 0
     end = len(payload)
@@ -67,7 +64,6 @@ def varint(payload: Bytes, position: int) -> tuple[int, int]:
 
 
 def _tag(payload: Bytes, position: int) -> tuple[int, int, int]:
-    """Field number, wire type and the position behind a top-level tag."""
     value, position = varint(payload, position)
     number = value >> 3 & 0xFFFFFFFF  # the server keeps 32 bits of the field number, signed
     if value & 7 == 4 or not 0 < number < 1 << 31:
@@ -76,7 +72,6 @@ def _tag(payload: Bytes, position: int) -> tuple[int, int, int]:
 
 
 def _span(payload: Bytes, position: int) -> tuple[int, int]:
-    """Start and end of the bytes of a length-delimited field."""
     length, start = varint(payload, position)
     if length > len(payload) - start:
         raise DecodeError("negative length" if length > _MAX_LENGTH else "unexpected EOF")
@@ -84,7 +79,7 @@ def _span(payload: Bytes, position: int) -> tuple[int, int]:
 
 
 def _skip(payload: Bytes, position: int, wire: int, budget: list[int]) -> int:
-    """The position behind the value of an unknown field."""
+    """The position after the value of an unknown field."""
     depth = 0
     while True:
         if wire == 0:
@@ -115,13 +110,12 @@ def _skip(payload: Bytes, position: int, wire: int, budget: list[int]) -> int:
 def message(payload: Bytes, max_fields: int = 1 << 62) -> Message:
     """Decodes a MsgProto (filestore.md section 3.5).
 
-    Raises:
-        DecodeError: The server's decoder would refuse it, or it has more than `max_fields` fields.
+    Raises DecodeError if the server's decoder would refuse it, or if it has more than `max_fields` fields.
     """
     sequence = timestamp = redelivered = deliveries = crc = 0
     subject = reply = data = (0, 0)
     position = last = 0
-    # Usual means: what the encoder makes of the decoded values are these very bytes.
+    # "Usual": encoding the decoded values yields exactly these bytes.
     usual = True
     budget = [max_fields]
     while position < len(payload):
@@ -139,7 +133,7 @@ def message(payload: Bytes, max_fields: int = 1 << 62) -> Message:
             span = _span(payload, position)
             position = span[1]
             size = position - span[0]
-            usual = usual and size > 0 and span[0] - begin == _varint_size(size)
+            usual = usual and size > 0 and span[0] - begin == max(1, (size.bit_length() + 6) // 7)
             if number == 2:
                 subject = span
             elif number == 3:
@@ -186,7 +180,7 @@ def message(payload: Bytes, max_fields: int = 1 << 62) -> Message:
 
 
 def is_message(payload: Bytes) -> bool:
-    """Returns whether a payload is certainly a stored message: decodes, and has a sequence and a subject."""
+    """Returns whether a payload is certainly a stored message: it decodes, and has a sequence and a subject."""
     try:
         decoded = message(payload, MAX_FIELDS)
     except DecodeError:
@@ -197,11 +191,7 @@ def is_message(payload: Bytes) -> bool:
 def update(payload: Bytes, *, with_sequence: bool) -> tuple[int, int]:
     """Decodes a SubStateUpdate, or a SubStateDelete, which has no field 2 (filestore.md section 3.4).
 
-    Returns:
-        Subscription id and sequence.
-
-    Raises:
-        DecodeError: The server's decoder would refuse it.
+    Returns the subscription's id and the sequence; raises DecodeError if the server's decoder would refuse it.
     """
     values = [0, 0, 0]
     position = 0
@@ -231,10 +221,6 @@ def is_fields(payload: Bytes) -> bool:
     except DecodeError:
         return False
     return True
-
-
-def _varint_size(value: int) -> int:
-    return max(1, (value.bit_length() + 6) // 7)
 
 
 def encode_varint(value: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Protobuf decoding exactly as the server's decoder does it: what it accepts, and the text it refuses with.
+"""Protobuf decoding exactly as the server's decoder does it, down to the texts of its refusals.
 
 The server's messages are decoded by generated code that is more lenient than Google's library in some
 places and stricter in others (filestore.md section 3.1). The rules, in the order in which they
@@ -51,7 +51,7 @@ class DecodeError(StantoolsError):
     """A payload that the server's decoder refuses; the message is the server's text."""
 
 
-class _Kind(enum.Enum):
+class _ValueKind(enum.Enum):
     UNSIGNED64 = enum.auto()
     SIGNED64 = enum.auto()
     UNSIGNED32 = enum.auto()
@@ -62,52 +62,46 @@ class _Kind(enum.Enum):
 
 
 _KINDS = {
-    FieldDescriptorProto.TYPE_UINT64: _Kind.UNSIGNED64,
-    FieldDescriptorProto.TYPE_INT64: _Kind.SIGNED64,
-    FieldDescriptorProto.TYPE_UINT32: _Kind.UNSIGNED32,
-    FieldDescriptorProto.TYPE_INT32: _Kind.SIGNED32,
-    FieldDescriptorProto.TYPE_ENUM: _Kind.SIGNED32,
-    FieldDescriptorProto.TYPE_BOOL: _Kind.BOOL,
-    FieldDescriptorProto.TYPE_BYTES: _Kind.BYTES,
-    FieldDescriptorProto.TYPE_MESSAGE: _Kind.MESSAGE,
+    FieldDescriptorProto.TYPE_UINT64: _ValueKind.UNSIGNED64,
+    FieldDescriptorProto.TYPE_INT64: _ValueKind.SIGNED64,
+    FieldDescriptorProto.TYPE_UINT32: _ValueKind.UNSIGNED32,
+    FieldDescriptorProto.TYPE_INT32: _ValueKind.SIGNED32,
+    FieldDescriptorProto.TYPE_ENUM: _ValueKind.SIGNED32,
+    FieldDescriptorProto.TYPE_BOOL: _ValueKind.BOOL,
+    FieldDescriptorProto.TYPE_BYTES: _ValueKind.BYTES,
+    FieldDescriptorProto.TYPE_MESSAGE: _ValueKind.MESSAGE,
 }
 
 
 @dataclass(frozen=True)
-class _Field:
+class _FieldRule:
     name: str
     server_name: str
-    kind: _Kind
+    kind: _ValueKind
     repeated: bool
 
 
 @cache
-def _fields(descriptor: Descriptor) -> dict[int, _Field]:
-    """The decoding table of a message: field number to what to do with it."""
+def _fields(descriptor: Descriptor) -> dict[int, _FieldRule]:
     declared = DescriptorProto()
     descriptor.CopyToProto(declared)
     repeated = FieldDescriptorProto.LABEL_REPEATED
     return {
-        field.number: _Field(field.name, field.json_name, _KINDS[field.type], field.label == repeated)
+        field.number: _FieldRule(field.name, field.json_name, _KINDS[field.type], field.label == repeated)
         for field in declared.field
     }
 
 
 def decode(kind: type[M], payload: bytes | bytearray | memoryview, *, max_fields: int = sys.maxsize) -> M:
-    """Decodes a payload as the server does.
+    """Decodes a payload as the server does, into a message class of `stantools.format.proto.store_pb2`.
 
-    Args:
-        kind: A message class of `stantools.format.proto.store_pb2`.
-        payload: The bytes of the whole message.
-        max_fields: How many fields may be looked at one by one, for those who have no time for anything larger.
-
-    Raises:
-        DecodeError: The server refuses the payload; `str()` is its error text. Or there are too many fields.
+    Raises DecodeError with the server's text if it refuses the payload, or if more than `max_fields` fields would
+    have to be decoded one by one.
     """
     data = bytes(payload)
     message = kind()
-    # What a proto3 encoder wrote means the same to every decoder, so that the fast library may decode it.
-    # Whatever does not come out as it went in is left to the rules above.
+    # Output of a proto3 encoder means the same to every decoder, so the fast library may decode it. The rules above
+    # decide on payloads that do not encode to the same bytes.
     try:
         message.ParseFromString(data)
         message.DiscardUnknownFields()
@@ -142,13 +136,13 @@ def _merge(message: Message, data: bytes, max_fields: int) -> None:
             at = _read(message, field, wire, data, at, max_fields)
 
 
-def _read(message: Message, field: _Field, wire: int, data: bytes, at: int, max_fields: int) -> int:
-    """Reads one known field into the message and returns the offset behind it."""
-    if field.kind in (_Kind.BYTES, _Kind.MESSAGE):
+def _read(message: Message, field: _FieldRule, wire: int, data: bytes, at: int, max_fields: int) -> int:
+    """Reads one known field into the message and returns the offset after it."""
+    if field.kind in (_ValueKind.BYTES, _ValueKind.MESSAGE):
         if wire != _LENGTH:
             raise DecodeError(f"proto: wrong wireType = {wire} for field {field.server_name}")
         at, stop = _extent(data, at)
-        if field.kind is _Kind.BYTES:
+        if field.kind is _ValueKind.BYTES:
             setattr(message, field.name, data[at:stop])
         else:
             target: Any = getattr(message, field.name)
@@ -176,14 +170,14 @@ def _read(message: Message, field: _Field, wire: int, data: bytes, at: int, max_
     return at
 
 
-def _number(kind: _Kind, value: int) -> int | bool:
-    if kind is _Kind.UNSIGNED64:
+def _number(kind: _ValueKind, value: int) -> int | bool:
+    if kind is _ValueKind.UNSIGNED64:
         return value
-    if kind is _Kind.SIGNED64:
+    if kind is _ValueKind.SIGNED64:
         return value - (value >> 63 << 64)
-    if kind is _Kind.SIGNED32:
+    if kind is _ValueKind.SIGNED32:
         return _signed32(value)
-    if kind is _Kind.UNSIGNED32:
+    if kind is _ValueKind.UNSIGNED32:
         return value & 0xFFFFFFFF
     return value != 0
 
@@ -194,7 +188,7 @@ def _signed32(value: int) -> int:
 
 
 def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Returns the number at an offset (unsigned, 64 bits) and the offset behind it."""
+    """Returns the number at an offset (unsigned, 64 bits) and the offset after it."""
     value = 0
     for shift in range(0, 64, 7):
         if at >= len(data):
@@ -208,9 +202,8 @@ def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def _extent(data: bytes, at: int) -> tuple[int, int]:
-    """Reads a length; returns where its bytes begin and end."""
     length, at = _varint(data, at)
-    # Also a length that is itself positive, but with which the offset behind it no longer fits 64 bits.
+    # also a positive length whose end does not fit 64 bits
     if at + length > _INT64_MAX:
         raise DecodeError(_NEGATIVE)
     if at + length > len(data):
@@ -219,10 +212,9 @@ def _extent(data: bytes, at: int) -> tuple[int, int]:
 
 
 def skip_field(data: bytes | memoryview, start: int, *, max_fields: int = sys.maxsize) -> int:
-    """Returns the offset behind the field, tag included, that begins at `start`, without looking at its meaning.
+    """Returns the offset after the field, tag included, that begins at `start`, without decoding its value.
 
-    Raises:
-        DecodeError: There is no whole field, or it is a group with too many others in it.
+    Raises DecodeError if there is no whole field, or if it is a group of more than `max_fields` fields.
     """
     at, depth, left = start, 0, max_fields
     while at < len(data):

@@ -18,23 +18,11 @@ if TYPE_CHECKING:
 
 @cache
 def dtype() -> np.dtype[Any]:
-    """The type of a record."""
     return np.dtype(INDEX_DTYPE)
 
 
 def view(buffer: ReadableBuffer, count: int) -> NDArray[Any]:
-    """The first `count` records of an index file, not copied and not checked.
-
-    Args:
-        buffer: The whole file.
-        count: Number of records, usually as `kernels.scan_index` counted the good ones.
-
-    Returns:
-        A structured array with the fields sequence, offset, timestamp, size and crc.
-
-    Raises:
-        ValueError: The buffer has fewer records.
-    """
+    """Returns the first `count` records of a whole index file, not copied and not checked."""
     data = memoryview(buffer)
     if not 0 <= count <= (data.nbytes - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE and count:
         raise ValueError(f"{count} index records in {data.nbytes} bytes")

@@ -1,14 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The scan and encode kernels, compiled. `kernels.pyi` says what each function promises.
+"""The scan and encode kernels, compiled. `kernels.pyi` has the contract of each function.
 
-Every call releases the interpreter lock while it works. Rules for reading bytes that may be hostile, and may change
-while they are read because a server writes to the file:
+Every call releases the interpreter lock while it works. Rules for reading untrusted bytes, which may also change during
+the read because a server writes to the file:
 
 - a pointer moves only after the distance to its end was checked, as an unsigned number;
-- a size is read once, into a variable, and that is what is checked and used.
+- a size is read once, into a variable, which is then checked and used.
 
-A message that looks as the server writes it takes a short path; whatever is different in any way goes to the general
-decoder.
+A message in exactly the server's encoding takes a short path; all others go to the general decoder.
 """
 
 from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -36,7 +35,7 @@ from stantools.late import np
 cdef enum:
     # The longest record of a message sent or acknowledged: a header and two fields of ten bytes, each with its tag.
     LONGEST_FLOW = 30
-    # So many are encoded without asking for memory.
+    # number of records that are encoded without an allocation
     FEW_FLOWS = 8
     # Members of layout.Stop.
     END = 0
@@ -51,11 +50,11 @@ cdef enum:
     HEADER_SIZE = 8
     INDEX_SIZE = 32
     FILE_HEADER = 4
-    # Ranges of sequences that a call of scan_run reports.
+    # maximum number of ranges of sequences that a call of scan_run reports
     MOST_RANGES = 1024
-    # Index records whose CRCs are checked at once; they stay in the nearest cache until they are looked at.
+    # Index records whose CRCs are checked together; they stay in the nearest cache until they are compared.
     CHECKED_AHEAD = 128
-    # Bytes of an index that are read at once: they stay in a near cache, and malloc has them at hand.
+    # Bytes of an index per read: they stay in a near cache, and malloc reuses them.
     INDEX_PART = 1 << 16
 
 cdef tuple STOPS = tuple(Stop)
@@ -102,7 +101,7 @@ cdef class Reader:
 
 
 def checksum(buffer, crc, bint by_tables=False):
-    """CRC of a whole buffer, as the kernels compute it; `by_tables`: as they do on other processors."""
+    """CRC of a whole buffer, as the kernels compute it; `by_tables`: as on processors without multiplication."""
     cdef Reader reader = Reader(buffer, crc)
     cdef uint32_t value
     with nogil:
@@ -116,7 +115,7 @@ def checksum(buffer, crc, bint by_tables=False):
 cdef inline bint checked_index_record(
     const uint8_t* p, uint64_t left, const uint8_t** good, const Polynomial* polynomial
 ) noexcept nogil:
-    """Whether the CRC of an index record is right; `good` is where the records end that were checked ahead."""
+    """Whether the CRC of an index record is right; `good` is the end of the records checked ahead."""
     if p >= good[0]:
         good[0] = p + INDEX_SIZE * good_records(
             p, <size_t>min(left // INDEX_SIZE, <uint64_t>CHECKED_AHEAD), polynomial.tables, polynomial.folding
@@ -127,7 +126,7 @@ cdef inline bint checked_index_record(
 cdef inline int read_header(
     const uint8_t* p, uint64_t left, uint32_t mask, uint32_t* size, uint32_t* crc
 ) noexcept nogil:
-    """Why the record with `left` bytes up to the limit cannot be read, or END."""
+    """The reason why the record with `left` bytes up to the limit cannot be read, or END."""
     cdef uint64_t word
     size[0] = crc[0] = 0
     if left < HEADER_SIZE:
@@ -167,7 +166,7 @@ cdef class Subject:
         self.channel.size = <uint64_t>PyBytes_GET_SIZE(name)
         self.channel.name = self.channel.field + self.channel.field_size - self.channel.size
         if self.channel.size == 0:
-            # The encoder leaves an empty subject out: a field with one is nothing that the short path may accept.
+            # The encoder omits an empty subject: the short path must not accept a field with one.
             self.channel.field_size = <uint64_t>-1
 
 
@@ -227,7 +226,7 @@ cdef class MessageSink:
 cdef inline int read_message(
     const uint8_t* base, uint64_t position, uint32_t size, const Channel* channel, const Rows* rows, Py_ssize_t row
 ) noexcept nogil:
-    """Fills a row with the record at `position`, the payload of which is all there; END or BAD_DECODE."""
+    """Fills a row with the record at `position`, whose payload is complete; END or BAD_DECODE."""
     cdef Message message
     cdef const uint8_t* payload = base + position + HEADER_SIZE
     cdef const uint8_t* end = payload + size
@@ -543,7 +542,7 @@ def scan_log(buffer, int64_t start, int64_t limit, crc, columns, Py_ssize_t row=
 
 
 cdef struct IndexTotals:
-    # What is known of the records so far.
+    # Totals of the records so far.
     uint64_t count
     uint64_t sizes
     uint64_t last
@@ -553,9 +552,9 @@ cdef struct IndexTotals:
 cdef int count_records(
     const uint8_t* p, const uint8_t* end, bint check, const Polynomial* polynomial, IndexTotals* totals
 ) noexcept nogil:
-    """Goes through index records up to the first one that is not good, and returns why it stops there."""
+    """Scans index records up to the first one that is not good, and returns the reason."""
     cdef const uint8_t* good = NULL
-    # Copies stay in registers: what `totals` points to might, for all the compiler knows, be what `p` reads.
+    # Local copies stay in registers: the compiler must assume that `totals` and `p` overlap.
     cdef uint64_t count = totals.count, sizes = totals.sizes, last = totals.last, sequence
     cdef bint rises = totals.rises
     cdef int stop = END
@@ -622,12 +621,12 @@ cdef enum:
     PAGE_HEADER = 16
     ELEMENT_SIZE = 16
     KEY_SIZE = 8
-    # Values in a page may not add up to more than this many times its size.
+    # Limit of the total size of a page's values, as a multiple of the page.
     OVERLAP = 4
 
 
 cdef tuple told(const Published* run, Py_ssize_t row):
-    """A run that ends in front of a row."""
+    """A run that ends before a row."""
     name = PyBytes_FromStringAndSize(<char*>run.channel.name, <Py_ssize_t>run.channel.size)
     row -= <Py_ssize_t>(run.last_index - run.first_index) + 1
     return run.first_index, run.last_index, run.term, name, run.channel_id, run.first, run.last, run.size, row
@@ -717,7 +716,7 @@ def scan_leaf(
 
 
 cdef const uint8_t* value_of(const Py_buffer* view, int64_t at, Py_ssize_t row, uint64_t* size) noexcept nogil:
-    """An element of a leaf page: its key, and the value behind it, as many bytes as both have. NULL: it is outside."""
+    """An element of a leaf page: its key, followed by its value, with their sizes. NULL if it lies outside."""
     cdef uint64_t length = <uint64_t>view.len, element, place
     if at < 0 or row < 0 or <uint64_t>at > length or <uint64_t>row > length // ELEMENT_SIZE:
         return NULL
@@ -805,7 +804,7 @@ def index_record(uint64_t sequence, int64_t offset, int64_t timestamp, uint32_t 
 
 
 cdef class Column:
-    """An array of numbers of that many bytes, held for the length of a call."""
+    """An array of numbers of this size in bytes, held for the length of a call."""
 
     cdef Py_buffer buffer
     cdef bint held
@@ -828,7 +827,7 @@ cdef object last_crc = None
 
 
 cdef Reader reader_of(crc):
-    """A reader of nothing: who writes uses the same CRC all the time, and often for a single message."""
+    """A reader without a buffer: writers use the same CRC repeatedly, often for a single message."""
     global last_reader, last_crc
     if last_crc is not crc:
         last_reader = Reader(b"", crc)
@@ -896,7 +895,7 @@ cdef inline uint64_t bytes_field_size(uint64_t size) noexcept nogil:
 
 
 cdef tuple as_bytes(items):
-    """The items as bytes objects that stay alive; usually the very same."""
+    """The items as bytes objects that stay alive; usually the same objects."""
     return tuple([item if type(item) is bytes else bytes(memoryview(item)) for item in items])
 
 
@@ -970,7 +969,7 @@ cdef inline uint8_t* put_flow(
     uint8_t* record, int kind, const uint8_t* prefix, size_t prefix_size, uint32_t begin, uint64_t sequence,
     const uint32_t* table
 ) noexcept nogil:
-    """Writes one record, which begins like all of its call: `begin` is the register of that. Returns where it ends."""
+    """Writes one record; `begin` is the register after the prefix of all records of the call. Returns its end."""
     cdef uint8_t* p = record + HEADER_SIZE + prefix_size
     cdef const uint8_t* q = p
     cdef uint32_t register = begin
@@ -999,7 +998,7 @@ def encode_flow(int kind, number, sequences, crc):
     if subscription:
         prefix[0] = 0x08
         prefix_size = put_varint(prefix + 1, subscription) - prefix
-    # Where all records of a call begin alike, their CRCs do.
+    # The CRCs of all records of a call share the prefix.
     for i in range(prefix_size):
         begin = table[(begin ^ prefix[i]) & 0xFF] ^ (begin >> 8)
     if count > FEW_FLOWS:
@@ -1009,7 +1008,7 @@ def encode_flow(int kind, number, sequences, crc):
     try:
         record = records
         if type(sequences) is range and sequences.step == 1:
-            # No object for each. The last fits into 64 bits if its number does.
+            # No object per record. The last one fits into 64 bits if its number does.
             if count:
                 sequence = sequences[-1]
                 sequence = sequences[0]

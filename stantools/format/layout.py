@@ -24,24 +24,24 @@ MAX_TYPED_PAYLOAD = 0xFFFFFF
 INDEX_RECORD = struct.Struct("<QqqII")
 INDEX_RECORD_SIZE = INDEX_RECORD.size
 
-#: What a stored message costs in the server's accounting besides its payload (filestore.md section 5.1).
+#: bytes that the server counts for a stored message besides its payload (filestore.md section 5.1)
 MESSAGE_OVERHEAD = RECORD_HEADER_SIZE + INDEX_RECORD_SIZE
 
-#: numpy type of one index record, to view an index file in place.
+#: numpy type of one index record, to view an index file in place
 INDEX_DTYPE = [("sequence", "<u8"), ("offset", "<i8"), ("timestamp", "<i8"), ("size", "<u4"), ("crc", "<u4")]
 
 
 class Stop(enum.IntEnum):
-    """Why a scan came to a stop (filestore.md section 7.2)."""
+    """Reasons of a scan to stop (filestore.md section 7.2)."""
 
     END = 0  #: the limit was reached at a record boundary
     FULL = 1  #: the columns are full; call again from where it stopped
     SHORT_HEADER = 2  #: 1 to 7 bytes are left
-    ZEROS = 3  #: 8 zero bytes where a record header should be
-    DANGLING = 4  #: a header, and nothing behind it although it announces a payload
+    ZEROS = 3  #: 8 zero bytes in place of a record header
+    DANGLING = 4  #: a header that announces a payload, and nothing after it
     SHORT_PAYLOAD = 5  #: part of the payload is missing
     BAD_CRC = 6  #: the payload does not match its CRC
-    BAD_DECODE = 7  #: the payload is not the protobuf message it should be
+    BAD_DECODE = 7  #: the payload is not the expected protobuf message
 
 
 class Flag(enum.IntFlag):
@@ -50,20 +50,20 @@ class Flag(enum.IntFlag):
     FOREIGN_SUBJECT = 1  #: the subject is not the name of the channel
     HAS_REPLY = 2
     REDELIVERED = 4  #: fields 6, 7 or 10 are set, which no server stores
-    UNUSUAL = 8  #: decodes, but is not what the server's encoder writes for these fields
-    BAD_CRC = 16  #: CRC differs (only seen when a scan was asked to continue)
+    UNUSUAL = 8  #: decodes, but differs from the server's encoding of these fields
+    BAD_CRC = 16  #: the CRC differs (only set when a scan continues after bad CRCs)
 
 
 class SubFlag(enum.IntFlag):
-    """What is set in the state of a subscription (filestore.md section 3.4)."""
+    """Properties of the state of a subscription (filestore.md section 3.4)."""
 
     HAS_CLIENT = 1
     HAS_GROUP = 2
-    HAS_DURABLE = 4  #: a durable's name
+    HAS_DURABLE = 4  #: the name of a durable
     IS_DURABLE = 8
     IS_CLOSED = 16
     USUAL = 32  #: the record is as the server's encoder writes it, with an id and both inboxes
-    MOVED = 64  #: more was sent than the record says
+    MOVED = 64  #: later records show more messages sent than this record
 
 
 class ClientRecord(enum.IntEnum):

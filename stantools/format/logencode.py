@@ -1,4 +1,4 @@
-"""Encoding the records of clients.dat and subs.dat, many at once.
+"""Encoding the records of clients.dat and subs.dat, in bulk.
 
 Facts: filestore.md sections 2.2, 3.3 and 3.4. By far the most records of a subs.dat say that a message was
 sent or acknowledged:
@@ -25,23 +25,21 @@ if TYPE_CHECKING:
 
     from stantools.format.crc import Crc
 
-#: One property of many records: an array, a list, or one number for all.
+#: one property of many records: an array, a list, or one number for all
 Column = int | Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 
-#: From this many records on the matrices are faster than one record after the other.
+#: number of records from which the matrices are faster than single records
 _MATRIX_FROM = 24
-#: Smallest number that needs so many bytes as a varint; 0 is left out of a message altogether.
+#: smallest number whose varint has 1, 2, … bytes; 0 is left out of a message altogether
 _THRESHOLDS = np.array([1, *(1 << bits for bits in range(7, 64, 7))], np.uint64)
 _ID_TAG, _SEQUENCE_TAG = 0x08, 0x10
 
 
 def encode_client(client: pb.ClientInfo, crc: Crc) -> bytes:
-    """Encodes the record that a client has connected."""
     return encode(client.SerializeToString(), crc, ClientRecord.ADD)
 
 
 def encode_client_delete(client_id: bytes, crc: Crc) -> bytes:
-    """Encodes the record that a client is gone."""
     return encode(pb.ClientDelete(id=client_id).SerializeToString(), crc, ClientRecord.DELETE)
 
 
@@ -51,32 +49,24 @@ def encode_subscription(state: pb.SubState, crc: Crc, *, update: bool = False) -
 
 
 def encode_subscription_delete(subscription: int, crc: Crc) -> bytes:
-    """Encodes the record that a subscription is gone."""
     return encode(pb.SubStateDelete(id=subscription).SerializeToString(), crc, SubRecord.DELETE)
 
 
 def encode_flow(types: Column, ids: Column, sequences: Column, crc: Crc) -> bytes:
-    """Encodes records of messages that were sent or acknowledged.
+    """Encodes records of messages that were sent (`SubRecord.MSG`) or acknowledged (`ACK`), one after the other.
 
-    Args:
-        types: `SubRecord.MSG` or `SubRecord.ACK` of each record, or one for all.
-        ids: Subscription of each record, or one for all.
-        sequences: Message sequence of each record, or one for all.
-        crc: The store's CRC.
-
-    Returns:
-        The records one after the other.
+    Each argument is a column, or one number for all records.
     """
     counts = {len(column) for column in (types, ids, sequences) if isinstance(column, Sized)}
     if len(counts) > 1:
         raise ValueError("the columns of a log have different lengths")
     count = counts.pop() if counts else 1
     if count < _MATRIX_FROM:
-        return _one_by_one(_listed(types, count), _listed(ids, count), _listed(sequences, count), crc)
+        return _encode_singly(_listed(types, count), _listed(ids, count), _listed(sequences, count), crc)
     kind = np.broadcast_to(np.asarray(types, np.uint32), count)
     number = np.broadcast_to(np.asarray(ids, np.uint64), count)
     sequence = np.broadcast_to(np.asarray(sequences, np.uint64), count)
-    # Two numbers of at most ten bytes, so a group is a number below 256.
+    # Varints have at most ten bytes, so a group is a number below 256.
     groups = np.searchsorted(_THRESHOLDS, number, side="right") * 16
     groups += np.searchsorted(_THRESHOLDS, sequence, side="right")
     first = int(groups[0])
@@ -99,7 +89,7 @@ def _listed(column: Column, count: int) -> Sequence[int]:
     return column if isinstance(column, Sequence) else [column] * count
 
 
-def _one_by_one(kinds: Sequence[int], ids: Sequence[int], sequences: Sequence[int], crc: Crc) -> bytes:
+def _encode_singly(kinds: Sequence[int], ids: Sequence[int], sequences: Sequence[int], crc: Crc) -> bytes:
     varint: Callable[[int], bytes] = encode_varint
     parts = []
     for kind, number, sequence in zip(kinds, ids, sequences, strict=True):
@@ -111,7 +101,6 @@ def _one_by_one(kinds: Sequence[int], ids: Sequence[int], sequences: Sequence[in
 
 
 def _field_sizes(group: int) -> tuple[int, int]:
-    """Bytes of the two fields of a group, their tags included."""
     number, sequence = divmod(group, 16)
     return number and number + 1, sequence and sequence + 1
 
@@ -119,7 +108,6 @@ def _field_sizes(group: int) -> tuple[int, int]:
 def _matrix(
     group: int, kind: NDArray[np.uint32], number: NDArray[np.uint64], sequence: NDArray[np.uint64], crc: Crc
 ) -> NDArray[np.uint8]:
-    """Encodes records of one group, a row each."""
     split, rest = _field_sizes(group)
     size = split + rest
     records = np.empty((len(kind), RECORD_HEADER_SIZE + size), np.uint8)
@@ -138,7 +126,7 @@ def _matrix(
 
 
 def _put_field(columns: NDArray[np.uint8], tag: int, value: NDArray[np.uint64]) -> None:
-    """Fills the columns of a field with its tag and a varint of exactly their number."""
+    """Fills the columns of a field with its tag and a varint of exactly this width."""
     size = columns.shape[1]
     if not size:
         return

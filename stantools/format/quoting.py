@@ -18,7 +18,7 @@ _ESCAPES = {
 
 
 def quote(name: str | bytes) -> str:
-    """Quotes a text as the server does (`%q`); bytes that are not UTF-8 stay what they are."""
+    """Quotes a text as the server does (`%q`); bytes that are not UTF-8 stay unchanged."""
     text = name if isinstance(name, str) else os.fsdecode(name)
     return '"' + "".join(_escape(character) for character in text) + '"'
 

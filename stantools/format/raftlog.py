@@ -1,4 +1,4 @@
-"""The Raft log of a clustered node: entries, who is in the cluster, terms and votes, ids of channels.
+"""The Raft log of a clustered node: entries, members of the cluster, terms and votes, ids of channels.
 
 Facts: clustered-stores.md sections 2.4, 3, 4 and 9. The buckets of the file (`bbolt`), numbers in keys and values
 big-endian:
@@ -7,9 +7,9 @@ big-endian:
     conf     | CurrentTerm, LastVoteTerm: u64; LastVoteCand: text |
     channels | name of the channel  | id u64 |
 
-Of MessagePack the few forms that servers of any release write, and their newer equivalents, are read here: a library
-would build every value and copy every payload, where an entry is a handful of numbers and a view of its data. Sizes are
-held against what is left, nesting and the number of elements are bounded.
+This module decodes the few MessagePack forms that servers of any release write, and their newer equivalents: a
+library would build every value and copy every payload, while an entry is a handful of numbers and a view of its
+data. Sizes are checked against the bytes left; nesting and the number of elements are bounded.
 """
 
 from __future__ import annotations
@@ -32,106 +32,93 @@ _MAX_DEPTH = 8
 _MAX_ELEMENTS = 10_000
 #: The beginning of an entry as servers since 0.22 write it: six fields, the first the time, of 8 bytes, then the data.
 _HEAD = re.compile(rb"\x86\xaaAppendedAt\xa8(.{8})\xa4Data(?:([\xa0-\xbf])|(\xda..|\xdb.{4}))", re.DOTALL)
-#: What follows the data: three numbers, of one byte or of 1, 2, 4 or 8 behind a byte that says so.
+#: A number after the data (there are three): one byte, or a type byte and 1, 2, 4 or 8 bytes.
 _NUMBER = rb"([\0-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
 _TAIL = re.compile(
     rb"\xaaExtensions\xc0\xa5Index" + _NUMBER + rb"\xa4Term" + _NUMBER + rb"\xa4Type" + _NUMBER, re.DOTALL
 )
-#: Names of the operations that servers know.
+#: operations of the server, by their number
 OPERATIONS = {number: name.lower() for name, number in pb.RaftOperation.Type.items()}
-#: Faults outside the entries that are kept.
-_MOST_FAULTS = 1000
+#: maximum number of faults kept outside the entries
+_MAX_FAULTS = 1000
 _NS = 1_000_000_000
 
 
 class EntryType(enum.IntEnum):
-    """Kinds of entries."""
-
-    COMMAND = 0  #: an operation
-    NOOP = 1  #: the first of every leader
+    COMMAND = 0
+    NOOP = 1
     ADD_PEER = 2
     REMOVE_PEER = 3
     BARRIER = 4  #: the second of every leader
-    CONFIGURATION = 5  #: who is in the cluster
+    CONFIGURATION = 5  #: members of the cluster
 
 
 class EntryError(StantoolsError):
-    """An entry, configuration or operation that cannot be decoded."""
+    pass
 
 
 @dataclass(slots=True)
 class Entry:
-    """An entry of the log."""
-
-    index: int  #: its index, from 1
-    term: int  #: the term of the leader that proposed it
-    type: int  #: an `EntryType`, or a number that no server knows
-    #: The leader's clock when it was proposed, nanoseconds since 1970; None where it is not known.
+    index: int  #: index from 1
+    term: int  #: term of the leader that proposed it
+    type: int  #: an `EntryType`, or an unknown number
+    #: The leader's clock at the proposal, nanoseconds since 1970; None if not recorded.
     appended_ns: int | None
-    data: Buffer  #: what it holds, encrypted where the log is; a view of the file
+    data: Buffer  #: the content, encrypted if the log is; a view of the file
     offset: int  #: where the value begins in the file
     size: int  #: bytes of the value
 
     @property
     def type_name(self) -> str:
-        """The name of its type."""
         return EntryType(self.type).name.lower() if self.type in EntryType._value2member_map_ else f"type {self.type}"
 
 
 class Publishes(NamedTuple):
-    """Entries of one term that follow each other, with messages of one channel that follow each other."""
+    """Successive entries of one term, with successive messages of one channel."""
 
-    first: int  #: the first index
-    last: int  #: the last one
+    first: int
+    last: int
     term: int
     channel: bytes
-    channel_id: int  #: its id, 0 where there is none
+    channel_id: int  #: id of the channel, 0 if there is none
     first_sequence: int  #: sequence of the first message
     last_sequence: int  #: sequence of the last one
-    size: int  #: bytes of their values
-    row: int  #: the place of the first one in its leaf
+    size: int  #: bytes of the entries' values
+    row: int  #: place of the first entry in its leaf
     leaf: int  #: where that leaf begins in the file
 
     def part(self, count: int, last_sequence: int) -> Publishes:
-        """Returns the first of the entries, of which it is known with which sequence they end; `size` stays."""
+        """Returns the first `count` entries, which end with a known sequence; `size` stays."""
         return self._replace(last=self.first + count - 1, last_sequence=last_sequence)
 
     def behind(self, part: Publishes) -> Publishes:
-        """Returns the entries behind the first of them; `size` stays."""
+        """Returns the entries after `part`; `size` stays."""
         count = part.last + 1 - self.first
         return self._replace(first=part.last + 1, first_sequence=part.last_sequence + 1, row=self.row + count)
 
 
 class FlawKind(enum.StrEnum):
-    """What can be wrong with a log, beyond faults of pages."""
-
     GAP = "gap"  #: indexes without an entry
-    ENTRY = "entry"  #: a value that is no entry
-    INDEX = "index"  #: an entry with another index than its key
-    TERM = "term"  #: the term is lower than that of an entry before
+    ENTRY = "entry"  #: a value that is not an entry
+    INDEX = "index"  #: an entry whose index differs from its key
+    TERM = "term"  #: a term lower than that of an entry before
 
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Something wrong with the entries."""
-
-    kind: FlawKind  #: what it is
-    first: int  #: the first index concerned
-    last: int  #: the last one
-    detail: str  #: what was found and what was expected
-    offset: int | None = None  #: where it lies in the file, if it lies somewhere
-    length: int | None = None  #: bytes concerned
+    kind: FlawKind
+    first: int  #: the first affected index
+    last: int  #: the last affected index
+    detail: str  #: the finding and the expectation
+    offset: int | None = None  #: offset in the file; None if it has no place there
+    length: int | None = None  #: affected bytes
 
 
 # MessagePack.
 
 
 def unpack(data: Buffer | bytes) -> Any:
-    """Decodes one MessagePack value that fills the data; byte strings and text become views of it.
-
-    Raises:
-        EntryError: It is cut, holds a form that MessagePack does not have, or is nested or long beyond reason.
-    """
+    """Decodes one MessagePack value that fills the data; byte strings and text become views of it."""
     view = memoryview(data)
     value, end = _value(view, 0, 0)
     if end != len(view):
@@ -154,8 +141,8 @@ def _value(data: Buffer, at: int, depth: int) -> tuple[Any, int]:
         return code - 256, at
     if code in _CONSTANTS:
         return _CONSTANTS[code], at
-    if code in _SIZED:
-        width, read = _SIZED[code]
+    if code in _SIZED_FORMS:
+        width, read = _SIZED_FORMS[code]
         found: tuple[Any, int] = read(data, at + width, _number(data, at, width), depth)
         return found
     if 0xCA <= code <= 0xD3:
@@ -182,7 +169,7 @@ def _bytes(data: Buffer, at: int, size: int, _depth: int = 0) -> tuple[Buffer, i
 
 
 def _extension(data: Buffer, at: int, size: int, _depth: int = 0) -> tuple[Buffer, int]:
-    return _bytes(data, at + 1, size)  # behind its type, of which only timestamps have been seen
+    return _bytes(data, at + 1, size)  # after its type, of which only timestamps have been seen
 
 
 def _list(data: Buffer, at: int, size: int, depth: int) -> tuple[list[Any], int]:
@@ -212,8 +199,8 @@ def _bound(size: int, depth: int) -> None:
 
 _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 _WIDTHS = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
-#: Forms with a size in front: how many bytes the size has, and what follows.
-_SIZED: dict[int, tuple[int, Any]] = {
+#: forms with a size: the bytes of the size, and the reader of the content
+_SIZED_FORMS: dict[int, tuple[int, Any]] = {
     **{0xC4 + n: (1 << n, _bytes) for n in range(3)},
     **{0xC7 + n: (1 << n, _extension) for n in range(3)},
     **{0xD9 + n: (1 << n, _bytes) for n in range(3)},
@@ -228,15 +215,7 @@ _SIZED: dict[int, tuple[int, Any]] = {
 
 
 def decode_entry(value: Buffer | bytes, offset: int = 0) -> Entry:
-    """Decodes the value of a log entry, of any release.
-
-    Args:
-        value: The value.
-        offset: Where it begins in the file.
-
-    Raises:
-        EntryError: It is no entry.
-    """
+    """Decodes the value of a log entry of any release, which begins at `offset` in the file; EntryError if invalid."""
     view = memoryview(value)
     usual = usual_entry(view, offset)
     if usual is not None:
@@ -257,7 +236,7 @@ def decode_entry(value: Buffer | bytes, offset: int = 0) -> Entry:
 
 
 def usual_entry(view: Buffer, offset: int) -> Entry | None:
-    """Decodes an entry just as servers since 0.22 write it, several times faster than any; None if it is another."""
+    """Decodes an entry in exactly the form of servers since 0.22, several times faster; None for other forms."""
     head = _HEAD.match(view)
     if head is None:
         return None
@@ -301,11 +280,7 @@ class Server(NamedTuple):
 
 
 def decode_configuration(data: Buffer | bytes) -> tuple[Server, ...]:
-    """Decodes the data of a configuration entry.
-
-    Raises:
-        EntryError: It is none.
-    """
+    """Decodes the data of a configuration entry; EntryError if invalid."""
     fields = unpack(data)
     servers = fields.get("Servers") if isinstance(fields, dict) else None
     if not isinstance(servers, list):
@@ -324,15 +299,7 @@ def _text(value: Any) -> str:
 
 
 def decode_operation(data: Buffer | bytes, cipher: DataCipher | None = None) -> pb.RaftOperation:
-    """Decodes the data of a command, decrypted where it is encrypted.
-
-    Args:
-        data: The data.
-        cipher: Of `encryption.raft_cipher`; None leaves encrypted data as it is, which cannot be decoded then.
-
-    Raises:
-        EntryError: It is no operation, or cannot be decrypted.
-    """
+    """Decodes the data of a command, decrypted with the cipher of `encryption.raft_cipher` if it is encrypted."""
     try:
         plain = cipher.decrypt(data) if cipher else bytes(data)
         operation = gogo.decode(pb.RaftOperation, plain)
@@ -356,28 +323,22 @@ def is_encrypted(data: Buffer | bytes) -> bool:
 
 @dataclass
 class StableStore:
-    """What a node remembers beside its log."""
-
-    term: int = 0  #: the newest term that the node has heard of
-    vote_term: int = 0  #: the term in which it voted last
-    vote: str = ""  #: the address that it voted for
-    #: Name of a channel to its id; a channel that was deleted and made again has a higher one.
+    term: int = 0  #: the newest term known to the node
+    vote_term: int = 0  #: the term of its last vote
+    vote: str = ""  #: the address of its last vote
+    #: ids of channels by name; a channel that was deleted and created again has a higher one
     channels: dict[bytes, int] = field(default_factory=dict)
 
 
 class RaftLog:
-    """A node's Raft log in a buffer. What is damaged comes as faults and flaws; nothing raises.
-
-    Args:
-        buffer: The bytes of `raft.log`.
-    """
+    """A node's Raft log (`raft.log`) in a buffer. Damage comes as faults and flaws; nothing raises."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
-        self.bolt = Bolt(buffer)  #: the file's pages
-        #: What is wrong with metas and with pages outside the entries.
+        self.bolt = Bolt(buffer)
+        #: faults of metas and of pages outside the entries
         self.faults: list[Fault] = list(self.bolt.faults)
-        self.stable = StableStore()  #: terms, votes, and ids of channels
+        self.stable = StableStore()
         self._logs: Item | None = None
         self._reached = bytearray(self.bolt.pages)
         for item in self.bolt.buckets():
@@ -389,7 +350,7 @@ class RaftLog:
                 self._read_stable(item)
         if self.bolt.meta and self._logs is None:
             self.faults.append(Fault(FaultKind.PAGE, 0, 0, "the file has no bucket of the name logs"))
-        del self.faults[_MOST_FAULTS:]
+        del self.faults[_MAX_FAULTS:]
 
     def _read_stable(self, bucket: Item) -> None:
         for item in self.bolt.items(bucket):
@@ -410,14 +371,13 @@ class RaftLog:
                 self.stable.vote_term = _U64.unpack(value)[0]
 
     def entries(self) -> Iterator[Entry | Fault | Flaw]:
-        """Iterates over the log in order; what is wrong comes where it is noticed."""
+        """Iterates over the log in order, with faults and flaws in their places."""
         return cast(Iterator[Entry | Fault | Flaw], self._in_order(lambda _leaf, _term: None))
 
     def runs(self, bound: int) -> Iterator[Publishes | Entry | Fault | Flaw]:
-        """Iterates as `entries`; where entries hold messages of one channel, one behind the other, they come together.
+        """Iterates as `entries`, with successive entries of one channel's messages as one `Publishes`.
 
-        Args:
-            bound: An index behind which what comes together ends.
+        No `Publishes` extends beyond the index `bound`.
         """
 
         def scan(leaf: Leaf, term: int) -> list[Any] | None:
@@ -456,7 +416,7 @@ class RaftLog:
                 expected = last + 1
                 if isinstance(found, Entry):
                     if found.term < term:
-                        text = f"entry {key} has term {found.term}, behind entries of term {term}"
+                        text = f"entry {key} has term {found.term}, after entries of term {term}"
                         yield Flaw(FlawKind.TERM, key, key, text, found.offset, found.size)
                     term = max(term, found.term)
                 yield found
@@ -472,11 +432,10 @@ class RaftLog:
         except EntryError as error:
             return Flaw(FlawKind.ENTRY, key, key, f"entry {key} cannot be decoded: {error.message}", *place)
         if entry.index != key:
-            return Flaw(FlawKind.INDEX, key, key, f"entry {key} says that it is entry {entry.index}", *place)
+            return Flaw(FlawKind.INDEX, key, key, f"entry {key} has the index {entry.index}", *place)
         return entry
 
     def expand(self, run: Publishes) -> Iterator[Entry]:
-        """Iterates over the entries of a run one by one."""
         leaf = Leaf(run.leaf, 0, 0)
         for row in range(run.row, run.row + run.last - run.first + 1):
             found = self._entry(self.bolt.item(leaf, row))
@@ -486,8 +445,7 @@ class RaftLog:
     def same(self, run: Publishes, other: RaftLog, theirs: Publishes, count: int) -> tuple[int, int]:
         """Compares the first entries of two runs byte by byte.
 
-        Returns:
-            How many from the first on are the same, and the sequence of the last message in them.
+        Returns the number of equal leading entries, and the sequence of the last message in them.
         """
         if other is self and count == run.last - run.first + 1:
             return count, run.last_sequence
@@ -496,7 +454,7 @@ class RaftLog:
     def free_entries(self) -> Iterator[Entry]:
         """Iterates over entries in pages that the tree does not lead to: deleted ones, and older copies of others.
 
-        To be called when `entries` has come to its end. An index may come several times, with different terms.
+        `entries` must be exhausted first. An index may come several times, with different terms.
         """
         for item in self.bolt.loose_items(self._reached):
             if len(item.key) == _U64.size and not item.flags:

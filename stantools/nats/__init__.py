@@ -1,1 +1,1 @@
-"""The NATS protocol, for clients and for the broker: frames, subjects, logging in; a client, and the JetStream API."""
+"""The NATS protocol, for clients and for the broker: frames, subjects, login; a client, and the JetStream API."""

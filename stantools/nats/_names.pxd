@@ -1,7 +1,7 @@
 """A hash table from names to small numbers that is looked up by position and size (for `kernels.pyx` and the streaming kernels).
 
-Names come from clients, so the hash is keyed: SipHash-1-3 with a key that nobody outside knows. Linear probing at a load
-of at most one half; what is removed is closed by moving the entries behind it.
+Names come from clients, so the hash is keyed: SipHash-1-3 with a secret key. Linear probing at a load of at most one
+half; a removal moves later entries into the gap.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
@@ -19,7 +19,7 @@ cdef struct Entry:
 
 cdef struct HashTable:
     Entry* entries
-    size_t mask  # number of entries less one; that number is a power of two
+    size_t mask  # number of entries (a power of two) minus one
     uint64_t key[2]
 
 
@@ -73,7 +73,7 @@ cdef inline Entry* entry_of(const HashTable* table, const uint8_t* name, uint32_
     while True:
         entry = &table.entries[i]
         if entry.name == NULL:
-            entry.hash = value  # for those who are going to fill it
+            entry.hash = value  # for a caller that fills it
             return entry
         if entry.hash == value and entry.size == size and memcmp(entry.name, name, size) == 0:
             return entry
@@ -81,13 +81,13 @@ cdef inline Entry* entry_of(const HashTable* table, const uint8_t* name, uint32_
 
 
 cdef inline int32_t number_of(const HashTable* table, const uint8_t* name, uint32_t size) noexcept nogil:
-    """What is under a name, -1 for nothing."""
+    """The number of a name, -1 for none."""
     cdef Entry* entry = entry_of(table, name, size)
     return -1 if entry.name == NULL else entry.number
 
 
 cdef inline void close_gap(const HashTable* table, size_t gap) noexcept nogil:
-    """Frees an entry and moves those behind it, so that each is still found from where its search begins."""
+    """Frees an entry and moves later ones, so that each is still found from the start of its search."""
     cdef size_t i = gap
     cdef Entry* entry
     while True:
@@ -95,7 +95,7 @@ cdef inline void close_gap(const HashTable* table, size_t gap) noexcept nogil:
         entry = &table.entries[i]
         if entry.name == NULL:
             break
-        # It may move when the gap is not in front of where its own search begins.
+        # It may move if the gap is not before the start of its own search.
         if ((i - <size_t>entry.hash) & table.mask) >= ((i - gap) & table.mask):
             table.entries[gap] = entry[0]
             gap = i

@@ -1,14 +1,14 @@
 """The streams in which a broker keeps the channels of a cluster id, its clients and its subscriptions.
 
-Facts: high-availability.md sections C.1, C.4 and C.8. Each channel is a stream, with the channel's sequences. All else
-is in records of one more stream, of which the last one of each subject counts:
+Facts: high-availability.md sections C.1, C.4 and C.8. Each channel is a stream, with the channel's sequences. All
+other state is in records of one more stream, of which the last one of each subject counts:
 
-    server                      who the server is, a ServerInfo
+    server                      the server's identity, a ServerInfo
     client.<id>                 a client, a ClientInfo
     chan.<channel>              a channel, and whether its stream was made
     sub.<channel>.<number>      a subscription, or all members of a queue group; see `encode_members`
 
-A record without content says that the thing is gone.
+A record without content is a deletion.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ SERVER: Final = b"server"
 CLIENT: Final = b"client."
 CHANNEL: Final = b"chan."
 SUBSCRIPTION: Final = b"sub."
-#: What the record of a channel says before its stream was made, and then.
+#: content of a channel's record before and after its stream is made
 BEGUN: Final = b"begun"
 MADE: Final = b"made"
 
-#: How long a server remembers ids of messages; what was sent twice is known by its sequence anyway.
+#: Time in which a server detects duplicate ids; repeated messages are also detected by their sequence.
 _DUPLICATES: Final = 1_000_000_000
-#: A ceiling only: the broker counts bytes as it always does, and removes what is too much.
-_MORE_BYTES: Final = 3, 2
-_LEAST_BYTES: Final = 1 << 20
-#: What has to be as it is when the broker made the stream. If one of the others is not, the broker sets it again.
+#: Only a ceiling: the broker counts bytes in its own way, and removes messages beyond the limit.
+_BYTES_MARGIN: Final = 3, 2
+_MIN_BYTES: Final = 1 << 20
+#: Fields that must be as the broker made the stream. It corrects other fields.
 _FIXED: Final = ("subjects", "retention", "storage", "mirror", "sources", "sealed", "subject_transform", "republish")
 _SET: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject", "max_msg_size", "discard", "num_replicas")
 _NONE: Final[Mapping[str, Any]] = {"max_age": 0, "max_msgs": -1, "max_bytes": -1, "max_msgs_per_subject": -1}
@@ -50,58 +50,49 @@ _NONE: Final[Mapping[str, Any]] = {"max_age": 0, "max_msgs": -1, "max_bytes": -1
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that belong to a cluster id."""
-
     cluster_id: str
-    replicas: int = 1  #: of each stream
+    replicas: int = 1  #: replicas of each stream
 
     @property
     def channels(self) -> str:
-        """What the subjects of channels begin with; the channel's name follows."""
+        """Prefix of the subjects of channels, before the channel's name."""
         return f"stan.{self.cluster_id}."
 
     @property
     def prefix(self) -> str:
-        """What the names of the channels' streams begin with."""
         return f"{safe_name(self.cluster_id)}_"
 
     @property
     def records(self) -> str:
-        """What the subjects of the state's records begin with."""
         return f"_stanjs.{self.cluster_id}."
 
     @property
     def state(self) -> str:
-        """The stream of clients and subscriptions."""
         return f"{safe_name(self.cluster_id)}-state"
 
     def stream(self, channel: bytes) -> str:
-        """Returns the name of a channel's stream."""
         return stream_name(os.fsdecode(channel), self.prefix)
 
     def subject(self, channel: bytes) -> bytes:
-        """Returns the subject of a channel's messages."""
         return self.channels.encode() + channel
 
     def problem(self, channel: bytes) -> str:
-        """Returns why there can be no stream for a channel; nothing if there can."""
+        """Returns the reason why there can be no stream for a channel; empty if none."""
         try:
             return subject_problem(self.subject(channel).decode())
         except UnicodeDecodeError:
             return f"{channel!r} is not UTF-8"
 
     def state_config(self) -> dict[str, Any]:
-        """Returns the configuration of the stream of the state."""
         return {**self._config(self.state, self.records + ">"), "max_msgs_per_subject": 1}
 
     def channel_config(self, channel: bytes, limits: ChannelLimits) -> dict[str, Any]:
-        """Returns the configuration of a channel's stream."""
         config = self._config(self.stream(channel), self.subject(channel).decode())
         if limits.max_msgs > 0:
             config["max_msgs"] = limits.max_msgs
         if limits.max_bytes > 0:
-            more, of = _MORE_BYTES
-            config["max_bytes"] = max(limits.max_bytes * more // of, _LEAST_BYTES)
+            more, of = _BYTES_MARGIN
+            config["max_bytes"] = max(limits.max_bytes * more // of, _MIN_BYTES)
         if limits.max_age_ns > 0:
             config["max_age"] = limits.max_age_ns
             config["duplicate_window"] = min(_DUPLICATES, limits.max_age_ns)
@@ -127,7 +118,7 @@ class Names:
 
 
 def wrong(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Returns what is not as it was made, and cannot be set right; nothing if all is well."""
+    """Returns a difference from the wanted configuration that cannot be corrected; empty if none."""
     for name in _FIXED:
         is_there, should_be = there.get(name) or None, wanted.get(name) or None
         if is_there != should_be:
@@ -136,11 +127,11 @@ def wrong(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 
 def differs(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Returns whether there is something to be set right."""
+    """Returns whether there is a difference to correct."""
     return any((there.get(name) or _NONE.get(name)) != (wanted.get(name) or _NONE.get(name)) for name in _SET)
 
 
-#: What a record starts with: its version, the sequence up to which it holds, and the number of members.
+#: The start of a record: its version, its last sequence, and the number of members.
 _HEAD: Final = struct.Struct("<BQI")
 _MEMBER: Final = struct.Struct("<IIQ")
 _VERSION: Final = 1
@@ -149,14 +140,9 @@ _VERSION: Final = 1
 def encode_members(members: Sequence[StoredSubscription], last: int, largest: int) -> bytes:
     """Returns a record of subscriptions.
 
-    Args:
-        members: What it is about.
-        last: The last sequence that was sent to any of them.
-        largest: Bytes that it may have. If it would have more, it holds up to a lower sequence only: what is behind
-            that is sent again.
-
-    Raises:
-        ValueError: There are too many members for one record.
+    `last` is the last sequence that was sent to any of them. If the record would exceed `largest` bytes, it covers
+    the state up to a lower sequence only, and later messages are redelivered. Raises ValueError if there are too
+    many members for one record.
     """
     while True:
         parts = [_HEAD.pack(_VERSION, last, len(members))]
@@ -180,11 +166,7 @@ def encode_members(members: Sequence[StoredSubscription], last: int, largest: in
 
 
 def decode_members(record: bytes) -> list[StoredSubscription]:
-    """Reads a record of subscriptions; each one says what was sent to any of them as its own.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Reads a record of subscriptions, all with the last sequence that was sent to any of them."""
     try:
         data = zlib.decompress(record)
         version, last, count = _HEAD.unpack_from(data)

@@ -1,9 +1,8 @@
-"""A connection to one of several NATS servers that comes back whenever it is lost.
+"""A connection to one of several NATS servers, which is restored whenever it is lost.
 
-`Client` is what the broker's connections and `stantools.nats.connection` have in common: how a server is found and
-logged in to, subscriptions that outlive a connection, requests, and what is done when the connection breaks. Nothing
-is kept for later: what cannot be sent now is not sent. What happens is reported to methods whose names begin with
-`on_`, for classes that are derived from it.
+`Client` is the common base of the broker's connections and of `stantools.nats.connection`: finding a server, login,
+subscriptions that outlive a connection, requests, and reconnection. Nothing is queued while disconnected: what
+cannot be sent now is not sent. Derived classes override the methods whose names begin with `on_` to get events.
 """
 
 from __future__ import annotations
@@ -29,47 +28,41 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames, Handler
     from stantools.nats.login import Login, Server
 
-#: Unanswered pings after which a connection is given up.
+#: unanswered pings after which a connection is given up
 _MAX_PINGS: Final = 2
-#: Servers that other servers announced, at most.
+#: maximum number of servers learned from other servers
 _MAX_SERVERS: Final = 100
-#: How often a server may refuse us in a row, when the connection was lost, until it is not asked any more.
+#: consecutive refusals by a server, after a lost connection, that remove it from the list
 _MAX_REFUSALS: Final = 2
 _VERSION_LINE: Final = b"NATS/1.0 "
 
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How a client behaves."""
-
-    name: str  #: what it is called
-    login: Login  #: who it is
-    #: For an encrypted connection; nothing is sent then to a server that does not offer one. None to encrypt only where
-    #: a server or its URL demands it.
+    name: str  #: name of the connection
+    login: Login
+    #: TLS for an encrypted connection; nothing is sent then to a server without TLS. None encrypts only if a server or
+    #: its URL demands it.
     tls: ssl.SSLContext | None = None
-    tls_name: str = ""  #: name that the server's certificate has to carry; empty for that of the URL
-    tls_first: bool = False  #: begin with TLS at once, as servers with `handshake_first` want it
-    timeout: float = 2.0  #: seconds that an attempt to connect may take
-    pause: float = 0.25  #: seconds between two attempts to connect to the same server again
-    attempts: int | None = None  #: how often each server is tried in vain until it is given up; None for ever
+    tls_name: str = ""  #: name in the server's certificate; empty for the name in the URL
+    tls_first: bool = False  #: begin with TLS at once, as servers with `handshake_first` require
+    timeout: float = 2.0  #: maximum seconds of an attempt to connect
+    pause: float = 0.25  #: seconds between two attempts to reconnect to the same server
+    attempts: int | None = None  #: failed attempts after which a server is given up; None for no limit
     ping: float = 120.0  #: seconds between two pings
-    inbox: str = "_INBOX"  #: what the subjects begin with on which answers come
+    inbox: str = "_INBOX"  #: prefix of the subjects of answers
 
 
 class Failure(NamedTuple):
-    """Why there is no connection to a server."""
-
     server: Server
-    problem: Exception  #: what happened
-    info: dict[str, Any]  #: what it had said about itself, if it came to that
+    problem: Exception
+    info: dict[str, Any]  #: the server's INFO, if it was received
 
 
 class UnreachableError(NatsError):
-    """No server could be connected to."""
-
     def __init__(self, failures: Sequence[Failure]) -> None:
         super().__init__("nats: no servers available for connection")
-        self.failures = failures  #: one for each that was tried
+        self.failures = failures  #: one for each server
 
 
 class Message(NamedTuple):
@@ -82,13 +75,13 @@ class Message(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The three digits behind `NATS/1.0` in the header block, 0 where there are none."""
+        """The three digits after `NATS/1.0` in the header block, 0 if there are none."""
         digits = self.header[len(_VERSION_LINE) : len(_VERSION_LINE) + 3]
         return int(digits) if self.header.startswith(_VERSION_LINE) and digits.isdigit() else 0
 
 
 def one_by_one(take: Callable[[Message], None]) -> Handler:
-    """Returns a handler that calls `take` with every single message, for where there are few of them."""
+    """Returns a handler that calls `take` with each single message, for subscriptions with few messages."""
 
     def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         view = memoryview(buffer)
@@ -108,42 +101,33 @@ def one_by_one(take: Callable[[Message], None]) -> Handler:
 
 
 class Client:
-    """A connection.
-
-    Args:
-        servers: Where to; they are tried in this order, and those that they tell about behind them.
-        manners: How.
-    """
+    """A connection to one of `servers`, which are tried in this order, before those that they announce."""
 
     def __init__(self, servers: Sequence[Server], manners: Manners) -> None:
         self.manners = manners
-        self.server = servers[0]  #: the server that we are connected to, or were last
+        self.server = servers[0]  #: the current or last server
         self.handlers: dict[int, Handler] = {}  #: handlers of the subscriptions by number
-        self.info: dict[str, Any] = {}  #: what the server last said about itself
+        self.info: dict[str, Any] = {}  #: the last INFO of the server
         self._servers = list(servers)
         self._context = manners.tls
         self._subjects: dict[int, tuple[bytes, bytes]] = {}
         self._sids = 0
-        self._session: Session | None = None  # None while there is no connection that can be used
-        self._settled = asyncio.Event()  # there is one, or there will be none any more
+        self._session: Session | None = None  # None while there is no usable connection
+        self._settled = asyncio.Event()  # set while the client is connected, or has given up
         self._error = ""
         self._closed = False
         self._tried = 0.0
-        self._reconnecting: asyncio.Task[None] | None = None
-        self._pinging: asyncio.TimerHandle | None = None
-        # Requests: a wildcard inbox, and who waits for what.
+        self._reconnect_task: asyncio.Task[None] | None = None
+        self._ping_task: asyncio.TimerHandle | None = None
+        # requests: a wildcard inbox, and the callbacks of unanswered requests
         self._answers = b""
         self._asked = 0
         self._asking: dict[bytes, Callable[[Message], None]] = {}
 
-    # Life
+    # Lifecycle.
 
     async def open(self) -> None:
-        """Connects to the first server that can be reached.
-
-        Raises:
-            UnreachableError: There is none, or none took us.
-        """
+        """Connects to the first server that can be reached; UnreachableError if none accepts the client."""
         failures = []
         for server in tuple(self._servers):
             if (failure := await self._try(server)) is None:
@@ -152,45 +136,42 @@ class Client:
         raise UnreachableError(failures)
 
     async def close(self) -> None:
-        """Sends what waits, and disconnects for good."""
+        """Sends buffered frames, and disconnects for good."""
         self._closed = True
         self._settled.set()
         self._asking.clear()
-        if self._reconnecting:
-            self._reconnecting.cancel()
+        if self._reconnect_task:
+            self._reconnect_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._reconnecting
+                await self._reconnect_task
         if session := self._session:
             session.close()
             try:
                 async with asyncio.timeout(self.manners.timeout):
                     await session.ended.wait()
-            except TimeoutError:  # a server that takes nothing any more
+            except TimeoutError:  # the server reads nothing any more
                 session.abort("")
 
     @property
     def connected(self) -> bool:
-        """Whether something can be sent now."""
         return self._session is not None
 
     @property
     def closed(self) -> bool:
-        """Whether there will never be a connection again: it was closed, or given up."""
+        """Whether the client was closed or has given up, so that there will be no further connection."""
         return self._closed
 
     @property
     def encrypted(self) -> bool:
-        """Whether the connection is encrypted."""
         return self._session is not None and self._session.encrypted
 
     @property
     def max_payload(self) -> int:
-        """The largest message in bytes, headers included, that the server takes and hands out."""
+        """Maximum size of a message in bytes, headers included, for this server."""
         size = self.info.get("max_payload")
         return size if isinstance(size, int) else 1 << 20
 
     async def _try(self, server: Server) -> Failure | None:
-        """Connects to a server, or returns why not."""
         info: dict[str, Any] = {}
         session = Session(self)
         self._error = ""
@@ -200,7 +181,7 @@ class Client:
                 await self._log_in(session, server, info)
         except (OSError, TimeoutError, NatsError) as problem:
             session.abort("it could not be set up")
-            # What the server said is the reason, whatever came of it.
+            # The error of the server is the reason, whatever happened afterwards.
             return Failure(server, LoginError(self._error) if self._error else problem, info)
         except BaseException:
             session.abort("it could not be set up")
@@ -210,7 +191,7 @@ class Client:
         self._session = session
         for sid, (subject, queue) in self._subjects.items():
             session.write(encoding.subscribe(subject, sid, queue))
-        self._pinging = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
+        self._ping_task = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
         self._settled.set()
         return None
 
@@ -239,7 +220,7 @@ class Client:
 
     def _tls(self) -> ssl.SSLContext:
         if self._context is None:
-            # The system's authorities, as without any option.
+            # the system's authorities, as without any option
             self._context = tls_context()
         return self._context
 
@@ -251,7 +232,7 @@ class Client:
             session.abort("nats: stale connection")
             return
         session.ping(lambda good: None)
-        self._pinging = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
+        self._ping_task = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
 
     async def _reconnect(self) -> None:
         manners, loop = self.manners, asyncio.get_running_loop()
@@ -262,7 +243,7 @@ class Client:
             await asyncio.sleep(self._tried + manners.pause - loop.time())
             for server in servers:
                 if (failure := await self._try(server)) is None:
-                    self._reconnecting = None
+                    self._reconnect_task = None
                     self.on_back()
                     return
                 self.on_unreachable(failure)
@@ -271,14 +252,14 @@ class Client:
                 if manners.attempts and (attempts[server] == manners.attempts or refusals[server] == _MAX_REFUSALS):
                     given_up.add(server)
         self._closed = True
-        self._reconnecting = None
+        self._reconnect_task = None
         self._settled.set()
         self.on_given_up()
 
-    # What a session reports
+    # Events of a session.
 
     def informed(self, info: dict[str, Any]) -> None:
-        """Keeps what the server says, and the other servers of its cluster."""
+        """Stores the server's INFO, and the other servers of its cluster."""
         self.info |= info
         addresses = info.get("connect_urls")
         known = {(server.host, server.port) for server in self._servers}
@@ -287,61 +268,53 @@ class Client:
             server = self._servers[0].discovered(str(address))
             if server and (server.host, server.port) not in known and len(self._servers) < _MAX_SERVERS:
                 self._servers.append(server)
-        # What is said at the beginning is where we are, nothing new.
+        # The first INFO belongs to the connection and announces no news.
         if self._session and len(self._servers) > before:
             self.on_discovered()
 
     def refused(self, text: str) -> None:
-        """Notes an error that the server sent."""
         self._error = text
         if self._session:
             self.on_refused(text)
 
     def failed(self, problem: Exception) -> None:
-        """Passes on that a handler failed."""
         self.on_failed(problem)
 
     def lost(self, session: Session, reason: str) -> None:
-        """Begins to connect again if it was the connection in use."""
+        """Starts to reconnect if it was the connection in use."""
         if session is not self._session:
             return
         self._session = None
-        if self._pinging:
-            self._pinging.cancel()
+        if self._ping_task:
+            self._ping_task.cancel()
         if not self._closed:
             self._settled.clear()
             self.on_lost(reason)
-            self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+            self._reconnect_task = asyncio.get_running_loop().create_task(self._reconnect())
 
-    # What derived classes may want to know
+    # Events for derived classes.
 
-    def on_lost(self, reason: str) -> None:
-        """The connection broke."""
+    def on_lost(self, reason: str) -> None: ...
 
-    def on_back(self) -> None:
-        """There is a connection again."""
+    def on_back(self) -> None: ...
 
-    def on_unreachable(self, failure: Failure) -> None:
-        """A server could not be connected to again."""
+    def on_unreachable(self, failure: Failure) -> None: ...
 
     def on_given_up(self) -> None:
-        """No server could be connected to again, and none will be tried any more."""
+        """No server could be reconnected to, and no further attempts will be made."""
 
-    def on_refused(self, text: str) -> None:
-        """The server has sent an error."""
+    def on_refused(self, text: str) -> None: ...
 
-    def on_failed(self, problem: Exception) -> None:
-        """A handler raised something."""
+    def on_failed(self, problem: Exception) -> None: ...
 
-    def on_discovered(self) -> None:
-        """The server has announced others that were not known."""
+    def on_discovered(self) -> None: ...
 
-    # Work
+    # Sending and subscribing.
 
     def send(self, frames: bytes) -> bool:
-        """Sends whole frames at the end of this turn of the loop; returns False if there is no connection for it.
+        """Sends whole frames at the end of this turn of the loop; returns False if there is no usable connection.
 
-        Nor is there where the server does not read, and too much waits for it already.
+        A connection is unusable if the server does not read and too many bytes wait for it already.
         """
         session = self._session
         if session is None or not session.writable:
@@ -350,7 +323,7 @@ class Client:
         return True
 
     def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"") -> int:
-        """Subscribes, now and whenever the connection comes back. Returns the number of the subscription."""
+        """Subscribes, now and after every reconnection. Returns the number of the subscription."""
         self._sids += 1
         self.handlers[self._sids] = handler
         self._subjects[self._sids] = subject, queue
@@ -359,25 +332,19 @@ class Client:
         return self._sids
 
     def unsubscribe(self, sid: int) -> None:
-        """Unsubscribes; its handler is not called any more."""
+        """Unsubscribes; the handler is not called any more."""
         self.handlers.pop(sid, None)
         if self._subjects.pop(sid, None) is not None and self._session:
             self._session.write(encoding.unsubscribe(sid))
 
     def new_inbox(self) -> bytes:
-        """Returns a subject that nobody else uses."""
         return f"{self.manners.inbox}.{secrets.token_hex(11)}".encode()
 
     def ask(self, subject: bytes, payload: bytes, answered: Callable[[Message], None]) -> bytes:
         """Sends a request, if there is a connection.
 
-        Args:
-            subject: Where to.
-            payload: What.
-            answered: Called with the answer; it may be the server's, that nobody listens (status 503).
-
-        Returns:
-            What `forget` takes when nobody waits for the answer any more.
+        `answered` gets the answer; status 503 is the server's own, if there is no subscriber. Returns the key for
+        `forget`.
         """
         if not self._answers:
             self._answers = self.new_inbox() + b"."
@@ -389,7 +356,7 @@ class Client:
         return reply
 
     def forget(self, request: bytes) -> bool:
-        """Does not wait for the answer to a request any more; returns whether it was still waited for."""
+        """Ends the wait for the answer to a request; returns whether it was still unanswered."""
         return self._asking.pop(request, None) is not None
 
     def _take_answer(self, message: Message) -> None:

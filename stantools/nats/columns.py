@@ -1,4 +1,4 @@
-"""Columns of what a server delivers: one row a message, offsets into the bytes as they came from the socket."""
+"""Columns of delivered messages: one row per message, with offsets into the bytes from the socket."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 class FrameColumns:
     """Delivered messages, one row each (jetstream-api.md sections 2 and 9).
 
-    The numbers that an acknowledgement subject carries are 0 where the reply subject is none.
-
-    Args:
-        capacity: Number of rows.
+    The numbers of an acknowledgement subject are 0 if the reply subject is not one.
     """
 
     __slots__ = (
@@ -36,20 +33,20 @@ class FrameColumns:
         "timestamp",
     )
 
-    sid: NDArray[np.int64]  #: which subscription it is for; -1 if that is not a number of at most nine digits
-    subject_start: NDArray[np.int64]  #: where the subject begins
-    subject_size: NDArray[np.uint32]  #: its size in bytes
-    reply_start: NDArray[np.int64]  #: where the reply subject begins; 0 when there is none
-    reply_size: NDArray[np.uint32]  #: its size in bytes
-    header_start: NDArray[np.int64]  #: where the header block begins; 0 when there is none
-    header_size: NDArray[np.uint32]  #: its size in bytes
-    data_start: NDArray[np.int64]  #: where the payload begins
-    data_size: NDArray[np.uint32]  #: its size in bytes
-    status: NDArray[np.uint16]  #: the three digits behind `NATS/1.0` in the header block, 0 when there are none
+    sid: NDArray[np.int64]  #: number of the subscription; -1 if it is not a number of at most nine digits
+    subject_start: NDArray[np.int64]
+    subject_size: NDArray[np.uint32]  #: bytes
+    reply_start: NDArray[np.int64]  #: 0 without a reply subject
+    reply_size: NDArray[np.uint32]  #: bytes
+    header_start: NDArray[np.int64]  #: 0 without headers
+    header_size: NDArray[np.uint32]  #: bytes
+    data_start: NDArray[np.int64]
+    data_size: NDArray[np.uint32]  #: bytes
+    status: NDArray[np.uint16]  #: the three digits after `NATS/1.0` in the header block, 0 if there are none
     sequence: NDArray[np.uint64]  #: stream sequence
-    consumer_sequence: NDArray[np.uint64]  #: the how many-th delivery of the consumer it is
-    timestamp: NDArray[np.int64]  #: nanoseconds since 1970 at which the message was stored
-    pending: NDArray[np.uint64]  #: messages that are still to be delivered after this one
+    consumer_sequence: NDArray[np.uint64]  #: number of the delivery of the consumer
+    timestamp: NDArray[np.int64]  #: time of storage, nanoseconds since 1970
+    pending: NDArray[np.uint64]  #: number of messages to be delivered after this one
 
     def __init__(self, capacity: int) -> None:
         for name, kind in _TYPES.items():

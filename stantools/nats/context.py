@@ -26,7 +26,7 @@ _TEXTS = {
     "inbox_prefix": "inbox_prefix",
 }
 _FILES = {"nkey": "nkey", "creds": "creds", "ca": "tls_ca", "cert": "tls_cert", "key": "tls_key"}
-#: What we cannot do, and what it is.
+#: unsupported members, with their meaning
 _UNSUPPORTED = {
     "nsc": "credentials looked up by nsc",
     "socks_proxy": "a SOCKS proxy",
@@ -34,18 +34,16 @@ _UNSUPPORTED = {
     "user_seed": "a seed without a file",
     "windows_cert_store": "the Windows certificate store",
 }
-#: What a server lets us in with: given on the command line, it takes the place of all that the context has.
+#: Members for login: given on the command line, they replace all of the context's.
 _LOGIN = ("user", "password", "token", "nkey", "creds")
 
 
 def context_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Returns where the `nats` command keeps its configuration."""
     base = environment.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "nats"
 
 
 def context_names(folder: Path) -> list[str]:
-    """Returns the names of all contexts, sorted."""
     try:
         return sorted(path.stem for path in (folder / "context").iterdir() if path.suffix == ".json")
     except OSError:  # none were ever made
@@ -53,7 +51,6 @@ def context_names(folder: Path) -> list[str]:
 
 
 def selected_context(folder: Path) -> str | None:
-    """Returns the name of the selected context, None if none is."""
     try:
         name = (folder / "context.txt").read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):  # as if none was selected
@@ -62,16 +59,7 @@ def selected_context(folder: Path) -> str | None:
 
 
 def read_context(name: str, folder: Path) -> ConnectOptions:
-    """Reads a context.
-
-    Args:
-        name: Its name, or the path of a file.
-        folder: Where the `nats` command keeps its configuration.
-
-    Raises:
-        UsageError: There is none of this name, or it needs what we cannot do.
-        StoreUnreadableError: Its file cannot be read, or is not a context.
-    """
+    """Reads a context, by its name in `folder` or by the path of a file."""
     path = _find(name, folder)
     try:
         content = json.loads(read_secret(path))
@@ -82,7 +70,7 @@ def read_context(name: str, folder: Path) -> ConnectOptions:
     for member, meaning in _UNSUPPORTED.items():
         if content.get(member):
             raise UsageError(
-                f"{path}: the context {name} uses {meaning} ({member}), which stantools cannot",
+                f"{path}: the context {name} uses {meaning} ({member}), which stantools does not support",
                 "give the options on the command line, with --creds, --nkey or --user",
             )
     found: dict[str, Any] = {"context": name, "servers": split_servers([_text(path, content, "url") or ""])}
@@ -96,11 +84,9 @@ def read_context(name: str, folder: Path) -> ConnectOptions:
 
 
 def over(given: ConnectOptions, base: ConnectOptions) -> ConnectOptions:
-    """Returns options with those of a context for what was not given.
+    """Returns the given options, completed by those of a context.
 
-    Args:
-        given: What the user gave; wins.
-        base: The context. Its credentials count only if the user gave none.
+    The context's credentials count only if the user gave none.
     """
     unset = ConnectOptions()
     login_given = any(getattr(given, name) is not None for name in _LOGIN)
@@ -137,5 +123,5 @@ def _text(path: Path, content: Mapping[str, Any], member: str) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str):
-        raise StoreUnreadableError(f"{path}: is not a context: {member} is not a text", _REMEDY)
+        raise StoreUnreadableError(f"{path}: is not a context: {member} is not a string", _REMEDY)
     return value

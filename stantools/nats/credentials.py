@@ -1,4 +1,4 @@
-"""Files to log in with: nkey seeds, credentials files, certificates; read and checked before any server is asked.
+"""Files for login: nkey seeds, credentials files, certificates; read and checked before any connection.
 
 Credentials file:
 
@@ -27,18 +27,14 @@ _SEED = re.compile(r"-----BEGIN USER NKEY SEED-----\s+(\S+)\s+-+END USER NKEY SE
 
 
 class Credentials(NamedTuple):
-    """What a credentials file holds: a JWT, and the seed of the key that proves that it is ours."""
+    """The content of a credentials file: a JWT, and the seed of the key that proves its ownership."""
 
     jwt: str
     seed: str
 
 
 def read_nkey(path: Path) -> str:
-    """Reads the seed of a user's nkey.
-
-    Raises:
-        StoreUnreadableError: The file cannot be read, or holds no such seed.
-    """
+    """Reads the seed of a user's nkey; StoreUnreadableError if the file is unreadable, or holds no such seed."""
     lines = _text(path).splitlines()
     seeds = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("#", "-"))]
     if len(seeds) != 1:
@@ -48,11 +44,7 @@ def read_nkey(path: Path) -> str:
 
 
 def read_creds(path: Path) -> Credentials:
-    """Reads a credentials file.
-
-    Raises:
-        StoreUnreadableError: The file cannot be read, or one of its parts is missing or malformed.
-    """
+    """Reads a credentials file; StoreUnreadableError if it is unreadable, or a part is missing or malformed."""
     text = _text(path)
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if not jwt or not seed:
@@ -67,36 +59,29 @@ def read_creds(path: Path) -> Credentials:
 def tls_context(
     ca: Path | None = None, cert: Path | None = None, key: Path | None = None, *, verify: bool = True
 ) -> ssl.SSLContext:
-    """Returns the context that checks the server's certificate and shows ours.
+    """Returns the TLS context of a client; without `ca`, the system's authorities are trusted.
 
-    Args:
-        ca: Authorities to trust; None for those of the system.
-        cert: Our certificate, None to show none.
-        key: Its key.
-        verify: Check the server's certificate, and that it is for the name we connect to.
-
-    Raises:
-        StoreUnreadableError: A file holds no certificate or key, or they do not belong together.
+    Raises StoreUnreadableError if a file holds no certificate or key, or they do not belong together.
     """
     try:
         context = ssl.create_default_context(cafile=str(ca) if ca else None)
     except (OSError, ValueError) as problem:
         assert ca is not None
-        raise _unfit(ca, "certificates of authorities", problem, authority_problem(ca)) from problem
+        raise _invalid_file(ca, "certificates of authorities", problem, authority_problem(ca)) from problem
     if cert and key:
         try:
-            # An empty answer: a key with a passphrase would otherwise ask for it on the terminal.
+            # An empty answer: a key with a passphrase would otherwise prompt on the terminal.
             context.load_cert_chain(cert, key, password=lambda: b"")
         except (OSError, ValueError) as problem:
-            expected = f"a certificate that fits the key {key}"
-            raise _unfit(cert, expected, problem, certificate_problem(cert, key)) from problem
+            expected = f"a certificate that matches the key {key}"
+            raise _invalid_file(cert, expected, problem, certificate_problem(cert, key)) from problem
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def _unfit(path: Path, expected: str, problem: OSError | ValueError, known: str) -> StoreUnreadableError:
+def _invalid_file(path: Path, expected: str, problem: OSError | ValueError, known: str) -> StoreUnreadableError:
     if known and path.exists():
         return StoreUnreadableError(known, "check the files; a key must have no passphrase")
     reason = getattr(problem, "strerror", None) or getattr(problem, "reason", None) or str(problem)

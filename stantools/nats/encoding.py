@@ -1,4 +1,4 @@
-"""Single commands as bytes, what clients send and what servers send. Many messages at once are for `kernels`."""
+"""Single commands as bytes, of clients and of servers. `kernels` encodes messages in bulk."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from typing import Final
 OK: Final = b"+OK\r\n"
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
-#: Header block of the message that a requester gets if nobody listens.
+#: header block of the server's answer to a request without a subscriber
 NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
 
 
 def connect(options: Mapping[str, object]) -> bytes:
-    """Returns CONNECT."""
     return b"CONNECT " + json.dumps(options, separators=(",", ":")).encode() + b"\r\n"
 
 
 def subscribe(subject: bytes, sid: int, queue: bytes = b"") -> bytes:
-    """Returns SUB."""
     return b"SUB %b %b %d\r\n" % (subject, queue, sid) if queue else b"SUB %b %d\r\n" % (subject, sid)
 
 
 def unsubscribe(sid: int, maximum: int = 0) -> bytes:
-    """Returns UNSUB: after `maximum` messages in all, or at once for 0."""
+    """Returns UNSUB: after `maximum` messages in total, or at once for 0."""
     return b"UNSUB %d %d\r\n" % (sid, maximum) if maximum else b"UNSUB %d\r\n" % sid
 
 
@@ -39,7 +37,6 @@ def publish(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = 
 
 
 def header_block(fields: Mapping[str, str]) -> bytes:
-    """Returns headers as a block, with its empty line; nothing where there are none."""
     if not fields:
         return b""
     lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
@@ -57,10 +54,8 @@ def message(subject: bytes, sid: bytes, payload: bytes, reply: bytes = b"", head
 
 
 def error(text: str) -> bytes:
-    """Returns -ERR with a text."""
     return f"-ERR '{text}'\r\n".encode()
 
 
 def info(fields: Mapping[str, object]) -> bytes:
-    """Returns INFO."""
     return b"INFO " + json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b" \r\n"

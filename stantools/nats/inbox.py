@@ -1,8 +1,8 @@
-"""Messages of a subscription as columns, in batches: for where a Python object for each would be too slow.
+"""Messages of a subscription as columns, in batches: where a Python object per message would be too slow.
 
-What a connection has read is copied, many messages at a time, into blocks of about a mebibyte. A batch is a view of a
-block; it stays valid for as long as it is held. How many messages a batch has follows from how often batches are asked
-for: who is busy gets bigger ones.
+The bytes of a connection are copied, many messages at a time, into blocks of about a mebibyte. A batch is a view of
+a block; it stays valid while it is in use. The size of a batch depends on the rate of the caller's requests: a busy
+caller gets bigger ones.
 """
 
 from __future__ import annotations
@@ -31,32 +31,27 @@ _BLOCK_ROWS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Messages of one subscription, in the order in which they came."""
+    """Messages of one subscription, in order of arrival."""
 
-    buffer: Buffer  #: what the columns point into
-    columns: FrameColumns  #: one row a message
+    buffer: Buffer
+    columns: FrameColumns  #: one row per message
 
     def __len__(self) -> int:
         return len(self.columns)
 
     def subject(self, row: int) -> bytes:
-        """Returns the subject of a row."""
         return self._part(self.columns.subject_start[row], self.columns.subject_size[row])
 
     def reply(self, row: int) -> bytes:
-        """Returns the reply subject of a row, empty if it has none."""
         return self._part(self.columns.reply_start[row], self.columns.reply_size[row])
 
     def header(self, row: int) -> bytes:
-        """Returns the header block of a row, empty if it has none."""
         return self._part(self.columns.header_start[row], self.columns.header_size[row])
 
     def data(self, row: int) -> bytes:
-        """Returns the payload of a row."""
         return self._part(self.columns.data_start[row], self.columns.data_size[row])
 
     def select(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Received:
-        """Returns some of the rows."""
         return Received(self.buffer, self.columns.select(rows))
 
     def _part(self, start: np.int64, size: np.uint32) -> bytes:
@@ -64,23 +59,19 @@ class Received:
 
 
 class Inbox:
-    """Collects what comes for a subscription whose handler `take` is.
-
-    Args:
-        subject: What it is subscribed to.
-    """
+    """Collects the messages of a subscription to `subject` whose handler is `take`."""
 
     def __init__(self, subject: bytes) -> None:
         self.subject = subject
         self._batches: deque[Received | None] = deque()
         self._waiting: asyncio.Future[None] | None = None
-        # The block that is being filled: bytes, rows, and those of the rows that are in batches already.
+        # The block being filled: its bytes, its rows, and the rows that are in batches already.
         self._buffer = memoryview(b"")
         self._columns = FrameColumns(0)
-        self._filled = self._rows = self._given = 0
+        self._filled = self._rows = self._delivered = 0
 
     def take(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        """Takes messages that follow each other in a buffer; see `stantools.nats.frames.Handler`."""
+        """Takes consecutive messages of a buffer; see `stantools.nats.frames.Handler`."""
         while begin < end:
             count = min(end - begin, len(self._columns) - self._rows)
             start = int(frames[begin, SUBJECT])
@@ -99,45 +90,37 @@ class Inbox:
             self._waiting.set_result(None)
 
     def _begin_block(self, size: int) -> None:
-        self._cut()
+        self._finish_batch()
         self._buffer = memoryview(np.empty(max(_BLOCK_BYTES, size), np.uint8).data)
         self._columns = FrameColumns(_BLOCK_ROWS)
-        self._filled = self._rows = self._given = 0
+        self._filled = self._rows = self._delivered = 0
 
-    def _cut(self) -> None:
-        """Has what was collected so far be a batch of its own."""
-        if self._given < self._rows:
-            self._batches.append(Received(self._buffer, self._columns.select(slice(self._given, self._rows))))
-            self._given = self._rows
+    def _finish_batch(self) -> None:
+        """Makes the messages collected so far a batch of their own."""
+        if self._delivered < self._rows:
+            self._batches.append(Received(self._buffer, self._columns.select(slice(self._delivered, self._rows))))
+            self._delivered = self._rows
 
     def interrupt(self) -> None:
-        """Notes that the connection broke: what was under way is gone."""
-        self._cut()
+        """Records that the connection broke: messages in transit are lost."""
+        self._finish_batch()
         if not self._batches or self._batches[-1] is not None:
             self._batches.append(None)
         if self._waiting and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def receive(self, timeout: float | None) -> Received:
-        """Returns what has come since the last call, and waits for something if nothing has.
-
-        Args:
-            timeout: Longest wait in seconds, None without end.
-
-        Raises:
-            TimeoutError: Nothing came.
-            ConnectionLostError: The connection was lost since the last call; the inbox works again on the next one.
-        """
-        self._cut()
+        """Returns the messages since the last call, and waits for one if there are none."""
+        self._finish_batch()
         if not self._batches:
             self._waiting = asyncio.get_running_loop().create_future()
             try:
-                # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with what is waited for.
+                # Not `wait_for`: in Python 3.11 it loses a cancellation that coincides with the result.
                 async with asyncio.timeout(timeout):
                     await self._waiting
             finally:
                 self._waiting = None
-            self._cut()
+            self._finish_batch()
         batch = self._batches.popleft()
         if batch is None:
             raise ConnectionLostError("the connection to the server was lost", "run again")

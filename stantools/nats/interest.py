@@ -1,11 +1,11 @@
-"""Who subscribed to what: finds the subscriptions that match a subject.
+"""Subscriptions by subject: finds those that match a subject.
 
-Literal subjects, nearly all there are, stand in one dict; patterns with wildcards in a tree with one level a token.
-A search goes through at most all levels of that tree. As clients can make many, it can be interrupted.
+Literal subjects, the vast majority, are in one dict; patterns with wildcards in a tree with one level per token. A
+search visits at limit all levels of that tree. As clients can create many, it can be interrupted.
 
-What was found can be `Remembered`. A change takes out only what it can affect: the subject itself, or, for a pattern,
-the subjects that begin with the same one or two literal tokens. None of them is looked at, and each was put in once, so
-a change costs no more than what it makes necessary again.
+Results can be `Remembered`. A change removes only the results that it can affect: the subject itself, or, for a
+pattern, the subjects that begin with the same one or two literal tokens. They are removed without being examined,
+and each was added once, so a change costs no more than the searches that it makes necessary.
 """
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from stantools.nats.subjects import is_literal
 
-#: A subscription: anything with a hash.
+#: a subscription: anything with a hash
 S = TypeVar("S")
-#: What is remembered of a subject.
+#: the remembered result for a subject
 V = TypeVar("V")
 R = TypeVar("R")
 
-#: Tokens of patterns that stand for others.
+#: tokens of patterns that stand for others
 WILDCARDS: Final = (b"*", b">")
-#: Levels that a search goes through in a row.
+#: levels per step of a search
 _STEP: Final = 1024
 
 
 class Matched(NamedTuple, Generic[S]):
-    """Subscriptions that match a subject."""
-
     plain: tuple[S, ...]  #: each of these gets every message
-    queues: tuple[tuple[S, ...], ...]  #: queue groups: one of each gets a message
+    queues: tuple[tuple[S, ...], ...]  #: queue groups: one member of each gets a message
 
 
-class _Subscribers(Generic[S]):
-    """Those who subscribed to one subject or pattern. The dicts serve as sets that keep their order."""
+class _SubscriptionSet(Generic[S]):
+    """The subscriptions of one subject or pattern. The dicts serve as ordered sets."""
 
     __slots__ = ("plain", "queues")
 
@@ -64,15 +62,15 @@ class _Subscribers(Generic[S]):
         return bool(self.plain or self.queues)
 
 
-class _Level(Generic[S]):
-    """What follows after some tokens of patterns: `ends` for those that end here, `rest` for those with `>` next."""
+class _PatternLevel(Generic[S]):
+    """Patterns after some common tokens: `ends` for those that end here, `rest` for those with `>` next."""
 
     __slots__ = ("ends", "next", "rest")
 
     def __init__(self) -> None:
-        self.next: dict[bytes, _Level[S]] = {}
-        self.ends: _Subscribers[S] | None = None
-        self.rest: _Subscribers[S] | None = None
+        self.next: dict[bytes, _PatternLevel[S]] = {}
+        self.ends: _SubscriptionSet[S] | None = None
+        self.rest: _SubscriptionSet[S] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.next or self.ends or self.rest)
@@ -81,38 +79,26 @@ class _Level(Generic[S]):
 class Interest(Generic[S]):
     """The subscriptions of a server.
 
-    Attributes:
-        count: Number of subscriptions.
-        inserts: How many there ever were.
-        removes: How many were taken out.
+    `count` is their number; `inserts` and `removes` count all changes.
     """
 
-    __slots__ = ("_firsts", "_literals", "_patterns", "count", "inserts", "removes")
+    __slots__ = ("_first_tokens", "_literals", "_patterns", "count", "inserts", "removes")
 
     def __init__(self) -> None:
         self.count = self.inserts = self.removes = 0
-        self._literals: dict[bytes, _Subscribers[S]] = {}
-        self._firsts: Counter[bytes] = Counter()  # literals by their first token
-        self._patterns: _Level[S] = _Level()
+        self._literals: dict[bytes, _SubscriptionSet[S]] = {}
+        self._first_tokens: Counter[bytes] = Counter()  # number of literals by their first token
+        self._patterns: _PatternLevel[S] = _PatternLevel()
 
     def insert(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
-        """Adds a subscription.
-
-        Args:
-            subject: A valid subject or pattern.
-            subscription: Who; at most once for each subject and queue.
-            queue: The queue group, if any.
-
-        Returns:
-            Whether it is new.
-        """
+        """Adds a subscription, at limit once for each subject (or pattern) and queue; returns whether it is new."""
         if is_literal(subject):
             subscribers = self._literals.get(subject)
             if subscribers is None:
-                subscribers = self._literals[subject] = _Subscribers()
-                self._firsts[subject.partition(b".")[0]] += 1
+                subscribers = self._literals[subject] = _SubscriptionSet()
+                self._first_tokens[subject.partition(b".")[0]] += 1
         else:
-            subscribers = self._make(subject)
+            subscribers = self._create(subject)
         if not subscribers.add(subscription, queue):
             return False
         self.count += 1
@@ -120,7 +106,6 @@ class Interest(Generic[S]):
         return True
 
     def remove(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
-        """Takes a subscription out; False if there is none like this."""
         if is_literal(subject):
             subscribers = self._literals.get(subject)
             if subscribers is None or not subscribers.discard(subscription, queue):
@@ -128,9 +113,9 @@ class Interest(Generic[S]):
             if not subscribers:
                 del self._literals[subject]
                 first = subject.partition(b".")[0]
-                self._firsts[first] -= 1
-                if not self._firsts[first]:
-                    del self._firsts[first]
+                self._first_tokens[first] -= 1
+                if not self._first_tokens[first]:
+                    del self._first_tokens[first]
         elif not self._discard(subject, subscription, queue):
             return False
         self.count -= 1
@@ -138,12 +123,11 @@ class Interest(Generic[S]):
         return True
 
     def match(self, subject: bytes) -> Matched[S]:
-        """Returns who gets a message to a subject. Queue groups of the same name are one, whatever their pattern."""
         return finished(self.search(subject))
 
     def search(self, subject: bytes) -> Generator[None, None, Matched[S]]:
-        """As `match`, and yields where others may have a turn. What changes meanwhile may be found or not."""
-        found: list[_Subscribers[S]] = []
+        """Searches as `match`, yielding between steps. Changes made meanwhile may or may not be in the result."""
+        found: list[_SubscriptionSet[S]] = []
         literal = self._literals.get(subject)
         if literal is not None:
             found.append(literal)
@@ -162,7 +146,7 @@ class Interest(Generic[S]):
                     if one is not None:
                         following.append(one)
                     one = level.next.get(b"*")
-                    # To a subject with a "*" of its own, the two are the same.
+                    # for a subject with a "*" of its own, the two are the same
                     if one is not None and token != b"*":
                         following.append(one)
                 levels = following
@@ -181,7 +165,6 @@ class Interest(Generic[S]):
         )
 
     def __iter__(self) -> Iterator[S]:
-        """Iterates over all subscriptions."""
         some = list(self._literals.values())
         levels = [self._patterns]
         while levels:
@@ -194,11 +177,11 @@ class Interest(Generic[S]):
                 yield from members
 
     def is_literal(self, subject: bytes) -> bool:
-        """Returns whether somebody has subscribed to just this subject."""
+        """Returns whether there is a subscription to exactly this subject."""
         return subject in self._literals
 
     def is_same_for_all(self, head: bytes) -> bool:
-        """Returns whether the same patterns match all subjects that are `head`, ending with a point, and a token."""
+        """Returns whether the same patterns match all subjects of `head`, which ends with a dot, and one more token."""
         levels = [self._patterns]
         for token in head.split(b".")[:-1]:
             tokens = (token,) if token == b"*" else (token, b"*")
@@ -208,9 +191,9 @@ class Interest(Generic[S]):
         return all(len(level.next) == (b"*" in level.next) for level in levels)
 
     def common_head(self, subject: bytes) -> bytes:
-        """Returns the shortest beginning of a subject that is enough to know who gets it, up to a point.
+        """Returns the shortest prefix, up to a dot, that determines a subject's subscriptions.
 
-        The same subscriptions match all subjects that begin so. Empty: there is none, or it takes long to find out.
+        The same subscriptions match all subjects with this prefix. Empty if there is none, or it takes long to find.
         """
         if not is_literal(subject):
             return b""
@@ -222,7 +205,7 @@ class Interest(Generic[S]):
                 break
             if not any(level.next for level in levels):
                 head = subject[:at]
-                if head[: head.find(b".")] not in self._firsts:
+                if head[: head.find(b".")] not in self._first_tokens:
                     return head
                 if len(self._literals) > _STEP:
                     break
@@ -230,30 +213,28 @@ class Interest(Generic[S]):
                     return head
         return b""
 
-    def _make(self, pattern: bytes) -> _Subscribers[S]:
-        """Returns those who subscribed to a pattern; makes the way to it."""
+    def _create(self, pattern: bytes) -> _SubscriptionSet[S]:
         level = self._patterns
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
         for token in tokens[:-1] if rest else tokens:
             following = level.next.get(token)
             if following is None:
-                following = level.next[token] = _Level()
+                following = level.next[token] = _PatternLevel()
             level = following
         if rest:
             if level.rest is None:
-                level.rest = _Subscribers()
+                level.rest = _SubscriptionSet()
             return level.rest
         if level.ends is None:
-            level.ends = _Subscribers()
+            level.ends = _SubscriptionSet()
         return level.ends
 
     def _discard(self, pattern: bytes, subscription: S, queue: bytes) -> bool:
-        """Takes a subscription to a pattern out, and the levels that became empty by it."""
         level = self._patterns
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
-        way: list[tuple[_Level[S], bytes]] = []
+        way: list[tuple[_PatternLevel[S], bytes]] = []
         for token in tokens[:-1] if rest else tokens:
             following = level.next.get(token)
             if following is None:
@@ -277,33 +258,25 @@ class Interest(Generic[S]):
 
 
 class Remembered(Generic[V]):
-    """What is known about subjects, until a subscription changes it.
-
-    How many there are is bounded by whoever fills it.
-    """
+    """Results by subject, until a change of subscriptions affects them. The caller bounds their number."""
 
     __slots__ = ("_groups", "values")
 
     def __init__(self) -> None:
-        self.values: dict[bytes, V] = {}  #: by subject
+        self.values: dict[bytes, V] = {}
         # First token -> second token (empty if there is none) -> subjects. Some may be forgotten already.
         self._groups: dict[bytes, dict[bytes, list[bytes]]] = {}
 
     def keep(self, subject: bytes, value: V) -> None:
-        """Remembers a subject that was not known."""
+        """Remembers the result for a new subject."""
         self.values[subject] = value
         first, second = _key(subject)
         self._groups.setdefault(first, {}).setdefault(second, []).append(subject)
 
-    def changed(self, pattern: bytes, most: int) -> list[bytes] | None:
-        """Forgets what a subscription may concern.
+    def changed(self, pattern: bytes, limit: int) -> list[bytes] | None:
+        """Forgets the results that a new or removed subscription to `pattern` may affect.
 
-        Args:
-            pattern: What was subscribed to, or is no more.
-            most: How many subjects may be gone through.
-
-        Returns:
-            The subjects that were forgotten; None if it is best to `clear` it all: they would be more.
+        Returns the forgotten subjects; None if there are more than `limit`, so that `clear` is better.
         """
         if is_literal(pattern):
             return [] if self.values.pop(pattern, None) is None else [pattern]
@@ -315,11 +288,11 @@ class Remembered(Generic[V]):
             return []
         if second not in WILDCARDS:
             chosen = [groups[second]] if second in groups else []
-        elif len(groups) <= most:
+        elif len(groups) <= limit:
             chosen = list(groups.values())
         else:
             return None
-        if sum(map(len, chosen)) > most:
+        if sum(map(len, chosen)) > limit:
             return None
         if second in WILDCARDS:
             del self._groups[first]
@@ -328,13 +301,11 @@ class Remembered(Generic[V]):
         return [subject for group in chosen for subject in group if self.values.pop(subject, None) is not None]
 
     def clear(self) -> None:
-        """Forgets all."""
         self.values.clear()
         self._groups.clear()
 
 
 def finished(work: Generator[None, None, R]) -> R:
-    """Goes through with work that could be interrupted, and returns its result."""
     while True:
         try:
             next(work)
@@ -344,6 +315,5 @@ def finished(work: Generator[None, None, R]) -> R:
 
 
 def _key(subject: bytes) -> tuple[bytes, bytes]:
-    """Returns the first two tokens, the second one empty if there is none."""
     tokens = subject.split(b".", 2)
     return tokens[0], tokens[1] if len(tokens) > 1 else b""

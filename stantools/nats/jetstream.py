@@ -1,7 +1,7 @@
 """The JetStream API (jetstream-api.md): streams, consumers, account. Answers are the server's own JSON objects.
 
-Requests that only ask are sent a second time if the connection breaks meanwhile. Those that change something are
-not: whether they were carried out is for the caller to find out.
+Read-only requests are repeated once if the connection breaks meanwhile. Requests that change something are not: the
+caller must find out whether they were executed.
 """
 
 from __future__ import annotations
@@ -26,27 +26,24 @@ if TYPE_CHECKING:
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
 MESSAGE_NOT_FOUND: Final = 10037
-#: JetStream is off: for the account, on the server.
+#: JetStream is off: for the account, on the server
 DISABLED: Final = frozenset({10039, 10076})
-#: Seconds that are waited for something to be changed, unless another number is given; a cluster may need them.
+#: default timeout in seconds of changes; a cluster may need it
 CHANGE_SECONDS: Final = 30.0
-#: Requests of `ask_many` that wait for their answers at the same time: servers turn away what is beyond some thousands.
-_AT_ONCE: Final = 256
-#: Seconds in which answers gather, the more of them the slower they come: one at a time they would cost too much here.
-_GATHER: Final = (0.0005, 0.016)
+#: concurrent requests of `ask_many`: servers reject more than some thousands
+_MAX_CONCURRENT: Final = 256
+#: Seconds between two collections of answers, longer as they come more slowly: handling each alone would cost too much
+#: here.
+_ANSWER_INTERVALS: Final = (0.0005, 0.016)
 _FEW: Final = 16
-#: An answer without a payload is the server's own: there is nobody who could answer.
-_NOBODY: Final = b'{"error":{"code":503,"err_code":0,"description":"nobody listens"}}'
-#: From this version on the consumer's name is part of the subject that creates it.
+#: an answer without a payload is the server's own: there is no subscriber
+_NO_RESPONDER: Final = b'{"error":{"code":503,"err_code":0,"description":"nobody listens"}}'
+#: from this version on the consumer's name is part of the subject that creates it
 _NAMED_CONSUMERS = (2, 9, 0)
 
 
 class JetStream:
-    """The JetStream of the account that a connection belongs to.
-
-    Args:
-        change: The least number of seconds that is waited for something to be changed.
-    """
+    """The JetStream of a connection's account; `change` is the minimum timeout in seconds of changes."""
 
     def __init__(self, connection: Connection, *, change: float = CHANGE_SECONDS) -> None:
         self.connection = connection
@@ -56,23 +53,10 @@ class JetStream:
     async def api(
         self, operation: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None, asks: bool = False
     ) -> dict[str, Any]:
-        """Sends one request.
+        """Sends one request, for instance `STREAM.INFO.ORDERS`, and returns the answer, which holds no error.
 
-        Args:
-            operation: What comes after the prefix, for instance `STREAM.INFO.ORDERS`.
-            body: The request, None for an empty one.
-            timeout: Seconds; None for that of the connection's options.
-            asks: It changes nothing, so that it may be sent twice.
-
-        Returns:
-            The answer, which holds no error.
-
-        Raises:
-            ApiError: The server refused.
-            NoAnswerError: No answer came; JetStream may be off.
-            PermissionDeniedError: The user may not send it.
-            ConnectionLostError: The connection broke.
-            NatsError: The answer cannot be understood.
+        `asks` marks a read-only request, which may be sent twice. Raises ApiError if the server refused,
+        NoAnswerError (JetStream may be off), and the errors of `Connection.request`.
         """
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         subject = f"{self.prefix}.{operation}"
@@ -83,29 +67,18 @@ class JetStream:
                 raise
             answer = await self.connection.request(subject, payload, timeout)
         except NobodyListensError as problem:
-            raise NobodyListensError(problem.message, _WHEN_SILENT) from None
+            raise NobodyListensError(problem.message, _NO_ANSWER_REMEDY) from None
         except NoAnswerError as problem:
-            raise NoAnswerError(problem.message, f"{problem.remedy}; {_WHEN_SILENT}") from None
+            raise NoAnswerError(problem.message, f"{problem.remedy}; {_NO_ANSWER_REMEDY}") from None
         return read_answer(operation, answer)
 
     async def ask_many(
         self, operation: str, bodies: Sequence[Mapping[str, Any]], *, ignore: frozenset[int] = frozenset()
     ) -> list[dict[str, Any] | None]:
-        """Sends many requests of one kind, some hundreds at a time: one after the other they would take minutes.
+        """Sends many requests of one kind, some hundreds at a time: sequentially they would take minutes.
 
-        Args:
-            operation: What comes after the prefix.
-            bodies: The requests.
-            ignore: Error codes (`err_code`) that are no failure.
-
-        Returns:
-            The answers in order, None where it was one of the errors to ignore.
-
-        Raises:
-            ApiError: The server refused one; the others may have been carried out.
-            NoAnswerError: No answer came for a while.
-            PermissionDeniedError: The user may not send them.
-            ConnectionLostError: The connection broke.
+        Returns the answers in order, None for the error codes (`err_code`) in `ignore`. Errors as of `api`; other
+        requests may have been executed then.
         """
         connection, timeout = self.connection, self.connection.options.timeout
         subject = f"{self.prefix}.{operation}"
@@ -114,10 +87,10 @@ class JetStream:
         inbox = connection.open_inbox(answer + b"*")
         try:
             with connection.watch(subject) as failed:
-                sent, gather = 0, _GATHER[0]
+                sent, gather = 0, _ANSWER_INTERVALS[0]
                 while len(answers) < len(bodies):
                     frames = []
-                    while sent < min(len(bodies), len(answers) + _AT_ONCE):
+                    while sent < min(len(bodies), len(answers) + _MAX_CONCURRENT):
                         data = json.dumps(bodies[sent], separators=(",", ":")).encode()
                         frames.append(encoding.publish(subject.encode(), data, answer + b"%d" % sent))
                         sent += 1
@@ -125,20 +98,19 @@ class JetStream:
                     received = await connection.receive(inbox, failed, timeout, subject)
                     for row in range(len(received)):
                         number = int(received.subject(row).rpartition(b".")[2])
-                        answers.setdefault(number, received.data(row) or _NOBODY)
-                    if sent - len(answers) > _AT_ONCE // 2:
+                        answers.setdefault(number, received.data(row) or _NO_RESPONDER)
+                    if sent - len(answers) > _MAX_CONCURRENT // 2:
                         few = len(received) < _FEW
-                        gather = min(2 * gather, _GATHER[1]) if few else max(gather / 2, _GATHER[0])
+                        gather = min(2 * gather, _ANSWER_INTERVALS[1]) if few else max(gather / 2, _ANSWER_INTERVALS[0])
                         await asyncio.sleep(gather)
         finally:
             connection.close_inbox(inbox)
         return [_read_one(operation, answers[number], ignore) for number in range(len(bodies))]
 
     async def account(self) -> dict[str, Any]:
-        """Returns use and limits of the account: `INFO`."""
         return await self.api("INFO", asks=True)
 
-    # Streams
+    # Streams.
 
     async def stream_info(self, name: str) -> dict[str, Any] | None:
         """Returns configuration and state of a stream, None if there is none."""
@@ -161,20 +133,14 @@ class JetStream:
                 return names
 
     async def create_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Creates a stream; does nothing if it is there with the same configuration. Returns its info."""
+        """Creates a stream; no effect if it exists with the same configuration. Returns its info."""
         return await self._change(f"STREAM.CREATE.{config['name']}", config)
 
     async def update_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Changes a stream's configuration. Returns its info."""
         return await self._change(f"STREAM.UPDATE.{config['name']}", config)
 
     async def delete_stream(self, name: str, *, timeout: float | None = None) -> bool:
-        """Deletes a stream with all that is in it; returns whether there was one.
-
-        Args:
-            name: The stream.
-            timeout: Seconds, None for those that a change may take.
-        """
+        """Deletes a stream with its messages; returns whether it existed. `timeout` None: that of changes."""
         try:
             await self._change(f"STREAM.DELETE.{name}", timeout=timeout)
         except ApiError as problem:
@@ -184,26 +150,15 @@ class JetStream:
         return True
 
     async def purge_stream(self, name: str, *, below: int | None = None) -> int:
-        """Removes messages from a stream.
+        """Removes messages from a stream, those below a sequence or all; returns their number.
 
-        Args:
-            name: The stream.
-            below: Only messages before this sequence; on an empty stream it is what the next message gets.
-
-        Returns:
-            How many were removed.
+        On an empty stream, `below` becomes the sequence of the next message.
         """
         answer = await self._change(f"STREAM.PURGE.{name}", None if below is None else {"seq": below})
         return int(answer.get("purged", 0))
 
     async def delete_message(self, stream: str, sequence: int, *, erase: bool = False) -> None:
-        """Deletes a message; its sequence stays empty.
-
-        Args:
-            stream: The stream.
-            sequence: The message's sequence.
-            erase: Overwrite it on disk, too.
-        """
+        """Deletes a message; its sequence stays empty. `erase` also overwrites it on disk."""
         await self._change(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
 
     async def message(self, stream: str, sequence: int) -> dict[str, Any] | None:
@@ -217,14 +172,12 @@ class JetStream:
         message = answer.get("message")
         return message if isinstance(message, dict) else None
 
-    # Consumers
+    # Consumers.
 
     async def consumer_create(self, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Creates a consumer, or changes one where that is allowed. Returns its info.
 
-        Args:
-            stream: Its stream.
-            config: Its configuration; `name` or `durable_name` names it, without both the server finds a name.
+        `name` or `durable_name` in `config` names it; without both the server chooses a name.
         """
         name = config.get("name") or config.get("durable_name")
         version = self.connection.version
@@ -241,7 +194,7 @@ class JetStream:
         return await self._change(operation, body)
 
     async def consumer_info(self, stream: str, name: str) -> dict[str, Any] | None:
-        """Returns configuration and state of a consumer, None if there is none, or not even the stream."""
+        """Returns configuration and state of a consumer, None if it or its stream does not exist."""
         try:
             return await self.api(f"CONSUMER.INFO.{stream}.{name}", asks=True)
         except ApiError as problem:
@@ -250,7 +203,6 @@ class JetStream:
             raise
 
     async def consumer_delete(self, stream: str, name: str) -> bool:
-        """Deletes a consumer; returns whether there was one."""
         try:
             await self._change(f"CONSUMER.DELETE.{stream}.{name}")
         except ApiError as problem:
@@ -276,16 +228,11 @@ def _read_one(operation: str, answer: bytes, ignore: frozenset[int]) -> dict[str
         raise
 
 
-_WHEN_SILENT = "check that JetStream is enabled, and the JetStream domain and API prefix"
+_NO_ANSWER_REMEDY = "check that JetStream is enabled, and the JetStream domain and API prefix"
 
 
 def read_answer(operation: str, payload: bytes) -> dict[str, Any]:
-    """Reads an answer of the API.
-
-    Raises:
-        ApiError: It is an error.
-        NatsError: It is not an answer that we understand.
-    """
+    """Parses an answer of the API; ApiError if it is an error, NatsError if it cannot be understood."""
     try:
         answer = json.loads(payload)
         if not isinstance(answer, dict):
@@ -301,6 +248,6 @@ def read_answer(operation: str, payload: bytes) -> dict[str, Any]:
         )
     except (ValueError, TypeError, AttributeError):
         raise NatsError(
-            f"the answer to {operation} is not what the JetStream API answers: {payload[:80]!r}",
-            "check what answers on that subject",
+            f"the answer to {operation} is not an answer of the JetStream API: {payload[:80]!r}",
+            "check which service answers on that subject",
         ) from None

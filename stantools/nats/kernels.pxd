@@ -1,4 +1,4 @@
-"""What other compiled kernels use: names, to be looked up in buffers (see `_names.pxd`)."""
+"""Interface for other compiled kernels: names, looked up in buffers (see `_names.pxd`)."""
 
 from libc.stdint cimport int32_t, uint8_t
 
@@ -14,9 +14,9 @@ cdef struct Head:
 cdef class Names:
     cdef dict numbers
     cdef HashTable table
-    cdef tuple kept  # what the heads point to
+    cdef tuple kept  # keeps the names of the heads alive
     cdef Head* heads
     cdef Py_ssize_t head_count
-    cdef Py_ssize_t last_head  # which was the one last time, mostly the one again
+    cdef Py_ssize_t last_head  # the last match, which is usually the next one
 
     cdef int resize(self, size_t size) except -1

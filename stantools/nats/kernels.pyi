@@ -14,65 +14,48 @@ from stantools.nats.frames import (
     Stop,
 )
 
-#: Rows in the table, the offset where parsing ended, why, the runs of equal routes, and for PARTIAL the bytes that the
-#: frame at that offset has in all (0 where it cannot be determined yet).
+# All functions raise ValueError if rows, or the bytes they point to, lie outside of their buffer.
+
+#: The number of rows in the table, the offset of the end, its reason, the runs of equal routes, and for PARTIAL the
+#: total bytes of the frame at that offset (0 if not known yet).
 Parsed = tuple[int, int, Stop, list[Span], int]
 
-#: The shares of the routes; and of each piece the frames and the bytes of their payloads, 0 if it was not taken.
+#: The shares of the routes; and of each piece the number of frames and the bytes of their payloads, 0 if it was not
+#: taken.
 Gathered = tuple[list[Share], list[tuple[int, int]]]
 
-#: In the order of the columns of a frame table.
+#: in the order of the columns of a frame table
 _Row = tuple[int, int, int, int, int, int, int, int]
 
 class Names:
-    """Small numbers (0 to 2^31 - 1) under names, looked up by the kernels without an object per name.
+    """Small numbers (0 to 2^31 - 1) by name, looked up by the kernels without an object per name.
 
-    Subjects have their routes under them, for example. How many there are is bounded by whoever fills it.
+    The names are subjects with their routes, for example. The caller bounds their number.
     """
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     def add(self, name: bytes, number: int) -> None:
-        """Puts a number under a name, instead of the one that may be there.
-
-        Raises:
-            ValueError: The number is negative or needs more than 31 bits.
-        """
-    def discard(self, name: bytes) -> None:
-        """Forgets a name, known or not."""
+        """Sets the number of a name; ValueError if it is negative or needs more than 31 bits."""
+    def discard(self, name: bytes) -> None: ...
     def begin_with(self, heads: Mapping[bytes, int]) -> None:
-        """Puts numbers under all subjects that begin with a head and go on with tokens, without a blank.
+        """Sets the numbers of all subjects that begin with a head and continue with tokens, without a blank.
 
-        Args:
-            heads: Numbers by head, which is up to a point, and no head begins with another one; instead of those that
-                there were. What is below one may also be there itself, under the same number.
-
-        Raises:
-            ValueError: A number is negative or needs more than 31 bits.
+        `heads` replaces all earlier heads. A head ends with a dot, and none is the prefix of another one. A name
+        below a head may also be added, with the same number. Raises ValueError if a number is negative or needs more
+        than 31 bits.
         """
     def get(self, name: bytes) -> int:
-        """Returns what is under a name or a head that it begins with, -1 for nothing."""
-    def clear(self) -> None:
-        """Forgets all."""
+        """Returns the number of a name or of its head, -1 for none."""
+    def clear(self) -> None: ...
 
 def parse_publishes(
     buffer: Buffer, begin: int, end: int, frames: Frames, table: Names, max_control_line: int, max_payload: int
 ) -> Parsed:
-    """Parses PUB and HPUB frames up to the first thing that is not a whole one, and looks their subjects up.
+    """Parses PUB and HPUB frames up to the first incomplete or different operation, and looks their subjects up.
 
-    The runs of equal routes cover the rows without a gap. A run of route -1 (unknown) has one subject only, so that it
-    is enough to look at its first row.
-
-    Args:
-        buffer: Bytes from a client.
-        begin: Where an operation begins.
-        end: Where the bytes end.
-        frames: Filled from its first row on.
-        table: The routes of subjects.
-        max_control_line: Most bytes of a line behind its operation.
-        max_payload: Most bytes of headers and payload; negative for no limit.
-
-    Raises:
-        ValueError: Begin or end lie outside, or the end is beyond 2 GiB.
+    The runs of equal routes cover the rows without a gap. A run of route -1 (unknown) has one subject only, so that
+    its first row suffices. `max_control_line` limits the bytes of a line after its operation, `max_payload` headers
+    and payload (negative: no limit).
     """
 
 def parse_gathered(
@@ -85,134 +68,65 @@ def parse_gathered(
     max_control_line: int,
     max_payload: int,
 ) -> Gathered:
-    """Parses pieces from several clients, each for itself, and sorts the frames by the ranks of their routes.
+    """Parses pieces of several clients, each by itself, and sorts the frames by the ranks of their routes.
 
-    A piece is taken if it is whole PUB frames, without headers, whose routes all have a rank, and there is room for
-    them. The first piece that is not ends the parsing. Frames of the same rank stay in order.
-
-    Args:
-        buffer: The pieces, one after the other, the first of all at its start.
-        ends: Where each piece ends.
-        first: The piece to begin with.
-        frames: Filled from its first row on.
-        table: The routes of subjects.
-        ranks: A byte for each route, by its number; 0 for none.
-        max_control_line: Most bytes of a line behind its operation.
-        max_payload: Most bytes of a payload; negative for no limit.
-
-    Raises:
-        ValueError: An end lies outside or in front of the one before, or is beyond 2 GiB.
-        IndexError: There is no such piece.
+    A piece is taken if it consists of whole PUB frames, without headers, whose routes all have a rank, and which fit
+    into the table. The first other piece ends the parsing. Frames of the same rank stay in order. `ends` are the
+    ends of successive pieces; `ranks` has a byte for each route, 0 for none.
     """
 
 def parse_messages(
     buffer: Buffer, begin: int, end: int, frames: Frames, max_control_line: int, max_payload: int
 ) -> Parsed:
-    """Parses MSG and HMSG frames, what a server sends: the subscription (`sid`) is in the column ROUTE.
+    """Parses MSG and HMSG frames, which servers send: the subscription (`sid`) is in the column ROUTE.
 
-    It is -1 if it is not a number of at most nine digits. All else is as for `parse_publishes`.
+    It is -1 if it is not a number of at most nine digits. The rest is the same as for `parse_publishes`.
     """
 
 def read_deliveries(
     buffer: Buffer, frames: Frames, begin: int, end: int, columns: FrameColumns, row: int = 0, shift: int = 0
 ) -> None:
-    """Fills columns with messages that `parse_messages` has found, and with the numbers that their reply subjects say.
+    """Fills columns, from `row` on, with messages of `parse_messages`, and with the numbers in their reply subjects.
 
-    Args:
-        buffer: What the frames were parsed from, or a copy of that part of it.
-        frames: The table.
-        begin: The first of its rows.
-        end: The row behind the last.
-        columns: Filled with the messages.
-        row: The first row to fill.
-        shift: How many bytes further behind they lie in a copy.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside.
+    `buffer` is the parsed one, or a copy of a part of it, in which the messages lie `shift` bytes further on.
     """
 
 def encode_messages(
     buffer: Buffer, frames: Frames, begin: int, end: int, sid: bytes, headers: bool, subject: bytes | None = None
 ) -> bytes:
-    """Returns MSG and HMSG frames of some rows for one subscription.
+    """Returns MSG and HMSG frames of the rows `begin` to `end` for one subscription.
 
-    Args:
-        buffer: What the rows were parsed from.
-        frames: The table.
-        begin: The first row.
-        end: The row behind the last.
-        sid: The receiver's name of the subscription.
-        headers: The receiver understands headers; else they are left out.
-        subject: The subject of all, in place of those that they were sent to.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside.
+    `headers` False omits headers, for receivers without support. `subject` replaces the subjects of the rows.
     """
 
 def encode_message(subject: bytes, sid: bytes, payload: bytes, reply: bytes = b"", header_size: int = 0) -> bytes:
     """Returns one message for one subscription.
 
-    Args:
-        subject: Its subject.
-        sid: Of the subscription.
-        payload: Header block, if any, and payload.
-        reply: Reply subject; empty for none.
-        header_size: Bytes of the header block; 0 for none.
-
-    Raises:
-        ValueError: There are not as many bytes.
+    `payload` includes the header block, if any, of `header_size` bytes (ValueError if there are fewer).
     """
 
 def hand_out(
     messages: Sequence[tuple[bytes, bytes]], at: int, known: Mapping[bytes, Any], patient: bool
 ) -> tuple[int, int, int, list[Any]]:
-    """Adds messages to what is collected for their receivers, as far as that is all there is to do.
+    """Adds messages to the buffers of their receivers, until one needs other work.
 
-    Args:
-        messages: Subjects and payloads.
-        at: The first one.
-        known: Routes by subject.
-        patient: Not to receivers who do not keep up.
-
-    Returns:
-        The first message that somebody else has to care for, which may be small and has one receiver who takes frames
-        directly (`Client.direct`) otherwise; how many were added, and bytes of their payloads; and the clients for whom
-        nothing was collected before.
+    `messages` are subjects and payloads, from `at` on; `known` holds routes by subject. With `patient`, receivers
+    that lag are left out. Returns the index of the first message that the caller must handle, which may be small and
+    have a single receiver that takes frames directly (`Client.direct`) otherwise; the number of added messages, and
+    the bytes of their payloads; and the clients whose buffers were empty before.
     """
 
 def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[int]:
-    """Returns the rows that have another subject than the row before, the first one among them.
-
-    Args:
-        buffer: What the rows were parsed from.
-        frames: The table.
-        begin: The first row.
-        end: The row behind the last.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside.
-    """
+    """Returns the rows whose subject differs from that of the row before, the first one included."""
 
 def encode_numbers(
     buffer: Buffer, frames: Frames, begin: int, end: int, head: bytes, first: int, tail: bytes, answers: Frames
 ) -> tuple[bytes, int]:
-    """Makes answers to rows that have a reply: each is its number, counted through all rows, between two texts.
+    """Makes an answer to each row with a reply: its number, counted through all rows from `first`, between two texts.
 
-    Args:
-        buffer: What the rows were parsed from.
-        frames: The table.
-        begin: The first row.
-        end: The row behind the last.
-        head: What is in front of the number.
-        first: The number of the first row, not negative.
-        tail: What is behind the number.
-        answers: Gets the answers, whose subjects are the replies, from its first row on. They have no route.
-
-    Returns:
-        The buffer of the answers, and how many they are.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside, or the other table is too short.
+    The rows of `answers`, from the first on, get the answers, with the replies as subjects and without routes.
+    Returns the buffer of the answers, and their number. Raises ValueError if the rows, or the bytes they point to,
+    lie outside, or the other table is too short.
     """
 
 def put_acknowledgements(
@@ -225,38 +139,16 @@ def put_acknowledgements(
     number: int,
     left: int,
 ) -> int:
-    """Gives each row a subject for the acknowledgement of its first delivery (jetstream-api.md section 9) as its reply.
+    """Gives each row, as its reply, the subject that acknowledges its first delivery (jetstream-api.md section 9).
 
-    Args:
-        buffer: Where the messages are; the subjects are written into it, one behind the other.
-        at: Where the first one goes.
-        frames: The table.
-        prefix: What they begin with, up to the point in front of the deliveries.
-        sequences: Stream sequences.
-        times: When the messages were stored, in nanoseconds since 1970.
-        number: The consumer sequence of the first row; the others follow.
-        left: How many messages are pending behind the first row; with each row it is one less.
-
-    Returns:
-        Where the last one ends.
-
-    Raises:
-        ValueError: There are not as many sequences and times as rows, or no room for all subjects.
+    The subjects are written one after the other into `buffer`, the buffer of the messages, from `at` on. They begin
+    with `prefix`, which ends with the dot before the number of deliveries. `sequences` are those of the stream,
+    `times` nanoseconds since 1970; `number` is the consumer sequence of the first row; `left` is the number of
+    messages pending after the first row. Returns the end of the last subject.
     """
 
 def encode_block(block: Payloads, begin: int, end: int, subject: bytes, sid: bytes) -> bytes:
-    """Returns MSG frames for some payloads of a block, all with one subject and without reply.
-
-    Args:
-        block: The payloads.
-        begin: The first one.
-        end: The one behind the last.
-        subject: The subject of all.
-        sid: The receiver's name of the subscription.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside.
-    """
+    """Returns MSG frames for the payloads `begin` to `end` of a block, with one subject and without reply."""
 
 def encode_publishes(block: Payloads, begin: int, end: int, subject: bytes) -> bytes:
-    """Returns PUB frames for some payloads of a block; as `encode_block`, for the other direction."""
+    """Returns PUB frames for some payloads of a block; arguments as of `encode_block`."""

@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The work on many frames at once, compiled. `kernels.pyi` says what each function promises.
+"""Bulk operations on frames, compiled. `kernels.pyi` has the contract of each function.
 
-A pointer moves only after the distance to its end was checked, and a size is used only after it was compared with what is
-left. Arguments are taken as plain buffers (one acquisition each): calls for a single frame are as frequent as long ones.
+A pointer moves only after the distance to its end was checked, and a size is used only after it was compared with the
+bytes left. Arguments are taken as plain buffers (one acquisition each): calls for a single frame are as frequent as long
+ones.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -58,7 +59,7 @@ cdef struct Word:
 
 
 cdef struct Line:
-    # A control line; positions from where it begins. A reply of size 0 is none.
+    # A control line; positions count from its start. A reply of size 0 means none.
     Py_ssize_t size  # with its end
     Py_ssize_t numbers  # where the sizes begin
     Word subject
@@ -69,7 +70,7 @@ cdef struct Line:
 
 
 cdef class Names:
-    """The dictionary also keeps the names alive that the table points to."""
+    """The dictionary keeps the names of the table alive."""
 
     def __cinit__(self):
         cdef bytes key = os.urandom(16)
@@ -162,7 +163,7 @@ cdef class Names:
 
 
 cdef inline bint is_below(const Head* head, const uint8_t* name, Py_ssize_t size) noexcept nogil:
-    """Returns whether a name is the head and tokens."""
+    """Returns whether a name is the head, followed by tokens."""
     cdef Py_ssize_t i
     cdef uint8_t before = 46
     if size <= head.size or memcmp(name, head.name, <size_t>head.size) != 0:
@@ -175,7 +176,7 @@ cdef inline bint is_below(const Head* head, const uint8_t* name, Py_ssize_t size
 
 
 cdef inline int32_t found_in(Names table, const uint8_t* name, Py_ssize_t size) noexcept:
-    """What is under a name or a head that it begins with, -1 for nothing."""
+    """The number of a name or of its head, -1 for none."""
     cdef Py_ssize_t i
     cdef int32_t found
     if not table.head_count:
@@ -196,7 +197,7 @@ cdef inline bint blank(uint8_t byte) noexcept nogil:
 
 
 cdef inline Py_ssize_t number(const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """Returns a number of 1 to 9 digits, -1 if it is none."""
+    """Returns a number of 1 to 9 digits, -1 if invalid."""
     cdef Py_ssize_t value = 0, i
     cdef uint8_t digit
     if size < 1 or size > 9:
@@ -212,7 +213,7 @@ cdef inline Py_ssize_t number(const uint8_t* p, Py_ssize_t size) noexcept nogil:
 cdef int read_line(
     const uint8_t* p, Py_ssize_t left, const uint8_t* name, bint publish, Py_ssize_t limit, Line* line
 ) noexcept nogil:
-    """Reads a control line of this operation or, with an H in front, its form with headers. END if it is all right."""
+    """Reads a control line of this operation or, with a leading H, its form with headers. END if it is valid."""
     cdef Word words[MOST_WORDS]
     cdef Py_ssize_t i = 0, begin, last, rest, header_size, total
     cdef const uint8_t* found
@@ -285,7 +286,7 @@ cdef int read_line(
 
 
 cdef inline bint read_same(const uint8_t* p, Py_ssize_t left, bint headed, Py_ssize_t most, Line* line) noexcept nogil:
-    """Reads the end of a line that begins as the one before did: sizes and CR LF, nothing else. False if it does not fit."""
+    """Reads the end of a line that begins like the one before: sizes and CR LF. False if it differs."""
     cdef Py_ssize_t i = line.numbers, value = 0, header_size = 0
     cdef uint8_t digit
     cdef int digits = 0
@@ -583,7 +584,7 @@ def parse_messages(
 
 
 cdef struct Numbers:
-    # What an acknowledgement subject says.
+    # The content of an acknowledgement subject.
     uint64_t sequence
     uint64_t delivery
     int64_t time

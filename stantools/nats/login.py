@@ -1,4 +1,4 @@
-"""Where and as whom to connect: the URLs of NATS servers, and what CONNECT says.
+"""The server and the user of a connection: the URLs of NATS servers, and the options of CONNECT.
 
 Facts: server-operations.md section 15.
 """
@@ -17,21 +17,19 @@ from stantools.errors import UsageError
 from stantools.nats.credentials import read_creds, read_nkey
 from stantools.nats.errors import LoginError
 
-#: Schemes of URLs, and the port that each stands for.
+#: schemes of URLs, with their default ports
 PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A NATS server to connect to."""
-
     scheme: str  #: `nats`, `tls`, `ws` or `wss`
     host: str  #: name or address
     port: int
-    path: str = ""  #: what a URL with WebSocket asks for
-    user: str | None = None  #: user of the URL, if it names one; a token where there is no password
-    password: str | None = field(default=None, repr=False)  #: password of the URL, if there is one
-    name: str = ""  #: host that the certificate should be for
+    path: str = ""  #: path of a WebSocket URL
+    user: str | None = None  #: user of the URL, if any; a token if there is no password
+    password: str | None = field(default=None, repr=False)  #: password of the URL, if any
+    name: str = ""  #: host name that the certificate must have
 
     def __str__(self) -> str:
         return self.url if not self.user else self.url.replace("://", "://[REDACTED]@", 1)
@@ -44,20 +42,17 @@ class Server:
 
     @property
     def tls(self) -> bool:
-        """Whether the URL demands TLS."""
         return self.scheme in ("tls", "wss")
 
     @property
     def web(self) -> bool:
-        """Whether it is reached by WebSocket."""
         return self.scheme in ("ws", "wss")
 
     @classmethod
     def parse(cls, text: str) -> Server:
-        """Reads `host`, `host:port` or a URL `nats://`, `tls://`, `ws://` or `wss://`.
+        """Parses `host`, `host:port` or a URL `nats://`, `tls://`, `ws://` or `wss://`.
 
-        Raises:
-            UsageError: It is none of them. The message does not repeat it: it may hold a password.
+        Raises UsageError for other texts, without repeating the text, which may hold a password.
         """
         expected = "expected something like nats://host:4222"
         if _SPLITS.search(_authority(text)):
@@ -74,7 +69,7 @@ class Server:
             raise UsageError("the URL of a server names no host", expected)
         web = parts.scheme in ("ws", "wss")
         if parts.query or parts.fragment or (parts.path not in ("", "/") and not web):
-            raise UsageError("the URL of a server has something after the port", expected)
+            raise UsageError("the URL of a server has characters after the port", expected)
         return cls(
             parts.scheme,
             host,
@@ -98,16 +93,16 @@ class Server:
 
 _SPLITS: Final = re.compile(r"[/?#]")
 _ENCODE: Final = (
-    "these characters have to be percent-encoded in a user or a password: / as %2F, ? as %3F, # as %23, @ as %40, "
+    "these characters must be percent-encoded in a user or a password: / as %2F, ? as %3F, # as %23, @ as %40, "
     ": as %3A, [ as %5B, ] as %5D, % as %25"
 )
 
 
 def _authority(url: str) -> str:
-    """Returns what is meant to be user and password in a URL: all up to the last @, if that is before a path."""
+    """Returns the presumed user and password of a URL: everything up to the last @ before a path."""
     scheme, _, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
     user, at, _ = rest.rpartition("@")
-    # A path of a WebSocket may have one of its own.
+    # the path of a WebSocket may contain an @ of its own
     host = _SPLITS.split(rest, maxsplit=1)[0]
     return "" if not at or (scheme in ("ws", "wss") and _HOST.fullmatch(host)) else user
 
@@ -116,8 +111,8 @@ _HOST: Final = re.compile(r"([^@]*@)?[^@:]+(:[0-9]{1,5})?")
 
 
 def _reason(problem: ValueError) -> str:
-    """What is wrong with a URL, without the parts of it that Python quotes."""
-    return "the port is not a number from 0 to 65535" if "ort" in str(problem) else "it cannot be taken apart"
+    """The error of a URL, without the parts of it that Python quotes."""
+    return "the port is not a number from 0 to 65535" if "ort" in str(problem) else "it cannot be parsed"
 
 
 _NO_PORT: Final = re.compile(r"(?<=[^:/]):(?!//|[0-9]{1,5}(?:[/,]|$))[^,\s]+")
@@ -125,21 +120,21 @@ _NO_PORT: Final = re.compile(r"(?<=[^:/]):(?!//|[0-9]{1,5}(?:[/,]|$))[^,\s]+")
 
 def redacted(url: str) -> str:
     """Returns a URL, or several with commas between them, without user and password."""
-    # A password may have any character in it, also those that it must not have in a URL.
+    # A password may contain any character, even if it is invalid in a URL.
     found = re.sub(r"(^|://)(?:(?!://).)*@", r"\1[REDACTED]@", url, flags=re.DOTALL)
-    # Nor is a port that is none necessarily one: where a list is split, a password with a comma is.
+    # An invalid port may be a part of a password: it contains a comma, at which the list was split.
     return found if "[:" in found or "]:" in found else _NO_PORT.sub(":[REDACTED]", found)
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who we are. What is empty was not given."""
+    """The credentials of a client; empty fields were not given."""
 
-    user: str = ""  #: user name
-    password: str = field(default="", repr=False)  #: the user's password
-    token: str = field(default="", repr=False)  #: instead of user and password
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)  #: used instead of user and password
     jwt: str = field(default="", repr=False)  #: the user's JWT
-    seed: str = field(default="", repr=False)  #: seed of the nkey that signs what the server asks us to sign
+    seed: str = field(default="", repr=False)  #: seed of the nkey that signs the server's nonce
 
     @classmethod
     def read(
@@ -151,31 +146,14 @@ class Login:
         nkey: Path | None = None,
         creds: Path | None = None,
     ) -> Login:
-        """Reads the files that belong to it.
-
-        Args:
-            user: User name.
-            password: The user's password.
-            token: Instead of user and password.
-            nkey: File with the seed of an nkey.
-            creds: File with a JWT and its seed.
-
-        Raises:
-            StoreUnreadableError: A file cannot be read or does not hold what it should.
-        """
+        """Reads a login from its options; `nkey` is the file of a seed, `creds` that of a JWT with its seed."""
         jwt, seed = read_creds(creds) if creds else ("", read_nkey(nkey) if nkey else "")
         return cls(user or "", password or "", token or "", jwt, seed)
 
     def options(self, name: str, server: Server, info: dict[str, Any]) -> dict[str, object]:
-        """Returns the options of CONNECT.
+        """Returns the options of CONNECT for a server, with its INFO and the name of the connection.
 
-        Args:
-            name: Of the connection.
-            server: Where it goes.
-            info: What the server said.
-
-        Raises:
-            LoginError: The server wants a signature but gave nothing to sign.
+        Raises LoginError if the server requires a signature but sent no nonce.
         """
         options: dict[str, object] = {
             "verbose": False,
@@ -205,7 +183,7 @@ class Login:
         return options
 
     def signature(self, nonce: str) -> dict[str, str]:
-        """Returns the members of CONNECT that show that we have the key: `sig`, and `nkey` or `jwt`."""
+        """Returns the members of CONNECT that prove the possession of the key: `sig`, and `nkey` or `jwt`."""
         import nkeys  # type: ignore[import-untyped]
 
         pair = nkeys.from_seed(bytearray(self.seed.encode()))

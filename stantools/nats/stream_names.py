@@ -1,9 +1,9 @@
 """Names: from channels to streams and subjects, from durables to consumers.
 
-A stream's name follows from the channel's name alone, so that it is the same whichever other channels go along: a
-channel of letters, digits, `-` and `.` only becomes the same with `_` for `.`; no `_` can have been there, so no two
-channels meet. Any other channel gets `_` for what is not allowed and `-` with eight digits of its hash
-(jetstream-migration.md section 11). What still meets, for example because only the case differs, gets its hash too.
+A stream's name follows from the channel's name alone, so that it is independent of other channels: a channel with
+only letters, digits, `-` and `.` keeps its name with `_` for `.`; it contained no `_`, so no two channels collide.
+Any other channel gets `_` for forbidden characters and `-` with eight digits of its hash (jetstream-migration.md
+section 11). Names that still collide, for example because only the case differs, get the hash as well.
 
 A channel's name can be any subject and usually stays one. JetStream refuses some names of streams, and names become
 directories on the server: see `name_problem`.
@@ -19,11 +19,11 @@ from collections.abc import Collection, Sequence
 
 from stantools.nats.subjects import overlap
 
-#: Longest name that we choose; JetStream itself takes 255 bytes, but cannot always delete such a stream again.
+#: Longest name chosen here; JetStream itself takes 255 bytes, but cannot always delete such a stream again.
 LONGEST = 200
 _LONGEST_ALLOWED = 255
 
-#: Subjects of the system: JetStream does not store what is published there.
+#: subjects of the system, which JetStream does not store
 RESERVED = ("$JS.>", "$JSC.>", "$SYS.>")
 
 _PLAIN_CHANNEL = re.compile(r"[A-Za-z0-9.-]+")
@@ -33,7 +33,6 @@ _NO_NAME = re.compile(r"[\x00-\x20\x7f.*>/\\\ud800-\udfff]")
 
 
 def dotted(prefix: str) -> str:
-    """Returns a prefix of subjects with the dot that separates it."""
     return prefix if not prefix or prefix.endswith(".") else f"{prefix}."
 
 
@@ -43,7 +42,7 @@ def digits(text: str, count: int = 8) -> str:
 
 
 def stream_name(channel: str, prefix: str = "") -> str:
-    """Returns the stream's name for a channel; it does not depend on which other channels there are."""
+    """Returns the stream's name for a channel; it does not depend on other channels."""
     name = prefix + _UNUSUAL.sub("_", channel)
     if _PLAIN_CHANNEL.fullmatch(channel) and len(name) <= LONGEST:
         return name
@@ -56,12 +55,9 @@ def with_hash(name: str, of: str, count: int = 8) -> str:
 
 
 def apart(names: Sequence[str], origins: Sequence[str], taken: Collection[str] = ()) -> list[str]:
-    """Makes names differ, also where case does not count: each that meets another gets the hash of its origin.
+    """Makes names differ, also if case is ignored: each that collides gets the hash of its origin.
 
-    Args:
-        names: The names.
-        origins: What each was made from, all different.
-        taken: Names that they must differ from too.
+    `origins` are the distinct sources of the names; the results also differ from `taken`.
     """
     result = list(names)
     fixed = {name.casefold() for name in taken}
@@ -74,10 +70,9 @@ def apart(names: Sequence[str], origins: Sequence[str], taken: Collection[str] =
 
 
 def choose(candidates: Sequence[Sequence[str]]) -> list[str]:
-    """Chooses a name for each of several things: the first of its candidates that no other one wants.
+    """Chooses a name for each of several things: the first of its candidates that no other thing has as a candidate.
 
-    Args:
-        candidates: For each thing its possible names, the best first. Two things never have the same last one.
+    Candidates are listed best first. The last ones of two things always differ.
     """
     level = [0] * len(candidates)
     while True:
@@ -93,23 +88,23 @@ def choose(candidates: Sequence[Sequence[str]]) -> list[str]:
 
 
 def safe_name(text: str) -> str:
-    """Returns a text with `_` for all that a name should not have."""
+    """Returns a text with `_` for all characters that a name should not have."""
     return _UNUSUAL.sub("_", text)[:LONGEST] or "_"
 
 
 def name_problem(name: str) -> str:
-    """Returns what is wrong with the name of a stream or consumer, "" if nothing is."""
+    """Returns the error of a stream's or consumer's name, "" if none."""
     if not name:
         return "a name must not be empty"
     if found := _NO_NAME.search(name):
-        return f"a name must not hold {found[0]!r}: letters, digits, - and _ are always right"
+        return f"a name must not hold {found[0]!r}: letters, digits, - and _ are always valid"
     if len(name.encode()) > _LONGEST_ALLOWED:
         return f"a name must not be longer than {_LONGEST_ALLOWED} bytes, this one has {len(name.encode())}"
     return ""
 
 
 def subject_name(channel: str, prefix: str = "") -> str:
-    """Returns the subject for a channel: its name, unless that cannot be a subject."""
+    """Returns the subject for a channel: its name, unless that is not a valid subject."""
     if not subject_problem(channel):
         return prefix + channel
     tokens = [_NO_SUBJECT.sub("_", token) or "_" for token in channel.split(".")]
@@ -117,12 +112,7 @@ def subject_name(channel: str, prefix: str = "") -> str:
 
 
 def subject_problem(subject: str, *, wildcards: bool = False) -> str:
-    """Returns what is wrong with a subject, "" if nothing is.
-
-    Args:
-        subject: The subject.
-        wildcards: It may have `*` for a token and `>` at its end.
-    """
+    """Returns the error of a subject, "" if none; `wildcards` permits `*` for a token and `>` at the end."""
     if not subject:
         return "a subject must not be empty"
     tokens = subject.split(".")
@@ -138,5 +128,5 @@ def subject_problem(subject: str, *, wildcards: bool = False) -> str:
 
 
 def reserved(subject: str) -> str:
-    """Returns the system's subjects that a subject overlaps, "" if it overlaps none."""
+    """Returns the system's subjects that a subject overlaps, "" if none."""
     return next((system for system in RESERVED if overlap(subject, system)), "")

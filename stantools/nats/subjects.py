@@ -5,44 +5,43 @@ from __future__ import annotations
 import re
 from typing import Any, AnyStr, Final
 
-#: No token is empty or has white space. A `*` or `>` among other characters of a token means nothing.
+#: No token is empty or has white space. A `*` or `>` among other characters of a token has no meaning.
 _TOKEN: Final = rb"[^. \t\n\r\f]+"
 _LITERAL: Final = rb"(?![*>](?:\.|\Z))" + _TOKEN
 _SUBJECT: Final = re.compile(_LITERAL + rb"(?:\." + _LITERAL + rb")*\Z")
-#: What would end the protocol line or a token, and what nobody could read.
-_UNFIT: Final = re.compile(rb"[\x00-\x20\x7f]")
+#: characters that end a protocol line or a token, and unreadable ones
+_INVALID: Final = re.compile(rb"[\x00-\x20\x7f]")
 _NOT_REST: Final = rb"(?!>(?:\.|\Z))" + _TOKEN
 _PATTERN: Final = re.compile(rb"(?:" + _NOT_REST + rb"\.)*" + _TOKEN + rb"\Z")
 
 
 def valid_subject(subject: bytes) -> bool:
-    """Returns whether a message can be published to it: no wildcards, no empty token, no white space."""
+    """Returns whether messages can be published to it: no wildcards, no empty token, no white space."""
     return _SUBJECT.match(subject) is not None
 
 
 def subject_problem(subject: bytes) -> str:
-    """Says why nothing can be published to a subject, "" if it can: the sentence continues from its name."""
+    """Returns why messages cannot be published to a subject, "" if they can: the predicate of its name."""
     tokens = subject.split(b".")
     if not subject or b"" in tokens:
         return "has an empty token, which no subject may have"
-    if _UNFIT.search(subject):
-        return "has a blank or a control character in it, which no subject may have"
+    if _INVALID.search(subject):
+        return "has a blank or a control character, which no subject may have"
     if b"*" in tokens or b">" in tokens:
-        return "has a wildcard in it: nothing can be published there"
+        return "has a wildcard: messages cannot be published there"
     try:
         subject.decode()
     except UnicodeDecodeError:
-        return "is not UTF-8, which subjects must be"
+        return "is not UTF-8, as subjects must be"
     return ""
 
 
 def valid_pattern(pattern: bytes) -> bool:
-    """Returns whether one can subscribe to it: a subject, or one with `*` for tokens and `>` as the last token."""
+    """Returns whether it is a valid pattern: a subject, also with `*` for tokens and `>` as the last token."""
     return _PATTERN.match(pattern) is not None
 
 
 def is_literal(pattern: bytes) -> bool:
-    """Returns whether a valid pattern is without wildcards."""
     if b"*" not in pattern and b">" not in pattern:
         return True
     tokens = pattern.split(b".")
@@ -50,7 +49,7 @@ def is_literal(pattern: bytes) -> bool:
 
 
 def matches(pattern: bytes, subject: bytes) -> bool:
-    """Returns whether messages to a subject are for those who subscribed to the pattern."""
+    """Returns whether a subscription to the pattern gets messages of the subject."""
     if is_literal(pattern):
         return pattern == subject
     wanted, tokens = pattern.split(b"."), subject.split(b".")
@@ -60,13 +59,13 @@ def matches(pattern: bytes, subject: bytes) -> bool:
             return False
     elif len(wanted) != len(tokens):
         return False
-    # With ">" the tokens that it matches are left over.
+    # with ">" the tokens that it matches are left over
     return all(want in (b"*", token) for want, token in zip(wanted, tokens, strict=False))
 
 
 def overlap(one: AnyStr, other: AnyStr) -> bool:
-    """Returns whether there can be a subject that both patterns match."""
-    dot, rest, any_token = _SIGNS[type(one)]
+    """Returns whether some subject matches both patterns."""
+    dot, rest, any_token = _SYMBOLS[type(one)]
     mine, theirs = one.split(dot), other.split(dot)
     for a, b in zip(mine, theirs, strict=False):
         if rest in (a, b):
@@ -89,24 +88,24 @@ def covers(wide: bytes, narrow: bytes) -> bool:
 
 
 class Taken:
-    """Subjects and patterns that are taken, each by somebody. Without wildcards only equal ones overlap."""
+    """Subjects and patterns with their owners. Without wildcards only equal ones overlap."""
 
     def __init__(self) -> None:
-        self._literal: dict[str, tuple[str, str]] = {}
-        self._wild: list[tuple[str, str]] = []
+        self._literals: dict[str, tuple[str, str]] = {}
+        self._patterns: list[tuple[str, str]] = []
 
     def add(self, subject: str, owner: str) -> list[tuple[str, str]]:
-        """Takes a subject or a pattern; returns those taken before that overlap it, each with its owner."""
-        others = [each for each in self._wild if overlap(each[0], subject)]
+        """Adds a subject or a pattern; returns the earlier ones that overlap it, each with its owner."""
+        others = [each for each in self._patterns if overlap(each[0], subject)]
         if "*" in subject or ">" in subject:
-            others += [each for each in self._literal.values() if overlap(each[0], subject)]
-            self._wild.append((subject, owner))
-        elif subject in self._literal:
-            others.append(self._literal[subject])
+            others += [each for each in self._literals.values() if overlap(each[0], subject)]
+            self._patterns.append((subject, owner))
+        elif subject in self._literals:
+            others.append(self._literals[subject])
         else:
-            self._literal[subject] = subject, owner
+            self._literals[subject] = subject, owner
         return others
 
 
-#: What separates tokens, and the wildcards, in text and in bytes.
-_SIGNS: Final[dict[type, tuple[Any, Any, Any]]] = {str: (".", ">", "*"), bytes: (b".", b">", b"*")}
+#: separator of tokens, and the wildcards, in text and in bytes
+_SYMBOLS: Final[dict[type, tuple[Any, Any, Any]]] = {str: (".", ">", "*"), bytes: (b".", b">", b"*")}

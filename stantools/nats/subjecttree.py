@@ -1,13 +1,14 @@
-"""Trees of subjects and of patterns, one level a token: which subjects match, and which patterns overlap.
+"""Trees of subjects and of patterns, one level per token: matching subjects, and overlapping patterns.
 
-A `SubjectTree` holds subjects, a million perhaps. Patterns are walked through it all at once, so that what they have in
-common is looked at once, and a search costs the branches that some pattern reaches. A subject stands at the first token
-that no other subject shares, so most subjects take one entry of a dict, whatever number of tokens follows.
+A `SubjectTree` holds subjects, up to millions. All patterns of a search walk through it together, so that their
+common parts are visited once, and a search costs the branches that some pattern reaches. A subject is kept at the
+first token that no other subject shares, so most subjects take one entry of a dict, whatever number of tokens
+follows.
 
-A `PatternTree` holds patterns. Two of them are walked side by side, which finds the pairs that overlap.
+A `PatternTree` holds patterns. Two of them are walked in parallel, which finds the pairs that overlap.
 
-Searches are work that can be interrupted: they iterate over what they find, with None in between where others may have
-a turn. What changes meanwhile may be found or not; the caller looks whether a subject that was found is still there.
+Searches can be interrupted: they yield results, and None in between where other work may run. Changes made meanwhile
+may or may not be found; the caller checks whether a found subject still exists.
 """
 
 from __future__ import annotations
@@ -18,13 +19,11 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from stantools.nats.interest import finished
 
-#: Branches that are looked at in a row.
+#: branches per step
 STEP: Final = 1024
 
 
 class NamedSubject(Protocol):
-    """What stands in a tree of subjects: it knows its subject."""
-
     name: bytes
 
 
@@ -33,37 +32,33 @@ V = TypeVar("V")
 W = TypeVar("W")
 
 
-class _Node(Generic[E]):
-    """What follows some tokens: nodes, or subjects that alone begin so."""
+class _SubjectNode(Generic[E]):
+    """The continuations after some tokens: nodes, or subjects that are unique from here on."""
 
     __slots__ = ("end", "next")
 
     def __init__(self) -> None:
-        self.next: dict[bytes, _Node[E] | E] = {}
+        self.next: dict[bytes, _SubjectNode[E] | E] = {}
         self.end: E | None = None
 
 
 class _PatternNode(Generic[V]):
-    """What follows some tokens of patterns."""
+    """The continuations after some tokens of patterns."""
 
     __slots__ = ("ends", "next", "rests", "star")
 
     def __init__(self) -> None:
         self.next: dict[bytes, _PatternNode[V]] = {}
         self.star: _PatternNode[V] | None = None
-        self.ends: dict[V, None] | None = None  #: of patterns that end here
-        self.rests: dict[V, None] | None = None  #: of patterns that end with `>` here
+        self.ends: dict[V, None] | None = None  #: values of patterns that end here
+        self.rests: dict[V, None] | None = None  #: values of patterns that end with `>` here
 
     def __bool__(self) -> bool:
         return bool(self.next or self.star or self.ends or self.rests)
 
 
 class PatternTree(Generic[V]):
-    """Patterns, each with values.
-
-    Attributes:
-        root: What begins all of them.
-    """
+    """Patterns, each with values; `root` is the node of their common start."""
 
     __slots__ = ("root",)
 
@@ -71,7 +66,6 @@ class PatternTree(Generic[V]):
         self.root: _PatternNode[V] = _PatternNode()
 
     def add(self, pattern: bytes, value: V) -> None:
-        """Adds a value to a valid pattern."""
         node = self.root
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
@@ -95,7 +89,7 @@ class PatternTree(Generic[V]):
         values[value] = None
 
     def merge(self, other: PatternTree[V]) -> None:
-        """Takes over all of another tree, which is not used any more; only the branches of both are gone through."""
+        """Takes over another tree, which must not be used afterwards; visits only branches that both have."""
         stack = [(self.root, other.root)]
         while stack:
             own, taken = stack.pop()
@@ -110,7 +104,7 @@ class PatternTree(Generic[V]):
             own.rests = {**own.rests, **taken.rests} if own.rests and taken.rests else own.rests or taken.rests
 
     def remove(self, pattern: bytes, value: V) -> None:
-        """Takes a value from a pattern, which has it."""
+        """Removes a value of a pattern, which must have it."""
         node, way = self.root, []
         tokens = pattern.split(b".")
         rest = tokens[-1] == b">"
@@ -133,7 +127,6 @@ class PatternTree(Generic[V]):
                 del above.next[token]
 
     def overlaps(self, others: PatternTree[W]) -> Iterator[tuple[V, W] | None]:
-        """Iterates over the values of pairs of patterns, one of each tree, that some subject matches both."""
         stack = [(self.root, others.root)]
         steps = 0
         while stack:
@@ -164,7 +157,6 @@ class PatternTree(Generic[V]):
 
 
 def _below(node: _PatternNode[V]) -> Iterator[tuple[V] | None]:
-    """Iterates over the values of patterns with at least one more token."""
     for value in node.rests or ():
         yield (value,)
     stack = [*node.next.values(), *([node.star] if node.star is not None else [])]
@@ -182,7 +174,7 @@ def _below(node: _PatternNode[V]) -> Iterator[tuple[V] | None]:
 
 
 def grow(patterns: Iterable[tuple[bytes, V]]) -> Generator[None, None, PatternTree[V]]:
-    """Makes a tree of patterns with a value each, as work that can be interrupted."""
+    """Makes a tree of patterns, each with a value, as interruptible work."""
     tree: PatternTree[V] = PatternTree()
     for row, (pattern, value) in enumerate(patterns, 1):
         tree.add(pattern, value)
@@ -192,19 +184,14 @@ def grow(patterns: Iterable[tuple[bytes, V]]) -> Generator[None, None, PatternTr
 
 
 def tree_of(patterns: Iterable[bytes]) -> PatternTree[bytes]:
-    """Makes a tree of patterns whose values they are themselves."""
+    """Makes a tree of patterns with themselves as values."""
     return finished(grow((pattern, pattern) for pattern in patterns))
 
 
 def first_overlap(tree: PatternTree[bytes], limit: int) -> Generator[None, None, tuple[bytes, bytes] | None]:
-    """Finds two different patterns of a tree that overlap, as work that can be interrupted; None if none do.
+    """Finds two different patterns of a tree that overlap, as interruptible work; None if none do.
 
-    Args:
-        tree: The patterns.
-        limit: Branches, about, that are looked at.
-
-    Raises:
-        OverflowError: That was not enough.
+    Raises OverflowError if about `limit` branches were not enough.
     """
     pauses = 0
     for pair in tree.overlaps(tree):
@@ -219,7 +206,7 @@ def first_overlap(tree: PatternTree[bytes], limit: int) -> Generator[None, None,
 
 
 def overlap_each_other(patterns: Iterable[bytes], limit: int) -> bool:
-    """Returns whether two different patterns overlap, or that cannot be found out with so many branches."""
+    """Returns whether two different patterns overlap, or `limit` branches are not enough to tell."""
     try:
         return finished(first_overlap(tree_of(patterns), limit)) is not None
     except OverflowError:
@@ -229,18 +216,16 @@ def overlap_each_other(patterns: Iterable[bytes], limit: int) -> bool:
 class SubjectTree(Generic[E]):
     """Subjects, each at most once. A `*` or `>` in one of them is a token as any other.
 
-    Attributes:
-        steps: Branches that searches have looked at so far.
+    `steps` counts the branches that searches have visited so far.
     """
 
     __slots__ = ("_root", "steps")
 
     def __init__(self) -> None:
-        self._root: _Node[E] = _Node()
+        self._root: _SubjectNode[E] = _SubjectNode()
         self.steps = 0
 
     def add(self, entry: E) -> None:
-        """Adds a subject. No other entry with its name is there."""
         node = self._root
         depth = 0
         for token in entry.name.split(b"."):
@@ -249,12 +234,12 @@ class SubjectTree(Generic[E]):
                 node.next[token] = entry
                 return
             depth += 1
-            if isinstance(child, _Node):
+            if isinstance(child, _SubjectNode):
                 node = child
                 continue
             if child is entry:
                 return
-            below: _Node[E] = _Node()
+            below: _SubjectNode[E] = _SubjectNode()
             node.next[token] = below
             tokens = child.name.split(b".", depth + 1)
             if len(tokens) == depth:
@@ -265,15 +250,14 @@ class SubjectTree(Generic[E]):
         node.end = entry
 
     def discard(self, entry: E) -> None:
-        """Takes a subject out, if it is there."""
         node = self._root
-        way: list[tuple[_Node[E], bytes]] = []
+        way: list[tuple[_SubjectNode[E], bytes]] = []
         for token in entry.name.split(b"."):
             child = node.next.get(token)
             if child is None:
                 return
             way.append((node, token))
-            if not isinstance(child, _Node):
+            if not isinstance(child, _SubjectNode):
                 if child is not entry:
                     return
                 del node.next[token]
@@ -293,7 +277,7 @@ class SubjectTree(Generic[E]):
     def select(self, patterns: PatternTree[V]) -> Iterator[E | None]:
         """Iterates over the subjects that match a pattern, each once."""
         active: list[_PatternNode[V]]
-        stack: list[tuple[_Node[E] | E, list[_PatternNode[V]], int]] = [(self._root, [patterns.root], 0)]
+        stack: list[tuple[_SubjectNode[E] | E, list[_PatternNode[V]], int]] = [(self._root, [patterns.root], 0)]
         steps = 0
         while stack:
             node, active, depth = stack.pop()
@@ -302,7 +286,7 @@ class SubjectTree(Generic[E]):
                 self.steps += steps
                 steps = 0
                 yield None
-            if not isinstance(node, _Node):
+            if not isinstance(node, _SubjectNode):
                 if _fits(node.name, active, depth):
                     yield node
                 continue
@@ -323,14 +307,14 @@ class SubjectTree(Generic[E]):
                             found.setdefault(token, []).append(each)
                 stack += ((node.next[token], reached, depth) for token, reached in found.items())
             elif not named:
-                # Copies, as the tree may change in between.
+                # copies, as the tree may change in between
                 yield from self._each(node, stack, stars, depth)
             else:
                 for token, child in zip(list(node.next), list(node.next.values()), strict=True):
                     reached = stars + [some[token] for some in named if token in some]
                     steps += len(active)
                     if reached:
-                        if isinstance(child, _Node):
+                        if isinstance(child, _SubjectNode):
                             stack.append((child, reached, depth))
                         elif _fits(child.name, reached, depth):
                             yield child
@@ -342,16 +326,16 @@ class SubjectTree(Generic[E]):
 
     def _each(
         self,
-        node: _Node[E],
-        stack: list[tuple[_Node[E] | E, list[_PatternNode[V]], int]],
+        node: _SubjectNode[E],
+        stack: list[tuple[_SubjectNode[E] | E, list[_PatternNode[V]], int]],
         active: list[_PatternNode[V]],
         depth: int,
     ) -> Iterator[E | None]:
-        """Goes on with all children of a node; iterates over those that are subjects and match."""
+        """Continues with all children of a node; iterates over those that are subjects and match."""
         steps = 0
         for child in list(node.next.values()):
             steps += len(active)
-            if isinstance(child, _Node):
+            if isinstance(child, _SubjectNode):
                 stack.append((child, active, depth))
             elif _fits(child.name, active, depth):
                 yield child
@@ -361,14 +345,13 @@ class SubjectTree(Generic[E]):
                 yield None
         self.steps += steps
 
-    def _below(self, node: _Node[E]) -> Iterator[E | None]:
-        """Iterates over all subjects that have at least one more token."""
+    def _below(self, node: _SubjectNode[E]) -> Iterator[E | None]:
         stack = [node]
         steps = 0
         while stack:
             for child in list(stack.pop().next.values()):
                 steps += 1
-                if not isinstance(child, _Node):
+                if not isinstance(child, _SubjectNode):
                     yield child
                 else:
                     if child.end is not None:

@@ -1,8 +1,8 @@
 """NATS through a WebSocket (RFC 6455), between socket and session: a protocol for the one, a transport for the other.
 
-A frame, numbers big-endian; what a client sends is masked, what a server sends is not:
+A frame, numbers big-endian; clients mask their frames, servers do not:
 
-    bit 0 FIN, 1-3 reserved, 4-7 opcode; bit 8 masked, 9-15 length: 126 for two bytes of it behind, 127 for eight;
+    bit 0 FIN, 1-3 reserved, 4-7 opcode; bit 8 masked, 9-15 length: 126 is followed by two bytes of it, 127 by eight;
     four bytes of mask if it is masked; payload
 
 Messages of NATS are in the payloads of data frames, wherever these begin and end.
@@ -26,16 +26,16 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _FIN: Final = 0x80
 _MASKED: Final = 0x80
-#: Most bytes of a control frame's payload, and of an answer to our request.
-_MOST_CONTROL: Final = 125
-_MOST_ANSWER: Final = 16 << 10
+#: maximum bytes of a control frame's payload, and of the answer to the opening request
+_MAX_CONTROL: Final = 125
+_MAX_ANSWER: Final = 16 << 10
 _NORMAL_CLOSURE: Final = (1000).to_bytes(2, "big")
 
 
 def frame(opcode: int, payload: bytes) -> bytes:
     """Returns a frame as clients send it."""
     size = len(payload)
-    if size <= _MOST_CONTROL:
+    if size <= _MAX_CONTROL:
         head = bytes([_FIN | opcode, _MASKED | size])
     elif size < 1 << 16:
         head = bytes([_FIN | opcode, _MASKED | 126]) + size.to_bytes(2, "big")
@@ -47,26 +47,18 @@ def frame(opcode: int, payload: bytes) -> bytes:
 
 
 class WebSocket(asyncio.Protocol):
-    """One connection.
-
-    Args:
-        session: What it carries.
-        server: Where it goes.
-    """
-
     def __init__(self, session: Session, server: Server) -> None:
         self._session = session
         self._server = server
         self._key = base64.b64encode(secrets.token_bytes(16))
         self._transport: Any = None
         self._open = False
-        self._rest = b""  # of what came, the beginning of something
-        self._left = 0  # bytes of a data frame that are still to come
+        self._rest = b""  # received bytes of an incomplete frame header or answer
+        self._remaining = 0  # bytes of a data frame not received yet
 
-    # The protocol of the socket
+    # The protocol of the socket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Is called by the event loop."""
         self._transport = transport
         self._session.connection_made(self)  # type: ignore[arg-type]
         lines = (
@@ -80,27 +72,23 @@ class WebSocket(asyncio.Protocol):
         self._transport.write("".join(f"{line}\r\n" for line in (*lines, "")).encode())
 
     def connection_lost(self, problem: Exception | None) -> None:
-        """Is called by the event loop."""
         self._session.connection_lost(problem)
 
     def pause_writing(self) -> None:
-        """Is called by the event loop."""
         self._session.pause_writing()
 
     def resume_writing(self) -> None:
-        """Is called by the event loop."""
         self._session.resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Is called by the event loop."""
         view = memoryview(self._rest + data if self._rest else data)
-        at = 0 if self._open else self._take_answer(bytes(view[:_MOST_ANSWER]))
+        at = 0 if self._open else self._take_answer(bytes(view[:_MAX_ANSWER]))
         while self._open and at < len(view) and not self._transport.is_closing():
-            if self._left:
-                part = view[at : at + self._left]
-                self._left -= len(part)
+            if self._remaining:
+                part = view[at : at + self._remaining]
+                self._remaining -= len(part)
                 at += len(part)
-                self._hand_over(part)
+                self._deliver(part)
                 continue
             size = self._begin_frame(view[at:])
             if not size:
@@ -109,23 +97,23 @@ class WebSocket(asyncio.Protocol):
         self._rest = bytes(view[at:])
 
     def _take_answer(self, begin: bytes) -> int:
-        """Checks the answer to our request; returns its size, 0 if more of it must come."""
+        """Checks the answer to the opening request; returns its size, 0 if it is incomplete."""
         answer, end, _ = begin.partition(b"\r\n\r\n")
         if not end:
-            if len(begin) == _MOST_ANSWER:
-                self._session.abort("it is no WebSocket server")
+            if len(begin) == _MAX_ANSWER:
+                self._session.abort("it is not a WebSocket server")
             return 0
         status, *lines = answer.split(b"\r\n")
         fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
         accept = base64.b64encode(hashlib.sha1(self._key + _GUID, usedforsecurity=False).digest())
         if not status.startswith(b"HTTP/1.1 101 ") or fields.get(b"sec-websocket-accept") != accept:
-            self._session.abort("it is no WebSocket server")
+            self._session.abort("it is not a WebSocket server")
             return 0
         self._open = True
         return len(answer) + len(end)
 
     def _begin_frame(self, view: memoryview) -> int:
-        """Takes the head of a frame, and all of it if it is a control frame; returns its size, 0 if more must come."""
+        """Reads a frame's header, and all of a control frame; returns the bytes read, 0 if more are needed."""
         if len(view) < 2:
             return 0
         first, length = view[0], view[1]
@@ -134,12 +122,12 @@ class WebSocket(asyncio.Protocol):
             return 0
         size = int.from_bytes(view[2 : 2 + more], "big") if more else length
         opcode, control = first & 0x0F, bool(first & 0x08)
-        # Nothing that we did not ask for: extensions, masks, large control frames.
-        if first & 0x70 or length & _MASKED or (control and size > _MOST_CONTROL):
-            self._session.abort("it does not keep to the WebSocket protocol")
+        # features that were not requested: extensions, masks, large control frames
+        if first & 0x70 or length & _MASKED or (control and size > _MAX_CONTROL):
+            self._session.abort("it violates the WebSocket protocol")
             return 0
         if opcode in (_CONTINUATION, _TEXT, _BINARY):
-            self._left = size
+            self._remaining = size
             return 2 + more
         if len(view) < 2 + size:
             return 0
@@ -148,10 +136,10 @@ class WebSocket(asyncio.Protocol):
         elif opcode == _CLOSE:
             self._session.close("closed by the server")
         elif opcode != _PONG:
-            self._session.abort("it does not keep to the WebSocket protocol")
+            self._session.abort("it violates the WebSocket protocol")
         return 2 + size
 
-    def _hand_over(self, part: memoryview) -> None:
+    def _deliver(self, part: memoryview) -> None:
         while len(part) and not self._transport.is_closing():
             room = memoryview(self._session.get_buffer(len(part)))
             count = min(len(room), len(part))
@@ -159,26 +147,23 @@ class WebSocket(asyncio.Protocol):
             self._session.buffer_updated(count)
             part = part[count:]
 
-    # The transport of the session
+    # The transport of the session.
 
     def write(self, data: bytes) -> None:
-        """Sends what is not empty."""
+        """Sends data that is not empty."""
         self._transport.write(frame(_BINARY, data))
 
     def get_write_buffer_size(self) -> int:
-        """Returns how many bytes wait to be sent."""
         return int(self._transport.get_write_buffer_size())
 
     def get_extra_info(self, name: str) -> Any:
-        """Returns what the transport below knows."""
         return self._transport.get_extra_info(name)
 
     def close(self) -> None:
-        """Says goodbye, and closes when all is sent."""
+        """Sends a close frame, and closes after all data."""
         if not self._transport.is_closing():
             self._transport.write(frame(_CLOSE, _NORMAL_CLOSURE))
             self._transport.close()
 
     def abort(self) -> None:
-        """Closes at once."""
         self._transport.abort()

@@ -1,1 +1,1 @@
-"""A datastore directory: discover, read slices as batches, fold logs into state, write slices, limits, locks."""
+"""A datastore directory: listing, reading slices as batches, folding logs into state, writing slices, limits, locks."""

@@ -2,9 +2,9 @@
 
 Facts: filestore.md sections 6.1 and 8.
 
-A compaction writes the live state to a temporary file in the store's root, syncs it, renames it over the log and syncs
-the directory. The server leaves out the syncs for clients.dat (weakness W17) and always changes the mode to 0600; here
-the log keeps its mode. Between compactions a kill leaves whole records (see `appending`).
+A compaction writes the live state to a temporary file in the store's root, syncs it, renames it over the log and
+syncs the directory. The server omits the syncs for clients.dat (weakness W17) and always changes the mode to 0600;
+here the log keeps its mode. Between compactions a kill leaves whole records (see `appending`).
 """
 
 from __future__ import annotations
@@ -37,16 +37,12 @@ if TYPE_CHECKING:
 
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _CHUNK = 1 << 20
-_NOT_DURABLE = "what was written may not be durable"
-_AS_IT_WAS = "it is as it was"
+_NOT_DURABLE = "the last writes may not be durable"
+_UNCHANGED = "it is unchanged"
 
 
 class AppendLog:
-    """An open log file.
-
-    Attributes:
-        size: Bytes of all records, without the version header: what the server tracks.
-    """
+    """An open log file. `size` counts the bytes of all records, without the version header, as the server does."""
 
     def __init__(
         self,
@@ -57,23 +53,23 @@ class AppendLog:
         *,
         buffer_size: int,
     ) -> None:
-        self.path = path  #: the file
+        self.path = path
         self._root = root
         self._crc = crc
         self._rules = rules = rules or CompactionRules()
-        self.least: float = rules.min_size if rules.enabled else float("inf")  #: smaller ones are not compacted
+        self.least: float = rules.min_size if rules.enabled else float("inf")  #: bytes below which it is not compacted
         self._buffer_size = buffer_size
         self._buffer: list[bytes] = []
         self._buffered = 0
-        self._replacement: Replacement | None = None  # while a compaction is under way
-        self._incomplete = False  # records are missing: what comes goes to the replacement only
-        #: There may be something behind the last record that could not be cut off yet.
-        self._ragged = False
-        #: When it was compacted last, in seconds of the clock that compactions go by.
+        self._replacement: Replacement | None = None  # set during a compaction
+        self._incomplete = False  # records are missing: new ones go to the replacement only
+        #: the file may end with a partial record that could not be cut off yet
+        self._partial_end = False
+        #: time of the last compaction, in seconds of the clock that schedules compactions
         self.compacted = float("-inf")
         with writing(path, "nothing was changed"):
             create_whole(path, FILE_HEADER_BYTES)
-            self.descriptor = os.open(path, _FLAGS, 0o666)  #: the open file
+            self.descriptor = os.open(path, _FLAGS, 0o666)
             try:
                 self._begin()
             except BaseException:
@@ -86,7 +82,7 @@ class AppendLog:
             try:
                 write_all(self.descriptor, FILE_HEADER_BYTES)
             except BaseException:
-                self.path.unlink()  # without its header it would keep a server from starting (weakness W15)
+                self.path.unlink()  # a file without its header would keep a server from starting (weakness W15)
                 raise
             size = FILE_HEADER_SIZE
         elif (text := check_file_version(memoryview(os.pread(self.descriptor, FILE_HEADER_SIZE, 0)))) is not None:
@@ -104,10 +100,10 @@ class AppendLog:
         self.close()
 
     def syncing(self) -> Callable[[], None]:
-        """Returns what makes durable what is written now: to be called once, by any thread, also if the log is closed.
+        """Returns a function that makes everything written so far durable.
 
-        Raises:
-            StoreUnwritableError: There are no more file descriptors; the function that is returned raises it as well.
+        The caller must call it once; any thread may, also after the log is closed. It raises StoreUnwritableError,
+        as does this method if no file descriptor is left.
         """
         with writing(self.path, _NOT_DURABLE):
             descriptor = os.dup(self.descriptor)
@@ -122,27 +118,19 @@ class AppendLog:
         return sync
 
     def close(self) -> None:
-        """Writes what is gathered, and closes.
-
-        Raises:
-            StoreUnwritableError: As from `write_out`.
-        """
+        """Writes the buffered records, and closes the file; errors as of `write_out`."""
         try:
             self.write_out()
         finally:
             os.close(self.descriptor)
 
     def abandon(self) -> None:
-        """Closes without writing what is gathered."""
+        """Closes the file without writing the buffered records."""
         self._forget()
         os.close(self.descriptor)
 
     def add_encoded(self, records: bytes) -> None:
-        """Takes whole records; they are written when the buffer is full, or there is none.
-
-        Raises:
-            StoreUnwritableError: As from `write_out`.
-        """
+        """Takes whole records; they are written when the buffer is full, or at once without one."""
         if self._replacement is not None:
             self._replacement.add(records)
             if self._incomplete:
@@ -154,10 +142,9 @@ class AppendLog:
             self.write_out()
 
     def write_out(self) -> None:
-        """Writes what is gathered, without syncing it.
+        """Writes the buffered records without syncing them.
 
-        Raises:
-            StoreUnwritableError: It cannot be written. The file ends with the last record that was written before.
+        After a StoreUnwritableError the file ends with the last record that was written before.
         """
         if not self._buffered:
             return
@@ -166,18 +153,18 @@ class AppendLog:
         self._buffer, self._buffered = [], 0
         end = FILE_HEADER_SIZE + written
         try:
-            if self._ragged:
+            if self._partial_end:
                 os.ftruncate(self.descriptor, end)
-                self._ragged = False
+                self._partial_end = False
             append_records(self.descriptor, data, end)
         except OSError as error:
             self.size = written
-            kept = "it ends with the last whole record before that"
+            kept = "it ends with the last whole record before the error"
             try:
                 os.ftruncate(self.descriptor, end)
-                self._ragged = False
+                self._partial_end = False
             except OSError as second:
-                self._ragged = True
+                self._partial_end = True
                 kept = f"its end could not be cut back to the last whole record: {second}"
             raise unwritable(error, self.path, kept) from error
 
@@ -187,7 +174,7 @@ class AppendLog:
 
     def _due(self, fragmentation: int, now: float | None) -> bool:
         rules = self._rules
-        # Mostly a log is small: that is known before the clock is looked at.
+        # Most logs are small; checking that first saves reading the clock.
         return (
             self.size >= self.least
             and fragmentation >= rules.fragmentation
@@ -195,41 +182,27 @@ class AppendLog:
         )
 
     def _begin_replacement(self, prefix: str, records: Iterable[bytes], *, incomplete: bool = False) -> Replacement:
-        """Begins to replace the content of the log.
-
-        Args:
-            prefix: Of the new file's name.
-            records: What it begins with.
-            incomplete: Records are missing in the log, which therefore gets no more.
-
-        Raises:
-            StoreUnwritableError: What was gathered cannot be written.
-        """
         self._incomplete = incomplete
         if incomplete:
             self._forget()
         else:
-            # Should it fail, the gathered records are still needed.
+            # if the compaction fails, the buffered records are still needed
             self.write_out()
-        with writing(self.path, _AS_IT_WAS):
+        with writing(self.path, _UNCHANGED):
             status = os.fstat(self.descriptor)
         self._replacement = Replacement(self._root, self.path, prefix, records, status)
         return self._replacement
 
     def replace(self, *, now: float | None = None) -> Callable[[], None]:
-        """Puts the replacement that was begun, and is filled, in the place of the log.
+        """Puts the filled replacement in the place of the log.
 
-        Returns:
-            What makes that durable: to be called once, by any thread, also if the log is closed.
-
-        Raises:
-            StoreUnwritableError: It cannot be written; the file is as it was, and the replacement is gone. The function
-                that is returned raises it as well.
+        Returns a function that makes this durable, as `syncing` does. After a StoreUnwritableError from this method
+        the file is unchanged and the replacement removed.
         """
         replacement = self._replacement
         assert replacement is not None
         try:
-            # The old file has everything, should the rename not happen.
+            # if the rename fails, the old file must be complete
             self.write_out()
             descriptor = replacement.take_place()
         except BaseException:
@@ -239,7 +212,7 @@ class AppendLog:
             self._replacement = None
         os.close(self.descriptor)
         self.descriptor = descriptor
-        self._ragged = False
+        self._partial_end = False
         self.size = replacement.size
         self.compacted = time.monotonic() if now is None else now
 
@@ -254,7 +227,6 @@ class AppendLog:
         return sync
 
     def _finish(self, now: float | None) -> None:
-        """Does all that is left of a compaction."""
         replacement = self._replacement
         assert replacement is not None
         try:
@@ -266,49 +238,36 @@ class AppendLog:
         self.replace(now=now)()
 
     def give_up(self) -> None:
-        """Adds nothing more to the replacement that was begun, which is the caller's to discard."""
+        """Detaches the replacement, which the caller discards."""
         self._replacement = None
 
 
 class Replacement:
-    """The file that will become a log, which stays in use meanwhile: what the log gets is added here.
+    """A file that is going to replace a log; new records of the log are added to it meanwhile.
 
-    In steps, so that threads can do those which wait for a disk: `fill`, and what `catching_up` returns. Then the log
-    takes it (`AppendLog.replace`), and what that returns makes it durable. A kill finds the old file, or the new one
-    whole.
-
-    Args:
-        root: Where it is written.
-        path: The log.
-        prefix: Of its name until it has the log's.
-        records: What it begins with.
-        status: Of the log's file.
+    It is filled in steps so that threads can do the waiting for a disk: `fill`, and the function that `catching_up`
+    returns. Then `AppendLog.replace` renames it, and the function that this returns makes it durable. A kill leaves
+    either the old file or the whole new one.
     """
 
     def __init__(self, root: Path, path: Path, prefix: str, records: Iterable[bytes], status: os.stat_result) -> None:
-        self.size = 0  #: bytes of the records in it
-        self.waiting = 0  #: bytes of those that are not written yet
+        self.size = 0  #: bytes of its records
+        self.waiting = 0  #: bytes of records not written yet
         self._root = root
         self._path = path
         self._prefix = prefix
         self._records = records
         self._status = status
-        self._since: list[bytes] = []
+        self._added: list[bytes] = []
         self._descriptor: int | None = None
         self._temporary: Path | None = None
 
     def add(self, records: bytes) -> None:
-        """Takes what the log gets."""
-        self._since.append(records)
+        self._added.append(records)
         self.waiting += len(records)
 
     def fill(self) -> None:
-        """Writes and syncs what it begins with.
-
-        Raises:
-            StoreUnwritableError: It cannot be written.
-        """
-        with writing(self._path, _AS_IT_WAS):
+        with writing(self._path, _UNCHANGED):
             self._descriptor, self._temporary = create_temporary(self._root, self._prefix)
             self.size, self._records = _fill(self._descriptor, self._records), ()
             os.fchmod(self._descriptor, stat.S_IMODE(self._status.st_mode))
@@ -317,46 +276,38 @@ class Replacement:
             os.fsync(self._descriptor)
 
     def catching_up(self) -> Callable[[], None]:
-        """Returns what writes and syncs what the log got until now; raises StoreUnwritableError when it is called."""
-        since = self._take()
+        """Returns a function that writes and syncs the records added so far; it raises StoreUnwritableError."""
+        since = self._take_added()
 
         def catch_up() -> None:
             assert self._descriptor is not None
-            with writing(self._path, _AS_IT_WAS):
+            with writing(self._path, _UNCHANGED):
                 write_all(self._descriptor, since)
                 os.fsync(self._descriptor)
 
         return catch_up
 
     def take_place(self) -> int:
-        """Writes what the log got since then, and renames the file.
-
-        Returns:
-            The file's descriptor.
-
-        Raises:
-            StoreUnwritableError: It did not happen.
-        """
+        """Writes the remaining records, renames the file, and returns its descriptor."""
         assert self._descriptor is not None and self._temporary is not None
-        with writing(self._path, _AS_IT_WAS):
-            write_all(self._descriptor, self._take())
+        with writing(self._path, _UNCHANGED):
+            write_all(self._descriptor, self._take_added())
             self._temporary.replace(self._path)
         return self._descriptor
 
     def discard(self) -> None:
-        """Removes the file."""
         if self._descriptor is not None and self._temporary is not None:
             os.close(self._descriptor)
             self._temporary.unlink(missing_ok=True)
 
-    def _take(self) -> bytes:
-        since, self._since, self.waiting = b"".join(self._since), [], 0
+    def _take_added(self) -> bytes:
+        since, self._added, self.waiting = b"".join(self._added), [], 0
         self.size += len(since)
         return since
 
 
 def _fill(descriptor: int, records: Iterable[bytes]) -> int:
-    """Writes a whole log in big pieces, and returns the bytes of its records."""
+    """Writes a whole log in big pieces; returns the bytes of its records."""
     size = 0
     gathered = bytearray(FILE_HEADER_BYTES)
     for each in records:

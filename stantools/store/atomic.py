@@ -1,14 +1,14 @@
-"""New directories that are either not there or whole and durable, whatever stops us in between.
+"""New directories that are either absent or whole and durable, whenever the process or the system stops.
 
 A new directory is built in a hidden sibling of its final place:
 
     .<name>.stantools-partial/
-        state.json    the marker: says that this is ours and how far the work is
-        content/      what becomes the new directory
+        state.json    the marker: identifies the directory as ours, with the progress of the work
+        content/      the future new directory
 
-`content` leaves by one rename. A run that was killed is recognised by the marker: the next run removes what
-is left or, when the new directory had already taken the old one's place, finishes the work. A lock on the
-partial directory distinguishes a killed run from one that is still at work.
+`content` leaves by one rename. The marker identifies the remains of a killed run: the next run removes them or, if
+the new directory had already taken the old one's place, finishes the work. A lock on the partial directory
+distinguishes a killed run from a running one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SUFFIX = ".stantools-partial"
 MARKER = "state.json"
 CONTENT = "content"
 
-#: Attempts to begin where others begin as well, or where what is left of one cannot be removed.
-_TRIES = 10
+#: attempts to start, while other runs start or remains cannot be removed
+_MAX_TRIES = 10
 _NAME_MAX = 255
 
 
@@ -41,20 +41,12 @@ _NAME_MAX = 255
 def new_directory(target: Path, *, untouched: str = "", like: Path | None = None) -> Iterator[Path]:
     """Builds a new directory that appears under its name whole and durable, or not at all.
 
-    The block fills the directory it is given. After the block everything in it is synced and it is renamed.
-    Left by an exception, it is removed.
+    The block fills the directory it is given. After the block everything in it is synced and it is renamed. An
+    exception removes it. `target` must be absent or an empty directory. `untouched` is a sentence for error messages
+    on data that is unchanged. The new directory gets the mode of `like`, and its owner where permitted.
 
-    Args:
-        target: Where the directory is to be: nothing, or an empty directory.
-        untouched: A sentence for error messages on what is as it was before.
-        like: A directory whose mode, and owner where we may set it, the new one is to have.
-
-    Yields:
-        The directory to fill.
-
-    Raises:
-        StoreUnwritableError: There is something at the target, or it cannot be written.
-        RefusedError: Another run is writing there.
+    Raises StoreUnwritableError if the target is occupied or cannot be written, and RefusedError if another run is
+    writing there.
     """
     target = absolute(target)
     _check_target(target)
@@ -73,24 +65,14 @@ def new_directory(target: Path, *, untouched: str = "", like: Path | None = None
 
 @contextmanager
 def replacement_directory(target: Path, backup: Path) -> Iterator[Path]:
-    """Builds a directory that takes the place of an existing one, which stays under another name.
+    """Builds a directory that takes the place of an existing one, which is renamed to `backup`, a free sibling name.
 
-    At every moment there is a whole directory, the old or the new one, at the target (where the system can
-    exchange two directories; elsewhere there is a short moment with none, and the next run finishes the
-    work). Permissions are those of the old directory; its owner becomes the owner of everything new, where we
-    may do that.
+    At every moment the target is a whole directory, the old or the new one (where the system can exchange two
+    directories; elsewhere there is a short moment with none, and the next run finishes the work). Permissions are
+    those of the old directory; its owner becomes the owner of everything new, where permitted.
 
-    Args:
-        target: The existing directory.
-        backup: What it is called afterwards: a sibling that does not exist.
-
-    Yields:
-        The directory to fill.
-
-    Raises:
-        StoreUnwritableError: The target cannot be renamed (it is a mount point), the backup exists, or no
-            writing.
-        RefusedError: Another run is at work there.
+    Raises StoreUnwritableError if the target cannot be renamed (it is a mount point), the backup exists, or writing
+    fails, and RefusedError if another run is writing there.
     """
     target, backup = absolute(target), absolute(backup)
     finish_replacement(target)
@@ -110,17 +92,11 @@ def replacement_directory(target: Path, backup: Path) -> Iterator[Path]:
 
 
 def finish_replacement(target: Path) -> Path | None:
-    """Finishes what a killed `replacement_directory` left, if it had come as far as the exchange.
+    """Finishes the work of a killed `replacement_directory` if the exchange had begun.
 
-    To be called before anything looks at the target: between the renames of a system that cannot exchange
-    directories there is nothing under that name.
-
-    Returns:
-        The backup that the old directory now is, or None if there was nothing to finish.
-
-    Raises:
-        StoreUnwritableError: It cannot be finished.
-        RefusedError: The other run is still at work.
+    Call it before any access to the target: on systems that cannot exchange directories, the name is absent between
+    two renames. Returns the backup that the old directory now is; None if there was nothing to finish. Raises
+    StoreUnwritableError if it cannot be finished, and RefusedError if the other run is still running.
     """
     target = absolute(target)
     partial = _partial_of(target)
@@ -131,9 +107,9 @@ def finish_replacement(target: Path) -> Path | None:
 
 
 def clear_leftovers(target: Path) -> None:
-    """Removes what a run that was killed at its very end has left beside a new directory that is there.
+    """Removes the remains of a killed run beside a finished new directory.
 
-    What cannot be removed, or belongs to a run that is at work, stays.
+    Remains that cannot be removed, or that belong to a running process, stay.
     """
     target = absolute(target)
     partial = _partial_of(target)
@@ -143,11 +119,7 @@ def clear_leftovers(target: Path) -> None:
 
 
 def check_vacant(target: Path) -> None:
-    """Checks that a directory can be put somewhere without overwriting anything.
-
-    Raises:
-        StoreUnwritableError: There is something other than an empty directory, or no directory to hold it.
-    """
+    """Checks that a new directory would overwrite nothing."""
     remedy = "name a directory that does not exist yet"
     try:
         status = target.lstat()
@@ -156,7 +128,7 @@ def check_vacant(target: Path) -> None:
             return
         raise StoreUnwritableError(
             f"{target}: there is no directory {target.parent}",
-            "create the directory that is to hold it first",
+            "create the parent directory first",
         ) from None
     except OSError as error:
         raise unwritable(error, target) from error
@@ -172,11 +144,7 @@ def check_vacant(target: Path) -> None:
 
 
 def check_exchangeable(target: Path) -> None:
-    """Checks that a directory can be exchanged for another one.
-
-    Raises:
-        StoreUnwritableError: It is a mount point, or it or its parent cannot be written.
-    """
+    """Checks that a directory can be exchanged for another one."""
     reason = ""
     if target.is_mount():
         reason = "is a mount point, which cannot be exchanged for another directory"
@@ -194,13 +162,13 @@ def check_exchangeable(target: Path) -> None:
 def absolute(path: Path) -> Path:
     """Returns the path without links, so that its siblings are on the same file system.
 
-    A symbolic link to a directory is followed: what is renamed is the directory, not the link.
+    A symbolic link to a directory is followed: the directory is renamed, not the link.
     """
     return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
 def _check_target(target: Path) -> None:
-    """Checks that the target is vacant; if not, clears away what an earlier run has left beside it."""
+    """Checks that the target is vacant; if not, removes the remains of an earlier run beside it."""
     try:
         check_vacant(target)
     except StoreUnwritableError:
@@ -210,15 +178,9 @@ def _check_target(target: Path) -> None:
 
 @contextmanager
 def building(target: Path, untouched: str = "") -> Iterator[Path]:
-    """Makes a directory beside a place, to build in what the block renames; what is left in it is removed.
+    """Makes a directory beside a target (without links) to build in.
 
-    Args:
-        target: The place, without links.
-        untouched: A sentence for error messages on what is as it was before.
-
-    Raises:
-        StoreUnwritableError: It cannot be written.
-        RefusedError: Another run is writing there.
+    The block moves the result out, the rest is removed. Errors as of `new_directory`, also for `untouched`.
     """
     partial = _partial_of(target)
     with writing(target, untouched):
@@ -237,11 +199,11 @@ def building(target: Path, untouched: str = "") -> Iterator[Path]:
 def _begin(partial: Path, target: Path) -> int:
     """Makes the directory to build in, with its marker; returns the descriptor that holds its lock.
 
-    To a run that begins at the same moment, a directory that is not locked yet looks like what a killed run has left.
-    So it is ours only if it still has its name when it is locked.
+    A concurrent run cannot tell a directory that is not locked yet from the remains of a killed run. So the
+    directory is ours only if it still has its name when it is locked.
     """
-    for _ in range(_TRIES):
-        made = _made(partial)
+    for _ in range(_MAX_TRIES):
+        made = _make(partial)
         try:
             lock = _lock(partial, target)
         except FileNotFoundError:
@@ -266,8 +228,7 @@ def _begin(partial: Path, target: Path) -> int:
     raise StoreUnwritableError(f"{partial}: is in the way", "wait until other runs have ended, or remove it")
 
 
-def _made(partial: Path) -> bool:
-    """Makes a directory; returns False if there is something already."""
+def _make(partial: Path) -> bool:
     try:
         partial.mkdir()
     except FileExistsError:
@@ -294,7 +255,6 @@ def _mark(partial: Path, state: dict[str, Any]) -> None:
 
 
 def _read_marker(partial: Path) -> dict[str, Any]:
-    """Reads the marker; an empty dictionary if there is none that is ours."""
     try:
         state = json.loads((partial / MARKER).read_bytes())
     except (OSError, ValueError):
@@ -312,16 +272,12 @@ def _locked(partial: Path, target: Path) -> Iterator[None]:
 
 
 def _lock(partial: Path, target: Path) -> int:
-    """Locks a directory to build in, until the descriptor that is returned is closed.
-
-    Raises:
-        RefusedError: Another run has locked it.
-    """
+    """Locks a directory to build in, until the returned descriptor is closed."""
     descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # Any other error: a file system without locks. Nothing can be learned there, so go on.
+        # Any other error: a file system without locks, which cannot tell; continue.
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             os.close(descriptor)
             raise RefusedError(
@@ -331,22 +287,21 @@ def _lock(partial: Path, target: Path) -> int:
 
 
 def conclude(partial: Path, target: Path) -> Path | None:
-    """Finishes an exchange that has begun, or discards what was built.
+    """Finishes an exchange that has begun, or discards an unfinished directory.
 
-    Returns:
-        The backup that the old directory has become, None if there was no exchange.
+    Returns the backup that the old directory has become; None if there was no exchange.
     """
     state = _read_marker(partial)
     with writing(partial), os.scandir(partial) as entries:
         strange = not state and any(not entry.name.startswith(f".{MARKER}") for entry in entries)
     if strange:
         raise StoreUnwritableError(
-            f"{partial}: is in the way, and is not one of our unfinished directories",
+            f"{partial}: is in the way, and is not an unfinished directory of stantools",
             "remove it or rename it",
         )
     backup = None
     if "backup" in state:
-        with writing(target, f"the old and the new directory are {target} and what is in {partial}"):
+        with writing(target, f"the old and the new directory are {target} and the one in {partial}"):
             backup = _finish(partial / CONTENT, target, target.with_name(str(state["backup"])), state.get("old"))
     _discard(partial)
     return backup
@@ -354,12 +309,12 @@ def conclude(partial: Path, target: Path) -> Path | None:
 
 def _finish(content: Path, target: Path, backup: Path, old: object) -> Path | None:
     """Moves the old directory from `content` to its backup name, if the exchange has taken place."""
-    aside = content.with_name(f"{content.name}.old")
-    if aside.exists():
-        # Renames instead of an exchange (see `exchange`), interrupted after the first or the second.
+    moved = content.with_name(f"{content.name}.old")
+    if moved.exists():
+        # renames instead of an exchange (see `exchange`), interrupted after the first or the second
         if not target.exists():
             content.rename(target)
-        aside.rename(content)
+        moved.rename(content)
     if not content.exists():
         return backup if backup.exists() else None
     if identity(content) != old:
@@ -377,13 +332,13 @@ def _finish(content: Path, target: Path, backup: Path, old: object) -> Path | No
 
 
 def identity(path: Path) -> list[int]:
-    """Returns what stays the same when a directory is renamed: its device and its inode."""
+    """Returns device and inode, which stay the same when a directory is renamed."""
     status = path.stat()
     return [status.st_dev, status.st_ino]
 
 
 def _adopt(content: Path, old: os.stat_result) -> None:
-    """Copies the mode and, where we may, the owner of a directory to a tree, which can still be moved and removed."""
+    """Gives a tree the mode and, where permitted, the owner of a directory; the tree can still be moved and removed."""
     content.chmod(stat.S_IMODE(old.st_mode) | stat.S_IRWXU)
     if os.geteuid() != 0 or (old.st_uid, old.st_gid) == (os.geteuid(), os.getegid()):
         return
@@ -394,10 +349,10 @@ def _adopt(content: Path, old: os.stat_result) -> None:
 
 
 def _discard(partial: Path) -> None:
-    """Removes what is left of a build; the marker goes last, so that an interrupted removal is recognised."""
-    with suppress(OSError):  # what cannot be removed now is recognised by its marker next time
+    """Removes the remains of a build; the marker goes last, so that an interrupted removal is recognised."""
+    with suppress(OSError):  # remains that cannot be removed now are recognised by the marker next time
         for base, directories, _ in os.walk(partial):
-            for name in directories:  # what was taken over from a read-only store
+            for name in directories:  # copies from a read-only store
                 Path(base, name).chmod(stat.S_IRWXU, follow_symlinks=True)
         for entry in os.scandir(partial):
             if entry.is_dir(follow_symlinks=False):

@@ -19,10 +19,8 @@ from stantools.store.mapping import Buffer
 
 @dataclass
 class ClientsState(LogState):
-    """What a clients.dat adds up to."""
-
-    clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)  #: by id, in the order in which they connected
-    deletes: int = 0  #: delete records in the file
+    clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)  #: by id, in order of connection
+    deletes: int = 0  #: number of delete records in the file
 
     @property
     def fragmentation(self) -> int:
@@ -44,9 +42,9 @@ class ClientsState(LogState):
 
 
 def read_clients(buffer: Buffer, crc: Crc) -> ClientsState:
-    """Folds a clients.dat as the server does at its start: up to the first problem.
+    """Folds a clients.dat as the server does at its start, up to the first problem.
 
-    `end` of the result says how it ended; with an error there, the state is what was read before it.
+    `end` of the result holds the reason; after an error, the state is that of the records before it.
     """
     state = ClientsState()
     scan = ServerScan(buffer, CLIENTS_LOG, crc)
@@ -65,12 +63,7 @@ def read_clients(buffer: Buffer, crc: Crc) -> ClientsState:
 
 
 def salvage_clients(buffer: Buffer, crc: Crc) -> ClientsState:
-    """Folds the intact records of a clients.dat, whatever lies between them, and damaged ones whose payload is proven.
-
-    Args:
-        buffer: The file.
-        crc: The store's CRC.
-    """
+    """Folds the intact records of a clients.dat, and damaged ones with a proven payload."""
     state = ClientsState()
     for part in scan_log(buffer, CLIENTS_LOG, crc):
         if isinstance(part, LogDamage):
@@ -89,7 +82,7 @@ def salvage_clients(buffer: Buffer, crc: Crc) -> ClientsState:
 def _apply_damage(state: ClientsState, damage: LogDamage) -> None:
     kind = None
     if damage.reading is not None:
-        # The two messages of this log never look alike, so there is one type only.
+        # The two messages of this log never look alike, so there is only one type.
         (kind,) = damage.reading.types
         state._apply(damage.reading.message)
     state.damages.append(replace(damage, type=kind))

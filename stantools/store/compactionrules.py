@@ -1,4 +1,4 @@
-"""When a log is worth a compaction (filestore.md sections 8 and 11)."""
+"""The rules that decide when a log is compacted (filestore.md sections 8 and 11)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from stantools.errors import UsageError
 
 @dataclass(frozen=True)
 class CompactionRules:
-    """When a log is compacted (filestore.md sections 8 and 11)."""
-
-    enabled: bool = True  #: at all
-    fragmentation: int = 50  #: percent of dead records from which on it is worth it
-    interval: float = 300  #: seconds between two compactions of a file
-    min_size: int = 1024 * 1024  #: bytes of records from which on it is worth it; 0 for any size
+    enabled: bool = True
+    fragmentation: int = 50  #: minimum percentage of dead records
+    interval: float = 300  #: minimum seconds between two compactions of a file
+    min_size: int = 1024 * 1024  #: minimum bytes of records; 0 for any size
 
     def __post_init__(self) -> None:
         if self.fragmentation <= 0:

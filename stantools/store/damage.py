@@ -1,7 +1,7 @@
-"""Damaging a sample store on purpose, in the ways that crashes, disks and people do.
+"""Deliberate damage to a sample store, of the kinds that crashes, disks and people cause.
 
-The names and kinds follow what real servers were confronted with (filestore.md sections 6.2, 7 and 12).
-Only for stores that nobody needs: everything here destroys.
+The names and kinds follow damage that real servers have met (filestore.md sections 6.2, 7 and 12). Only for
+disposable stores: everything here destroys data.
 """
 
 from __future__ import annotations
@@ -32,37 +32,20 @@ _ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Done:
-    """One damage that was done."""
-
-    name: str  #: name of the damage
-    file: str  #: the file concerned, relative to the store
-    detail: str  #: what was done to it
+    name: str
+    file: str  #: the damaged file, relative to the store
+    detail: str  #: a description for people
 
 
 def check_damages(names: Sequence[str]) -> None:
-    """Checks that all damages are known.
-
-    Raises:
-        UsageError: One is not.
-    """
+    """Checks that all damages are known; UsageError if not."""
     for name in names:
         if name not in DAMAGES:
             raise UsageError(f"there is no damage called {name!r}", f"known are: {', '.join(DAMAGES)}")
 
 
 def inflict(store: Path, channels: Sequence[str], names: Sequence[str], crc: Crc, seed: int) -> list[Done]:
-    """Damages a healthy store.
-
-    Args:
-        store: The store's root directory.
-        channels: Its channels; the damages go to them in turn.
-        names: The damages, in this order.
-        crc: The store's CRC.
-        seed: The same seed does the same.
-
-    Raises:
-        UsageError: A damage is not known, or the store has nothing to which it could be done.
-    """
+    """Applies damages to a healthy store in this order, to its channels in turn; equal seeds have equal effects."""
     check_damages(names)
     if names and not channels:
         raise UsageError("a store without channels cannot be damaged")
@@ -76,8 +59,6 @@ def inflict(store: Path, channels: Sequence[str], names: Sequence[str], crc: Crc
 
 @dataclass(frozen=True)
 class _Victim:
-    """One channel of a store, and the dice."""
-
     store: Path
     channels: Sequence[str]
     number: int
@@ -104,7 +85,6 @@ class _Victim:
         return self.channel / f"msgs.{slices[(len(slices) - 1) // 2].number}.dat"
 
     def records(self, path: Path) -> list[tuple[int, int]]:
-        """Offset and payload size of the first good records of a slice."""
         with mapped(path) as data:
             columns = MessageColumns(_ROWS)
             name = os.fsencode(self.channel.name)
@@ -125,10 +105,8 @@ class _Victim:
 
 @dataclass(frozen=True)
 class Damage:
-    """A way to damage a store."""
-
-    description: str  #: what it does, for people
-    act: Callable[[_Victim], tuple[Path, str]]  #: does it; returns the file and what was done
+    description: str  #: its effect, for people
+    act: Callable[[_Victim], tuple[Path, str]]  #: applies it; returns the file and a description
 
 
 DAMAGES: dict[str, Damage] = {}
@@ -158,7 +136,6 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _flip(victim: _Victim, path: Path, begin: int, end: int) -> tuple[Path, str]:
-    """Flips one bit of one byte in a range."""
     offset, bit = victim.rng.randrange(begin, end), victim.rng.randrange(8)
     content = path.read_bytes()[offset]
     _overwrite(path, offset, bytes([content ^ 1 << bit]))
@@ -187,14 +164,14 @@ def _cut_header(victim: _Victim) -> tuple[Path, str]:
     return _cut(path, victim.records(path)[-1][0] + victim.rng.randrange(1, RECORD_HEADER_SIZE))
 
 
-@_damage("zero-tail", "4096 zero bytes follow the last record, as some file systems leave them; the index is gone.")
+@_damage("zero-tail", "4096 zero bytes follow the last record, as some file systems leave them; the index is missing.")
 def _zero_tail(victim: _Victim) -> tuple[Path, str]:
     path = victim.last()
     _append(path, bytes(4096))
     return path, f"4096 zero bytes appended{_without_index(path)}"
 
 
-@_damage("zeroed-records", "The last two records are zeros; size and index are as they were.")
+@_damage("zeroed-records", "The last two records are zeros; size and index are unchanged.")
 def _zeroed_records(victim: _Victim) -> tuple[Path, str]:
     path = victim.last()
     offset, _ = victim.records(path)[-2:][0]
@@ -203,7 +180,7 @@ def _zeroed_records(victim: _Victim) -> tuple[Path, str]:
     return path, f"{counted(size, 'byte')} from offset {offset} on are zeros"
 
 
-@_damage("garbage-tail", "57 random bytes follow the last record; the index is gone.")
+@_damage("garbage-tail", "57 random bytes follow the last record; the index is missing.")
 def _garbage_tail(victim: _Victim) -> tuple[Path, str]:
     path = victim.last()
     _append(path, victim.rng.randbytes(57))
@@ -236,7 +213,7 @@ def _flipped_last(victim: _Victim) -> tuple[Path, str]:
     return _flip(victim, path, offset + RECORD_HEADER_SIZE, offset + RECORD_HEADER_SIZE + size)
 
 
-@_damage("flipped-length", "One bit of a length in the middle of a slice; the index is gone.")
+@_damage("flipped-length", "One bit of a length in the middle of a slice; the index is missing.")
 def _flipped_length(victim: _Victim) -> tuple[Path, str]:
     path = victim.middle()
     records = victim.records(path)
@@ -245,7 +222,7 @@ def _flipped_length(victim: _Victim) -> tuple[Path, str]:
     return path, f"{detail}, the length of a record{_without_index(path)}"
 
 
-@_damage("lost-index", "The index of a slice is gone; the server builds it again.")
+@_damage("lost-index", "The index of a slice is missing; the server rebuilds it.")
 def _lost_index(victim: _Victim) -> tuple[Path, str]:
     path = victim.existing(_index(victim.middle()))
     path.unlink()
@@ -258,7 +235,7 @@ def _short_index(victim: _Victim) -> tuple[Path, str]:
     return _cut(path, max(path.stat().st_size - 3 * INDEX_RECORD_SIZE, FILE_HEADER_SIZE))
 
 
-@_damage("damaged-index", "One bit of an index record; the server builds the index again.")
+@_damage("damaged-index", "One bit of an index record; the server rebuilds the index.")
 def _damaged_index(victim: _Victim) -> tuple[Path, str]:
     path = victim.existing(_index(victim.middle()))
     return _flip(victim, path, FILE_HEADER_SIZE, path.stat().st_size)
@@ -272,14 +249,14 @@ def _stale_index(victim: _Victim) -> tuple[Path, str]:
     return path, f"a copy of {last.name}, without data file"
 
 
-@_damage("lost-slice", "A slice is gone with its index.")
+@_damage("lost-slice", "A slice is missing with its index.")
 def _lost_slice(victim: _Victim) -> tuple[Path, str]:
     path = victim.middle()
     path.unlink()
     return path, f"removed{_without_index(path)}"
 
 
-@_damage("duplicated-slice", "The first slice is there a second time, under the next free number.")
+@_damage("duplicated-slice", "A copy of the first slice, under the next free number.")
 def _duplicated_slice(victim: _Victim) -> tuple[Path, str]:
     slices = victim.slices()
     first = victim.channel / f"msgs.{slices[0].number}.dat"
@@ -302,7 +279,7 @@ def _foreign_slice(victim: _Victim) -> tuple[Path, str]:
     return path, f"a copy of {source.name} of {other.name}"
 
 
-@_damage("sequence-restart", "A server without server.dat began again at sequence 1, behind the old messages (W1).")
+@_damage("sequence-restart", "A server without server.dat restarted at sequence 1, after the old messages (W1).")
 def _sequence_restart(victim: _Victim) -> tuple[Path, str]:
     path = victim.channel / f"msgs.{victim.slices()[0].number}.dat"
     records = victim.records(path)
@@ -326,7 +303,7 @@ def _remove(victim: _Victim, path: Path) -> tuple[Path, str]:
     return path, "removed"
 
 
-@_damage("lost-server", "server.dat is gone.")
+@_damage("lost-server", "server.dat is missing.")
 def _lost_server(victim: _Victim) -> tuple[Path, str]:
     return _remove(victim, victim.store / SERVER_FILE)
 
@@ -337,7 +314,7 @@ def _damaged_server(victim: _Victim) -> tuple[Path, str]:
     return _flip(victim, path, FILE_HEADER_SIZE + RECORD_HEADER_SIZE, path.stat().st_size)
 
 
-@_damage("lost-clients", "clients.dat is gone; the server deletes members of durable queue groups (W16).")
+@_damage("lost-clients", "clients.dat is missing; the server deletes members of durable queue groups (W16).")
 def _lost_clients(victim: _Victim) -> tuple[Path, str]:
     return _remove(victim, victim.store / CLIENTS_FILE)
 
@@ -356,7 +333,7 @@ def _damaged_clients(victim: _Victim) -> tuple[Path, str]:
     return _flip(victim, path, begin, begin + RECORD_HEADER_SIZE)
 
 
-@_damage("lost-subs", "subs.dat is gone, and all durables with it; the server starts and says nothing.")
+@_damage("lost-subs", "subs.dat is missing with all durables; the server starts without a warning.")
 def _lost_subs(victim: _Victim) -> tuple[Path, str]:
     return _remove(victim, victim.channel / SUBS_FILE)
 
@@ -386,7 +363,7 @@ def _zero_tail_subs(victim: _Victim) -> tuple[Path, str]:
     return path, "512 zero bytes appended"
 
 
-@_damage("leftovers", "What crashes leave behind: temporary files of compactions, the witness of a truncation.")
+@_damage("leftovers", "Remains of crashes: temporary files of compactions, the witness of a truncation.")
 def _leftovers(victim: _Victim) -> tuple[Path, str]:
     subs = victim.existing(victim.channel / SUBS_FILE)
     path = victim.store / "subs123456789"

@@ -1,8 +1,7 @@
-"""What is in a datastore directory: which file is what, without opening any of them.
+"""The files of a datastore directory, identified without opening any of them.
 
-Facts: filestore.md sections 1 and 7.5. Nothing here follows the rule "whatever the server ignores is
-not there": files and directories that the server would ignore or misunderstand are kept in lists of their own, so
-that inspection can report them.
+Facts: filestore.md sections 1 and 7.5. Files and directories that the server would ignore or misunderstand are kept
+in lists of their own, so that inspection can report them.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ class SliceFiles:
     """The two files of one message slice."""
 
     number: int  #: the slice number; the server sorts and names by it
-    data: Path | None  #: `msgs.N.dat`, or None where only the index is there
-    index: Path | None  #: `msgs.N.idx`, or None. As in the server it is looked up under the plain decimal number.
+    data: Path | None  #: `msgs.N.dat`, or None if only the index exists
+    index: Path | None  #: `msgs.N.idx`, or None; as in the server it is looked up under the plain decimal number
     archived: bool  #: these are `.bak` files, which the server never reads
     data_size: int  #: bytes, 0 if missing
     index_size: int  #: bytes, 0 if missing
-    #: The server does not take this file for a slice; it may be one under another name. Its number is 0.
+    #: The server does not take this file for a slice; it may be a slice under another name. Its number is 0.
     stray: bool = False
 
     @property
     def name(self) -> str:
-        """The name of the data file, or of the index where there is no data file."""
+        """The name of the data file, or of the index if there is no data file."""
         path = self.data or self.index
         assert path is not None
         return path.name
@@ -58,8 +57,6 @@ class SliceFiles:
 
 @dataclass
 class ChannelFiles:
-    """The files of one channel directory."""
-
     name: str  #: channel name; bytes that are not UTF-8 appear as surrogate escapes (`os.fsencode` restores them)
     path: Path  #: the directory
     slices: list[SliceFiles] = field(default_factory=list)  #: slices the server would read, by number
@@ -71,41 +68,39 @@ class ChannelFiles:
     subs_seen: Seen | None = None
     #: `msgs.*.dat` files whose number cannot be read: the server refuses to start.
     misnamed: list[Path] = field(default_factory=list)
-    foreign: list[Path] = field(default_factory=list)  #: files that belong to nobody (the server ignores them)
-    #: Raft logs of a clustered node in here: then this is not a channel, although the server takes it for one.
+    foreign: list[Path] = field(default_factory=list)  #: files of no known kind (the server ignores them)
+    #: Raft logs of a clustered node in the directory: then it is not a channel, although the server takes it for one.
     raft_logs: list[Path] = field(default_factory=list)
-    directories: list[Path] = field(default_factory=list)  #: directories inside the channel (ignored as well)
+    directories: list[Path] = field(default_factory=list)  #: directories inside the channel (the server ignores them)
 
     @property
     def all_slices(self) -> list[SliceFiles]:
-        """Everything that a survey looks at: slices, then lone indexes, then files that may be slices as well."""
+        """All files for a survey: slices, then indexes without data file, then files that may be slices."""
         return [*self.slices, *self.lone_indexes, *possible_slices([*self.misnamed, *self.foreign])]
 
     @property
     def raw_name(self) -> bytes:
-        """The channel name as the bytes that records hold in their subject."""
+        """The channel name as the bytes of the records' subjects."""
         return os.fsencode(self.name)
 
 
 @dataclass
 class Datastore:
-    """A file store's root directory."""
-
     path: Path  #: the root
     server: Path | None = None  #: `server.dat`, or None
     clients: Path | None = None  #: `clients.dat`, or None
-    #: Every real directory in the root that may be a channel, sorted as the server sorts (by bytes).
+    #: all real directories in the root that may be channels, sorted as the server sorts (by bytes)
     channel_names: list[str] = field(default_factory=list)
-    #: Directories of the operating system, such as lost+found: no channels, although the server takes them for some.
+    #: directories of the operating system, such as lost+found: not channels, although the server takes some for one
     system_names: list[str] = field(default_factory=list)
-    #: Temporary files that a compaction left behind (filestore.md section 1.1).
+    #: temporary files of an unfinished compaction (filestore.md section 1.1)
     leftovers: list[Path] = field(default_factory=list)
     symlinks: list[Path] = field(default_factory=list)  #: symbolic links to directories, which the server ignores
     foreign: list[Path] = field(default_factory=list)  #: other plain files in the root
     raft_logs: list[Path] = field(default_factory=list)  #: Raft logs of a clustered node found below the root
     witness: bool = False  #: the witness file of the truncate option is there (filestore.md section 7.8)
-    manifest: Path | None = None  #: the account of the salvage that made this store, if one did
-    #: The CRC of its records, and whether it is checked (`options.open_store` finds it out).
+    manifest: Path | None = None  #: the account of the salvage that made this store, if any
+    #: The CRC of its records, and whether it is checked (`options.open_store` determines it).
     crc: Crc = field(default_factory=Crc)
     #: The encryption key of its messages; None leaves payloads as they are stored.
     key: bytes | None = field(default=None, repr=False)
@@ -116,20 +111,17 @@ class Datastore:
         return sorted([*self.channel_names, *self.system_names], key=os.fsencode)
 
     def check_permitted(self, names: Iterable[str]) -> None:
-        """Refuses to continue if this user may not read a file of the store.
-
-        Args:
-            names: The channels that are to be read.
+        """Refuses to continue if this user may not read a file of the store or of the named channels.
 
         Raises:
-            NotPermittedError: The files, and who may read them.
+            NotPermittedError: The files, and the users who may read them.
         """
         files = (self.server, self.clients, self.manifest, *self.leftovers, *self.raft_logs)
         check_permitted(self.path, files, [*(self.path / name for name in names), *self.symlinks])
 
     @property
     def checking(self) -> Datastore:
-        """The same store with CRCs checked, whatever the user asked for: what keeps good records must know them."""
+        """The same store with CRCs always checked: for callers that must recognise good records."""
         return replace(self, crc=self.crc.checking)
 
     def channel(self, name: str) -> ChannelFiles:
@@ -144,8 +136,8 @@ class Datastore:
         """Lists the channels one by one, so that tens of thousands need no memory.
 
         Args:
-            patterns: NATS subject patterns (`*` one token, `>` the rest); a channel that matches any is taken.
-                None given takes all.
+            patterns: NATS subject patterns (`*` one token, `>` the rest); a channel must match one of them. None
+                given selects all.
         """
         for name in self.matching(patterns):
             yield self.channel(name)
@@ -157,7 +149,7 @@ class Datastore:
         return [name for name in self.channel_names if any(subject_matches(p, name) for p in patterns)]
 
     def chosen(self, patterns: Sequence[str] = ()) -> list[str]:
-        """Returns what `matching` does, for patterns that a user wrote.
+        """Returns the result of `matching` for patterns that a user wrote.
 
         Raises:
             UsageError: Patterns were given, and none matches.
@@ -168,10 +160,7 @@ class Datastore:
         return names
 
     def data_size(self, names: Sequence[str]) -> int:
-        """Returns how many bytes the slices of some channels have, to measure progress.
-
-        What cannot be listed counts nothing: who reads it says so.
-        """
+        """Returns the bytes of the slices of some channels, to measure progress; unreadable ones count 0."""
         total = 0
         for name in names:
             try:
@@ -196,15 +185,16 @@ def subject_matches(pattern: str, subject: str) -> bool:
 
 
 def open_datastore(path: Path | str, crc: Crc | None = None, key: bytes | None = None) -> Datastore:
-    """Looks at a datastore directory without opening its files.
+    """Lists a datastore directory without opening its files.
 
     Args:
         path: The directory.
-        crc: The CRC of its records, where it is known; else the usual one is assumed.
+        crc: The CRC of its records, if known; else the default polynomial.
         key: The encryption key of its messages.
 
     Raises:
-        StoreUnreadableError: The path is missing, not a directory, not listable, or nothing in it belongs to a store.
+        StoreUnreadableError: The path is missing, not a directory, not listable, or nothing in it belongs to a
+            store.
     """
     root = Path(path)
     store = Datastore(root, crc=crc or Crc(), key=key)
@@ -229,7 +219,7 @@ def open_datastore(path: Path | str, crc: Crc | None = None, key: bytes | None =
 
 
 def _no_store(root: Path) -> NotAStoreError:
-    from stantools.store.recognition import recognise  # not loaded as long as stores are named
+    from stantools.store.recognition import recognise  # loaded here: successful commands do not need it
 
     found = recognise(root)
     return NotAStoreError(f"{root}: {found.sentence}", found.remedy, found.instead)
@@ -240,7 +230,7 @@ def _sort_root_entry(store: Datastore, entry: os.DirEntry[str]) -> None:
     if entry.is_dir(follow_symlinks=False):
         is_channel = not is_system_name(entry.name) or _holds_slices(path)
         (store.channel_names if is_channel else store.system_names).append(entry.name)
-    elif entry.is_symlink() and _leads_to_directory(entry):
+    elif entry.is_symlink() and _is_directory(entry):
         store.symlinks.append(path)
     elif entry.name == SERVER_FILE:
         store.server = path
@@ -293,7 +283,7 @@ def list_channel(path: Path) -> ChannelFiles:
         raise StoreUnreadableError(f"{path}: cannot be listed: {error.strerror}") from error
     for entry in entries:
         entry_path = path / entry.name
-        if _leads_to_directory(entry):
+        if _is_directory(entry):
             channel.directories.append(entry_path)
             channel.raft_logs += raft_logs_in(entry_path)
         elif entry.name == RAFT_LOG_FILE:
@@ -329,7 +319,7 @@ def list_channel(path: Path) -> ChannelFiles:
 
 
 def possible_slices(files: Iterable[Path]) -> Iterator[SliceFiles]:
-    """Iterates over files that may be slices under a name of which no server makes one."""
+    """Iterates over files that may be slices under a name that no server gives."""
     for path in files:
         try:
             size = path.stat().st_size
@@ -339,7 +329,7 @@ def possible_slices(files: Iterable[Path]) -> Iterator[SliceFiles]:
 
 
 def raft_logs_in(directory: Path) -> list[Path]:
-    """Returns the raft logs right in a directory or one level below, where a clustered node puts its own (1.5)."""
+    """Returns the Raft logs in a directory or one level below, where a clustered node puts its own (1.5)."""
     try:
         return [p for p in (directory / RAFT_LOG_FILE, *directory.glob(f"*/{RAFT_LOG_FILE}")) if p.is_file()]
     except OSError:
@@ -348,15 +338,15 @@ def raft_logs_in(directory: Path) -> list[Path]:
 
 @lru_cache(maxsize=4096)
 def slice_number(text: str) -> int | None:
-    """Reads the part of a slice's name between `msgs.` and `.dat` as the server does: a signed 64-bit decimal."""
+    """Parses the part of a slice's name between `msgs.` and `.dat` as the server does: a signed 64-bit decimal."""
     if not _NUMBER.fullmatch(text):
         return None
     number = int(text)
     return number if -_INT64_MAX - 1 <= number <= _INT64_MAX else None
 
 
-def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
-    """Returns whether an entry is a directory or a link to one; a link that goes round in circles is none."""
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Returns whether an entry is a directory or a link to one; a circular link is not."""
     try:
         return entry.is_dir()
     except OSError:
@@ -364,7 +354,7 @@ def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def size_of(file: Path | os.DirEntry[str]) -> int:
-    """Returns the bytes of a file; 0 if that cannot be known."""
+    """Returns the bytes of a file; 0 if unknown."""
     try:
         return file.stat().st_size
     except OSError:

@@ -1,7 +1,7 @@
-"""Writing to disk so that it stays: whole writes, fsync of files, directories and trees, atomic replacement.
+"""Durable writes: whole writes, fsync of files, directories and trees, atomic replacement.
 
-The order is always: write, fsync what was written, rename, fsync the directory that holds the name. The
-server leaves out most of this (filestore.md weaknesses W15 and W17).
+The order is always: write, fsync the content, rename, fsync the directory that holds the name. The server omits most
+of this (filestore.md weaknesses W15 and W17).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Self
 
 from stantools.errors import StoreUnwritableError
 
-#: A tree with more entries than this is synced by one syncfs() instead of an fsync() for each entry.
+#: A tree with more entries than this is synced by one syncfs() instead of an fsync() per entry.
 SYNCFS_FROM = 256
 
-#: What a file system says that cannot sync a directory.
+#: errors of a file system that cannot sync a directory
 NO_SYNCS = (errno.EINVAL, errno.ENOTSUP)
 
-#: What a file system says that knows no second name of a file.
+#: errors of a file system without hard links
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 _DESCRIPTORS = Path("/proc/self/fd")
 
@@ -34,30 +34,24 @@ _RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "riscv64": 276}
 
 _REMEDIES = {
     errno.ENOSPC: "free some space or choose a place on another file system, then run it again",
-    errno.EDQUOT: "the quota is used up: free some space or choose another place, then run it again",
+    errno.EDQUOT: "the quota is exhausted: free some space or choose another place, then run it again",
     errno.EFBIG: "the file system does not take files of this size: choose another place",
     errno.EACCES: "run it as a user that may write there, or choose another place",
     errno.EPERM: "run it as a user that may write there, or choose another place",
     errno.EROFS: "the file system is mounted read-only: choose another place",
-    errno.ENOENT: "create the directory that is to hold it first",
+    errno.ENOENT: "create the parent directory first",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 
 
 def unwritable(error: OSError, path: Path | str = "", untouched: str = "") -> StoreUnwritableError:
-    """Turns an operating system error into ours, saying where, what is as it was, and what to do.
-
-    Args:
-        error: What the operating system said.
-        path: What was being written; by default what the error names.
-        untouched: A sentence on what is as it was before.
-    """
+    """Turns an operating system error into ours, with path and remedy; `untouched` says what is unchanged."""
     named = os.fsdecode(error.filename) if error.filename is not None else "output"
     text = f"{path or named}: cannot be written: {error.strerror or type(error).__name__}"
     if untouched:
         text = f"{text}; {untouched}"
-    return StoreUnwritableError(text, _REMEDIES.get(error.errno or 0, "see to that, then run it again"))
+    return StoreUnwritableError(text, _REMEDIES.get(error.errno or 0, "fix that, then run it again"))
 
 
 @contextmanager
@@ -70,11 +64,7 @@ def writing(path: Path | str = "", untouched: str = "") -> Iterator[None]:
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
-    """Writes all of a buffer, also where the system takes it in pieces.
-
-    Raises:
-        OSError: As from `os.write`.
-    """
+    """Writes all of a buffer, even if the system takes it in pieces."""
     written = os.write(descriptor, data)
     if written == len(data):
         return
@@ -84,11 +74,7 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
 
 
 def write_all_at(descriptor: int, data: bytes | bytearray | memoryview, at: int) -> None:
-    """Does what `write_all` does, at an offset, of a file that is not in append mode.
-
-    Raises:
-        OSError: As from `os.pwrite`.
-    """
+    """Writes all of a buffer at an offset of a file that is not in append mode."""
     written = os.pwrite(descriptor, data, at)
     if written == len(data):
         return
@@ -98,20 +84,11 @@ def write_all_at(descriptor: int, data: bytes | bytearray | memoryview, at: int)
 
 
 def open_directory(path: Path) -> int:
-    """Opens a directory, to sync the names in it.
-
-    Raises:
-        OSError: As from `os.open`.
-    """
     return os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
 
 
 def fsync_directory(path: Path) -> None:
-    """Makes the names in a directory durable.
-
-    Raises:
-        OSError: As from `os.fsync`; a file system that cannot sync a directory is not an error.
-    """
+    """Makes the names in a directory durable; a file system that cannot sync directories is not an error."""
     descriptor = open_directory(path)
     try:
         os.fsync(descriptor)
@@ -123,11 +100,6 @@ def fsync_directory(path: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Makes a file's content durable.
-
-    Raises:
-        OSError: As from `os.fsync`.
-    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -136,11 +108,7 @@ def fsync_file(path: Path) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Makes a whole directory tree durable: every file, then every directory from the leaves up.
-
-    Raises:
-        OSError: As from `os.fsync`.
-    """
+    """Makes a whole directory tree durable: every file, then every directory from the leaves up."""
     files: list[Path] = []
     directories: list[Path] = []
     for base, _, names in os.walk(root):
@@ -158,17 +126,7 @@ def sync_tree(root: Path) -> None:
 def create_temporary(directory: Path, prefix: str, mode: int = 0o600, flags: int = 0) -> tuple[int, Path]:
     """Creates a new file `<prefix><digits>`, as the server names its temporary files (filestore.md section 1.1).
 
-    Args:
-        directory: Where.
-        prefix: Of its name.
-        mode: Permission bits.
-        flags: How it is opened, besides for reading and writing.
-
-    Returns:
-        An open, writable descriptor, and the path.
-
-    Raises:
-        OSError: It cannot be created.
+    `flags` are added to those for reading and writing. Returns an open descriptor, and the path.
     """
     while True:
         path = directory / f"{prefix}{int.from_bytes(os.urandom(8)) % 10**9:09d}"
@@ -179,10 +137,7 @@ def create_temporary(directory: Path, prefix: str, mode: int = 0o600, flags: int
 def create_whole(path: Path, data: bytes) -> bool:
     """Creates a file that has its first bytes, durably, from the moment it has its name; see `UnnamedFile`.
 
-    The name is durable when the directory is synced.
-
-    Returns:
-        Whether the file was made.
+    The name is durable after a sync of the directory. Returns whether the file was made.
     """
     if path.exists() or (file := UnnamedFile.create(path, data)) is None:
         return False
@@ -196,13 +151,11 @@ def create_whole(path: Path, data: bytes) -> bool:
 
 
 class UnnamedFile:
-    """A file that gets its name when its first bytes are there.
+    """A file that gets its name after its first bytes.
 
     A file without its version header keeps a server from starting (filestore.md weakness W15). A kill leaves none if
-    the file has its first bytes before it has its name, a loss of power none if these were synced before.
-
-    Attributes:
-        descriptor: Open for reading and appending; -1 if closed.
+    the file has its first bytes before it has its name, a power failure none if these were synced before.
+    `descriptor` is open for reading and appending; -1 if closed.
     """
 
     def __init__(self, path: Path, descriptor: int, temporary: Path | None) -> None:
@@ -212,10 +165,9 @@ class UnnamedFile:
 
     @classmethod
     def create(cls, path: Path, data: bytes, mode: int = 0o666) -> Self | None:
-        """Creates it with its first bytes.
+        """Creates the file with its first bytes.
 
-        Returns:
-            The file. None if anything fails: the caller then creates it as usual, and reports what fails.
+        Returns None on any failure: the caller then creates the file in the usual way, and reports errors.
         """
         without_name = getattr(os, "O_TMPFILE", 0) if _DESCRIPTORS.is_dir() else 0
         file = cls(path, -1, None)
@@ -225,7 +177,7 @@ class UnnamedFile:
                     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | without_name
                     file.descriptor = os.open(path.parent, flags, mode)
             if file.descriptor < 0:
-                # A file system that cannot make files without a name.
+                # a file system that cannot make files without a name
                 made = create_temporary(path.parent, f".{path.name}.", mode, os.O_APPEND)
                 file.descriptor, file._temporary = made
             write_all(file.descriptor, data)
@@ -235,14 +187,9 @@ class UnnamedFile:
         return file
 
     def link(self) -> None:
-        """Gives it its name.
-
-        Raises:
-            OSError: As from `os.link`.
-        """
         path = self._path
         if self._temporary is None:
-            # From its descriptor: a link from no name to a name.
+            # a link from the descriptor to the name
             os.link(f"{_DESCRIPTORS}/{self.descriptor}", path, src_dir_fd=self.descriptor, follow_symlinks=True)
             return
         try:
@@ -254,13 +201,12 @@ class UnnamedFile:
             self._temporary = None
 
     def detach(self) -> int:
-        """Returns the descriptor, which is the caller's to close then."""
         descriptor, self.descriptor = self.descriptor, -1
         self.close()
         return descriptor
 
     def close(self) -> None:
-        """Closes it; without a name it is gone."""
+        """Closes the file; without a name it is deleted."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -276,15 +222,10 @@ class UnnamedFile:
 
 
 def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:
-    """Replaces the content of a file: the file has the old or the new content, never a part.
+    """Replaces the content of a file, which has either the old or the new content at any time.
 
-    Args:
-        path: The file; it need not exist.
-        data: The new content.
-        mode: Permission bits; by default those of the file that is replaced, or what the umask leaves.
-
-    Raises:
-        StoreUnwritableError: It cannot be written; the old file is as it was.
+    The file need not exist. `mode` defaults to that of the replaced file, or to the umask's. After a
+    StoreUnwritableError the old file is unchanged.
     """
     with replacing(path, mode=mode) as descriptor:
         write_all(descriptor, data)
@@ -292,15 +233,11 @@ def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:
 
 @contextmanager
 def replacing(path: Path, *, mode: int | None = None) -> Iterator[int]:
-    """Opens a temporary file that becomes `path` when the block ends well; see `replace_file`.
+    """Opens a temporary file that becomes `path` when the block succeeds; see `replace_file`.
 
-    Yields:
-        The descriptor to write to.
-
-    Raises:
-        StoreUnwritableError: It cannot be written; the old file is as it was.
+    Yields the descriptor for writing.
     """
-    with writing(path, "the old file is as it was" if path.exists() else ""):
+    with writing(path, "the old file is unchanged" if path.exists() else ""):
         if mode is None and path.exists():
             mode = stat.S_IMODE(path.stat().st_mode)
         descriptor, temporary = create_temporary(path.parent, f".{path.name}.", 0o666)
@@ -322,24 +259,21 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[int]:
 def exchange(one: Path, two: Path) -> None:
     """Exchanges two directories of the same file system.
 
-    On Linux by one atomic system call. Where there is none (other systems, network file systems) by renames:
-    `one` becomes `<two>.old`, `two` becomes `one`, `<two>.old` becomes `two`.
-
-    Raises:
-        OSError: It could not be done; both are as they were.
+    On Linux by one atomic system call. Elsewhere (other systems, network file systems) by renames: `one` becomes
+    `<two>.old`, `two` becomes `one`, `<two>.old` becomes `two`. After an OSError both are unchanged.
     """
     if not rename_exchange(one, two):
-        aside = two.with_name(f"{two.name}.old")
-        one.rename(aside)
+        moved = two.with_name(f"{two.name}.old")
+        one.rename(moved)
         try:
-            fsync_directory(aside.parent)
+            fsync_directory(moved.parent)
             two.rename(one)
         except OSError:
-            aside.rename(one)
+            moved.rename(one)
             raise
         fsync_directory(one.parent)
-        aside.rename(two)
-    # What `one` was first: at no moment may it be durable in neither place.
+        moved.rename(two)
+    # The old content of `one` must be durable in one of the two places at any time.
     fsync_directory(two.parent)
     fsync_directory(one.parent)
 
@@ -349,7 +283,7 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def sync_file_system(path: Path) -> bool:
-    """Syncs the whole file system; False where the system cannot."""
+    """Syncs the whole file system; False if the system cannot."""
     libc = _libc()
     if libc is None or not hasattr(libc, "syncfs"):
         return False
@@ -364,7 +298,7 @@ def sync_file_system(path: Path) -> bool:
 
 
 def rename_exchange(one: Path, two: Path) -> bool:
-    """Exchanges two names atomically; False where the system or the file system cannot."""
+    """Exchanges two names atomically; False if the system or the file system cannot."""
     libc = _libc()
     if libc is None:
         return False

@@ -5,42 +5,34 @@ from stantools.format.columns import LogColumns
 from stantools.format.envelope import Buffer
 
 class Folded(NamedTuple):
-    """What is left of a log: one row for each subscription, in the order in which they were made."""
+    """The result of folding a log: one row for each subscription, in order of creation."""
 
     id: array[int]  #: subscription ids, u64
-    place: array[int]  #: where the record with its state is, as given to `put`; i64
+    place: array[int]  #: place of the record with its state, as given to `put`; i64
     last_sent: array[int]  #: highest sequence that was sent, u64
     flags: array[int]  #: bits of `layout.SubFlag`, u8
-    first: array[int]  #: where the pending sequences of each row begin in `pending`, i64; one more than there are rows
+    first: array[int]  #: index in `pending` of the first sequence of each row, and the end of the last row; i64
     pending: array[int]  #: sequences that were sent and not acknowledged, u64, ascending within each row
 
 class Fold:
     """The subscriptions of a channel while their log is read."""
 
     records: int  #: New, Update and Msg records of known ids, as the server counts them for its compaction
-    dead: int  #: of the records those that a compaction would leave out, as the server counts them
+    dead: int  #: the part of `records` that a compaction would remove, as the server counts it
     max_id: int  #: highest id ever used
 
     def __init__(self) -> None: ...
     def apply(self, buffer: Buffer, batch: LogColumns, row: int) -> int:
-        """Applies the records of a batch from a row on.
+        """Applies the records of a batch, which have a right CRC, from a row on.
 
-        Args:
-            buffer: The file that the batch is of.
-            batch: Records with a right CRC.
-            row: The first to apply.
-
-        Returns:
-            The first row that it leaves to the caller: neither a Msg nor an Ack record, nor
-            a New, Update or Delete record as the server writes it. The number of rows if there is none.
+        Returns the first row that it leaves to the caller: one that is neither a Msg nor an Ack record, nor a New,
+        Update or Delete record as the server writes it. The number of rows if there is none.
         """
     def put(self, kind: int, number: int, last_sent: int, place: int, flags: int) -> None:
-        """Applies a New or Update record; `place` and `flags` are given back by `finish`."""
-    def delete(self, number: int) -> None:
-        """Applies a Delete record."""
-    def flow(self, kind: int, number: int, sequence: int) -> None:
-        """Applies a Msg or Ack record."""
+        """Applies a New or Update record; `finish` returns `place` and `flags`."""
+    def delete(self, number: int) -> None: ...
+    def flow(self, kind: int, number: int, sequence: int) -> None: ...
     def last_sent(self, number: int) -> int:
-        """Returns the highest sequence that was sent to a subscription, -1 if the id is not known."""
+        """Returns the highest sequence that was sent to a subscription, -1 for an unknown id."""
     def finish(self) -> Folded:
-        """Returns what is left. The fold must not be used afterwards."""
+        """Returns the result. The fold must not be used afterwards."""

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The fold of a subs.dat, compiled. `folding.pyi` says what each function promises.
+"""The fold of a subs.dat, compiled. `folding.pyi` has the contract of each function.
 
-Subscriptions are rows in the order in which they were made, found by a table of row numbers with open addressing.
+Subscriptions are rows in order of creation, found by a table of row numbers with open addressing.
 Pending sequences are pairs with the *epoch* of their subscription, in another such table. Each New record begins a new
-epoch, so that whatever was pending before is gone without being looked for; rows and pairs that are gone are cleared
-out when a table is full.
+epoch, which removes all earlier pending sequences without a search; removed rows and pairs are cleared when a table is
+full.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -50,8 +50,8 @@ cdef extern from *:
     #include <stdlib.h>
     #if defined(__GLIBC__)
     #include <malloc.h>
-    /* The allocator keeps more and more of what is freed for itself; a fold takes large pieces, for a short time. Some
-     * megabytes it shall keep: arrays of a batch would else lie in new pages each time, which the system clears. */
+    /* The allocator keeps more and more freed memory; a fold needs large pieces for a short time. It keeps some
+     * megabytes: otherwise each array of a batch would use new pages, which the system must clear. */
     static void give_back(void) { mallopt(M_MMAP_THRESHOLD, 1 << 20); mallopt(M_TRIM_THRESHOLD, 4 << 20); }
     #else
     static void give_back(void) { }
@@ -61,7 +61,7 @@ cdef extern from *:
 
 give_back()
 
-#: Nobody can choose ids that all land in the same place.
+#: random, so that ids cannot be chosen to collide
 cdef uint64_t SEED = int.from_bytes(os.urandom(8), "little")
 
 cdef struct Row:
@@ -138,14 +138,14 @@ cdef inline bint usual_subscription(const uint8_t* p, const uint8_t* end, Row* r
 
 cdef class Fold:
     cdef Row* rows
-    cdef int64_t count, room, deleted  # rows, deleted ones among them
+    cdef int64_t count, room, deleted  # rows, deleted ones included
     cdef int32_t* slots  # row + 1, 0: empty
     cdef uint64_t slot_mask
     cdef uint32_t epoch
     cdef uint64_t* sequences
     cdef uint32_t* epochs  # of the pairs
     cdef uint64_t pair_mask
-    cdef int64_t used  # pairs, removed ones among them
+    cdef int64_t used  # pairs, removed ones included
     cdef uint64_t counted, gone, highest
 
     def __cinit__(self):
@@ -196,7 +196,7 @@ cdef class Fold:
         self.slots[slot] = <int32_t>(row + 1)
 
     cdef int64_t add(self) except -1 nogil:
-        """A new row at the end, whose epoch is to be set."""
+        """A new row at the end; the caller sets its epoch."""
         cdef int64_t row, kept = 0
         cdef int32_t* slots
         cdef Row* rows
@@ -280,7 +280,7 @@ cdef class Fold:
         return slot
 
     cdef int clear_pairs(self) except -1 nogil:
-        """Makes room: drops what is removed or of an epoch that is over, and grows where that is not enough."""
+        """Makes room: drops removed pairs and those of past epochs, and grows if that is not enough."""
         cdef uint8_t* alive = <uint8_t*>calloc(<size_t>self.epoch + 1, 1)
         cdef uint64_t* sequences = self.sequences
         cdef uint32_t* epochs = self.epochs
@@ -446,7 +446,7 @@ cdef class Fold:
         free(self.sequences)
         free(self.epochs)
         self.sequences, self.epochs = NULL, NULL
-        # Filling moved each beginning to the next one.
+        # Filling moved each start to the next one.
         for row in range(count, 0, -1):
             first[row] = first[row - 1]
         if count:

@@ -1,11 +1,11 @@
 import mmap
 
 class Guard:
-    """Watches over one mapping, from `watch` to `leave`."""
+    """Guards one mapping against faults, from `watch` to `leave`."""
 
-    fault: int  #: offset of the first page that could not be had, in bytes; -1 if there was none
+    fault: int  #: offset in bytes of the first page that could not be read; -1 if there was none
 
     def watch(self, mapping: mmap.mmap) -> None:
-        """Begins to guard a mapping; it must not be unmapped before `leave`."""
+        """Starts to guard a mapping; it must not be unmapped before `leave`."""
     def leave(self) -> None:
-        """Ends it; `fault` stays."""
+        """Ends the guard; `fault` stays."""

@@ -1,10 +1,10 @@
 # cython: language_level=3
-"""Mapped files that get shorter: reading a page that is gone yields zeros and a mark, not the end of the process.
+"""Mapped files that become shorter: reading a lost page yields zeros and a mark instead of ending the process.
 
-The system sends SIGBUS where a mapped page cannot be had: the file was cut, or its disk fails. The handler here
-looks whether the address is in a mapping that is guarded. If so, it puts pages of zeros in the place of the rest, notes
-where, and the reader goes on; whoever guards the mapping asks afterwards (`stantools.store.mapping`). Any other address
-goes to the handler that was there before.
+The system sends SIGBUS for a mapped page that cannot be read: the file was truncated, or its disk fails. The handler
+checks whether the address is in a guarded mapping. If so, it replaces the rest of the mapping by pages of zeros and
+records the place, and the reader continues; `stantools.store.mapping` checks the mark afterwards. Other addresses go to
+the previous handler.
 """
 
 from libc.stdint cimport uintptr_t
@@ -29,7 +29,7 @@ cdef extern from *:
     #define GET(place) __atomic_load_n(&(place), __ATOMIC_SEQ_CST)
     #define SET(place, value) __atomic_store_n(&(place), (value), __ATOMIC_SEQ_CST)
 
-    /* Areas are used again and never freed: a handler in another thread may be looking at any of them. */
+    /* Areas are reused and never freed: a handler in another thread may be reading any of them. */
     typedef struct area {
         struct area *next;
         uintptr_t start, end, fault;
@@ -73,12 +73,12 @@ cdef extern from *:
 
     static uintptr_t fault_of(area *each) { return GET(each->fault); }
 
-    /* Only what is safe in a signal handler: no lock, no allocation, nothing of Python. */
+    /* Only operations that are safe in a signal handler: no lock, no allocation, no Python. */
     static int give_zeros(uintptr_t at) {
         for (area *each = GET(areas); each; each = each->next) {
             unsigned int turn = GET(each->turn);
             uintptr_t start = GET(each->start), end = GET(each->end), first = at - at % page, known;
-            /* An area that changes is not the one that is being read. */
+            /* An area that changes is not being read. */
             if (turn % 2 || at < start || at >= end || turn != GET(each->turn)) continue;
             if (mmap((void *)first, end - first, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
                      -1, 0) == MAP_FAILED) return 0;
@@ -98,7 +98,7 @@ cdef extern from *:
         if (before.sa_flags & SA_SIGINFO) before.sa_sigaction(number, info, context);
         else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) before.sa_handler(number);
         else if (!sent || before.sa_handler == SIG_DFL) {
-            /* The same instruction once more, and the end. */
+            /* The repeated instruction ends the process. */
             signal(number, SIG_DFL);
             if (sent) raise(number);
         }
@@ -110,7 +110,7 @@ cdef extern from *:
         now.sa_sigaction = on_sigbus;
         now.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
         sigemptyset(&now.sa_mask);
-        /* Before the handler can be called it has to know where to go on. */
+        /* The handler needs the previous one before its first call. */
         return sigaction(SIGBUS, NULL, &before) || sigaction(SIGBUS, &now, NULL);
     }
     """
@@ -128,7 +128,7 @@ cdef uintptr_t NONE = <uintptr_t>-1
 
 
 cdef class Guard:
-    """Watches over one mapping, from `watch` to `leave`."""
+    """Guards one mapping, from `watch` to `leave`."""
 
     cdef area *_area
     cdef uintptr_t _start, _fault
@@ -137,7 +137,7 @@ cdef class Guard:
         self._fault = NONE
 
     def watch(self, mapping) -> None:
-        """Begins to guard a mapping; it must not be unmapped before `leave`."""
+        """Starts to guard a mapping; it must not be unmapped before `leave`."""
         cdef Py_buffer content
         PyObject_GetBuffer(mapping, &content, PyBUF_SIMPLE)
         self._start = <uintptr_t>content.buf
@@ -147,7 +147,7 @@ cdef class Guard:
             raise MemoryError
 
     def leave(self) -> None:
-        """Ends it; what was noted stays."""
+        """Ends the guard; `fault` stays."""
         if self._area:
             self._fault = fault_of(self._area)
             leave_area(self._area)
@@ -155,7 +155,7 @@ cdef class Guard:
 
     @property
     def fault(self) -> int:
-        """Offset of the first page that could not be had, in bytes; -1 if there was none."""
+        """Offset in bytes of the first page that could not be read; -1 if there was none."""
         cdef uintptr_t fault = fault_of(self._area) if self._area else self._fault
         return -1 if fault == NONE else <Py_ssize_t>(fault - self._start)
 

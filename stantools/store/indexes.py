@@ -1,4 +1,4 @@
-"""Going through index files, and looking records up in them, for files of any size: only a window is in memory."""
+"""Scanning index files, and looking records up in them, for files of any size: only a window is in memory."""
 
 from __future__ import annotations
 
@@ -16,61 +16,46 @@ from stantools.store.mapping import WINDOW, Buffer, Window, descriptor_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Index records that are looked at together.
+#: index records per step
 INDEX_ROWS = WINDOW // 2 // INDEX_RECORD_SIZE
 
 IndexView: TypeAlias = "npt.NDArray[np.void]"
 
 
 class IndexScan(NamedTuple):
-    """What a scan of an index file found."""
-
-    rows: int  #: good records from its start
-    stop: Stop  #: why it ends there (see `kernels.scan_index`)
-    sizes: int  #: the sum of the payload sizes that they name
-    rises: bool  #: their sequences rise
+    rows: int  #: number of good records from its start
+    stop: Stop  #: reason of the end (see `kernels.scan_index`)
+    sizes: int  #: total payload size of the messages
+    rises: bool  #: the sequences rise
 
 
 def scan_index(buffer: Buffer, crc: Crc) -> IndexScan:
-    """Scans the good records of a mapped index file from its start.
-
-    Args:
-        buffer: The mapped index file.
-        crc: The store's CRC.
-    """
+    """Scans the good records of a mapped index file from its start."""
     descriptor, end = descriptor_of(buffer), len(buffer)
     found = None if descriptor is None else kernels.read_index(descriptor, FILE_HEADER_SIZE, end, crc)
-    # A file that was cut has zeros in the mapping, and whoever leaves that hears of it.
+    # A file that was cut has zeros in the mapping; the end of the mapping reports it.
     return IndexScan(*(found or kernels.scan_index(buffer, FILE_HEADER_SIZE, end, crc)))
 
 
 class IndexRecord(NamedTuple):
-    """One record of an index."""
-
     sequence: int
-    offset: int  #: where the message's record begins in the data file
+    offset: int  #: offset of the message's record in the data file
     timestamp: int  #: nanoseconds since 1970
-    size: int  #: bytes of its payload
+    size: int  #: bytes of the payload
     crc: int
 
     @property
     def end(self) -> int:
-        """Where the message's record ends in the data file."""
         return self.offset + RECORD_HEADER_SIZE + self.size
 
     @classmethod
     def at(cls, buffer: Buffer, row: int) -> IndexRecord:
-        """Reads the record of a number, from 0, of a mapped index file."""
+        """Reads record number `row`, from 0, of a mapped index file."""
         return cls(*INDEX_RECORD.unpack_from(buffer, FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE))
 
 
 def index_parts(records: IndexView, start: int = 0) -> Iterator[IndexView]:
-    """Iterates over the records of a mapped index in parts of `INDEX_ROWS`.
-
-    Args:
-        records: As `format.index.view` returns them.
-        start: The first record that is wanted.
-    """
+    """Iterates over the records of a mapped index (`format.index.view`) from `start`, in parts of `INDEX_ROWS`."""
     base: object = records.base
     window = Window(base) if isinstance(base, memoryview) else None
     for first in range(start, len(records), INDEX_ROWS):
@@ -80,13 +65,10 @@ def index_parts(records: IndexView, start: int = 0) -> Iterator[IndexView]:
 
 
 class IndexOrder:
-    """The records of an index in the order of the offsets that they name; equal ones in the order of the file.
+    """The records of an index in the order of their offsets; equal offsets keep the order of the file.
 
-    Nothing is looked at before the first question. An index names offsets in rising order; then nothing is copied.
-    Only one that is out of order is sorted.
-
-    Args:
-        records: Good records of the index (`format.index.view`).
+    The records are not read before the first query. An index with rising offsets is not copied; only one out of
+    order is sorted. The records must be good ones (`format.index.view`).
     """
 
     def __init__(self, records: IndexView) -> None:
@@ -96,7 +78,7 @@ class IndexOrder:
         return len(self._records)
 
     def place(self, offset: int) -> int:
-        """Returns the place of the first record, in this order, that names this offset or one behind it."""
+        """Returns the place of the first record, in this order, with this offset or a higher one."""
         if self._sorted is None:
             return bisect_left(self._records["offset"], offset)
         return int(np.searchsorted(self._sorted[1], offset))
@@ -106,25 +88,18 @@ class IndexOrder:
         return place if self._sorted is None else int(self._sorted[0][place])
 
     def offset(self, place: int) -> int:
-        """Returns the offset that the record at a place names."""
         return int(self._records["offset"][self.position(place)])
 
     def size(self, place: int) -> int:
-        """Returns the payload size that the record at a place names."""
         return int(self._records["size"][self.position(place)])
 
     def sequence(self, place: int) -> int:
-        """Returns the sequence that the record at a place names."""
         return int(self._records["sequence"][self.position(place)])
 
     def match(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Finds the first record for each of many offsets.
+        """Finds the first record for each of many rising offsets.
 
-        Args:
-            offsets: Rising offsets.
-
-        Returns:
-            The numbers of the records in the file; -1 for an offset that no record names.
+        Returns the numbers of the records in the file; -1 for an offset without one.
         """
         if self._sorted is None:
             low, high = self.place(int(offsets[0])), self.place(int(offsets[-1]) + 1)

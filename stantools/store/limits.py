@@ -1,14 +1,14 @@
-"""How much a channel and a slice may hold: limits, and their inheritance through patterns.
+"""Limits of channels and slices, and their inheritance through patterns.
 
 Facts: filestore.md sections 5.1, 5.2 and 10. Always 0 means "no limit"; times are nanoseconds.
 
-A channel's limits are those of the narrowest pattern that matches its name. At each token a literal is
-narrower than `*`, which is narrower than `>`, and the left-most difference decides: for the channel `foo.bar`
+A channel's limits are those of the narrowest pattern that matches its name. At each token a literal is narrower than
+`*`, which is narrower than `>`, and the left-most difference decides: for the channel `foo.bar`
 
     >  <  *.bar  <  foo.>  <  foo.*  <  foo.bar
 
-A field that a pattern leaves open comes from the next wider pattern that matches the pattern's own text, and
-in the end from the limits of the store.
+A field that a pattern does not set comes from the next wider pattern that matches the pattern's own text, and in the
+end from the limits of the store.
 """
 
 from __future__ import annotations
@@ -33,25 +33,22 @@ DEFAULT_MAX_SUBS = 1000
 DEFAULT_SLICE_MAX_BYTES = 64 * 1024 * 1024
 
 _SECOND = 1_000_000_000
-_PARTS = 4  # slices that a channel at its limits consists of, when no slice limit is configured
+_SLICES_PER_CHANNEL = 4  # slices per full channel if no slice limit is configured
 
 
 @dataclass(frozen=True)
 class ChannelLimits:
-    """What one channel may hold; 0 is "no limit"."""
+    """Limits of one channel; 0 is "no limit"."""
 
-    max_msgs: int = DEFAULT_MAX_MSGS  #: messages
-    max_bytes: int = DEFAULT_MAX_BYTES  #: bytes in the server's accounting: payload of the record plus 40 a message
+    max_msgs: int = DEFAULT_MAX_MSGS
+    max_bytes: int = DEFAULT_MAX_BYTES  #: bytes in the server's accounting: payload of the record plus 40 per message
     max_age_ns: int = 0  #: age of a message in nanoseconds
-    max_subs: int = DEFAULT_MAX_SUBS  #: subscriptions
-    max_inactivity_ns: int = 0  #: the channel is deleted after so long without message and active subscription
+    max_subs: int = DEFAULT_MAX_SUBS
+    #: nanoseconds without message and active subscription after which the channel is deleted
+    max_inactivity_ns: int = 0
 
     def check(self) -> None:
-        """Checks the limits of a store as the server does at start.
-
-        Raises:
-            UsageError: A limit is negative (the text is the server's).
-        """
+        """Checks the limits of a store as the server does at start; UsageError with its text if one is negative."""
         for name, value in (
             ("subscriptions", str(self.max_subs)),
             ("messages", str(self.max_msgs)),
@@ -71,17 +68,11 @@ class ChannelLimits:
         now_ns: int,
         spent: int = 0,
     ) -> int:
-        """Returns how many of a channel's oldest messages go (filestore.md sections 5.4 and 7.6).
+        """Returns how many of a channel's oldest messages the limits remove (filestore.md sections 5.4 and 7.6).
 
-        First go those that are too many or too large, but never the newest; then, behind them, those that are too old.
-
-        Args:
-            count: Messages of the channel.
-            size: Their bytes in the server's accounting.
-            costs: Bytes of the oldest messages, summed up.
-            timestamps: Their timestamps.
-            now_ns: The present.
-            spent: What the sums begin with.
+        Limits of count and bytes apply first, but never to the newest message; then the age limit applies to the
+        rest. `count` and `size` are the messages of the channel and their bytes in the server's accounting; `costs`
+        the cumulative bytes of the oldest messages, starting from `spent`.
         """
         gone = max(count - self.max_msgs, 0) if self.max_msgs > 0 else 0
         if 0 < self.max_bytes < size:
@@ -89,8 +80,8 @@ class ChannelLimits:
         gone = min(gone, count - 1, len(costs))
         age = self.max_age_ns
         if age > 0 and gone < len(costs) and now_ns - int(timestamps[gone]) >= age:
-            (young,) = (now_ns - timestamps[gone:] < age).nonzero()
-            gone = gone + int(young[0]) if len(young) else len(costs)
+            (recent,) = (now_ns - timestamps[gone:] < age).nonzero()
+            gone = gone + int(recent[0]) if len(recent) else len(costs)
         return gone
 
 
@@ -99,7 +90,7 @@ UNLIMITED = ChannelLimits(0, 0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class PatternLimits:
-    """What a pattern sets: None takes the wider pattern's value, 0 or a negative number means "no limit"."""
+    """Limits that a pattern sets: None inherits the wider pattern's value, 0 or a negative number means "no limit"."""
 
     max_msgs: int | None = None
     max_bytes: int | None = None
@@ -108,7 +99,6 @@ class PatternLimits:
     max_inactivity_ns: int | None = None
 
     def over(self, wider: ChannelLimits) -> ChannelLimits:
-        """Returns these limits, with what they leave open taken from wider ones."""
         values = {}
         for each in fields(self):
             own: int | None = getattr(self, each.name)
@@ -117,12 +107,12 @@ class PatternLimits:
 
     @classmethod
     def given(cls, options: LimitOptions, otherwise: ChannelLimits) -> StoreLimits | None:
-        """Returns the limits of a store as users set them: the rest is otherwise. None if nothing is set."""
+        """Returns the limits of a store as users set them, completed by `otherwise`; None if nothing is set."""
         found = cls(options.max_msgs, options.max_bytes, options.max_age)
         return None if found == cls() else found.of_store(otherwise)
 
     def of_store(self, wider: ChannelLimits) -> StoreLimits:
-        """Returns the limits of a store without any of its own: these for each channel, the wider ones for the rest."""
+        """Returns store limits with these limits for each channel, completed by wider ones."""
         return StoreLimits(0, self.over(wider))
 
 
@@ -130,13 +120,12 @@ class PatternLimits:
 class StoreLimits:
     """The limits of a whole store.
 
-    Raises:
-        UsageError: A limit is negative, a pattern is no valid channel name, or more channels are named than
-            allowed. The texts are the server's.
+    Raises UsageError with the server's text if a limit is negative, a pattern is not a valid channel name, or more
+    channels are named than allowed.
     """
 
-    max_channels: int = DEFAULT_MAX_CHANNELS  #: Channels; 0 for no limit. Channels found at start are always accepted.
-    channel: ChannelLimits = ChannelLimits()  #: what holds where no pattern says otherwise
+    max_channels: int = DEFAULT_MAX_CHANNELS  #: 0 for no limit; channels found at start are always accepted
+    channel: ChannelLimits = ChannelLimits()  #: limits of channels without a pattern
     #: Limits by channel name or pattern; `*` is one whole token, a final `>` is the rest.
     per_channel: Mapping[str, PatternLimits] = field(default_factory=dict)
 
@@ -153,7 +142,7 @@ class StoreLimits:
                 f"too many channels defined ({named}). The max channels limit is set to {self.max_channels}",
                 "raise the limit of channels, or set it to 0",
             )
-        # Narrowest last; each one resolved against the already resolved wider ones.
+        # Narrowest last; each one is resolved against the already resolved wider ones.
         resolved: dict[str, ChannelLimits] = {}
         for pattern in sorted(self.per_channel, key=narrowness):
             wider = [limits for other, limits in resolved.items() if subject_matches(other, pattern)]
@@ -161,7 +150,7 @@ class StoreLimits:
         object.__setattr__(self, "_resolved", resolved)
 
     def limits_for(self, channel: str) -> ChannelLimits:
-        """Returns what holds for a channel: the limits of the narrowest pattern that matches its name."""
+        """Returns the limits of a channel: those of the narrowest pattern that matches its name."""
         resolved: dict[str, ChannelLimits] = getattr(self, "_resolved")  # noqa: B009 (frozen: set in __post_init__)
         if (exact := resolved.get(channel)) is not None:
             return exact
@@ -173,10 +162,10 @@ class StoreLimits:
 
 @dataclass(frozen=True)
 class SliceLimits:
-    """When a slice is full and the next one is opened (filestore.md section 5.1); 0 is "no limit"."""
+    """Limits that end a slice and open the next one (filestore.md section 5.1); 0 is "no limit"."""
 
     max_msgs: int = 0  #: messages ever stored in the slice
-    #: Bytes ever stored, in the server's accounting (payload plus 40 a message).
+    #: bytes ever stored, in the server's accounting (payload plus 40 per message)
     max_bytes: int = DEFAULT_SLICE_MAX_BYTES
     max_age_ns: int = 0  #: nanoseconds since the slice's first message
 
@@ -186,31 +175,28 @@ class SliceLimits:
 
     @classmethod
     def given(cls, options: SliceOptions) -> SliceLimits | None:
-        """Returns the limits as users set them, the rest without one; None if nothing is set."""
+        """Returns the limits as users set them, without limit for the rest; None if nothing is set."""
         found = options.slice_msgs, options.slice_bytes, options.slice_age
         return None if found == (None, None, None) else cls(*(each or 0 for each in found))
 
     def for_channel(self, limits: ChannelLimits) -> SliceLimits:
-        """Returns what holds for a channel's slices: these, or if none is set a quarter of the channel's."""
+        """Returns the limits of a channel's slices: these, or a quarter of the channel's if none is set."""
         if self.max_msgs or self.max_bytes or self.max_age_ns:
             return self
         return SliceLimits(
-            max(limits.max_msgs // _PARTS, 1) if limits.max_msgs > 0 else 0,
-            max(limits.max_bytes // _PARTS, 1) if limits.max_bytes > 0 else 0,
-            max(limits.max_age_ns // _PARTS, _SECOND) if limits.max_age_ns > 0 else 0,
+            max(limits.max_msgs // _SLICES_PER_CHANNEL, 1) if limits.max_msgs > 0 else 0,
+            max(limits.max_bytes // _SLICES_PER_CHANNEL, 1) if limits.max_bytes > 0 else 0,
+            max(limits.max_age_ns // _SLICES_PER_CHANNEL, _SECOND) if limits.max_age_ns > 0 else 0,
         )
 
 
-#: What a server has when nothing is configured: 64 MiB.
+#: the limits of a server without configuration: 64 MiB
 DEFAULT_SLICES = SliceLimits()
 ONE_SLICE = SliceLimits(0, 0, 0)
 
 
 def is_channel_name(name: str, *, wildcards: bool = False) -> bool:
-    """Returns whether a name is a valid channel name, or with `wildcards` a pattern of limits.
-
-    Facts: filestore.md section 1.2.
-    """
+    """Returns whether a name is a valid channel name, or with `wildcards` a pattern of limits."""
     if not name or "/" in name:
         return False
     tokens = name.split(".")

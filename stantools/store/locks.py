@@ -1,12 +1,11 @@
-"""Is a running server using this store? And keeping one out while we change it.
+"""Detection of a running server that uses a store, and locking it out during changes.
 
-Facts: filestore.md sections 1.4 and weakness W19. Only a server in fault-tolerant mode takes a
-lock, so a free lock proves nothing. Three things are looked at, none of which changes or creates a file:
+Facts: filestore.md sections 1.4 and weakness W19. Only a server in fault-tolerant mode takes a lock, so a free lock
+proves nothing. Three signs are examined, without changing or creating a file:
 
-1. the locks on `.rootdir.lck` and, which our broker takes, on the directory itself, asked for without being taken;
-2. processes that hold a file of the store open for writing (Linux, as far as we may look);
-3. files that are being written right now: if the newest file is younger than a few seconds, we watch for that
-   long whether anything moves.
+1. locks on `.rootdir.lck` and, taken by our broker, on the directory itself, queried without taking them;
+2. processes that hold a file of the store open for writing (Linux, where permitted);
+3. current writes: if the newest file is younger than a few seconds, the store is watched for that long.
 """
 
 from __future__ import annotations
@@ -27,36 +26,26 @@ from stantools.errors import RefusedError, StoreUnwritableError
 from stantools.store.directory import CLIENTS_FILE, FT_LOCK_FILE, RAFT_LOG_FILE, SERVER_FILE, SUBS_FILE
 from stantools.store.durable import unwritable
 
-#: How long a store must have been left alone, in seconds.
+#: seconds without a change after which a store counts as unused
 QUIET_SECONDS = 2.0
 
-_WATCHED = (SERVER_FILE, CLIENTS_FILE, SUBS_FILE, RAFT_LOG_FILE)
+_WATCHED_FILES = (SERVER_FILE, CLIENTS_FILE, SUBS_FILE, RAFT_LOG_FILE)
 _ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
 
 
 @dataclass(frozen=True)
 class Use:
-    """A sign that somebody is using a store."""
-
-    kind: Literal["lock", "handle", "write"]  #: the held lock, an open file, or a file that changes
-    detail: str  #: what was seen
+    kind: Literal["lock", "handle", "write"]  #: a held lock, an open file, or a changing file
+    detail: str  #: the observation, for people
     pid: int | None = None  #: the process, if known
 
 
 def check_not_in_use(store: Path, *, force: bool = False, quiet: float | None = None) -> list[Use]:
-    """Refuses to go on if a server seems to be using the store.
+    """Refuses to continue if a server seems to be using the store.
 
-    Args:
-        store: The store's root directory.
-        force: Only report, never refuse.
-        quiet: Seconds that the store must have been left alone; `QUIET_SECONDS` by default.
-
-    Returns:
-        What was seen (empty unless `force`).
-
-    Raises:
-        RefusedError: The store is in use.
+    With `force` it only returns the signs. `quiet` is the time in seconds without a change, `QUIET_SECONDS` by
+    default.
     """
     uses = find_uses(store, quiet=quiet)
     if uses and not force:
@@ -68,17 +57,10 @@ def check_not_in_use(store: Path, *, force: bool = False, quiet: float | None = 
 
 
 def find_uses(store: Path, *, quiet: float | None = None, sleep: Callable[[float], None] = time.sleep) -> list[Use]:
-    """Looks for signs that somebody is using a store, changing nothing.
+    """Looks for signs that a process is using a store, changing nothing.
 
-    Args:
-        store: The store's root directory.
-        quiet: Seconds that the store must have been left alone, `QUIET_SECONDS` by default; 0 does not look at the
-            times.
-        sleep: For tests.
-
-    Returns:
-        The signs. The times are looked at only if there is no other sign, because that may take `quiet`
-        seconds.
+    `quiet` is the time in seconds without a change, `QUIET_SECONDS` by default; 0 skips this check. It runs only if
+    there is no other sign, because it may take that long. `sleep` is for tests.
     """
     quiet = QUIET_SECONDS if quiet is None else quiet
     uses = []
@@ -97,18 +79,17 @@ def find_uses(store: Path, *, quiet: float | None = None, sleep: Callable[[float
 
 
 def ft_lock_holder(store: Path) -> int | None:
-    """Asks who holds the lock of fault-tolerant mode, without taking it.
+    """Returns the process that holds the lock of fault-tolerant mode, without taking the lock.
 
-    Returns:
-        The process (0 or negative if the system cannot tell which), or None if the lock is free, there is no
-        lock file, or the system has no way to ask.
+    0 or negative if the system cannot tell which; None if the lock is free, there is no lock file, or the system has
+    no such query.
     """
     try:
         descriptor = os.open(store / FT_LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        # struct flock; l_whence 0 and l_len 0: the whole file.
+        # struct flock; l_whence 0 and l_len 0: the whole file
         if sys.platform.startswith("linux"):
             layout, order = "hhqqi4x", ("type", "whence", "start", "length", "pid")
         elif sys.platform == "darwin":
@@ -126,13 +107,9 @@ def ft_lock_holder(store: Path) -> int | None:
 
 
 def log_lock_holder(raft: Path) -> int | None:
-    """Asks who holds the lock of a clustered node's Raft log, which a running server has, without taking it (Linux).
+    """Returns the process that holds the lock of a clustered node's Raft log, without taking the lock (Linux).
 
-    Args:
-        raft: The directory with the log.
-
-    Returns:
-        The process; None if the lock is free, there is no log, or the system does not tell.
+    None if the lock is free, there is no log, or the system does not tell. `raft` is the directory of the log.
     """
     return _holder(raft / RAFT_LOG_FILE)
 
@@ -153,18 +130,7 @@ def _holder(path: Path) -> int | None:
 
 @contextmanager
 def hold_ft_lock(store: Path) -> Iterator[bool]:
-    """Holds the lock of fault-tolerant mode, so that no standby server becomes active meanwhile.
-
-    Args:
-        store: The store's root directory.
-
-    Yields:
-        Whether the lock is held; in a store that no fault-tolerant server has used there is none to hold.
-
-    Raises:
-        RefusedError: Somebody else holds it.
-        StoreUnwritableError: The lock file cannot be opened.
-    """
+    """Holds the lock of fault-tolerant mode, so that no standby server becomes active meanwhile."""
     path = store / FT_LOCK_FILE
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -183,7 +149,7 @@ def hold_ft_lock(store: Path) -> Iterator[bool]:
 def _take(descriptor: int, path: Path) -> None:
     try:
         if hasattr(fcntl, "F_OFD_SETLK"):
-            # Belongs to the descriptor: closing some other descriptor of the same file does not drop it.
+            # Belongs to the descriptor: closing another descriptor of the same file does not release it.
             request = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
         else:
@@ -204,12 +170,8 @@ def _unlockable(path: Path, error: OSError) -> StoreUnwritableError:
 def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iterator[Use]:
     """Finds processes that have files of a directory open for writing, as far as the system shows them (Linux).
 
-    Args:
-        store: The directory.
-        known: Device and inode of files in it, to recognise them under another name (container, bind mount).
-
-    Yields:
-        One sign a process.
+    `known` holds device and inode of its files, to recognise them under another name (container, bind mount). Yields
+    one sign per process.
     """
     processes = Path("/proc")
     if not sys.platform.startswith("linux") or not processes.is_dir():
@@ -219,13 +181,12 @@ def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iter
     for entry in os.scandir(processes):
         if not entry.name.isdigit() or int(entry.name) == own:
             continue
-        for path in _written_by(entry.path, root, known):
+        for path in _writer_of(entry.path, root, known):
             yield Use("handle", f"process {entry.name} has {path} open for writing", int(entry.name))
             break
 
 
 def _identities(store: Path) -> set[tuple[int, int]]:
-    """Device and inode of the root's files."""
     found = set()
     for name in (SERVER_FILE, CLIENTS_FILE):
         try:
@@ -236,14 +197,14 @@ def _identities(store: Path) -> set[tuple[int, int]]:
     return found
 
 
-def _written_by(process: str, root: str, known: Set[tuple[int, int]]) -> Iterator[str]:
+def _writer_of(process: str, root: str, known: Set[tuple[int, int]]) -> Iterator[str]:
     try:
         handles = list(os.scandir(f"{process}/fd"))
     except OSError:
-        return  # gone, or another user's
+        return  # the process is gone, or belongs to another user
     for handle in handles:
         try:
-            path = os.readlink(handle.path)  # noqa: PTH115 (what it points to need not be a path)
+            path = os.readlink(handle.path)  # noqa: PTH115 (the target need not be a path)
             if not path.startswith(f"{root}/"):
                 if not (known and path.startswith("/")):
                     continue
@@ -261,7 +222,7 @@ def _written_by(process: str, root: str, known: Set[tuple[int, int]]) -> Iterato
 
 
 def _recent_writes(store: Path, quiet: float, sleep: Callable[[float], None]) -> list[Use]:
-    """Watches a store that has been written just now; writing that ended before is nobody's."""
+    """Watches a store that has been written within `quiet` seconds; writes that have ended do not count."""
     before = _snapshot(store)
     newest = max((changed for changed, _ in before.values()), default=0)
     if time.time() - newest / 1e9 >= quiet:
@@ -287,9 +248,9 @@ def _snapshot(store: Path) -> dict[str, tuple[int, int]]:
                 if entry.is_dir(follow_symlinks=False):
                     if directory == store:
                         pending.append(Path(entry.path))
-                elif entry.name in _WATCHED or entry.name.startswith("msgs."):
+                elif entry.name in _WATCHED_FILES or entry.name.startswith("msgs."):
                     status = entry.stat(follow_symlinks=False)
                     found[os.path.relpath(entry.path, store)] = (status.st_mtime_ns, status.st_size)
             except OSError:
-                continue  # gone between the two looks
+                continue  # removed between the two calls
     return found

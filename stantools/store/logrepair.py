@@ -1,12 +1,12 @@
-"""The type of a record of clients.dat or subs.dat, from its payload instead of its header.
+"""The type of a record of clients.dat or subs.dat, determined from its payload instead of its header.
 
-The CRC of a record covers its payload only (filestore.md section 2.2), so a damaged size or type byte
-leaves a payload that still proves itself:
+The CRC of a record covers its payload only (filestore.md section 2.2), so a damaged size or type byte leaves a
+payload that still proves itself:
 
-* `proven_size` finds the size under which the stored CRC matches. Payloads are protobuf fields one after the other,
-  so only the ends of fields come into question.
-* `recognise` identifies the message by its fields. The messages of a log never look alike: a subscription has inboxes,
-  a sent or acknowledged message an id and a sequence, a deletion nothing but an id.
+* `proven_size` finds the size under which the stored CRC matches. Payloads are successive protobuf fields,
+  so only the ends of fields are candidates.
+* `recognise` identifies the message by its fields. The messages of a log never look alike: a subscription has
+  inboxes, a sent or acknowledged message an id and a sequence, a deletion only an id.
 """
 
 from __future__ import annotations
@@ -23,37 +23,34 @@ from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, ClientRec
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.mapping import Buffer
 
-#: A payload with more fields, or whose last field ends later, is not searched for its size. Real ones are far below.
+#: Limits of fields and bytes of a payload whose size is searched for; real ones are far below.
 _MAX_FIELDS = 64
 _MAX_PAYLOAD = 1 << 16
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A message by which a payload can be determined, and the record types that have it."""
+    """The fields of a message that identify a payload, and its record types."""
 
-    types: tuple[int, ...]  #: record types; where there are two, only the state of the log decides which one it was
-    message: type[Message]  #: the message class
-    always: tuple[str, ...]  #: fields that are set in every such message that a server writes
+    types: tuple[int, ...]  #: record types; if there are two, only the state of the log tells which one it was
+    message: type[Message]
+    always: tuple[str, ...]  #: fields that are set in every such message of a server
 
 
 @dataclass(frozen=True)
 class LogLayout:
-    """One of the two kinds of log file."""
-
     name: str  #: file name
-    types: type[ClientRecord | SubRecord]  #: record types
-    messages: Mapping[int, type[Message]]  #: record type to message class
-    shapes: Sequence[Shape]  #: what distinguishes payloads
-    unknown_type: str  #: the server's error text for another type
+    types: type[ClientRecord | SubRecord]
+    messages: Mapping[int, type[Message]]  #: message class by record type
+    shapes: Sequence[Shape]  #: shapes that distinguish payloads
+    unknown_type: str  #: the server's error text for other types
 
     @property
     def max_type(self) -> int:
-        """The highest record type."""
         return max(self.messages)
 
     def type_name(self, code: int) -> str:
-        """Returns what a record type is called; "" if there is none of the number."""
+        """Returns the name of a record type; "" if there is none of this number."""
         return self.types(code).name.lower() if code in self.messages else ""
 
 
@@ -89,15 +86,15 @@ SUBS_LOG = LogLayout(
 
 @dataclass(frozen=True, slots=True)
 class PayloadReading:
-    """What a payload is by its fields, whatever the header says."""
+    """The meaning of a payload by its fields, whatever the header says."""
 
-    types: tuple[int, ...]  #: the record types it can have
+    types: tuple[int, ...]  #: possible record types
     message: Message  #: the decoded payload
-    retyped: bool = False  #: the type byte in the header says something else
+    retyped: bool = False  #: the type byte in the header disagrees
 
 
 def recognise(layout: LogLayout, payload: Buffer) -> PayloadReading | None:
-    """Identifies a payload by its fields; None if it is nothing that a server writes to this log."""
+    """Identifies a payload by its fields; None if no server writes such a payload to this log."""
     data = bytes(payload)
     for shape in layout.shapes:
         message = shape.message()
@@ -112,16 +109,9 @@ def recognise(layout: LogLayout, payload: Buffer) -> PayloadReading | None:
 
 
 def read_payload(layout: LogLayout, kind: int, payload: Buffer) -> PayloadReading | None:
-    """Decodes a payload whose CRC is right, and doubts the type byte where the payload contradicts it.
+    """Decodes a payload with a right CRC; where payload and type byte disagree, the payload counts.
 
-    Args:
-        layout: Which log it is from.
-        kind: Type in the record's header.
-        payload: The payload.
-
-    Returns:
-        What it is. Where the payload says one thing and the type byte another, the payload is right: it is covered by
-        the CRC. None if neither makes sense.
+    The CRC covers the payload, not the type byte. None if neither makes sense.
     """
     known = recognise(layout, payload)
     if known is not None:
@@ -138,16 +128,9 @@ def read_payload(layout: LogLayout, kind: int, payload: Buffer) -> PayloadReadin
 
 
 def proven_size(buffer: Buffer, offset: int, limit: int, crc: Crc) -> int | None:
-    """Finds the payload size under which a record's CRC matches, whatever size its header names.
+    """Finds the payload size in bytes under which a record's CRC matches; None if there is none.
 
-    Args:
-        buffer: The file.
-        offset: Of the record's header, which must be there.
-        limit: Where the file ends.
-        crc: The store's CRC.
-
-    Returns:
-        The size in bytes, at least 1; None if no size is proven.
+    `offset` is that of the record's header, which must be intact in the file; `limit` the end of the file.
     """
     _, stored = RECORD_HEADER.unpack_from(buffer, offset)
     begin = offset + RECORD_HEADER_SIZE

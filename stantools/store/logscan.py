@@ -1,7 +1,7 @@
-"""Reading clients.dat and subs.dat record by record: as the server does, or whatever state the file is in.
+"""Reading clients.dat and subs.dat record by record: as the server does, or through any damage.
 
-Facts: filestore.md sections 7.2 and 7.4. `ServerScan` stops where the server stops and says what it would
-say and cut. `scan_log` goes on after any damage, so that records and damaged ranges together cover the whole file.
+Facts: filestore.md sections 7.2 and 7.4. `ServerScan` stops where the server stops and reports its error and its
+truncation. `scan_log` continues after any damage, so that records and damaged ranges together cover the whole file.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from stantools.format.layout import (
 from stantools.store.logrepair import LogLayout, PayloadReading, proven_size, read_payload, recognise
 from stantools.store.mapping import Buffer, Window, find_in_data
 
-#: Rows of one batch.
+#: rows of one batch
 BATCH_ROWS = 16384
-#: Bytes of a log that stay mapped, twice: what it adds up to takes memory as well.
+#: bytes of a log that stay mapped, twice: the folded state needs memory as well
 _WINDOW = 4 << 20
 
 
 @dataclass(frozen=True)
 class LogEnd:
-    """Where the server stops reading a log, and what it does then."""
+    """The place where the server stops reading a log, and the consequence."""
 
-    offset: int  #: first byte that it did not take for a good record
-    stop: Stop | None  #: why; None if the file's version header is refused
-    error: str  #: why it refuses to start (without the words around it that name the file); "" if it starts
+    offset: int  #: first byte that is not part of a good record
+    stop: Stop | None  #: the reason; None if the file's version header is refused
+    error: str  #: reason of its refusal to start (without the prefix that names the file); "" if it starts
     file_size: int
 
     @property
@@ -54,7 +54,7 @@ class LogEnd:
     def size_after(self, *, truncate: bool) -> int:
         """Returns the file's size after a start, with or without the truncate option.
 
-        Padding is cut with and without it; neither cuts anything after another error.
+        Padding is cut in both cases, a torn record only with the option, other damage never.
         """
         cuts = self.stop is Stop.ZEROS or (truncate and self.torn)
         return self.offset if cuts else self.file_size
@@ -63,8 +63,8 @@ class LogEnd:
 class ServerScan(Iterator[LogColumns]):
     """The records of a log in batches, up to where the server stops.
 
-    Unknown types and payloads that cannot be decoded are left to the caller, who knows the order of things and calls
-    `refuse`: only the types 3, 4 and 5 are decoded here.
+    Only the types 3, 4 and 5 are decoded here. The caller, who knows the order of the records, checks other types
+    and payloads and calls `refuse`.
     """
 
     def __init__(self, buffer: Buffer, layout: LogLayout, crc: Crc) -> None:
@@ -75,7 +75,7 @@ class ServerScan(Iterator[LogColumns]):
         self._window = Window(buffer, _WINDOW)
         self._at = FILE_HEADER_SIZE
         self._last: tuple[int, Stop] | None = None
-        self.end: LogEnd | None = None  #: how it ended; None before
+        self.end: LogEnd | None = None  #: the end, set by the last step
         if text := check_file_version(buffer):
             self.end = LogEnd(0, None, text, len(buffer))
 
@@ -108,14 +108,14 @@ class ServerScan(Iterator[LogColumns]):
 
 
 def _columns(buffer: Buffer) -> LogColumns:
-    """Makes columns for a file: most logs are small, and there are as many as channels."""
+    """Makes columns that fit the file: most logs are small, and each channel has one."""
     return LogColumns(min(BATCH_ROWS, len(buffer) // RECORD_HEADER_SIZE + 1))
 
 
 def record_at(buffer: Buffer, offset: int) -> tuple[int, int, int, Buffer]:
     """Returns type, size, stored CRC and payload of the record whose header is at an offset.
 
-    The payload is shorter than the size where the file ends.
+    The payload is shorter than the size at the end of the file.
     """
     word, stored = RECORD_HEADER.unpack_from(buffer, offset)
     size = word & MAX_TYPED_PAYLOAD
@@ -126,8 +126,7 @@ def record_at(buffer: Buffer, offset: int) -> tuple[int, int, int, Buffer]:
 def decode_record(layout: LogLayout, kind: int, payload: Buffer) -> Message:
     """Decodes a record of right CRC as the server does.
 
-    Raises:
-        DecodeError: The server refuses it for its type or its payload; `str()` is its error text.
+    Raises DecodeError with the server's text if it refuses the record for its type or its payload.
     """
     if kind not in layout.messages:
         raise gogo.DecodeError(layout.unknown_type.format(kind))
@@ -143,72 +142,62 @@ def _decode_error(layout: LogLayout, kind: int, payload: Buffer) -> str:
 
 
 class LogDamageKind(enum.StrEnum):
-    """What a damaged range of a log is."""
-
-    VERSION = "version"  #: the version header, or what there is of it
+    VERSION = "version"  #: the version header, or the part of it that is there
     TORN = "torn"  #: the file ends inside a record
-    ZEROS = "zeros"  #: zero bytes where a record should be
+    ZEROS = "zeros"  #: zero bytes in place of a record
     PAYLOAD = "payload"  #: a whole record whose payload does not match its CRC
     LENGTH = "length"  #: the size in the header is wrong, the payload is proven by its CRC
     TYPE = "type"  #: the type in the header is wrong, the payload is proven by its CRC
     CRC_FIELD = "crc-field"  #: one byte of the CRC is wrong, the payload makes sense
-    UNDECODABLE = "undecodable"  #: the CRC is right, the payload is nothing that belongs here
-    GARBAGE = "garbage"  #: bytes in which no record can be made out
+    UNDECODABLE = "undecodable"  #: the CRC is right, the payload does not belong into this log
+    GARBAGE = "garbage"  #: bytes without any recognisable record
 
 
 @dataclass(frozen=True)
 class LogDamage:
-    """A range of bytes that is not a good record."""
-
-    offset: int  #: first byte
+    offset: int
     length: int  #: bytes up to the next good record or the end
-    kind: LogDamageKind  #: what it is
-    stop: Stop | None  #: why the server's reader would stop here; None for the version header
-    detail: str  #: what was found, and what was expected
-    reading: PayloadReading | None = None  #: what the payload says it is, where it is proven in spite of the damage
-    type: int | None = None  #: the record type under which it was applied all the same; None if it was not
+    kind: LogDamageKind
+    stop: Stop | None  #: reason of the server's reader to stop here; None for the version header
+    detail: str  #: the finding and the expectation
+    reading: PayloadReading | None = None  #: the meaning of the payload, if it is proven in spite of the damage
+    type: int | None = None  #: record type under which it was applied in spite of the damage; None if it was not
 
     @property
     def end(self) -> int:
-        """First byte behind the range."""
         return self.offset + self.length
 
     @property
     def repaired(self) -> bool:
-        """The record was recovered, so that nothing is lost here."""
+        """The record was recovered, so no data is lost here."""
         return self.type is not None
 
     @property
     def message(self) -> Message | None:
-        """The payload, where it is proven."""
+        """The payload, if it is proven."""
         return self.reading.message if self.reading else None
 
 
 @dataclass
 class LogState:
-    """What a log adds up to, whichever it is."""
-
-    rows: int = 0  #: all good records in the file
+    rows: int = 0  #: number of good records in the file
     record_bytes: int = 0  #: their bytes, headers included: the size that the server tracks for its compaction
-    end: LogEnd | None = None  #: Where and why the server stops reading. None where reading went on after damage.
-    #: Damaged ranges in file order; repaired ones are among them.
+    end: LogEnd | None = None  #: the place where the server stops reading; None if reading continued after damage
+    #: damaged ranges in file order, repaired ones included
     damages: list[LogDamage] = field(default_factory=list)
 
 
 def scan_log(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogColumns | LogDamage]:
-    """Scans a log from the first byte to the last, going on after any damage.
+    """Scans a log from the first byte to the last, continuing after any damage.
 
-    Rows have a right CRC; whether their type and payload make sense is for the caller to judge (`judge_row`).
-
-    Yields:
-        Batches, valid until the next step, and damaged ranges, in file order. Except for a good version header,
-        nothing is left out.
+    Yields batches, valid until the next step, and damaged ranges, in file order. Except for a good version header,
+    they cover the whole file. Rows have a right CRC; the caller checks type and payload (`judge_row`).
     """
     columns, window = _columns(buffer), Window(buffer, _WINDOW)
     at, limit = 0, len(buffer)
     if text := check_file_version(buffer):
         found = kernels.find_log_record(buffer, 0, limit, crc, layout.max_type)
-        # Normally records begin at 4; earlier only where the first bytes of the file were lost.
+        # Records normally begin at 4; earlier only if the first bytes of the file were lost.
         at = found if 0 <= found < FILE_HEADER_SIZE else min(limit, FILE_HEADER_SIZE)
         if at or not limit:
             yield LogDamage(0, at, LogDamageKind.VERSION, None, text)
@@ -229,8 +218,7 @@ def scan_log(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogColumns
 def judge_row(layout: LogLayout, buffer: Buffer, offset: int) -> PayloadReading | LogDamage:
     """Judges a record of right CRC by its payload.
 
-    Returns:
-        What it is; or the damage that it is, with a reading where the type byte alone is wrong.
+    Returns its reading, or the damage, with a reading if only the type byte is wrong.
     """
     kind, size, _, payload = record_at(buffer, offset)
     reading = read_payload(layout, kind, payload)
@@ -243,16 +231,13 @@ def judge_row(layout: LogLayout, buffer: Buffer, offset: int) -> PayloadReading 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One good record."""
-
-    offset: int  #: of its header
+    offset: int  #: offset of its header
     size: int  #: payload size in bytes
-    type: int  #: record type
-    message: Message  #: its payload
+    type: int
+    message: Message
 
 
 def history(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogEntry | LogDamage]:
-    """Iterates over a log record by record, damaged ranges included, in file order."""
     for part in scan_log(buffer, layout, crc):
         if isinstance(part, LogDamage):
             yield part
@@ -266,7 +251,6 @@ def history(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogEntry | 
 
 
 def _damage(buffer: Buffer, layout: LogLayout, crc: Crc, at: int, stop: Stop) -> LogDamage:
-    """Returns what the damage is at which a scan stopped, and how far it reaches."""
     limit = len(buffer)
     if stop is Stop.SHORT_HEADER:
         detail = f"{limit - at} bytes are left, a record header has {RECORD_HEADER_SIZE}"

@@ -1,4 +1,4 @@
-"""Files as read-only buffers: mapped, never loaded whole (but for small ones), never changed."""
+"""Files as read-only buffers: mapped, not loaded (except small ones), and never changed."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from stantools.errors import StoreChangedError, StoreUnreadableError, readable
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.store.permissions import refusal
 
-#: A read-only view of a file's bytes.
+#: a read-only view of a file's bytes
 Buffer = memoryview
 
-#: Up to this size reading costs a fifth of mapping, which counts in stores of thousands of small channels.
-_SMALL = 1 << 16
+#: bytes up to which reading costs a fifth of mapping, which counts in stores of thousands of small channels
+_MAX_READ = 1 << 16
 
 
 class Seen(NamedTuple):
-    """A file as it was at a moment."""
+    """State of a file at a moment."""
 
     inode: int
     size: int
 
     @classmethod
     def of(cls, path: Path) -> Seen | None:
-        """Returns what a file is now; None if it cannot be looked at."""
+        """The present state of a file; None if there is no access to it."""
         try:
             status = path.stat()
         except OSError:
@@ -39,11 +39,11 @@ class Seen(NamedTuple):
         return cls(status.st_ino, status.st_size)
 
 
-class _Mapping(mmap.mmap):
-    """A mapped file that knows when its bytes are no longer there."""
+class _GuardedMapping(mmap.mmap):
+    """A mapped file that detects the loss of its bytes."""
 
-    path: Path  #: the file's name
-    status: os.stat_result  #: what it was when it was opened
+    path: Path
+    status: os.stat_result  #: state of the file when it was opened
     _file: io.FileIO | None = None
     _data = 0, 0
 
@@ -54,7 +54,7 @@ class _Mapping(mmap.mmap):
         self._guard.watch(self)
 
     def close(self) -> None:
-        # The addresses may be another's as soon as this one lets go of them.
+        # the addresses may belong to another mapping after this one is closed
         self._guard.leave()
         if self._file:
             self._file.close()
@@ -66,7 +66,7 @@ class _Mapping(mmap.mmap):
             raise
 
     def data_from(self, at: int) -> tuple[int, int]:
-        """Returns the first range from `at` on that is on disk; what is before and behind it reads as zeros."""
+        """Returns the first range from `at` on that is on disk; bytes before and after it read as zeros."""
         begin, end = self._data
         if not begin <= at < end:
             begin = self._seek(at, "SEEK_DATA", at)
@@ -76,7 +76,7 @@ class _Mapping(mmap.mmap):
 
     def _seek(self, at: int, whence: str, otherwise: int) -> int:
         try:
-            if not hasattr(os, whence) or (file := self._opened()) is None:
+            if not hasattr(os, whence) or (file := self._open_file()) is None:
                 return otherwise
             return min(os.lseek(file.fileno(), at, getattr(os, whence)), len(self))
         except OSError as error:
@@ -85,42 +85,35 @@ class _Mapping(mmap.mmap):
     def descriptor(self) -> int | None:
         """Returns the file's descriptor; None if another file has its name."""
         try:
-            file = self._opened()
+            file = self._open_file()
         except OSError:
             return None
         return None if file is None else file.fileno()
 
-    def _opened(self) -> io.FileIO | None:
-        """The mapped file, opened again; None if another one has its name."""
+    def _open_file(self) -> io.FileIO | None:
+        """The mapped file, opened again; None if another file has its name."""
         if self._file is None:
             self._file = io.FileIO(self.path)
         return self._file if os.path.samestat(os.fstat(self._file.fileno()), self.status) else None
 
     def check(self, end: int) -> None:
-        """Looks whether the file is still what was mapped.
-
-        Args:
-            end: How much of it counts, in bytes from its start.
-
-        Raises:
-            StoreChangedError: It has become shorter than that, or a part of it could not be read.
-        """
+        """Raises StoreChangedError if the file's first `end` bytes are no longer there or readable."""
         if self.size() < end:
-            raise _cut(self.path, len(self), self.size())
+            raise _truncation_error(self.path, len(self), self.size())
         if self._guard.fault >= 0:
             raise StoreChangedError(
                 f"{self.path}: cannot be read from byte {self._guard.fault} on, though it has {self.size()} bytes: "
-                "it was cut and written again while it was read, or its disk returns errors",
-                "see what the system log says about the disk; copy the store to another disk, with ddrescue where a "
+                "it was truncated and rewritten while it was read, or its disk returns errors",
+                "check the system log for errors of the disk; copy the store to another disk, with ddrescue where a "
                 "plain copy fails, and run the command on the copy",
             )
 
 
-def _cut(path: Path, before: int, now: int) -> StoreChangedError:
+def _truncation_error(path: Path, before: int, now: int) -> StoreChangedError:
     return StoreChangedError(
-        f"{path}: was cut while it was read: it had {before} bytes and now has {now}; "
+        f"{path}: was truncated while it was read: it had {before} bytes and now has {now}; "
         "expected was a file that only grows",
-        "stop what writes to the store (a server, another tool, a copy that is not finished) and run the command again",
+        "stop all writes to the store (by a server, another tool, an unfinished copy) and run the command again",
     )
 
 
@@ -128,20 +121,12 @@ def _cut(path: Path, before: int, now: int) -> StoreChangedError:
 def mapped(path: Path, *, sequential: bool = False, seen: Seen | None = None) -> Iterator[Buffer]:
     """Maps a file read-only for the length of the `with` block; a small one is read.
 
-    The buffer has the file's size at the time of opening: what a running server appends later is not seen. If the file
-    gets shorter, what is gone reads as zeros, and the end of the block, or `Window.reach` before it, says so.
+    The buffer has the file's size at the time of opening; bytes that a running server appends later are not in it.
+    If the file becomes shorter, the lost bytes read as zeros, and `Window.reach` or the end of the block raises
+    StoreChangedError. `sequential` advises the kernel of a read from start to end.
 
-    Args:
-        path: A regular file.
-        sequential: Tell the kernel that the file will be read from start to end.
-        seen: The file at an earlier moment: what was appended since is left out.
-
-    Yields:
-        The bytes of the file.
-
-    Raises:
-        StoreUnreadableError: The file is missing, not a regular file, or must not be read.
-        StoreChangedError: It got shorter while it was read.
+    Bytes appended after `seen`, an earlier state of the file, are left out. Raises StoreUnreadableError if the file is
+    missing, not a regular file, or must not be read.
     """
     content = open_mapped(path, seen)
     view = memoryview(content)
@@ -154,24 +139,20 @@ def mapped(path: Path, *, sequential: bool = False, seen: Seen | None = None) ->
         try:
             yield view
         except Exception as error:
-            # Zeros may have led to it.
+            # zeros may have caused the error
             if not isinstance(error, StoreChangedError):
                 content.check(len(content))
             raise
         content.check(len(content))
     finally:
-        # Where a column or payload view still points into the mapping, it closes when the last view goes.
+        # If a column or payload view still points into the mapping, it closes with the last view.
         with suppress(BufferError):
             view.release()
             content.close()
 
 
 def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
-    """Opens a file to read it; returns its descriptor and state.
-
-    Raises:
-        StoreUnreadableError: It is missing, not a regular file, or must not be read.
-    """
+    """Opens a file for reading; returns its descriptor and state."""
     try:
         with readable(path, "check that the file is there"):
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
@@ -186,19 +167,19 @@ def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     return descriptor, status
 
 
-def open_mapped(path: Path, seen: Seen | None = None) -> _Mapping | bytes:
-    """Maps a file, or reads a small one; see `mapped`, which closes it, too."""
+def open_mapped(path: Path, seen: Seen | None = None) -> _GuardedMapping | bytes:
+    """Maps a file, or reads a small one; `mapped` closes it."""
     descriptor, status = open_regular(path)
     try:
         try:
             size = min(status.st_size, seen.size) if seen and seen.inode == status.st_ino else status.st_size
-            if size <= _SMALL:
+            if size <= _MAX_READ:
                 return os.read(descriptor, size)
-            mapping = _Mapping(descriptor, size, access=mmap.ACCESS_READ)
+            mapping = _GuardedMapping(descriptor, size, access=mmap.ACCESS_READ)
         except OSError as error:
             raise StoreUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
-        except ValueError as error:  # shorter already
-            raise _cut(path, size, os.fstat(descriptor).st_size) from error
+        except ValueError as error:  # the file is shorter by now
+            raise _truncation_error(path, size, os.fstat(descriptor).st_size) from error
         mapping.path = path
         mapping.status = status
         return mapping
@@ -207,43 +188,29 @@ def open_mapped(path: Path, seen: Seen | None = None) -> _Mapping | bytes:
 
 
 def data_from(buffer: Buffer, at: int) -> tuple[int, int]:
-    """Finds what a file holds: a sparse one may be a thousand times larger than what is in it.
+    """Finds the data of a file: a sparse one may be a thousand times larger than its data.
 
-    Args:
-        buffer: The file, as `mapped` returns it, or any bytes.
-        at: Where to begin.
-
-    Returns:
-        The first range from `at` on that may hold anything but zeros; empty, at the end, if there is none.
+    Returns the first range from `at` on that may hold anything but zeros; empty, at the end, if there is none. The
+    buffer may also be plain bytes.
     """
     mapping = buffer.obj
-    return mapping.data_from(at) if isinstance(mapping, _Mapping) else (at, len(buffer))
+    return mapping.data_from(at) if isinstance(mapping, _GuardedMapping) else (at, len(buffer))
 
 
 def descriptor_of(buffer: Buffer) -> int | None:
-    """Returns the descriptor of a mapped file, open for reading as long as the file is mapped.
+    """Returns the descriptor of a mapped file, which stays open as long as the file is mapped.
 
-    Args:
-        buffer: The file, as `mapped` returns it, or any bytes.
-
-    Returns:
-        The descriptor. None if it is no mapped file, or has its name no longer.
+    None if the buffer is not a mapped file, or another file has its name.
     """
     mapping = buffer.obj
-    return mapping.descriptor() if isinstance(mapping, _Mapping) else None
+    return mapping.descriptor() if isinstance(mapping, _GuardedMapping) else None
 
 
 def find_in_data(buffer: Buffer, start: int, limit: int, find: Callable[[int, int], int]) -> int:
-    """Searches for a record, and skips what is not on disk.
+    """Searches for a record, skipping ranges that are not on disk.
 
-    Args:
-        buffer: The file from its first byte on.
-        start: First offset to look at.
-        limit: Where the readable bytes end.
-        find: Given where to begin, and an offset before which the record must begin; returns -1 if there is none.
-
-    Returns:
-        What was found, or -1.
+    `find` gets the start of a search, and an offset before which the record must begin; both functions return -1 if
+    there is none.
     """
     while start < limit:
         begin, end = data_from(buffer, start)
@@ -255,66 +222,54 @@ def find_in_data(buffer: Buffer, start: int, limit: int, find: Callable[[int, in
     return -1
 
 
-#: Bytes that are made ready at once: few enough that several workers and their indexes stay far below 300 MB.
+#: Bytes per step: few enough that several workers and their indexes stay far below 300 MB.
 WINDOW = 16 << 20
 _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14, which Python 3.11 does not name
 
 
 class Window:
-    """Goes along a mapped file from start to end, so that only a part of it occupies memory at any time.
+    """A pass over a mapped file from start to end, with only a part of it in memory.
 
-    The pages ahead are mapped in one call instead of one fault each; those behind are let go, so that a file of any
-    size takes no more than a few windows.
-
-    Args:
-        buffer: The file, as `mapped` returns it.
-        size: Bytes of a window; less where many files are gone through at once.
-        behind: Bytes that stay mapped before the place that is reached; a window if not given.
+    The pages ahead are mapped by one call instead of one fault each; those further back than `behind` (a window by
+    default) are released, so that a file of any size takes no more than a few windows. `size` is smaller where many
+    files are read at once.
     """
 
     def __init__(self, buffer: Buffer, size: int = WINDOW, behind: int | None = None) -> None:
         mapping = buffer.obj
-        self._mapping = mapping if isinstance(mapping, _Mapping) and hasattr(mapping, "madvise") else None
+        self._mapping = mapping if isinstance(mapping, _GuardedMapping) and hasattr(mapping, "madvise") else None
         self._size = size
-        self._behind = size if behind is None else behind
-        self._ready = 0
-        self._kept = 0
+        self._retained = size if behind is None else behind
+        self._populated = 0
+        self._released = 0
 
     def reach(self, at: int) -> None:
-        """Makes the bytes from `at` on ready, and lets go what lies further before it than is to stay.
+        """Maps the bytes from `at` on, and releases those further back.
 
-        Raises:
-            StoreChangedError: The file has become shorter.
+        Raises StoreChangedError if the file has become shorter.
         """
-        if self._mapping is None or at + self._size // 2 <= self._ready:
+        if self._mapping is None or at + self._size // 2 <= self._populated:
             return
         self.check()
-        behind = (at - self._behind) // mmap.PAGESIZE * mmap.PAGESIZE
-        if behind > self._kept:
-            self._mapping.madvise(mmap.MADV_DONTNEED, self._kept, behind - self._kept)
-            self._kept = behind
-        start = max(self._ready, at) // mmap.PAGESIZE * mmap.PAGESIZE
+        end = (at - self._retained) // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > self._released:
+            self._mapping.madvise(mmap.MADV_DONTNEED, self._released, end - self._released)
+            self._released = end
+        start = max(self._populated, at) // mmap.PAGESIZE * mmap.PAGESIZE
         length = min(self._size, len(self._mapping) - start)
         if length > 0:
-            # Older systems do not know the advice; then every page is mapped when it is touched.
+            # Older systems do not know the advice; then every page is mapped at its first access.
             with suppress(OSError):
                 self._mapping.madvise(_POPULATE_READ, start, length)
-            self._ready = start + length
+            self._populated = start + length
 
     def check(self, end: int | None = None) -> None:
-        """Looks whether the bytes are still what they were.
-
-        Args:
-            end: How much of the file counts, in bytes from its start; all of it if not given.
-
-        Raises:
-            StoreChangedError: The file has become shorter than that.
-        """
+        """Raises StoreChangedError if the file's first `end` bytes (by default all) are no longer there."""
         if self._mapping is not None:
             self._mapping.check(len(self._mapping) if end is None else end)
 
     def drop(self) -> None:
-        """Lets go of everything; what is looked at again is mapped again."""
-        self._ready = self._kept = 0
+        """Releases all pages; later accesses map them again."""
+        self._populated = self._released = 0
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""The names in a datastore directory: what a server calls its files, and what other programs put beside them.
+"""The names in a datastore directory: the server's files, and files of other programs.
 
 Facts: filestore.md sections 1 and 7.5.
 """
@@ -14,15 +14,15 @@ SUBS_FILE = "subs.dat"
 FT_LOCK_FILE = ".rootdir.lck"
 WITNESS_FILE = ".truncate.lck"
 RAFT_LOG_FILE = "raft.log"
-#: What a salvage leaves in a new store; servers ignore it.
+#: file that a salvage writes to a new store; servers ignore it
 MANIFEST_FILE = "stantools-salvage.json"
 
-#: Names of data files and indexes: the part that should be a number, and whether it is an archived one.
+#: Names of data files: the part that should be a number, and the suffix of an archived one.
 SLICE_NAME = re.compile(r"msgs\.(.*)\.dat(\.bak)?", re.DOTALL)
 INDEX_NAME = re.compile(r"msgs\.(.*)\.idx(\.bak)?", re.DOTALL)
 
-#: Directories that file systems, storage boxes and desktops make, in lower case.
-_OF_SYSTEMS: Final = frozenset(
+#: directories that file systems, storage boxes and desktops create, in lower case
+_SYSTEM_NAMES: Final = frozenset(
     {
         "lost+found",
         "@eadir",
@@ -40,8 +40,5 @@ _OF_SYSTEMS: Final = frozenset(
 
 
 def is_system_name(name: str) -> bool:
-    """Returns whether a directory has a name that operating systems give, or that no channel can have.
-
-    The name of a channel begins with no dot: `.Trash-1000`, `.snapshot`, `.zfs` and the like are none.
-    """
-    return name.startswith(".") or name.lower() in _OF_SYSTEMS
+    """Returns whether a directory has a name that operating systems give, or that no channel can have."""
+    return name.startswith(".") or name.lower() in _SYSTEM_NAMES

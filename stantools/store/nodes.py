@@ -1,6 +1,6 @@
-"""Where the directories of a clustered node lie.
+"""The directories of a clustered node.
 
-Facts: clustered-stores.md section 1. Nothing is opened here: every verb asks whether what it was given is a node.
+Facts: clustered-stores.md section 1. Nothing is opened here, because every verb checks whether its path is a node.
 """
 
 from __future__ import annotations
@@ -16,41 +16,34 @@ from stantools.store.names import is_system_name
 from stantools.store.permissions import refusal
 
 SNAPSHOTS = "snapshots"
-#: With its default path the log of a node lies three directories below the working directory of the server.
+#: The default path of a node's log is three directories below the server's working directory.
 _DEPTH = 4
-_MOST_DIRECTORIES = 2000
+_MAX_DIRECTORIES = 2000
 
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """The directories of a clustered node."""
-
-    path: Path  #: what was asked for; of directories that were named one by one, the name that they go by together
+    path: Path  #: the path from the user; for directories named one by one, their common name
     raft: Path | None  #: the directory that holds `raft.log`; None if there is none
     data: Path | None  #: the file store; None if there is none
 
     def __str__(self) -> str:
-        """Describes it as `node_of` reads it."""
+        """Describes the node in the notation of `node_of`."""
         parts = [f"{kind}={each}" for kind, each in (("data", self.data), ("raft", self.raft)) if each]
         return f"{self.path.name}:{','.join(parts)}"
 
     @property
     def log(self) -> Path | None:
-        """The Raft log, which may be missing."""
         return self.raft / RAFT_LOG_FILE if self.raft else None
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id: a server names the directory of the log after it."""
+        """The cluster's id, after which a server names the directory of the log."""
         return self.raft.absolute().name if self.raft else ""
 
 
 def node_of(text: str) -> NodeFiles:
-    """Reads `NAME:data=DIR,raft=DIR`: a node whose directories do not lie together. One of them may be left out.
-
-    Raises:
-        ValueError: It is written otherwise, or no such directory, or not one Raft log in it.
-    """
+    """Parses `NAME:data=DIR,raft=DIR`: a node with separate directories, of which one may be omitted."""
     name, _, rest = text.partition(":")
     given = dict(each.partition("=")[::2] for each in re.split(r",(?=data=|raft=)", rest))
     if not name or "/" in name or not given or not given.keys() <= {"data", "raft"}:
@@ -60,7 +53,7 @@ def node_of(text: str) -> NodeFiles:
         if not path.is_dir():
             raise ValueError(f"{text!r}: {kind}={path} is not a directory")
     if raft := found.get("raft"):
-        logs, _stores, _closed = _look(raft)
+        logs, _stores, _closed = _search(raft)
         if len(logs) != 1:
             raise ValueError(f"{text!r}: there are {len(logs)} files {RAFT_LOG_FILE} in {raft}, expected one")
         found["raft"] = logs[0]
@@ -70,21 +63,16 @@ def node_of(text: str) -> NodeFiles:
 def find_node(path: Path) -> NodeFiles | None:
     """Finds the parts of a node at or below a path, at the depths at which servers put them.
 
-    Args:
-        path: The directory of a node, its Raft directory at any level, or `raft.log`.
-
-    Returns:
-        The node; None if there is no Raft log, or the path is a file store by itself.
-
-    Raises:
-        StoreUnreadableError: There are several Raft logs or several stores: these are several nodes.
+    The path is the directory of a node, its Raft directory at any level, or `raft.log`. Returns None if there is no
+    Raft log, or the path is a file store by itself. Raises StoreUnreadableError if there are several Raft logs or
+    stores, which belong to several nodes.
     """
     if path.name == RAFT_LOG_FILE and path.is_file():
         return NodeFiles(path, path.parent, None)
     if not path.is_dir() or any(os.path.exists(path / name) for name in (SERVER_FILE, CLIENTS_FILE)):  # noqa: PTH110
         return None
-    logs, stores, closed = _look(path)
-    if closed and (logs or stores):  # what they hold belongs to the node
+    logs, stores, closed = _search(path)
+    if closed and (logs or stores):  # their content belongs to the node
         raise refusal(path, closed)
     if not logs:
         return None
@@ -98,12 +86,8 @@ def find_node(path: Path) -> NodeFiles | None:
     return NodeFiles(path, logs[0], stores[0] if stores else None)
 
 
-def _passed_over(name: str) -> bool:
-    return name == SNAPSHOTS or is_system_name(name)
-
-
-def _look(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
-    """Returns the directories with a Raft log, those with a file store, and those that may not be listed."""
+def _search(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """Returns the directories with a Raft log, those with a file store, and those that cannot be listed."""
     logs: list[Path] = []
     stores: list[Path] = []
     closed: list[Path] = []
@@ -123,11 +107,13 @@ def _look(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
                 continue
             if SERVER_FILE in names:
                 stores.append(directory)
-            # The directories of channels are many and hold no log; a log below a store is in one of another kind.
+            # Channels are many and hold no log; a log below a store belongs to a store of another kind.
             if SUBS_FILE not in names and not any(SLICE_NAME.fullmatch(name) for name in names):
                 deeper += [
-                    Path(e.path) for e in entries if e.is_dir(follow_symlinks=False) and not _passed_over(e.name)
+                    Path(e.path)
+                    for e in entries
+                    if e.is_dir(follow_symlinks=False) and e.name != SNAPSHOTS and not is_system_name(e.name)
                 ]
         seen += len(deeper)
-        level = sorted(deeper) if seen <= _MOST_DIRECTORIES else []
+        level = sorted(deeper) if seen <= _MAX_DIRECTORIES else []
     return logs, stores, closed

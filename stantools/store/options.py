@@ -1,7 +1,7 @@
-"""How a store is to be read: the CRC polynomial, whether CRCs are checked, the encryption key.
+"""Parameters for reading a store: the CRC polynomial, whether CRCs are checked, the encryption key.
 
-The store records neither its polynomial nor whether it is encrypted (weakness W25), so both come from the
-user, or follow from the records themselves.
+The store records neither its polynomial nor whether it is encrypted (weakness W25), so both come from the user, or
+follow from the records themselves.
 """
 
 from __future__ import annotations
@@ -25,38 +25,29 @@ from stantools.store.directory import Datastore, open_datastore
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.serverinfo import refuse_0_1
 
-#: Records of one file, and channels of a store, that are looked at to find the polynomial.
+#: records per file, and channels per store, examined to find the polynomial
 _SAMPLES_OF_FILE = 4
-_CHANNELS_SAMPLED = 8
-#: Bigger payloads are skipped: they show no more than small ones.
+_SAMPLED_CHANNELS = 8
+#: Larger payloads are skipped: they show no more than small ones.
 _SAMPLE_SIZE = 1 << 20
 
-#: A payload and the CRC that is stored for it.
+#: a payload and its stored CRC
 Sample = tuple[bytes, int]
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a store."""
-
-    polynomial: int | None = None  #: the CRC polynomial in reflected form, or None to find it out from the store
+    polynomial: int | None = None  #: the CRC polynomial in reflected form, or None to detect it
     check_crc: bool = True  #: False accepts records with a wrong CRC, as the server does with `-file_crc=false`
-    #: The key that the server was given, or None to leave payloads as they are.
+    #: the server's key, or None to leave payloads as they are stored
     encryption_key: bytes | None = field(default=None, repr=False)
-    accept_unreadable: bool = False  #: go on without the files that this user is not permitted to read
+    accept_unreadable: bool = False  #: continue without the files that this user is not permitted to read
 
 
 def open_store(path: Path | str, options: ReadOptions | None = None, channels: Sequence[str] = ()) -> Datastore:
-    """Opens a store to read it: its files are listed, its CRC and its key are known.
+    """Opens a store for reading: lists its files and determines its CRC and its key.
 
-    Args:
-        path: The store.
-        options: How to read it.
-        channels: Patterns of the channels that are to be read; all, if none is given.
-
-    Raises:
-        NotPermittedError: Files of it may not be read.
-        StoreUnreadableError: It is not a store, cannot be listed, or is of release 0.1.
+    `channels` are patterns of the channels to read; none selects all.
     """
     store = open_datastore(path)
     options = options or ReadOptions()
@@ -68,10 +59,10 @@ def open_store(path: Path | str, options: ReadOptions | None = None, channels: S
 
 
 def resolve_crc(store: Datastore, options: ReadOptions) -> Crc:
-    """Returns the CRC of a store: the one asked for, or the one that its records were written with.
+    """Returns the CRC of a store: the requested one, or the one of its records.
 
-    A healthy store of the default polynomial costs one look at `server.dat`. Where the records do not tell
-    (there are none, or all are damaged) it is the default.
+    A healthy store of the default polynomial costs one read of `server.dat`. If the records do not tell (there are
+    none, or all are damaged), it is the default.
     """
     if options.polynomial is not None:
         return Crc(options.polynomial, options.check_crc)
@@ -79,10 +70,9 @@ def resolve_crc(store: Datastore, options: ReadOptions) -> Crc:
 
 
 def resolve_file_crc(path: Path, buffer: Buffer, options: ReadOptions) -> Crc:
-    """Returns the CRC of a single file; see `resolve_crc`."""
     if options.polynomial is not None:
         return Crc(options.polynomial, options.check_crc)
-    return _resolve(islice(file_samples(path.name, buffer), _SAMPLES_OF_FILE * _CHANNELS_SAMPLED), options)
+    return _resolve(islice(file_samples(path.name, buffer), _SAMPLES_OF_FILE * _SAMPLED_CHANNELS), options)
 
 
 def _resolve(samples: Iterator[Sample], options: ReadOptions) -> Crc:
@@ -94,7 +84,6 @@ def _resolve(samples: Iterator[Sample], options: ReadOptions) -> Crc:
 
 
 def polynomial_name(polynomial: int) -> str:
-    """Returns how a polynomial is called: its name, if any, and the number for the server's option."""
     for name, number in KNOWN.items():
         if number == polynomial:
             return f"{name} ({polynomial})"
@@ -106,7 +95,7 @@ def _store_samples(store: Datastore) -> Iterator[Sample]:
     for path in (store.server, store.clients):
         if path is not None:
             yield from _samples_of(path)
-    for name in store.channel_names[:_CHANNELS_SAMPLED]:
+    for name in store.channel_names[:_SAMPLED_CHANNELS]:
         try:
             channel = store.channel(name)
         except StoreUnreadableError:
@@ -126,14 +115,9 @@ def _samples_of(path: Path) -> list[Sample]:
 
 
 def file_samples(name: str, buffer: Buffer) -> Iterator[Sample]:
-    """Walks the records of a file of any kind as far as their sizes make sense.
+    """Walks the records of a file of any kind, identified by its name, as far as their sizes make sense.
 
-    Args:
-        name: The file's name; what kind it is follows from it.
-        buffer: The file's bytes.
-
-    Yields:
-        Payloads that are not empty, each with its stored CRC. Damaged ones may be among them.
+    Yields non-empty payloads, each with its stored CRC. Some may be damaged.
     """
     if ".idx" in name:
         for at in range(FILE_HEADER_SIZE, len(buffer) - INDEX_RECORD_SIZE + 1, INDEX_RECORD_SIZE):

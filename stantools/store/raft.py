@@ -1,12 +1,12 @@
-"""What a clustered node's Raft directory (`stantools.store.nodes`) holds: its log and its snapshots.
+"""A clustered node's Raft directory (`stantools.store.nodes`): its log and its snapshots.
 
 Facts: clustered-stores.md sections 2 and 5.
 
     raft.log                                        the log (`stantools.format.raftlog`)
-    snapshots/<term>-<index>-<unix ms>/meta.json    what the snapshot is, with the CRC-64 of the state
+    snapshots/<term>-<index>-<unix ms>/meta.json    description of the snapshot, with the CRC-64 of the state
     snapshots/<term>-<index>-<unix ms>/state.bin    | length u32, little-endian | RaftSnapshot |
 
-Files are only read, and no lock is taken, not even to see whether a server holds the log.
+Files are only read, and no lock is taken, not even to test whether a server holds the log.
 """
 
 from __future__ import annotations
@@ -47,69 +47,52 @@ _TEMPORARY = ".tmp"
 _META_SIZE = 1 << 24
 _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 20
-#: Entries that are read before the pages behind are let go, in bytes.
-_KEPT = 16 << 20
+#: bytes of entries that are read before earlier pages are released
+_RELEASE_BYTES = 16 << 20
 
-#: An operation, and the first byte of its entry's data.
+#: an operation, and the first byte of its entry's data
 Read = tuple[pb.RaftOperation, int]
 _SIZED = (Entry, Publishes)
 _E = TypeVar("_E", bound=Entry | Publishes | Fault | Flaw)
 
 
 class OpenLog(RaftLog):
-    """A Raft log in a mapped file, of which only a part occupies memory while its entries are gone through."""
+    """A Raft log in a mapped file, with only a part in memory during iteration; views of entries stay valid."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._window = Window(buffer)
         super().__init__(buffer)
 
     def entries(self) -> Iterator[Entry | Fault | Flaw]:
-        """Iterates over the log in order, as `RaftLog.entries`; views of entries stay valid."""
-        return self._letting_go(super().entries())
+        return self._release_pages(super().entries())
 
     def runs(self, bound: int) -> Iterator[Publishes | Entry | Fault | Flaw]:
-        """Iterates as `RaftLog.runs`; views of entries stay valid."""
-        return self._letting_go(super().runs(bound))
+        return self._release_pages(super().runs(bound))
 
     def free_entries(self) -> Iterator[Entry]:
-        """Iterates over entries in free pages, as `RaftLog.free_entries`."""
-        return self._letting_go(super().free_entries())
+        return self._release_pages(super().free_entries())
 
-    def _letting_go(self, found: Iterator[_E]) -> Iterator[_E]:
+    def _release_pages(self, found: Iterator[_E]) -> Iterator[_E]:
         read = 0
         for each in found:
             yield each
             if isinstance(each, _SIZED):
                 read += each.size
-                if read > _KEPT:
+                if read > _RELEASE_BYTES:
                     self._window.drop()
                     read = 0
 
 
 @contextmanager
 def open_log(path: Path) -> Iterator[OpenLog]:
-    """Maps a Raft log read-only for the length of the `with` block.
-
-    Raises:
-        StoreUnreadableError: The file cannot be read.
-        StoreChangedError: It got shorter while it was read.
-    """
+    """Maps a Raft log read-only for the length of the `with` block."""
     with mapped(path) as buffer:
         log = OpenLog(buffer)
         yield log
 
 
 def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataCipher | None = None) -> Iterator[Read]:
-    """Iterates over operations of a Raft log whose places are known, and the first byte of each: 1 or 2 if encrypted.
-
-    Args:
-        path: The log.
-        places: Offset and size of the entries.
-        cipher: What decrypts them.
-
-    Raises:
-        StoreUnreadableError: It cannot be read, or there are no such entries.
-    """
+    """Iterates over operations at known places (offset and size), each with its first byte: 1 or 2 if encrypted."""
     with mapped(path) as buffer:
         window, read = Window(buffer), 0
         for offset, size in places:
@@ -118,46 +101,38 @@ def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataC
                 yield decode_operation(data, cipher), data[0] if len(data) else 0
             except EntryError as error:
                 raise StoreUnreadableError(
-                    f"{path}: is not as it was when it was read before, at offset {offset}: {error.message}",
+                    f"{path}: has changed since it was read before, at offset {offset}: {error.message}",
                     "make sure that no server uses the node, and run again",
                 ) from error
             read += size
-            if read > _KEPT:
+            if read > _RELEASE_BYTES:
                 window.drop()
                 read = 0
 
 
 @dataclass
 class Snapshot:
-    """A snapshot on disk."""
-
-    path: Path  #: its directory
-    temporary: bool = False  #: it was being written when the server ended; servers pass it over
-    term: int = 0  #: term of the last entry contained
-    index: int = 0  #: index of the last entry contained
-    servers: tuple[Server, ...] = ()  #: the members of the cluster
-    #: Clients and channels with subscriptions; None if nothing could be decoded.
+    path: Path
+    temporary: bool = False  #: it was being written when the server ended; servers skip it
+    term: int = 0  #: term of the last entry in it
+    index: int = 0  #: index of the last entry in it
+    servers: tuple[Server, ...] = ()
+    #: clients, and channels with subscriptions; None if it cannot be decoded
     state: pb.RaftSnapshot | None = field(default=None, repr=False)
     size: int = 0  #: bytes of `state.bin`
-    errors: list[str] = field(default_factory=list)  #: what makes a server pass it over, each in words
+    errors: list[str] = field(default_factory=list)  #: reasons of a server to skip it, in words
 
     @property
     def name(self) -> str:
-        """The name of its directory, which is its id."""
         return self.path.name
 
     @property
     def usable(self) -> bool:
-        """A server restores it."""
         return not self.temporary and not self.errors and self.state is not None
 
 
 def read_snapshots(raft: Path) -> list[Snapshot]:
-    """Reads the snapshots of a Raft directory, the newest first, damaged and temporary ones included.
-
-    Raises:
-        StoreUnreadableError: The directory of snapshots is there and cannot be listed.
-    """
+    """Reads the snapshots of a Raft directory, the newest first, damaged and temporary ones included."""
     directory = raft / SNAPSHOTS
     try:
         entries = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False))
@@ -170,7 +145,6 @@ def read_snapshots(raft: Path) -> list[Snapshot]:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Reads one snapshot; whatever is wrong with it is in its errors."""
     result = Snapshot(path, path.name.endswith(_TEMPORARY))
     numbers = path.name.removesuffix(_TEMPORARY).split("-")
     with suppress(ValueError):
@@ -190,7 +164,7 @@ def _read_meta(result: Snapshot) -> dict[str, Any]:
             raise ValueError("it is not an object")
         if meta.get("Version") != 1:
             raise ValueError(f"its version is {meta.get('Version')!r:.40}, expected 1")
-        result.term, result.index = (_natural(meta.get(name), name) for name in ("Term", "Index"))
+        result.term, result.index = (_uint64(meta.get(name), name) for name in ("Term", "Index"))
         result.servers = tuple(_servers(meta.get("Configuration")))
     except StoreUnreadableError as error:
         result.errors.append(error.message)
@@ -201,7 +175,7 @@ def _read_meta(result: Snapshot) -> dict[str, Any]:
     return {}
 
 
-def _natural(value: Any, name: str) -> int:
+def _uint64(value: Any, name: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 64:
         raise ValueError(f"{name} is {value!r:.40}, expected a number")
     return value
@@ -240,16 +214,12 @@ def _mismatches(buffer: Buffer, meta: dict[str, Any]) -> Iterator[str]:
 
 
 def decode_state(buffer: Buffer | bytes) -> pb.RaftSnapshot:
-    """Decodes `state.bin`.
-
-    Raises:
-        ValueError: It is not whole, or no snapshot.
-    """
+    """Decodes `state.bin`; ValueError if it is incomplete or not a snapshot."""
     if len(buffer) < _LENGTH.size:
         raise ValueError(f"it has {len(buffer)} bytes, expected {_LENGTH.size} at least")
     length = _LENGTH.unpack_from(buffer)[0]
     if length != len(buffer) - _LENGTH.size:
-        raise ValueError(f"it says that {length} bytes follow its length, and {len(buffer) - _LENGTH.size} do")
+        raise ValueError(f"its length field says {length} bytes, and {len(buffer) - _LENGTH.size} follow")
     try:
         return gogo.decode(pb.RaftSnapshot, buffer[_LENGTH.size :])
     except gogo.DecodeError as error:
@@ -259,8 +229,8 @@ def decode_state(buffer: Buffer | bytes) -> pb.RaftSnapshot:
 def crc64(data: Buffer | bytes) -> bytes:
     """Returns the CRC-64 of a snapshot's state, 8 bytes, big-endian: reflected ECMA polynomial, all ones in and out.
 
-    That is the CRC that the xz format has. So xz computes it, in compiled code; what it compresses is thrown away but
-    for its end: | check 8 | index | CRC 4 | size of the index 4 | flags 2 | YZ |.
+    The xz format uses the same CRC, so xz computes it, in compiled code; of the compressed data only the end is
+    kept: | check 8 | index | CRC 4 | size of the index 4 | flags 2 | YZ |.
     """
     if not len(data):
         return bytes(8)

@@ -1,9 +1,9 @@
-"""Clients and subscriptions of a cluster, rebuilt from a snapshot and the entries of a Raft log behind it.
+"""Clients and subscriptions of a cluster, rebuilt from a snapshot and the later entries of a Raft log.
 
-Facts: clustered-stores.md section 6. The rules are those by which a server applies its log, refusals included, since
-clients' mistakes are in the log too. Two departures, both because a server loses data there and a reader must not: a
-snapshot's channel is taken whether or not the file store has it (7.3), and what a leaving member of a queue group had
-pending stays with the group until somebody else got it (6.6).
+Facts: clustered-stores.md section 6. The rules are those by which a server applies its log, refusals included,
+because clients' mistakes are in the log as well. There are two departures, in both cases because a server loses data
+and a reader must not: a snapshot's channel is taken whether or not the file store has it (7.3), and pending messages
+of a member that leaves a queue group stay with the group until another member got them (6.6).
 """
 
 from __future__ import annotations
@@ -19,95 +19,81 @@ _Op = pb.RaftOperation
 
 
 class SubKind(enum.StrEnum):
-    """What a subscription is at the moment."""
-
     PLAIN = "plain"
     DURABLE = "durable"
-    OFFLINE_DURABLE = "offline_durable"  #: its client is away; it is kept
+    OFFLINE_DURABLE = "offline_durable"  #: its client is disconnected; it is kept
     QUEUE_MEMBER = "queue_member"
     QUEUE_SHADOW = "queue_shadow"  #: keeps the position of a durable queue group without members
 
 
 @dataclass(eq=False)
 class ClusterSubscription:
-    """A subscription, as the log and the snapshots of a node leave it."""
-
     state: pb.SubState  #: its fields, named as in subs.dat: the name of a durable queue group is `durable:group`
     pending: set[int] = field(default_factory=set)  #: sequences that were sent and not acknowledged
-    kind: SubKind = SubKind.PLAIN  #: what it is
+    kind: SubKind = SubKind.PLAIN
 
     @property
     def active(self) -> bool:
-        """Its client is there."""
         return self.kind not in (SubKind.OFFLINE_DURABLE, SubKind.QUEUE_SHADOW)
 
 
 @dataclass
 class ClusterQueueGroup:
-    """A queue group of a channel."""
-
     last_sent: int = 0  #: the highest sequence that was sent to any member: the group's position
     members: list[ClusterSubscription] = field(default_factory=list)  #: active members, in order of arrival
-    shadow: ClusterSubscription | None = None  #: keeps the place of a durable group without members
-    #: Sequences that were pending on members that left, and that nobody got since.
+    shadow: ClusterSubscription | None = None  #: keeps the position of a durable group without members
+    #: sequences that were pending on members that left, and were not sent to another member since
     orphans: set[int] = field(default_factory=set)
 
     def pending(self) -> set[int]:
-        """Returns what the group has not acknowledged."""
+        """Returns the sequences that the group has not acknowledged."""
         found = {each for each in self.orphans if each <= self.last_sent}
         for each in (*self.members, self.shadow):
             found |= each.pending if each else set()
         return found
 
     def adopt(self) -> None:
-        """Hands what was pending on members that left to one that is there, and the group's position as well."""
-        heir = self.members[0] if self.members else self.shadow
-        if heir is None:
+        """Assigns the orphans and the group's position to one of its members."""
+        successor = self.members[0] if self.members else self.shadow
+        if successor is None:
             return
         held = set().union(*(each.pending for each in self.members))
-        heir.pending |= {each for each in self.orphans if each <= self.last_sent} - held
-        heir.state.last_sent = max(heir.state.last_sent, self.last_sent)
+        successor.pending |= {each for each in self.orphans if each <= self.last_sent} - held
+        successor.state.last_sent = max(successor.state.last_sent, self.last_sent)
         self.orphans = set()
 
 
 @dataclass
 class ClusterChannel:
-    """A channel as the log knows it."""
-
     name: bytes
-    id: int = 0  #: distinguishes it from a channel of the same name that was deleted before; 0 is unknown
-    next_id: int = 1  #: the id that the next subscription gets
-    first: int = 0  #: first sequence in the snapshot, or in the log where there is none; 0 if there is no message
+    id: int = 0  #: distinguishes it from a deleted channel of the same name; 0 if unknown
+    next_id: int = 1  #: id of the next subscription
+    first: int = 0  #: first sequence in the snapshot, or in the log without one; 0 if there is no message
     last: int = 0  #: last sequence in the log, or in the snapshot
     subscriptions: dict[int, ClusterSubscription] = field(default_factory=dict)  #: by id
-    groups: dict[bytes, ClusterQueueGroup] = field(default_factory=dict)  #: queue groups by name
+    groups: dict[bytes, ClusterQueueGroup] = field(default_factory=dict)  #: by name
     durables: dict[tuple[bytes, bytes], ClusterSubscription] = field(default_factory=dict, repr=False)
     ack_inboxes: dict[bytes, ClusterSubscription] = field(default_factory=dict, repr=False)
     inboxes: dict[bytes, ClusterSubscription] = field(default_factory=dict, repr=False)
 
     def find(self, inbox: bytes) -> ClusterSubscription | None:
-        """Returns the active subscription with an ack inbox, or else with an inbox."""
+        """Returns the active subscription with this ack inbox, or else with this inbox."""
         return self.ack_inboxes.get(inbox) or self.inboxes.get(inbox)
 
 
 class ClusterState:
     """The state that a node would have as a new leader, before it sends anything.
 
-    Args:
-        snapshot: What to begin with; None begins with nothing.
-        term: The term of the last entry in the snapshot.
-
-    Attributes:
-        index: Index of the last entry applied.
-        term: Its term.
+    It starts from a snapshot whose last entry has the term `term`, or empty. `index` and `term` are those of the
+    last entry applied.
     """
 
     def __init__(self, snapshot: pb.RaftSnapshot | None = None, term: int = 0, index: int = 0) -> None:
         self.clients: dict[bytes, pb.ClientInfo] = {}  #: by id, in order of arrival
         self.channels: dict[bytes, ClusterChannel] = {}  #: by name
         self.term, self.index = term, index
-        self.dropped = 0  #: subscriptions of the snapshot that no server keeps
-        #: Active subscriptions of each client, in order of arrival.
+        self.dropped = 0  #: number of the snapshot's subscriptions that no server keeps
+        #: active subscriptions of each client, in order of arrival
         self._owned: dict[bytes, dict[ClusterSubscription, ClusterChannel]] = {}
         if snapshot is not None:
             self._load(snapshot)
@@ -148,20 +134,19 @@ class ClusterState:
         channel.subscriptions[state.id] = sub
 
     def advance(self, entry: Entry, operation: pb.RaftOperation | None) -> None:
-        """Goes on to an entry, and applies its operation if it has one; an entry before passes without effect."""
+        """Applies an entry's operation, if it has one; an entry at or before the present index has no effect."""
         if entry.index > self.index:
             self.index, self.term = entry.index, entry.term
             if operation is not None:
                 self.apply(operation)
 
     def advance_run(self, run: Publishes) -> None:
-        """Goes on to the last of some entries, all before or all behind the present one, and applies them."""
+        """Applies a run of entries, which is entirely before or after the present index."""
         if run.last > self.index:
             self.index, self.term = run.last, run.term
             self._messages(run.channel, run.channel_id, run.first_sequence, run.last_sequence)
 
     def apply(self, operation: pb.RaftOperation) -> None:
-        """Applies an operation, or refuses it as a server would."""
         kind = operation.op_type
         if kind == _Op.PUBLISH:
             self._publish(operation)
@@ -186,7 +171,7 @@ class ClusterState:
                 self._delete(channel)
 
     def _channel(self, name: bytes, number: int) -> ClusterChannel | None:
-        """Returns the channel that an operation is about, made if need be; None if it is of one deleted before."""
+        """Returns the channel of an operation, created if necessary; None if it was deleted before."""
         channel = self.channels.get(name)
         if channel and number and channel.id and channel.id != number:
             if channel.id > number:
@@ -203,7 +188,7 @@ class ClusterState:
         del self.channels[channel.name]
 
     def _publish(self, operation: pb.RaftOperation) -> None:
-        if messages := operation.publish_batch.messages:  # they follow each other
+        if messages := operation.publish_batch.messages:  # they are consecutive
             subject, first, last = messages[0].subject, messages[0].sequence, messages[-1].sequence
             self._messages(subject, operation.channel_id, first, last)
 
@@ -260,7 +245,7 @@ class ClusterState:
 
     def _new_state(self, channel: ClusterChannel, added: pb.AddSubscription, queue: bytes) -> pb.SubState:
         request = added.request
-        # A further member of a group continues where the group is.
+        # a further member of a group continues at the group's position
         last_sent = 0 if queue in channel.groups else max(request.start_sequence, 1) - 1
         return pb.SubState(
             id=added.id or channel.next_id,
@@ -287,7 +272,7 @@ class ClusterState:
         self._owned.setdefault(state.client_id, {})[sub] = channel
 
     def _remove(self, channel: ClusterChannel, sub: ClusterSubscription, *, unsubscribe: bool) -> None:
-        """Takes a subscription from its client: because it unsubscribed, or because it closed it or is gone."""
+        """Takes a subscription from its client, because it unsubscribed, closed it or is gone."""
         state = sub.state
         self._owned.get(state.client_id, {}).pop(sub, None)
         for table, key in ((channel.ack_inboxes, state.ack_inbox), (channel.inboxes, state.inbox)):
@@ -334,20 +319,20 @@ class ClusterState:
             group.orphans.difference_update(change.sent, change.ack)
 
     def keep_pending(self, others: Sequence[ClusterState]) -> None:
-        """Adds to each subscription what any other way to the same end has as pending.
+        """Adds to each subscription the sequences that are pending in any of the other states of the same log.
 
         Facts: clustered-stores.md section 12.3.
         """
         for name, channel in self.channels.items():
-            twins = [twin for each in others if (twin := each.channels.get(name)) and twin.id == channel.id]
+            copies = [copy for state in others if (copy := state.channels.get(name)) and copy.id == channel.id]
             for number, sub in channel.subscriptions.items():
                 position = channel.groups[sub.state.q_group].last_sent if sub.state.q_group else sub.state.last_sent
-                for twin in twins:
-                    same = twin.subscriptions.get(number)
+                for copy in copies:
+                    same = copy.subscriptions.get(number)
                     if same and same.state.inbox == sub.state.inbox:
                         sub.pending |= {each for each in same.pending if each <= position}
             for key, group in channel.groups.items():
-                for twin in twins:
-                    if key in twin.groups:
-                        group.orphans |= twin.groups[key].orphans
+                for copy in copies:
+                    if key in copy.groups:
+                        group.orphans |= copy.groups[key].orphans
                 group.adopt()

@@ -1,6 +1,6 @@
 """Sets of sequences as closed ranges: small as long as sequences are mostly contiguous.
 
-A `Ranges` holds two sorted arrays, first and last sequence of each range, that never touch or overlap. Sequences are
+A `Ranges` holds two sorted arrays, the first and last sequences of ranges that never touch or overlap. Sequences are
 unsigned 64-bit.
 """
 
@@ -24,20 +24,20 @@ _EMPTY = array("Q")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which messages are wanted; None is no bound."""
+    """A selection of messages; None is no bound."""
 
     first: int | None = None  #: lowest sequence; a negative one counts from the end, -1 is the last message
     last: int | None = None  #: highest sequence, included
-    since: int | None = None  #: not older, nanoseconds since 1970
-    until: int | None = None  #: older than this
+    since: int | None = None  #: minimum timestamp, nanoseconds since 1970
+    until: int | None = None  #: timestamps are below this
 
     @property
     def counts_from_end(self) -> bool:
-        """Which messages are meant depends on how long the channel is."""
+        """The selection depends on the last sequence of the channel."""
         return (self.first or 0) < 0 or (self.last or 0) < 0
 
     def resolved(self, end: int) -> Self:
-        """Returns the same with sequences that count from the end, which is given, turned into absolute ones."""
+        """Returns the same selection with sequences counted from the end `end` made absolute."""
         first, last = (
             each if each is None or each >= 0 else max(end + 1 + each, 0) for each in (self.first, self.last)
         )
@@ -45,8 +45,6 @@ class Bounds:
 
 
 class Ranges:
-    """An immutable set of sequences."""
-
     __slots__ = ("_first", "_last")
 
     def __init__(self, first: array[int] = _EMPTY, last: array[int] = _EMPTY) -> None:
@@ -72,7 +70,6 @@ class Ranges:
 
     @classmethod
     def union(cls, sets: Iterable[Ranges]) -> Ranges:
-        """Unites any number of sets at once."""
         parts = [each for each in sets if each]
         if len(parts) <= 1:
             return parts[0] if parts else cls()
@@ -80,7 +77,7 @@ class Ranges:
 
     @classmethod
     def _joined(cls, pairs: Iterable[tuple[int, int]]) -> Ranges:
-        """Joins those of some ranges, sorted by their first sequences, that touch or overlap."""
+        """Merges ranges, sorted by their first sequences, that touch or overlap."""
         first, last, end = array("Q"), array("Q"), -2
         for low, high in pairs:
             if low > end + 1:
@@ -138,7 +135,6 @@ class Ranges:
         return Ranges.of(pairs)
 
     def complement(self) -> Ranges:
-        """Returns all other sequences from 0 to 2**64 - 1."""
         pairs, low = [], 0
         for first, last in self:
             if first > low:
@@ -149,7 +145,7 @@ class Ranges:
         return Ranges.of(pairs)
 
     def holes(self) -> Ranges:
-        """Returns what is missing between the first and the last sequence."""
+        """Returns the missing sequences between the first and the last one."""
         behind, before = (end + 1 for end in self._last[:-1]), (begin - 1 for begin in self._first[1:])
         return Ranges(array("Q", behind), array("Q", before))
 
@@ -163,22 +159,18 @@ class Ranges:
 
     @property
     def first(self) -> int:
-        """The lowest sequence, 0 if the set is empty."""
         return self._first[0] if self else 0
 
     @property
     def last(self) -> int:
-        """The highest sequence, 0 if the set is empty."""
         return self._last[-1] if self else 0
 
     def count(self) -> int:
-        """Returns how many sequences are in the set."""
         return sum(last - first + 1 for first, last in self)
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Returns the ranges as a list of (first, last)."""
         return list(self)
 
     def as_json(self) -> list[list[int]]:
-        """Returns the ranges as json contracts have them: `[[a, b], …]`."""
+        """Returns the ranges as `[[a, b], …]`, as in all json output."""
         return [[first, last] for first, last in self]

@@ -1,10 +1,12 @@
 """Reading message slices, whatever state their files are in.
 
-`scan_slice` is what verify, salvage and the tables are built on: it yields batches of good records as columns and, in
-between, the damaged ranges, in file order and without a gap. However big the file is, only a window of it is in memory.
+`scan_slice` is the basis of verify, salvage and the tables: it yields batches of good records as columns and,
+between them, the damaged ranges, in file order and without a gap. However big the file is, only a window of it is in
+memory.
 
-`open_slice` opens a slice as the server does at its start (filestore.md sections 5.3 and 7.6): its index is believed if
-all its records are whole and the last one agrees with the data file. `slice_rows` goes by it, or else by the data.
+`open_slice` opens a slice as the server does at its start (filestore.md sections 5.3 and 7.6): its index is trusted
+if all its records are whole and the last one agrees with the data file. `slice_rows` reads the index then, or else
+the data.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from stantools.store.resync import Damage, Resync
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Rows of one batch: its columns stay in the processor's cache.
+#: rows of one batch: its columns stay in the processor's cache
 BATCH_ROWS = 16384
 #: The first batch only determines the sizes, if there are more bytes than a batch should have.
 _FIRST_ROWS = 64
-#: Messages that are looked at to see whether a slice is encrypted.
+#: messages examined to determine whether a slice is encrypted
 SAMPLES = 8
 
 
@@ -54,30 +56,19 @@ def scan_slice(
     until: int | None = None,
     most: int = WINDOW,
 ) -> Iterator[MessageColumns | Damage]:
-    """Scans a data file from the first record to the last byte.
+    """Scans a mapped data file, or its beginning, from the first record to the last byte.
 
-    Args:
-        buffer: The mapped data file, or its beginning if no more of it is to be read.
-        channel: The channel's name as stored in subjects.
-        crc: The store's CRC.
-        index: Good records of the slice's index; they help to go on after damage. A function is asked for them at the
-            first damage.
-        columns: Where to put the batches; made here if not given.
-        start: Offset of the first record.
-        until: Stop at the first record or damage that begins here or further on; what begins before is given whole.
-            The end of the buffer if not given.
-        most: Bytes that a batch never goes beyond, unless it is one message; long messages may follow short ones, so
-            half of it is aimed at. It is what is touched at once of a mapped file.
-
-    Yields:
-        Views of `columns` that are valid until the next step, and damaged ranges. Nothing is left out: a batch begins
-        where the event before it ended.
+    Yields views of `columns` that are valid until the next step, and damaged ranges. They cover the file: a batch
+    begins where the event before it ended. Good records of the slice's `index` help to continue after damage; a
+    function is called at the first damage. The scan stops at the first record or damage at `until` or later. `most`
+    bounds the bytes of a batch, except for a single larger message; the target is half of it, because long messages
+    may follow short ones.
     """
     columns = columns or MessageColumns(BATCH_ROWS)
     limit = len(buffer)
     until = limit if until is None else min(until, limit)
     resync: Resync | None = None
-    # Nobody looks at a batch any more when the next one is read.
+    # A batch is not used any more when the next one is read.
     aim = max(most // 2, 1)
     window = Window(buffer, aim, behind=0)
     at, wanted = start, _FIRST_ROWS if until - start > aim else columns.capacity
@@ -88,7 +79,7 @@ def scan_slice(
         end = min(at + most, until)
         rows, at, stop = kernels.scan_messages(buffer, at, end, crc, channel, part)
         if end < limit and stop not in (Stop.END, Stop.FULL):
-            # Either the record extends behind `end`, or it is bad, which shows when it is looked at by itself.
+            # Either the record extends beyond `end`, or it is bad, which its own scan will show.
             stop = Stop.END
             if not rows:
                 rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, channel, columns.take(1))
@@ -104,7 +95,7 @@ def scan_slice(
 
 
 def among(batch: MessageColumns, wanted: Ranges) -> MessageColumns:
-    """Returns the rows of a batch, whose sequences rise, that are wanted; views if nothing between them is left out."""
+    """Returns the wanted rows of a batch with rising sequences; views if they are contiguous."""
     low = int(np.searchsorted(batch.sequence, np.uint64(wanted.first)))
     high = int(np.searchsorted(batch.sequence, np.uint64(wanted.last), side="right"))
     part = batch.part(low, high)
@@ -114,10 +105,10 @@ def among(batch: MessageColumns, wanted: Ranges) -> MessageColumns:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where messages lie and when they were stored, in the order of the file: columns of the same length."""
+    """Places and timestamps of messages, in the order of the file: columns of the same length."""
 
-    sequence: npt.NDArray[np.uint64]  #: sequences
-    offset: npt.NDArray[np.int64]  #: where their records begin
+    sequence: npt.NDArray[np.uint64]
+    offset: npt.NDArray[np.int64]  #: offsets of their records
     timestamp: npt.NDArray[np.int64]  #: nanoseconds since 1970
     size: npt.NDArray[np.uint32]  #: payload sizes in bytes
 
@@ -126,18 +117,17 @@ class Rows:
 
     @classmethod
     def of_columns(cls, columns: MessageColumns) -> Rows:
-        """Returns views of scanned columns."""
         return cls(columns.sequence, columns.offset, columns.timestamp, columns.size)
 
     @classmethod
     def of_index(cls, records: IndexView) -> Rows:
-        """Returns views of index records."""
         return cls(records["sequence"], records["offset"], records["timestamp"], records["size"])
 
     @classmethod
     def joined(cls, parts: Iterable[Rows]) -> Rows:
-        """Copies rows one behind the other."""
-        copies = [_copied(part) for part in parts]
+        copies = [
+            cls(rows.sequence.copy(), rows.offset.copy(), rows.timestamp.copy(), rows.size.copy()) for rows in parts
+        ]
         if len(copies) == 1:
             return copies[0]
         if not copies:
@@ -151,26 +141,17 @@ class Rows:
 
     @classmethod
     def none(cls) -> Rows:
-        """Returns no rows."""
         return cls(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))
 
     def part(self, low: int, high: int) -> Rows:
-        """Returns views of the messages from `low` up to but without `high`."""
+        """Returns views of the messages from `low` to `high`, the latter excluded."""
         return Rows(self.sequence[low:high], self.offset[low:high], self.timestamp[low:high], self.size[low:high])
 
 
-def _copied(rows: Rows) -> Rows:
-    return Rows(rows.sequence.copy(), rows.offset.copy(), rows.timestamp.copy(), rows.size.copy())
-
-
 def slice_rows(files: SliceFiles, channel: bytes, crc: Crc) -> Iterator[Rows]:
-    """Iterates over the messages of a slice, by its index where it can be believed, else by its data.
+    """Iterates over the messages of a slice, by its index if that can be trusted, else by its data.
 
-    Yields:
-        Views that are valid until the next step.
-
-    Raises:
-        StoreUnreadableError: The data file cannot be read.
+    Yields views that are valid until the next step. Raises StoreUnreadableError if the data file cannot be read.
     """
     if files.data is None:
         return
@@ -185,11 +166,11 @@ def slice_rows(files: SliceFiles, channel: bytes, crc: Crc) -> Iterator[Rows]:
 
 @dataclass(frozen=True, slots=True)
 class TrustedIndex:
-    """The records of a mapped index that can be believed, at least one."""
+    """The records of a mapped, trusted index, at least one."""
 
-    buffer: Buffer  #: the index file
-    count: int  #: records
-    sizes: int  #: the sum of the payload sizes that they name
+    buffer: Buffer
+    count: int  #: number of records
+    sizes: int  #: total payload size of the messages
 
     def __len__(self) -> int:
         return self.count
@@ -198,40 +179,29 @@ class TrustedIndex:
         return IndexRecord.at(self.buffer, row if row >= 0 else row + self.count)
 
     def view(self) -> IndexView:
-        """Returns all of them as an array, in place."""
         return index_format.view(self.buffer, self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSlice:
-    """A slice whose files are mapped."""
-
-    data: Buffer  #: the data file
-    trusted: TrustedIndex | None = None  #: its index, if it can be believed
-    #: What is wrong with the index; "" if nothing. One that can be believed may have a problem, too: the server does
-    #: not see what lies behind its end.
+    data: Buffer
+    trusted: TrustedIndex | None = None  #: its index, if it can be trusted
+    #: Problem of the index; "" if none. A trusted index may have one as well: the server does not see bytes beyond its
+    #: end.
     problem: str = ""
-    #: What is wrong with the data file's version; "" if nothing. Then its index is not looked at.
+    #: problem of the data file's version; "" if none. With one, the index is not read.
     header_error: str = ""
 
     @property
     def index(self) -> IndexView | None:
-        """The records of its index as an array, if it can be believed."""
         return self.trusted.view() if self.trusted else None
 
 
 @contextmanager
 def open_slice(files: SliceFiles, channel: bytes, crc: Crc, *, by_index: bool = True) -> Iterator[OpenSlice]:
-    """Opens a slice that has a data file, and checks whether its index can be believed.
+    """Opens a slice that has a data file, and checks whether its index can be trusted.
 
-    Args:
-        files: The slice.
-        channel: The channel's name as stored in subjects.
-        crc: The store's CRC.
-        by_index: False does not look at the index.
-
-    Raises:
-        StoreUnreadableError: The data file cannot be read.
+    With `by_index` False, the index is not read. Raises StoreUnreadableError if the data file cannot be read.
     """
     assert files.data is not None
     with mapped(files.data) as data:
@@ -248,11 +218,10 @@ def open_slice(files: SliceFiles, channel: bytes, crc: Crc, *, by_index: bool = 
 def trusted_index(
     files: SliceFiles, data: Buffer, channel: bytes, crc: Crc
 ) -> Iterator[tuple[TrustedIndex | None, str]]:
-    """Opens a slice's index and checks whether it can be believed.
+    """Opens a slice's index and checks whether it can be trusted.
 
-    Yields:
-        Its records, or None if it cannot be believed; and what is wrong, "" if nothing. Records with a problem mean
-        that the server believes them, too, and does not see what lies behind.
+    Yields its records, or None if it cannot be trusted; and its problem, "" if none. Records with a problem mean
+    that the server trusts them as well, and does not see the bytes beyond.
     """
     if files.index is None:
         yield None, "" if len(data) == FILE_HEADER_SIZE else "the index is missing"
@@ -286,12 +255,11 @@ def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tupl
     behind = len(data) - last.end
     if behind:
         unnamed = f"{counted(behind, 'byte')} of the data file {'lies' if behind == 1 else 'lie'}"
-        problem = problem or f"{unnamed} behind the last message of the index"
+        problem = problem or f"{unnamed} after the last message of the index"
     return trusted, problem
 
 
 def _last_agrees(data: Buffer, last: IndexRecord, channel: bytes, crc: Crc) -> bool:
-    """Returns whether the message that the last record of an index names is there."""
     found = message_at(data, last.offset, channel, crc.checking)
     return found is not None and (found.sequence[0], found.size[0]) == (last.sequence, last.size)
 
@@ -299,8 +267,7 @@ def _last_agrees(data: Buffer, last: IndexRecord, channel: bytes, crc: Crc) -> b
 def message_at(data: Buffer, offset: int, channel: bytes, crc: Crc) -> FewMessages | None:
     """Reads the message at an offset of a data file; None if there is no good one.
 
-    Returns:
-        Columns of which the first row counts, valid until the thread asks for another message.
+    Returns columns with the message in the first row, valid until the thread's next call.
     """
     columns, stops = _few_columns(), bytearray(1)
     kernels.read_messages_at(data, len(data), array("q", [offset]), crc, channel, columns, stops)
@@ -339,7 +306,7 @@ def samples_look_encrypted(data: Buffer, offsets: Iterable[int], channel: bytes,
 
 
 def _few_columns() -> FewMessages:
-    """Returns columns for a few messages; each thread uses its own again and again, for stores with many channels."""
+    """Returns columns for a few messages; each thread reuses its own, for stores with many channels."""
     if not hasattr(_own, "columns"):
         _own.columns = FewMessages(SAMPLES)
     columns: FewMessages = _own.columns

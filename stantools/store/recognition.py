@@ -1,7 +1,7 @@
-"""What a path looks like that is no file store: its name for people, and the command that works with it.
+"""Paths that are not file stores: their kind, and the command that works with them.
 
-Everything that a verb may be given by mistake is named here, and only here. Little is read: names of directories, and
-the first bytes of a file.
+Every kind of path that a user may give by mistake is named here, and only here. Little is read: names of
+directories, and the first bytes of a file.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from stantools.store.names import (
 
 
 class Kind(Enum):
-    """What a path looks like, as said to people."""
-
     MISSING = "no such directory"
     URL = "is the URL of a server, not a directory"
     FILE_OF_STORE = "is a single file of a file store"
@@ -45,7 +43,7 @@ class Kind(Enum):
     SPECIAL = "is not a regular file"
     FILE = "is a file, expected the directory of a file store"
     EMPTY = "is an empty directory, not a file store"
-    PARENT = "holds a file store, and is none itself"
+    PARENT = "holds a file store, but is not one itself"
     SEVERAL = "holds several file stores"
     CHANNEL = "is the folder of one channel, not a store"
     NODE = "is a clustered node"
@@ -58,22 +56,20 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Recognised:
-    """What a path looks like, and what to do with it."""
-
     kind: Kind
-    detail: str = ""  #: what belongs to the sentence about its kind
+    detail: str = ""  #: continues the sentence about its kind
     remedy: str = ""  #: the command that works with it
     instead: Path | None = None  #: the path to name instead, for the same verb
 
     @property
     def sentence(self) -> str:
-        """Says what it is, as the predicate of a sentence whose subject is the path."""
+        """The predicate of a sentence whose subject is the path."""
         return self.kind.value + self.detail
 
 
-_NAME_IT: Final = "name the directory given to the server as -dir"
+_NAME_STORE: Final = "name the directory given to the server as -dir"
 _TAR: Final = "tar -xf {path} -C {to}"
-#: First bytes of a file -> what it is called, and how it is unpacked.
+#: First bytes of a file, with the name of the format and the command that unpacks it.
 _ARCHIVES: Final = (
     (b"\x1f\x8b", "gzip", _TAR),
     (b"PK\x03\x04", "zip", "unzip -q {path} -d {to}"),
@@ -92,25 +88,24 @@ _SQL_REMEDY: Final = (
     "that: it serves the channels to clients, which can publish them to a server with -st FILE"
 )
 _HEAD: Final = 512
-#: Compressed bytes in which these are: bzip2 has blocks of up to 900 KB.
-_PACKED: Final = 1 << 20
+#: compressed bytes that contain the first bytes: bzip2 has blocks of up to 900 KB
+_COMPRESSED_HEAD: Final = 1 << 20
 _SCHEMES: Final = ("nats:", "tls:", "ws:", "wss:", "http:", "https:")
-#: Directories and entries that are looked at to find stores below a path, and how deep these may lie.
-_MOST: Final = 2000
+#: Maximum number and depth of the directories that are searched for stores below a path.
+_MAX_DIRECTORIES: Final = 2000
 _DEPTH: Final = 3
 
 
 def recognise(path: Path) -> Recognised:
-    """Says what a path that is no file store looks like."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return _missing(path)
     except OSError as error:
-        return Recognised(Kind.DIRECTORY, f": {error.strerror}", _NAME_IT)
+        return Recognised(Kind.DIRECTORY, f": {error.strerror}", _NAME_STORE)
     if stat.S_ISDIR(mode):
         return _directory(path)
-    return _file(path) if stat.S_ISREG(mode) else _special(mode)
+    return _file(path) if stat.S_ISREG(mode) else _special_file(mode)
 
 
 def _missing(path: Path) -> Recognised:
@@ -118,12 +113,12 @@ def _missing(path: Path) -> Recognised:
         url = f"{path.parts[0]}//{'/'.join(path.parts[1:])}"
         remedy = f"look at a running server: `stantools tui --server {shell_word(url)}`"
         return Recognised(Kind.URL, "", remedy)
-    return Recognised(Kind.MISSING, "", _NAME_IT)
+    return Recognised(Kind.MISSING, "", _NAME_STORE)
 
 
-def _special(mode: int) -> Recognised:
+def _special_file(mode: int) -> Recognised:
     kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
-    return Recognised(Kind.SPECIAL, f" but {kinds.get(stat.S_IFMT(mode), 'something else')}", _NAME_IT)
+    return Recognised(Kind.SPECIAL, f" but {kinds.get(stat.S_IFMT(mode), 'something else')}", _NAME_STORE)
 
 
 def _file(path: Path) -> Recognised:
@@ -136,7 +131,7 @@ def _file(path: Path) -> Recognised:
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError as error:
-        return Recognised(Kind.FILE, f" (and cannot be read: {error.strerror})", _NAME_IT)
+        return Recognised(Kind.FILE, f" (and cannot be read: {error.strerror})", _NAME_STORE)
     if archive := _archive(path, head):
         return archive
     if head.startswith(_SQLITE):
@@ -164,29 +159,29 @@ def _file_of_store(path: Path) -> str:
 def _store_above(directory: Path) -> str:
     for place in (directory, directory.absolute().parent):
         if any(_is_file(place / name) for name in (SERVER_FILE, CLIENTS_FILE)):
-            return f"; of the store that it lies in: `stantools doctor {shell_word(str(place))}`"
+            return f"; for its whole store: `stantools doctor {shell_word(str(place))}`"
     return ""
 
 
 def _archive(path: Path, head: bytes) -> Recognised | None:
-    found = next(((name, how) for magic, name, how in _ARCHIVES if head.startswith(magic)), None)
+    found = next(((name, unpack) for magic, name, unpack in _ARCHIVES if head.startswith(magic)), None)
     if head[257:262] == b"ustar" or (found is None and _is_old_tar(path, head)):
         found = "tar", _TAR
     if found is None:
         return None
-    name, how = found
+    name, unpack = found
     inner = _unpacked_head(path, name)
     if inner is not None and inner[257:262] != b"ustar":
         if _is_sql(inner) or ".sql" in path.suffixes:
             return Recognised(Kind.SQL_DUMP, f" ({name})", _SQL_REMEDY)
-        return Recognised(Kind.COMPRESSED, f" ({name})", "unpack it, and name what comes out of it")
+        return Recognised(Kind.COMPRESSED, f" ({name})", "unpack it, and name the unpacked directory")
     to = shell_word(f"{_stem(path)}.unpacked")
-    command = f"mkdir {to} && {how.format(path=shell_word(str(path)), to=to)} && stantools doctor {to}"
-    return Recognised(Kind.ARCHIVE, f" ({name})", f"unpack it, and look at what is in it: `{command}`")
+    command = f"mkdir {to} && {unpack.format(path=shell_word(str(path)), to=to)} && stantools doctor {to}"
+    return Recognised(Kind.ARCHIVE, f" ({name})", f"unpack it, and check its content: `{command}`")
 
 
 def _unpacked_head(path: Path, name: str) -> bytes | None:
-    """Returns the first bytes in a compressed file; None if it is packed in a way that is not known here."""
+    """Returns the first bytes in a compressed file; None for an unknown compression."""
     import bz2
     import lzma
 
@@ -196,9 +191,9 @@ def _unpacked_head(path: Path, name: str) -> bytes | None:
         return None
     try:
         with path.open("rb") as file:
-            return inflate(file.read(_PACKED), _HEAD)
+            return inflate(file.read(_COMPRESSED_HEAD), _HEAD)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
-        return None  # it is cut or damaged: unpacking it says so
+        return None  # it is truncated or damaged, which unpacking will report
 
 
 def _is_sql(head: bytes) -> bool:
@@ -221,15 +216,15 @@ def _stem(path: Path) -> str:
 
 
 def _directory(path: Path) -> Recognised:
-    names = _listed(path)
+    names = _names_in(path)
     if names is None:
-        return Recognised(Kind.DIRECTORY, "", _NAME_IT)
+        return Recognised(Kind.DIRECTORY, "", _NAME_STORE)
     for look in (_backup, _jetstream, _channel):
         if found := look(path, names):
             return found
     if not names:
-        return Recognised(Kind.EMPTY, "", _NAME_IT)
-    logs, stores = _below(path)
+        return Recognised(Kind.EMPTY, "", _NAME_STORE)
+    logs, stores = _search_below(path)
     if logs:
         return _node(path, logs, stores)
     if len(stores) == 1:
@@ -242,7 +237,7 @@ def _directory(path: Path) -> Recognised:
             Kind.SEVERAL, f" ({len(stores)}: {listed})", f"{remedy}`stantools pipeline verify {shell_word(str(path))}`"
         )
     detail = f": neither {SERVER_FILE} nor {CLIENTS_FILE} nor a channel directory is in it"
-    return Recognised(Kind.DIRECTORY, detail, _NAME_IT)
+    return Recognised(Kind.DIRECTORY, detail, _NAME_STORE)
 
 
 def _backup(path: Path, names: set[str]) -> Recognised | None:
@@ -262,10 +257,10 @@ def _jetstream(path: Path, names: set[str]) -> Recognised | None:
         what, root = f", one account of it: {path.absolute().name}", path.absolute().parent
     elif path.name == "streams" and _holds_streams(path):
         what, root = ", the streams of one account of it", path.absolute().parent.parent
-    elif any(_holds_streams(path / each / "streams") for each in sorted(names)[:_MOST]):
+    elif any(_holds_streams(path / each / "streams") for each in sorted(names)[:_MAX_DIRECTORIES]):
         what, root = "", path.absolute()
-    elif "jetstream" in names and (inner := _listed(path / "jetstream")):
-        if not any(_holds_streams(path / "jetstream" / each / "streams") for each in sorted(inner)[:_MOST]):
+    elif "jetstream" in names and (inner := _names_in(path / "jetstream")):
+        if not any(_holds_streams(path / "jetstream" / each / "streams") for each in sorted(inner)[:_MAX_DIRECTORIES]):
             return None
         what, root = "", path.absolute() / "jetstream"
     else:
@@ -279,9 +274,9 @@ def _jetstream(path: Path, names: set[str]) -> Recognised | None:
 
 
 def _holds_streams(directory: Path) -> bool:
-    names = _listed(directory) or ()
+    names = _names_in(directory) or ()
     return any(
-        _listed(directory / each / "msgs") is not None or _is_file(directory / each / "meta.inf") for each in names
+        _names_in(directory / each / "msgs") is not None or _is_file(directory / each / "meta.inf") for each in names
     )
 
 
@@ -317,7 +312,7 @@ def _node(path: Path, logs: list[Path], stores: list[Path]) -> Recognised:
     return Recognised(Kind.NODE, detail, remedy + several)
 
 
-def _below(path: Path) -> tuple[list[Path], list[Path]]:
+def _search_below(path: Path) -> tuple[list[Path], list[Path]]:
     """Returns the directories below a path that have a Raft log, and those that are file stores, nearest first."""
     logs: list[Path] = []
     stores: list[Path] = []
@@ -325,7 +320,7 @@ def _below(path: Path) -> tuple[list[Path], list[Path]]:
     for _ in range(_DEPTH + 1):
         deeper: list[Path] = []
         for directory in level:
-            names = _listed(directory) or set()
+            names = _names_in(directory) or set()
             if RAFT_LOG_FILE in names:
                 logs.append(directory)
             elif names & {SERVER_FILE, CLIENTS_FILE, MANIFEST_FILE}:
@@ -336,7 +331,7 @@ def _below(path: Path) -> tuple[list[Path], list[Path]]:
             else:
                 deeper += _directories(directory)
         seen += len(deeper)
-        level = deeper if seen <= _MOST else []
+        level = deeper if seen <= _MAX_DIRECTORIES else []
     return logs, stores
 
 
@@ -347,7 +342,7 @@ def _directories(path: Path) -> Iterator[Path]:
                 yield path / each.name
 
 
-def _listed(path: Path) -> set[str] | None:
+def _names_in(path: Path) -> set[str] | None:
     try:
         return {each.name for each in path.iterdir()}
     except OSError:

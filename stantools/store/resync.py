@@ -1,18 +1,18 @@
-"""Finding the way back after damage in a message slice.
+"""Resynchronisation after damage in a message slice.
 
-A scan that stops at a bad record asks `Resync.after` what the damage is and where to go on. Three kinds of evidence
-are used, the strongest first (filestore.md sections 2.2, 7.2 and weaknesses W4, W12, W14, W18):
+A scan that stops at a bad record asks `Resync.after` for the kind of the damage and the place to continue. Three
+kinds of evidence are used, the strongest first (filestore.md sections 2.2, 7.2 and weaknesses W4, W12, W14, W18):
 
 1. a stored CRC that matches under another length proves the payload: only the length field is damaged. Such a payload
-   is whole, so the lengths that come into question are those at which one of its fields ends;
-2. good records further on: the place that the damaged record's own length names, the offsets of the index, and the
+   is whole, so the candidate lengths are those at which one of its fields ends;
+2. later good records: at the place that the damaged record's own length names, at the offsets of the index, and at the
    next offset at which a record proves itself by structure and CRC;
-3. the chain: a record found by search counts only if it is no copy that lies inside the payload of a bigger record.
+3. the chain: a record found by search counts only if it is not a copy inside the payload of a bigger record.
    Encoded messages end with their timestamp, so a chain of embedded records never runs into the next real one, and
    never across the place where it begins.
 
-Little is read twice, whatever the file holds: a search looks at a limited number of chains ahead, and what is read on
-mere suspicion comes out of an allowance.
+Little is read twice, whatever the file holds: a search follows a limited number of chains, and an allowance limits
+the bytes that are read on mere suspicion.
 """
 
 from __future__ import annotations
@@ -35,34 +35,32 @@ from stantools.store.mapping import WINDOW, Buffer, Window, data_from, find_in_d
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: How many found records are considered as the end of one damaged record.
+#: maximum number of records considered as the end of one damaged record
 _CANDIDATES = 32
 _INDEX_CANDIDATES = 64
 _ZERO_CHUNK = 1 << 20
 _SEARCH_BLOCK = 1 << 18
-#: Bytes that may be read on mere suspicion, in sizes of the file. Damage alone does not come near it: what is read is
-#: about the record that was damaged.
+#: Bytes that may be read on mere suspicion, in sizes of the file. Damage alone stays far below, as it only concerns the
+#: damaged record.
 _ALLOWANCE = 8
-#: Bytes from the record header that are looked at to guess the sequence of a damaged record.
+#: bytes from the record header that are used to guess the sequence of a damaged record
 _HEAD = 40
-#: Tag of the last field that the server writes into a message (filestore.md section 3.5).
+#: tag of the last field that the server writes into a message (filestore.md section 3.5)
 _TIMESTAMP_TAG = 0x28
 _SUBJECT_TAG = 0x12
-#: Wire types of protobuf (filestore.md section 3.1), and the bytes of those that always have the same number.
+#: Wire types of protobuf (filestore.md section 3.1), and the sizes of the fixed ones.
 _LENGTH_DELIMITED = 2
 _FIXED_SIZES = {1: 8, 5: 4}
 
 
 class DamageKind(enum.StrEnum):
-    """What a damaged range is."""
-
     TORN = "torn"  #: the file ends inside a record
-    ZEROS = "zeros"  #: zero bytes where records should be
+    ZEROS = "zeros"  #: zero bytes in place of records
     PAYLOAD = "payload"  #: a whole record whose payload does not match its CRC
     LENGTH = "length"  #: the length field is wrong, the payload is proven by its CRC
     CRC_FIELD = "crc-field"  #: one byte of the CRC field is wrong, the payload is whole
     UNDECODABLE = "undecodable"  #: the CRC is right, the payload is not a message
-    GARBAGE = "garbage"  #: bytes in which no record can be made out
+    GARBAGE = "garbage"  #: bytes without any recognisable record
 
 
 @dataclass(frozen=True)
@@ -70,37 +68,30 @@ class Repair:
     """A message whose record header is damaged and whose payload is proven."""
 
     start: int  #: offset of the payload in the file
-    size: int  #: its true length in bytes
+    size: int  #: true length in bytes
     message: pb.MsgProto  #: the decoded message
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A range of bytes that is not a good record."""
-
-    offset: int  #: first byte
+    offset: int
     length: int  #: bytes up to the next good record or the end
-    kind: DamageKind  #: what it is
-    stop: Stop  #: why the server's reader would stop here
-    sequence: int | None = None  #: the sequence that was stored here, as far as the bytes or the index show; else None
-    stored_crc: int = 0  #: the CRC in the header where there is one
-    computed_crc: int = 0  #: the CRC of the payload that the header announces, where it is there
+    kind: DamageKind
+    stop: Stop  #: reason of the server's reader to stop here
+    sequence: int | None = None  #: the sequence that was stored here, if the bytes or the index show it
+    stored_crc: int = 0  #: the CRC in the header, if there is one
+    computed_crc: int = 0  #: the CRC of the payload that the header announces, if it is there
     repair: Repair | None = None  #: the message, if it is proven in spite of the damage
 
     @property
     def end(self) -> int:
-        """The first byte behind the range."""
         return self.offset + self.length
 
 
 class Resync:
-    """Knows one slice's buffer and index, and finds the next good record after damage.
+    """Finds the next good record after damage in one slice, from its data and its index.
 
-    Args:
-        buffer: The data file.
-        channel: Name of the channel as stored in subjects.
-        crc: The store's CRC.
-        index: Good records of the index file (`format.index.view`), if there is one.
+    `index` holds the good records of the index file (`format.index.view`), if there is one.
     """
 
     def __init__(self, buffer: Buffer, channel: bytes, crc: Crc, index: npt.NDArray[np.void] | None = None) -> None:
@@ -110,16 +101,11 @@ class Resync:
         self._crc = crc.checking
         self._index = IndexOrder(view(b"", 0) if index is None else index)
         self._allowance = _ALLOWANCE * len(buffer)
-        self._one = MessageColumns(1)
-        self._many = MessageColumns(256)
+        self._row_columns = MessageColumns(1)
+        self._batch_columns = MessageColumns(256)
 
     def after(self, at: int, stop: Stop) -> Damage:
-        """Returns what the damage at a record boundary is and how far it reaches.
-
-        Args:
-            at: Where the scan stopped.
-            stop: Why it stopped.
-        """
+        """Returns the kind and the extent of the damage at a record boundary where a scan stopped."""
         if stop == Stop.ZEROS or not any(self._buffer[at : min(at + RECORD_HEADER_SIZE, self._limit)]):
             return self._zeros(at, stop)
         if stop in (Stop.SHORT_HEADER, Stop.DANGLING):
@@ -165,7 +151,8 @@ class Resync:
     def _whole_record(self, at: int, natural: int, stop: Stop, stored: int, computed: int) -> Damage:
         difference = stored ^ computed
         if any(difference & ~(0xFF << shift) == 0 for shift in (0, 8, 16, 24)):
-            # Damage of the payload changes all four bytes of a CRC; one byte means that the field itself was hit.
+            # Damage of the payload changes all four bytes of a CRC; a single wrong byte means that the field itself was
+            # hit.
             repair = self._decode(at + RECORD_HEADER_SIZE, natural)
             if repair and repair.message.sequence:
                 return self._repaired(at, repair, DamageKind.CRC_FIELD, stop, stored, computed)
@@ -187,23 +174,23 @@ class Resync:
         if chosen < 0:
             chosen = following if following >= 0 else fallback
         if chosen < 0:
-            torn = stop == Stop.SHORT_PAYLOAD and self._begins_message(at)
+            torn = stop == Stop.SHORT_PAYLOAD and self._guess_sequence(at) is not None
             return self._damage(
                 at, self._limit, DamageKind.TORN if torn else DamageKind.GARBAGE, stop, stored, computed
             )
         return self._damage(at, chosen, DamageKind.GARBAGE, stop, stored, computed)
 
     def _acceptable(self, at: int, found: int, end: int, following: int) -> bool:
-        """Returns whether a chain that was found is a real one. In doubt it is: nothing intact may be lost."""
+        """Returns whether a found chain is a real one. In doubt it is: no intact record may be lost."""
         if self._entry(found) is not None:
             return True
         if end == self._limit or (following >= 0 and end >= following > found):
             return True
         if 0 <= following < found or (following >= 0 and self._is_next_entry(at, following)):
             return False
-        return not self._is_inside(end)
+        return not self._ends_payload(end)
 
-    def _is_inside(self, end: int) -> bool:
+    def _ends_payload(self, end: int) -> bool:
         """Returns whether records that end here lie at the end of a payload: a timestamp field, then a good record."""
         if end >= self._limit or self._buffer[end] != _TIMESTAMP_TAG:
             return False
@@ -213,10 +200,12 @@ class Resync:
         return False
 
     def _chain_end(self, start: int) -> int:
-        """Follows good records from one that was found, and returns where they end."""
+        """Follows good records from a found one, and returns where they end."""
         end, window = start, Window(self._buffer)
         while True:
-            _, end, stop = kernels.scan_messages(self._buffer, end, self._limit, self._crc, self._channel, self._many)
+            _, end, stop = kernels.scan_messages(
+                self._buffer, end, self._limit, self._crc, self._channel, self._batch_columns
+            )
             if stop != Stop.FULL:
                 return max(end, start + 1)
             if end - start > WINDOW:
@@ -225,10 +214,8 @@ class Resync:
     def _hides_records(self, at: int, own: int | None, natural: int) -> bool:
         """Returns whether real records lie where a damaged length claims payload: up to its end, or across it.
 
-        Args:
-            at: The damaged record.
-            own: Where it ends as far as its own fields tell.
-            natural: Where its length says that it ends, which is where a good record begins.
+        `own` is the end of the damaged record at `at` by its own fields; `natural` its end by its length, where a
+        good record begins.
         """
         if own == natural:
             return False
@@ -241,7 +228,9 @@ class Resync:
                 break
             end = found
             while True:
-                _, end, stop = kernels.scan_messages(self._buffer, end, natural, self._crc, self._channel, self._many)
+                _, end, stop = kernels.scan_messages(
+                    self._buffer, end, natural, self._crc, self._channel, self._batch_columns
+                )
                 if stop != Stop.FULL:
                     break
             if stop == Stop.END:
@@ -250,7 +239,7 @@ class Resync:
         return self._reaches_across(at + 1, natural)
 
     def _reaches_across(self, start: int, place: int) -> bool:
-        """Returns whether a good record begins at `start` or behind it, but before `place`, and ends behind `place`."""
+        """Returns whether a good record begins between `start` and `place` and ends after `place`."""
         for block in range(start, place, _SEARCH_BLOCK):
             offsets = np.arange(block, min(block + _SEARCH_BLOCK, place, self._limit - RECORD_HEADER_SIZE))
             content = np.frombuffer(self._buffer[block : block + len(offsets) + RECORD_HEADER_SIZE], dtype=np.uint8)
@@ -264,16 +253,16 @@ class Resync:
         return False
 
     def _is_good(self, offset: int) -> bool:
-        """Returns whether a record is good that there is little reason to expect, as long as the allowance lasts."""
+        """Returns whether an unlikely record is good, as long as the allowance lasts."""
         if self._limit - offset <= RECORD_HEADER_SIZE:
             return False
         size, _ = RECORD_HEADER.unpack_from(self._buffer, offset)
-        if size > self._limit - offset - RECORD_HEADER_SIZE or not self._afford(RECORD_HEADER_SIZE + size):
+        if size > self._limit - offset - RECORD_HEADER_SIZE or not self._spend(RECORD_HEADER_SIZE + size):
             return False
         return self._read(offset) is not None
 
-    def _afford(self, size: int) -> bool:
-        """Takes some bytes from the allowance, if it has as many."""
+    def _spend(self, size: int) -> bool:
+        """Takes bytes from the allowance; returns False if it is too small."""
         if size > self._allowance:
             return False
         self._allowance -= size
@@ -283,13 +272,13 @@ class Resync:
         return offset == self._limit or self._read(offset) is not None
 
     def _read(self, offset: int) -> int | None:
-        """Returns the sequence of the good record at an offset, or None; its row stays in `_one`."""
-        # Where no record is, the size may be gigabytes: looking at the structure first saves their CRC.
+        """Returns the sequence of the good record at an offset, or None; its row stays in `_row_columns`."""
+        # At a wrong place the size may be gigabytes: checking the structure first saves their CRC.
         for crc in (self._crc.unchecked, self._crc):
-            rows, _, _ = kernels.scan_messages(self._buffer, offset, self._limit, crc, self._channel, self._one)
+            rows, _, _ = kernels.scan_messages(self._buffer, offset, self._limit, crc, self._channel, self._row_columns)
             if not rows:
                 return None
-        return int(self._one.sequence[0])
+        return int(self._row_columns.sequence[0])
 
     def _find(self, start: int) -> int:
         def find(begin: int, until: int) -> int:
@@ -302,7 +291,7 @@ class Resync:
         return at if at < len(self._index) and self._index.offset(at) == offset else None
 
     def _next_indexed(self, at: int) -> int:
-        """Returns the first offset behind `at` that the index names and at which a good record lies; -1 if none."""
+        """Returns the first offset after `at` that the index names and at which a good record lies; -1 if none."""
         first = self._index.place(at + 1)
         for entry in range(first, min(first + _INDEX_CANDIDATES, len(self._index))):
             offset = self._index.offset(entry)
@@ -311,7 +300,7 @@ class Resync:
         return -1
 
     def _is_next_entry(self, at: int, following: int) -> bool:
-        """Returns whether the index has one record only between `at` and the next good one."""
+        """Returns whether the index has only one record between `at` and the next good one."""
         entry = self._entry(at)
         return (
             entry is not None
@@ -321,11 +310,11 @@ class Resync:
         )
 
     def _proven(self, at: int, fields: list[tuple[int, int]], stored: int) -> Repair | None:
-        """Looks for a length under which the payload matches the stored CRC and is a message."""
+        """Searches for a length under which the payload matches the stored CRC and is a message."""
         start = begin = at + RECORD_HEADER_SIZE
         value = 0
         for _, end in fields:
-            if not self._afford(end - begin):
+            if not self._spend(end - begin):
                 return None
             value = self._crc(self._buffer[begin:end], value)
             if value == stored and (repair := self._decode(start, end)):
@@ -366,11 +355,8 @@ class Resync:
             return None
         return Repair(start, end - start, message) if message.subject == self._channel else None
 
-    def _begins_message(self, at: int) -> bool:
-        return self._guess_sequence(at) is not None
-
     def _guess_sequence(self, at: int) -> int | None:
-        """Reads the sequence at the start of a damaged payload, if what follows it is the channel's subject."""
+        """Reads the sequence at the start of a damaged payload, if the channel's subject follows it."""
         head = bytes(self._buffer[at + RECORD_HEADER_SIZE : min(at + _HEAD, self._limit)])
         if head[:1] != b"\x08":
             return None
@@ -399,5 +385,4 @@ class Resync:
 
 
 def _own_end(fields: list[tuple[int, int]]) -> int | None:
-    """Where a message ends as far as its own fields show."""
     return next((end for tag, end in fields if tag == _TIMESTAMP_TAG), None)

@@ -1,8 +1,8 @@
-"""Removing the oldest messages of a channel that is being written, as the server does.
+"""Removal of the oldest messages of a channel that is being written, as the server does it.
 
-Facts: filestore.md sections 5.4 and 5.5. Removal is logical: a position in the oldest slice moves on, and
-files go only when all their messages are removed. The newest message stays under limits of count and bytes, and the
-last slice's files stay in any case, so that the last sequence is still known after a restart.
+Facts: filestore.md sections 5.4 and 5.5. Removal is logical: a position in the oldest slice advances, and files are
+deleted only when all their messages are removed. The newest message stays under limits of count and bytes, and the
+last slice's files always stay, so that the last sequence is still known after a restart.
 """
 
 from __future__ import annotations
@@ -21,34 +21,26 @@ from stantools.store.mapping import mapped
 from stantools.store.slicestate import SliceState
 from stantools.store.slicewriter import SliceWriter
 
-#: Index records that are looked at together.
+#: index records per read
 _ROWS = 4096
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """A part of an index."""
-
-    number: int  #: the slice
-    first: int  #: row of the first one
-    #: Bytes of the messages up to each row, summed up from the first one here, in the server's accounting.
+class _IndexRows:
+    number: int  #: number of the slice
+    first: int  #: row of the first record
+    #: cumulative bytes of the messages up to each row, in the server's accounting
     costs: NDArray[np.int64]
-    timestamps: NDArray[np.int64]  #: timestamp of each
-    sequences: NDArray[np.uint64]  #: sequence of each
+    timestamps: NDArray[np.int64]
+    sequences: NDArray[np.uint64]
 
 
 class Retention:
     """Keeps a channel within its limits.
 
-    Args:
-        writer: The channel's writer; its list of finished slices is emptied, so that it does not grow for ever.
-        limits: What the channel may hold.
-        slices: Slices that were there before, by number, without the one that the writer goes on with.
-        drop: Called with the number of each slice whose files are to go, in order.
-
-    Attributes:
-        first_sequence: First sequence that is left; one more than the last if none is; 0 before the first message.
-        first_timestamp: Its timestamp; 0 if none is left.
+    `slices` are those before the writer's current one; the writer's list of finished slices is emptied. `drop` is
+    called with the number of each slice whose files must be deleted, in order. `first_sequence` is the first
+    sequence that is left; one more than the last if none is; 0 before the first message.
     """
 
     def __init__(
@@ -62,60 +54,50 @@ class Retention:
         self.limits = limits
         self._writer = writer
         self._drop = drop
-        self.slices = deque(slices)  #: what there is, the oldest first
-        # How much of the oldest slice is removed, and what all but the last slice hold.
+        self.slices = deque(slices)  #: all slices, the oldest first
+        # The removed part of the oldest slice, and the totals of all but the last slice.
         self._row = self._row_bytes = 0
         self._before = [sum(each.count for each in self.slices), sum(each.bytes for each in self.slices)]
         if self.slices:
             self._count_before(self.slices[-1], -1)
-        self._rows: _Rows | None = None
+        self._rows: _IndexRows | None = None
         self.first_sequence = self.first_timestamp = 0
         self.catch_up()
-        self._settle()
+        self._find_first()
 
     @property
     def count(self) -> int:
-        """Messages that are left."""
         return self._before[0] + self.slices[-1].count - self._row if self.slices else 0
 
     @property
     def bytes(self) -> int:
-        """Bytes that are left, in the server's accounting."""
         return self._before[1] + self.slices[-1].bytes - self._row_bytes if self.slices else 0
 
     @property
     def removed(self) -> int:
-        """Messages at the front of the oldest slice that are removed already."""
+        """Number of removed messages at the start of the oldest slice."""
         return self._row
 
     def enforce(self, now_ns: int) -> int:
-        """Removes what the limits do not allow; to be called after messages were stored, and from time to time.
+        """Removes the messages beyond the limits, and returns their number; call it after writes and periodically.
 
-        Flushes the writer (without sync) where it must look into the index of the current slice.
-
-        Args:
-            now_ns: The present, for the age.
-
-        Returns:
-            How many messages were removed.
-
-        Raises:
-            StoreUnwritableError: Files cannot be written.
-            StoreUnreadableError: An index cannot be read.
+        `now_ns` is the present, for the age limit. Flushes the writer (without sync) if it must read the index of
+        the current slice. Raises StoreUnwritableError if files cannot be written, and StoreUnreadableError if an
+        index cannot be read.
         """
         removed = 0
         self.catch_up()
         try:
             self._drop_files()
             while self.slices and self._row < self.slices[0].count:
-                gone, size = self._next(now_ns)
+                gone, size = self._next_removal(now_ns)
                 if not gone:
                     break
                 removed += gone
                 self._row, self._row_bytes = self._row + gone, self._row_bytes + size
                 self._drop_files()
         finally:
-            self._settle()
+            self._find_first()
         return removed
 
     def _count_before(self, state: SliceState, sign: int) -> None:
@@ -123,7 +105,7 @@ class Retention:
         self._before[1] += sign * state.bytes
 
     def catch_up(self) -> None:
-        """Learns of the slices that the writer has begun since the last time."""
+        """Adds the slices that the writer has begun since the last call."""
         known = self.slices[-1].number if self.slices else None
         new = [*self._writer.finished, *([self._writer.current] if self._writer.current else [])]
         for each in new:
@@ -133,8 +115,8 @@ class Retention:
                 self.slices.append(each)
         self._writer.finished.clear()
 
-    def _next(self, now_ns: int) -> tuple[int, int]:
-        """Returns how many of the next messages of the oldest slice go, and their bytes."""
+    def _next_removal(self, now_ns: int) -> tuple[int, int]:
+        """Returns the number of messages to remove next from the oldest slice, and their bytes."""
         limits, count, size = self.limits, self.count, self.bytes
         over = count > 1 and (0 < limits.max_msgs < count or 0 < limits.max_bytes < size)
         age = limits.max_age_ns
@@ -149,8 +131,8 @@ class Retention:
         gone = limits.removes(count, size, rows.costs[at:], rows.timestamps[at:], now_ns, spent)
         return (gone, int(rows.costs[at + gone - 1]) - spent) if gone else (0, 0)
 
-    def _load(self) -> _Rows:
-        """Returns rows of the oldest slice's index, with the next one that is left among them."""
+    def _load(self) -> _IndexRows:
+        """Returns rows of the oldest slice's index, with the first remaining message among them."""
         oldest, rows = self.slices[0], self._rows
         if rows is None or rows.number != oldest.number or self._row >= rows.first + len(rows.costs):
             if oldest is self._writer.current:
@@ -158,7 +140,7 @@ class Retention:
             with mapped(self._writer.directory / f"msgs.{oldest.number}.idx") as buffer:
                 found = index.view(buffer, oldest.count)[self._row : self._row + _ROWS]
                 costs = np.cumsum(found["size"].astype(np.int64) + MESSAGE_OVERHEAD)
-                rows = _Rows(
+                rows = _IndexRows(
                     oldest.number, self._row, costs, found["timestamp"].copy(), found["sequence"].copy()
                 )  # fmt: skip
             self._rows = rows
@@ -171,8 +153,8 @@ class Retention:
             self._count_before(oldest, -1)
             self._row = self._row_bytes = 0
 
-    def _settle(self) -> None:
-        """Finds the first message that is left."""
+    def _find_first(self) -> None:
+        """Finds the first remaining message."""
         if not self.slices or not self.slices[-1].count:
             return
         oldest = self.slices[0]

@@ -1,10 +1,10 @@
-"""One slice that a server may be writing: how far it is safe to read, and whether it is still the one that was read.
+"""One slice that a server may be writing: the part that is safe to read, and whether it is still the same slice.
 
-A server writes data before index (filestore.md section 6.1), so the last record of the index shows how far
-messages are complete and stay. What lies behind it is a write in progress, or was left by a killed server, which may
-cut it off when it starts again, append behind it, or begin a new slice: it is waited for. Whole messages behind the
-index are taken when nobody has written for a while; what is torn is taken when a later slice has begun. Where the index
-does not fit the data, records are followed in the data file itself, as a starting server does it.
+A server writes data before index (filestore.md section 6.1), so the last record of the index marks the messages that
+are complete and will stay. Data after it is a write in progress, or the remains of a killed server, which may cut it
+off when it restarts, append after it, or begin a new slice: readers wait for it. Whole messages after the index are
+read when the file has not been written for a while; a torn end is skipped when a later slice has begun. Where the
+index does not fit the data, records are followed in the data file itself, as a starting server does.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 
 _ROWS = 4096
-#: Last index records that are looked at to find one that fits the data; the ones before are older still.
-_TRIES = 4
-#: A slice that was not written for so long is not in the middle of being written. Whole messages that the index does
-#: not name are then messages: a server that starts either finds them or leaves them where they are.
+#: last index records that are tried to find one that fits the data; earlier ones are older still
+_MAX_TRIES = 4
+#: Seconds without a write after which no write is in progress. Whole messages that the index does not name are then
+#: messages: a server that starts either finds them or leaves them where they are.
 SETTLED_SECONDS = 60.0
 #: Tag of the last field that the server writes into a message, and bytes of the field (filestore.md section 3.5).
 _TIMESTAMP = b"\x28"
@@ -50,35 +50,32 @@ _TIMESTAMP_SIZE = 11
 _SEQUENCE = b"\x08"
 
 
-#: Sequence of a position before which no good message is known.
+#: sequence of a position without a known good message before it
 UNKNOWN = -1
 
 
 class Position(NamedTuple):
-    """Where a channel was read to."""
-
     slice: int  #: number of the slice; all before it are read
-    offset: int = FILE_HEADER_SIZE  #: bytes of its data file that are read; it is the beginning of a record
-    sequence: int = 0  #: the last message before it; 0 if the channel begins here, `UNKNOWN` if it cannot be determined
-    timestamp: int = 0  #: of that message, nanoseconds; 0 if there is none
-    size: int = 0  #: of that message's payload in its record; 0 if there is none
+    offset: int = FILE_HEADER_SIZE  #: bytes read of its data file; a record begins here
+    #: sequence of the last message before it; 0 at the start of the channel, `UNKNOWN` if it cannot be determined
+    sequence: int = 0
+    timestamp: int = 0  #: its timestamp, nanoseconds; 0 if there is none
+    size: int = 0  #: its payload size in its record; 0 if there is none
 
 
 class Mark(NamedTuple):
-    """A place in a slice behind a message."""
-
-    end: int  #: offset of the first byte behind it
-    sequence: int  #: of the message, or `UNKNOWN`
-    timestamp: int  #: of the message, nanoseconds
-    size: int  #: of the message's payload in its record
+    end: int  #: offset of the first byte after it
+    sequence: int  #: its sequence, or `UNKNOWN`
+    timestamp: int  #: its timestamp, nanoseconds
+    size: int  #: its payload size in its record
 
 
-#: What a file looks like from outside: inode, bytes, time of the last change in nanoseconds; None if it is not there.
+#: state of a file: inode, bytes, time of the last change in nanoseconds; None if it does not exist
 Sign = tuple[int, int, int] | None
 
 
 def sign(path: str) -> Sign:
-    """Returns what a file looks like from outside, to notice that it has changed."""
+    """Returns the state of a file, to detect changes."""
     try:
         status = os.stat(path)  # noqa: PTH116 (a Path each time costs more than the call)
     except OSError:
@@ -87,40 +84,30 @@ def sign(path: str) -> Sign:
 
 
 def settling(written: float) -> float:
-    """Returns when time alone changes how far can be read what was written at a time; never if that is over."""
+    """Returns when a file written at `written` settles, seconds since 1970; infinity if it has already."""
     at = written + SETTLED_SECONDS
     return at if at > time.time() else math.inf
 
 
 @dataclass(kw_only=True)
 class Looked:
-    """What a channel that grows looked like when it was read."""
+    """The state of a growing channel at its last read."""
 
-    paths: tuple[str, ...] = ()  #: in which files something new shows
-    signs: tuple[Sign, ...] = ()  #: what these looked like
-    settles: float = 0.0  #: when time alone changes how far it can be read, seconds since 1970
+    paths: tuple[str, ...] = ()  #: files that show new data
+    signs: tuple[Sign, ...] = ()  #: their states
+    settles: float = 0.0  #: when time alone changes the readable part, seconds since 1970
 
     def unchanged(self, now: float) -> bool:
-        """Returns whether nothing can have changed since."""
+        """Returns whether the channel is certainly unchanged."""
         return bool(self.paths) and now < self.settles and tuple(map(sign, self.paths)) == self.signs
 
 
 class WatchedSlice:
-    """A slice's data file, open for a look.
+    """A slice's data file, opened for inspection.
 
-    Args:
-        data: The data file.
-        index: Its index, or None.
-        channel: The channel's name as stored in subjects.
-        crc: The store's CRC.
-
-    Attributes:
-        size: Bytes of the data file; what the index names is in them.
-        written: When it was written to, seconds since 1970.
-
-    Raises:
-        FileNotFoundError: There is no such data file (any more).
-        StoreUnreadableError: It cannot be read.
+    `size` counts the bytes of the data file, which has all messages that the index names. `written` is the time of
+    the last write, seconds since 1970. Raises FileNotFoundError if the data file does not exist, and
+    StoreUnreadableError if it cannot be read.
     """
 
     def __init__(self, data: str, index: str | None, channel: bytes, crc: Crc) -> None:
@@ -145,29 +132,26 @@ class WatchedSlice:
     ) -> None:
         os.close(self._data)
 
-    # How far.
+    # The readable part.
 
     def indexed(self) -> Mark | None:
         """Returns the end of the last message that the index names, if the data file has it; else None."""
         if self._tail is None:
-            # The index first: what it names is in the data file by then.
+            # The index first: the data file then has all messages that it names.
             self._tail = self._index_records(last=True)
             self.size = os.fstat(self._data).st_size
         content = self._tail
         for at in range(len(content) - INDEX_RECORD_SIZE, -1, -INDEX_RECORD_SIZE):
-            entry = self._decoded(content[at : at + INDEX_RECORD_SIZE])
-            if entry is not None and (mark := self._confirmed(entry)) is not None:
+            entry = self._decode(content[at : at + INDEX_RECORD_SIZE])
+            if entry is not None and (mark := self._confirm(entry)) is not None:
                 return mark
         return None
 
     def safe(self, start: int) -> Mark | None:
-        """Returns how far the slice can be read while a server writes it.
+        """Returns the end of the part that is safe to read while a server writes the slice.
 
-        Args:
-            start: Beginning of a record, up to which it was read.
-
-        Returns:
-            The end of a message behind `start`, or None if there is none that is safe.
+        `start` is the beginning of a record, up to which the slice was read. Returns the end of a message after it;
+        None if no further one is safe.
         """
         mark = self.indexed()
         if self.settled or mark is None or self._index_is_torn:
@@ -178,7 +162,7 @@ class WatchedSlice:
 
     @property
     def settled(self) -> bool:
-        """Nobody has written the data file for a while."""
+        """The data file has not been written for a while."""
         return time.time() - self.written > SETTLED_SECONDS
 
     def whole(self) -> Mark:
@@ -188,17 +172,11 @@ class WatchedSlice:
             mark = self._last_good()
         return mark._replace(end=self.size) if mark else Mark(self.size, UNKNOWN, 0, 0)
 
-    def part(self, start: int, end: int, most_bytes: int | None, most_rows: int | None) -> tuple[Mark | None, int]:
-        """Returns a place before `end` behind about so many bytes and at most so many messages, at least one.
+    def part(self, start: int, end: int, max_bytes: int | None, max_rows: int | None) -> tuple[Mark | None, int]:
+        """Returns a place between `start` and `end` with about `max_bytes` and at most `max_rows` messages before it.
 
-        Args:
-            start: Beginning of a record.
-            end: Where the slice can be read to.
-            most_bytes: Bytes of the data file; None is no limit.
-            most_rows: Messages; None is no limit.
-
-        Returns:
-            The place and the messages before it; None if all of it has to be taken at once.
+        The part has at least one message; None is no limit. Returns the place and the number of messages before it;
+        None if the part cannot be divided.
         """
         if self._index_path is not None and self.indexed() is not None:
             with mapped(Path(self._index_path)) as buffer:
@@ -206,22 +184,22 @@ class WatchedSlice:
                 view = index_file.view(buffer, count)
                 first = int(np.searchsorted(view["offset"], start))
                 stop = count
-                if most_bytes is not None:
-                    stop = int(np.searchsorted(view["offset"], start + most_bytes)) - 1
-                if most_rows is not None:
-                    stop = min(stop, first + most_rows)
+                if max_bytes is not None:
+                    stop = int(np.searchsorted(view["offset"], start + max_bytes)) - 1
+                if max_rows is not None:
+                    stop = min(stop, first + max_rows)
                 stop = min(max(stop, first + 1), count)
                 if first < count and int(view["offset"][first]) == start:
                     entry = IndexRecord(*view[stop - 1].item())
-                    if start < entry.end <= end and (found := self._confirmed(entry)) is not None:
+                    if start < entry.end <= end and (found := self._confirm(entry)) is not None:
                         return found, stop - first
-        mark = self._good_run(start, most_bytes, most_rows, end)
+        mark = self._good_run(start, max_bytes, max_rows, end)
         return mark, self._rows
 
     def first(self) -> Mark | None:
         """Returns the first message: its sequence and timestamp, and where it ends; None if there is none."""
-        entry = self._decoded(self._index_records(last=False))
-        if entry is not None and (mark := self._confirmed(entry)) is not None:
+        entry = self._decode(self._index_records(last=False))
+        if entry is not None and (mark := self._confirm(entry)) is not None:
             return mark
         with mapped(Path(self._path)) as data:
             for part in self._scan(data, FILE_HEADER_SIZE):
@@ -229,12 +207,12 @@ class WatchedSlice:
                     return _mark(part, 0)
         return None
 
-    # Is it the same?
+    # Identity of the slice.
 
     def continues(self, at: Position) -> bool:
-        """Returns whether it is certain that the slice continues where a position says.
+        """Returns whether the slice certainly continues at a position.
 
-        The last message that was read lies where it ended; or the slice was not begun, and its first message is the
+        Either the last message that was read ends there; or the slice was not begun, and its first message is the
         next one.
         """
         if at.offset > self.size:
@@ -243,10 +221,10 @@ class WatchedSlice:
             first = self.first() if at.sequence > 0 else None
             return first is None or first.sequence == at.sequence + 1
         entry = IndexRecord(at.sequence, at.offset - RECORD_HEADER_SIZE - at.size, at.timestamp, at.size, 0)
-        return at.sequence >= 0 and self._confirmed(entry) == Mark(*at[1:])
+        return at.sequence >= 0 and self._confirm(entry) == Mark(*at[1:])
 
     def behind(self, at: Position) -> int | None:
-        """Returns where the first message lies that is later than the last one that was read; None if none is."""
+        """Returns the offset of the first message later than the last one that was read; None if there is none."""
         with mapped(Path(self._path)) as data:
             for part in self._scan(data, FILE_HEADER_SIZE):
                 if isinstance(part, Damage):
@@ -258,7 +236,7 @@ class WatchedSlice:
                     return int(part.offset[int(later.argmax())])
         return None
 
-    # Inside.
+    # Internals.
 
     def _index_records(self, *, last: bool) -> bytes:
         """Returns the last few whole records of the index, or the first one; none if it cannot be read."""
@@ -274,7 +252,7 @@ class WatchedSlice:
             if last:
                 have, rest = divmod(max(os.fstat(descriptor).st_size - FILE_HEADER_SIZE, 0), INDEX_RECORD_SIZE)
                 self._index_is_torn = rest > 0
-                count = min(have, _TRIES)
+                count = min(have, _MAX_TRIES)
                 at += (have - count) * INDEX_RECORD_SIZE
             return os.pread(descriptor, count * INDEX_RECORD_SIZE, at)
         except OSError:
@@ -282,14 +260,13 @@ class WatchedSlice:
         finally:
             os.close(descriptor)
 
-    def _decoded(self, content: bytes) -> IndexRecord | None:
-        """Returns an index record if it is whole and right."""
+    def _decode(self, content: bytes) -> IndexRecord | None:
         if len(content) < INDEX_RECORD_SIZE:
             return None
         entry = IndexRecord(*INDEX_RECORD.unpack(content))
         return entry if self._crc(content[:-4]) == entry.crc and any(entry[:-1]) else None
 
-    def _confirmed(self, entry: IndexRecord) -> Mark | None:
+    def _confirm(self, entry: IndexRecord) -> Mark | None:
         """Returns the end of the message that the index names, if the data file has it there."""
         end = entry.end
         if entry.offset < FILE_HEADER_SIZE or end > self.size:
@@ -301,7 +278,7 @@ class WatchedSlice:
         begins = head[RECORD_HEADER_SIZE:].startswith(_SEQUENCE + _varint(entry.sequence))
         if begins and tail.endswith(_TIMESTAMP + _varint(entry.timestamp)):
             return Mark(end, entry.sequence, entry.timestamp, entry.size)
-        # Not as the server encodes it: then the whole record has to say so.
+        # Not as the server encodes it: then the whole record must prove it.
         with mapped(Path(self._path)) as data:
             if end > len(data):
                 return None
@@ -312,12 +289,12 @@ class WatchedSlice:
             return _mark(columns, 0) if right else None
 
     def _good_run(
-        self, start: int, most_bytes: int | None, most_rows: int | None, limit: int | None = None
+        self, start: int, max_bytes: int | None, max_rows: int | None, limit: int | None = None
     ) -> Mark | None:
-        """Follows records in the data file from a place on.
+        """Follows records in the data file from an offset on.
 
-        Damage is passed by if good records follow it, but not where a record reaches beyond the end of the file: that
-        may be one that is being written, and what is in it may look like records.
+        Damage is skipped if good records follow it, except where a record reaches beyond the end of the file: that
+        may be a write in progress, whose payload may look like records.
         """
         self._rows = 0
         mark: Mark | None = None
@@ -327,16 +304,16 @@ class WatchedSlice:
                     if not self.settled and part.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD, Stop.DANGLING):
                         break
                     continue
-                rows = part.capacity if most_rows is None else min(part.capacity, most_rows - self._rows)
+                rows = part.capacity if max_rows is None else min(part.capacity, max_rows - self._rows)
                 ends = part.offset[:rows] + part.size[:rows] + np.int64(RECORD_HEADER_SIZE)
-                if most_bytes is not None:
-                    rows = int(np.searchsorted(ends, start + most_bytes, "right"))
+                if max_bytes is not None:
+                    rows = int(np.searchsorted(ends, start + max_bytes, "right"))
                     if not self._rows:
                         rows = max(rows, 1)
                 if rows:
                     mark = _mark(part, rows - 1)
                     self._rows += rows
-                if rows < part.capacity or self._rows == most_rows:
+                if rows < part.capacity or self._rows == max_rows:
                     break
         return mark
 

@@ -1,7 +1,7 @@
-"""Sample stores: made up, but as a server writes them; the same for the same options, to the byte.
+"""Sample stores: invented content in the format of a server; equal options give equal bytes.
 
-For trying out the tools, for tests and for measuring. Messages are JSON, random bytes or text; the first channel has
-every kind of subscription there is, with the history that led to it. On request the store is damaged afterwards (see
+For trials, tests and measurements. Messages are JSON, random bytes or text; the first channel has every kind of
+subscription, with the history that led to it. On request the store is damaged afterwards (see
 `stantools.store.damage`).
 """
 
@@ -34,27 +34,27 @@ from stantools.store.storewriter import StoreWriter
 
 __all__ = ["Sample", "SampleOptions", "channel_names", "write_sample"]
 
-#: When the first message was sent: 2023-11-14 22:13:20 UTC, in nanoseconds.
+#: timestamp of the first message: 2023-11-14 22:13:20 UTC, in nanoseconds
 BASE_TIME = 1_700_000_000_000_000_000
 
 _NAMES = ("orders", "telemetry.device-1", "audit.log", "orders.eu", "jobs.queue")
 _BATCH = 16384
 _POOL = 1 << 20
-_STEP = 1_000_000  # nanoseconds between two messages
-_SLICES = 4  # of a channel that is small
-_DELIVERED = 200  # messages that a subscription has been sent at most
+_INTERVAL = 1_000_000  # nanoseconds between two messages
+_SLICES = 4  # slices of a small channel
+_MAX_DELIVERED = 200  # maximum number of messages sent to a subscription
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was written."""
+    """The result of `write_sample`."""
 
-    path: Path  #: the store
-    channels: tuple[str, ...]  #: the channels' names
+    path: Path
+    channels: tuple[str, ...]
     messages: int  #: messages in all channels, fillers not counted
     bytes: int  #: bytes of the messages' data
-    damages: tuple[Done, ...]  #: what was damaged, in order
+    damages: tuple[Done, ...]  #: the applied damages, in order
 
 
 def write_sample(directory: Path, options: SampleOptions | None = None, *, progress: Progress | None = None) -> Sample:
@@ -62,7 +62,7 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
 
     Args:
         directory: The new store; must not exist, or be empty.
-        options: What to write.
+        options: Its content.
         progress: Called with the number of messages as they are written.
 
     Raises:
@@ -71,17 +71,19 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
         StoreUnwritableError: The store cannot be written.
     """
     options = options or SampleOptions()
-    crc, key = _crc(options), options.encryption_key.key()
+    if options.polynomial is None:
+        raise UsageError("a new store has no polynomial to detect", "give --crc-poly a number or a name")
+    crc, key = Crc(options.polynomial), options.encryption_key.key()
     _check(options)
     names, size = tuple(channel_names(options)), 0
     with new_directory(directory) as content:
         store = StoreWriter(content, crc)
         store.write_server(new_server_info(options.cluster_id))
         _write_clients(content, options, crc)
-        pool = _Pool(options)
+        pool = _ContentPool(options)
         for number, name in enumerate(names):
             gaps = options.gaps and number == len(names) - 1
-            channel = _Channel(options, number, name.encode(), pool, key, gaps=gaps)
+            channel = _SampleChannel(options, number, name.encode(), pool, key, gaps=gaps)
             with store.slices(channel.name, _limits(options)) as writer:
                 size += channel.write(writer, progress)
             _write_subscriptions(content, options, number, channel, crc)
@@ -91,14 +93,8 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
 
 def channel_names(options: SampleOptions) -> list[str]:
     """Returns the names of a sample's channels."""
-    made_up = (_NAMES[n] if n < len(_NAMES) else f"channel.{n + 1}" for n in range(options.channels))
-    return list(options.names or made_up)
-
-
-def _crc(options: SampleOptions) -> Crc:
-    if options.polynomial is None:
-        raise UsageError("a new store has no polynomial to detect", "give --crc-poly a number or a name")
-    return Crc(options.polynomial)
+    default_names = (_NAMES[n] if n < len(_NAMES) else f"channel.{n + 1}" for n in range(options.channels))
+    return list(options.names or default_names)
 
 
 def _check(options: SampleOptions) -> None:
@@ -111,7 +107,7 @@ def _check(options: SampleOptions) -> None:
 
 
 def _limits(options: SampleOptions) -> SliceLimits:
-    """Returns when a slice is full."""
+    """Returns the limits of slices."""
     if options.slice_msgs or options.slice_bytes:
         return SliceLimits(options.slice_msgs, options.slice_bytes)
     if options.messages * options.size < DEFAULT_SLICE_MAX_BYTES:
@@ -119,23 +115,23 @@ def _limits(options: SampleOptions) -> SliceLimits:
     return SliceLimits()
 
 
-class _Pool:
-    """Random bytes, letters and numbers from which all channels cut their messages."""
+class _ContentPool:
+    """Random bytes, letters and numbers, of which all channels use parts for their messages."""
 
     def __init__(self, options: SampleOptions) -> None:
-        #: Random bytes, more than two messages of them.
+        #: random bytes, more than two messages of them
         self.bytes = random.Random(f"{options.seed}:pool").randbytes(max(_POOL, 2 * options.size))
-        #: As many letters and digits.
+        #: the same number of letters and digits
         self.letters = self.bytes.translate(bytes(ord(_LETTERS[n % 62]) for n in range(256)))
-        #: Nanoseconds that a message comes later than regular.
-        self.jitter = np.frombuffer(self.bytes[:_POOL], "<u4").astype(np.int64) % _STEP
+        #: nanoseconds of delay of each message against a regular clock
+        self.jitter = np.frombuffer(self.bytes[:_POOL], "<u4").astype(np.int64) % _INTERVAL
 
 
-class _Channel:
+class _SampleChannel:
     """The messages of one channel, made batch by batch."""
 
     def __init__(
-        self, options: SampleOptions, number: int, name: bytes, pool: _Pool, key: bytes | None, *, gaps: bool
+        self, options: SampleOptions, number: int, name: bytes, pool: _ContentPool, key: bytes | None, *, gaps: bool
     ) -> None:
         rng = random.Random(f"{options.seed}:{number}")
         self.name = name
@@ -144,11 +140,11 @@ class _Channel:
         self._pool = pool.bytes
         self._letters = pool.letters
         self._jitter = pool.jitter
-        # Where in the pool it begins, so that channels differ.
+        # offset in the pool, so that channels differ
         self._start = rng.randrange(_POOL)
         self._make = (self._json, self._binary, self._text)[number % 3]
         self._cipher, self._code = None, cipher_named(options.cipher)
-        # How many messages come before each of two gaps.
+        # number of messages before each of two gaps
         self._cuts = (options.messages // 3, 2 * options.messages // 3) if gaps else None
         self.sequences = self._number_messages(options.messages)
         if key:
@@ -167,7 +163,7 @@ class _Channel:
         count, size = len(self.sequences), 0
         borders = [0, *(self._cuts or ()), count]
         for part, (begin, end) in enumerate(pairwise(borders)):
-            # The second gap is one of those that releases before 0.9.2 left.
+            # The second gap is of the kind that releases before 0.9.2 left.
             writer.fill_gaps = part < 2
             for at in range(begin, end, _BATCH):
                 stop = min(at + _BATCH, end)
@@ -178,7 +174,7 @@ class _Channel:
 
     def _write_batch(self, writer: SliceWriter, at: int, stop: int) -> int:
         rows = np.arange(at, stop, dtype=np.int64)
-        times = BASE_TIME + self._number * _STEP // 2 + rows * _STEP + self._jitter[rows % len(self._jitter)]
+        times = BASE_TIME + self._number * _INTERVAL // 2 + rows * _INTERVAL + self._jitter[rows % len(self._jitter)]
         payloads = list(self._make(at, stop)) if self._size else [b""] * (stop - at)
         size = sum(map(len, payloads))
         if self._cipher:
@@ -218,7 +214,7 @@ def _identifier(rng: random.Random) -> bytes:
 
 
 def _write_clients(root: Path, options: SampleOptions, crc: Crc) -> None:
-    """Writes the clients: two that are connected, and two that have come and gone."""
+    """Writes the clients: two that are connected, and two that have disconnected."""
     rng = random.Random(f"{options.seed}:clients")
     with ClientsLog(root, crc) as log:
         if options.no_subscriptions:
@@ -231,45 +227,45 @@ def _write_clients(root: Path, options: SampleOptions, crc: Crc) -> None:
             log.delete(name)
 
 
-def _write_subscriptions(root: Path, options: SampleOptions, number: int, channel: _Channel, crc: Crc) -> None:
+def _write_subscriptions(root: Path, options: SampleOptions, number: int, channel: _SampleChannel, crc: Crc) -> None:
     directory = root / channel.name.decode()
     with SubsLog(directory, root, crc) as log:
         if not options.no_subscriptions:
-            history = _History(log, random.Random(f"{options.seed}:{number}:subs"), channel.sequences)
+            history = _SubscriptionHistory(log, random.Random(f"{options.seed}:{number}:subs"), channel.sequences)
             history.durables()
             if number == 0:
                 history.everything_else()
 
 
-class _History:
-    """Subscriptions come, get messages and go (filestore.md section 4.2)."""
+class _SubscriptionHistory:
+    """Subscriptions that begin, get messages and end (filestore.md section 4.2)."""
 
     def __init__(self, log: SubsLog, rng: random.Random, sequences: npt.NDArray[np.uint64]) -> None:
         self._log = log
         self._rng = rng
-        self._recent = [int(sequence) for sequence in sequences[-_DELIVERED:]]
+        self._recent = [int(sequence) for sequence in sequences[-_MAX_DELIVERED:]]
         self._last_id = 0
 
     def durables(self) -> None:
-        """One durable at work, one that is offline."""
-        self._work(self._subscribe(b"app-1", durable_name=b"billing"), len(self._recent), unacked=3)
+        """One durable that is active, one that is offline."""
+        self._deliver(self._subscribe(b"app-1", durable_name=b"billing"), len(self._recent), unacked=3)
         offline = self._subscribe(b"app-2", durable_name=b"reports")
-        self._work(offline, len(self._recent) // 2, unacked=2)
+        self._deliver(offline, len(self._recent) // 2, unacked=2)
         self._update(offline, is_closed=True)
 
     def everything_else(self) -> None:
-        """Whatever else the file can hold."""
+        """All other content that the file can have."""
         half, all_ = len(self._recent) // 2, len(self._recent)
         left = self._subscribe(b"app-3", durable_name=b"gone")
-        self._work(left, half, unacked=4)
+        self._deliver(left, half, unacked=4)
         self._update(left, is_closed=True)
         resumed = self._subscribe(b"app-1", durable_name=b"resumed", max_in_flight=5)
-        self._work(resumed, half, unacked=5)
+        self._deliver(resumed, half, unacked=5)
         self._update(resumed, is_closed=True)
         self._update(resumed, is_closed=False, inbox=self._inbox(), ack_inbox=self._inbox(), max_in_flight=50)
-        self._work(self._subscribe(b"app-1"), all_, unacked=1)
+        self._deliver(self._subscribe(b"app-1"), all_, unacked=1)
         plain = self._subscribe(b"app-3", ack_wait_in_secs=60)
-        self._work(plain, half, unacked=2)
+        self._deliver(plain, half, unacked=2)
         self._log.delete(plain.id, 0)
         one = self._subscribe(b"app-1", q_group=b"workers")
         two = self._subscribe(b"app-2", q_group=b"workers")
@@ -278,16 +274,16 @@ class _History:
             if turn % 2 == 0:
                 self._log.acked(one.id, sequence)
         for sequence in self._recent[1::2][-2:]:
-            # Redelivered to the other member.
+            # redelivered to the other member
             self._send(one, [sequence])
             self._log.acked(two.id, sequence)
         stays = self._subscribe(b"app-1", q_group=b"team:durable", is_durable=True)
         leaves = self._subscribe(b"app-2", q_group=b"team:durable", is_durable=True)
-        self._work(leaves, half, unacked=3)
+        self._deliver(leaves, half, unacked=3)
         self._send(stays, self._recent[:half][-3:])
         self._log.delete(leaves.id, 0)
         shadow = self._subscribe(b"app-3", q_group=b"team:all-gone", is_durable=True)
-        self._work(shadow, half, unacked=2)
+        self._deliver(shadow, half, unacked=2)
         self._update(shadow, client_id=b"")
 
     def _inbox(self) -> bytes:
@@ -314,7 +310,7 @@ class _History:
             self._log.flow(SubRecord.MSG, state.id, sequences)
             state.last_sent = max(state.last_sent, sequences[-1])
 
-    def _work(self, state: pb.SubState, count: int, unacked: int) -> None:
+    def _deliver(self, state: pb.SubState, count: int, unacked: int) -> None:
         """Sends the first of the recent messages and acknowledges all but the last few of them."""
         sequences = self._recent[:count]
         self._send(state, sequences)

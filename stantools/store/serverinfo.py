@@ -1,10 +1,11 @@
-"""server.dat: the server's identity, one record in a file of its own; and which release it shows.
+"""server.dat: the server's identity, a single record in its own file; and the release that it indicates.
 
-Facts: filestore.md sections 3.2 and 7.3. The server is strict here: a byte too many or too few and it
-does not start, and its truncate option does not help.
+Facts: filestore.md sections 3.2 and 7.3. The server is strict here: with a byte too many or too few it does not
+start, and its truncate option does not help.
 
-Releases: filestore.md sections 0 (eras) and 3.7. The version number inside the files never changed, so only what is
-there and what is missing shows it. Release 0.1 had another record layout: such a store cannot be read.
+Releases: filestore.md sections 0 (eras) and 3.7. The version number inside the files never changed, so only the
+presence and absence of fields and files indicates the release. Release 0.1 had another record layout: such a store
+cannot be read.
 """
 
 from __future__ import annotations
@@ -34,48 +35,39 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.store.directory import Datastore
 from stantools.store.mapping import Buffer, mapped
 
-#: What the texts of a server call the file when it could not even be opened; later it is named with its full path.
+#: Name of the file in the server's texts when it could not be opened; later texts have its full path.
 SERVER_FILE_WHEN_OPENED = "server.dat"
 
-#: Bytes in which the remains of a record are looked for.
-_REMAINS = 1 << 16
+#: bytes searched for the remains of a record
+_MAX_REMAINS = 1 << 16
 
 
 class ServerOutcome(enum.StrEnum):
-    """What the server makes of its file."""
-
     RECOVERED = "recovered"
-    ABSENT = "absent"  #: nothing there yet: a new identity is made
+    ABSENT = "absent"  #: the file does not exist: a new identity is made
     REFUSED = "refused"  #: the server does not start
 
 
 @dataclass(frozen=True)
 class ServerFile:
-    """What was read from server.dat."""
-
-    outcome: ServerOutcome  #: what the server makes of it
-    #: The identity. Also there when the server refuses the file for what follows the record.
+    outcome: ServerOutcome
+    #: the identity, also if the server refuses the file for bytes after the record
     info: pb.ServerInfo | None = None
-    error: str = ""  #: why the server refuses it, without the words around it that name the file; else ""
+    error: str = ""  #: reason of the refusal, without the prefix that names the file; "" if none
     #: The error comes from the version header; the server's text then names the file without its path.
     at_open: bool = False
     reported: bool = False  #: the server logs two more lines about the corrupted file before it ends
-    stop: Stop | None = None  #: what is wrong with the record, if the record is the problem
-    record: Record | None = None  #: the record as far as it is there
+    stop: Stop | None = None  #: problem of the record, if that is the reason
+    record: Record | None = None  #: the part of the record that is there
 
     @property
     def rewritten(self) -> bool:
-        """The server writes the file anew at its start: it is from before 0.3.4 and names no SubClose subject."""
+        """The server rewrites the file at its start: it is from before 0.3.4 and names no SubClose subject."""
         return self.outcome is ServerOutcome.RECOVERED and self.info is not None and not self.info.sub_close
 
 
 def read_server_info(buffer: Buffer | None, crc: Crc) -> ServerFile:
-    """Reads server.dat as the server does.
-
-    Args:
-        buffer: The file; None if it is missing.
-        crc: The store's CRC.
-    """
+    """Reads server.dat as the server does; `buffer` is None if the file is missing."""
     if buffer is None:
         return ServerFile(ServerOutcome.ABSENT)
     if text := check_file_version(buffer):
@@ -112,11 +104,6 @@ def _stop_text(stop: Stop, record: Record | None, crc: Crc) -> str:
 
 
 def new_server_info(cluster_id: str | bytes) -> pb.ServerInfo:
-    """Makes the identity that a new server writes for itself, which is not clustered.
-
-    Args:
-        cluster_id: The cluster id it is configured with.
-    """
     cluster = cluster_id.encode() if isinstance(cluster_id, str) else cluster_id
     return pb.ServerInfo(
         cluster_id=cluster,
@@ -131,14 +118,13 @@ def new_server_info(cluster_id: str | bytes) -> pb.ServerInfo:
 
 
 def encode_server_file(info: pb.ServerInfo, crc: Crc) -> bytes:
-    """Returns the bytes of a whole server.dat."""
     return FILE_HEADER_BYTES + encode(info.SerializeToString(), crc)
 
 
 def written_by_0_1(buffer: Buffer) -> bool:
     """Returns whether a server.dat is from release 0.1, whose records have a size and no CRC.
 
-    Later servers cannot read such a store, and neither can this library.
+    Neither later servers nor this library can read such a store.
     """
     if check_file_version(buffer) or len(buffer) <= 2 * FILE_HEADER_SIZE:
         return False
@@ -153,29 +139,29 @@ def written_by_0_1(buffer: Buffer) -> bool:
 
 
 def stored_cluster_id(path: Path | None, crc: Crc) -> str | None:
-    """Returns the cluster id in a server.dat or in what is left of it, None where the file is missing or names none."""
-    data = _beginning(path)
+    """Returns the cluster id in a server.dat or its remains, None if the file is missing or names none."""
+    data = _head(path)
     if data is None:
         return None
     info = read_server_info(memoryview(data), crc).info
     return text(info.cluster_id) if info else guess_cluster_id(data)
 
 
-def _beginning(path: Path | None) -> bytes | None:
-    """Returns the bytes of a server.dat in which there may be a record; None where it is missing or unreadable."""
+def _head(path: Path | None) -> bytes | None:
+    """Returns the bytes of a server.dat that may hold a record; None if it is missing or unreadable."""
     if path is None:
         return None
     try:
         with mapped(path) as buffer:
-            return bytes(buffer[:_REMAINS])
+            return bytes(buffer[:_MAX_REMAINS])
     except StoreUnreadableError:
         return None
 
 
 def guess_cluster_id(data: bytes) -> str | None:
-    """Reads the cluster id from a damaged record: what most of its subjects end in, if two agree.
+    """Reads the cluster id from a damaged record: the common ending of most of its subjects, if two agree.
 
-    Seven of its fields end in the cluster id (filestore.md section 3.2), so it is nearly always still there.
+    Seven of its fields end in the cluster id (filestore.md section 3.2), so it nearly always survives.
     """
     votes: Counter[bytes] = Counter()
     for part in data.split(b"_STAN.")[1:]:
@@ -192,23 +178,18 @@ def guess_cluster_id(data: bytes) -> str | None:
 
 
 def readable_server_info(store: Datastore) -> pb.ServerInfo | None:
-    """Returns the record in a store's server.dat; None where the file is missing or the record cannot be read."""
-    data = _beginning(store.server)
+    """Returns the record in a store's server.dat; None if the file is missing or the record cannot be read."""
+    data = _head(store.server)
     return None if data is None else read_server_info(memoryview(data), store.crc).info
 
 
-#: What the server takes for a cluster id.
+#: cluster ids that the server accepts
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def find_identity(store: Datastore, cluster_id: str | None) -> tuple[pb.ServerInfo, str]:
-    """Returns the server record for a new store made of this one and, if it is not the old one, where it comes from.
-
-    Raises:
-        RefusedError: The cluster id cannot be determined and none was given.
-        UsageError: What was given is not a cluster id.
-    """
-    data = _beginning(store.server)
+    """Returns the server record for a new store made of this one and, if it is not the old one, its origin."""
+    data = _head(store.server)
     if data is not None:
         server = read_server_info(memoryview(data), store.crc)
         if server.info is not None:
@@ -232,17 +213,11 @@ def find_identity(store: Datastore, cluster_id: str | None) -> tuple[pb.ServerIn
     )
 
 
-_TOO_OLD = (
-    "no released server after 0.1 reads it either; run the 0.1 server it was written by and republish its messages"
-)
+_TOO_OLD = "no server after 0.1 reads it either; run the 0.1 server that wrote it and republish its messages"
 
 
 def refuse_0_1(store: Datastore) -> None:
-    """Refuses a store of release 0.1, whose records have no CRC and whose clients are lines of text.
-
-    Raises:
-        StoreUnreadableError: It is one.
-    """
+    """Refuses a store of release 0.1, whose records have no CRC and whose clients are lines of text."""
     for path, is_old in ((store.server, written_by_0_1), (store.clients, _clients_of_0_1)):
         if path is None:
             continue
@@ -250,7 +225,7 @@ def refuse_0_1(store: Datastore) -> None:
             with mapped(path) as buffer:
                 old = is_old(buffer)
         except StoreUnreadableError:
-            continue  # verify reports it; here it only means that the file says nothing
+            continue  # verify reports it; here it only means that the file gives no information
         if old:
             raise StoreUnreadableError(f"{path}: was written by NATS Streaming 0.1; that format is too old", _TOO_OLD)
 
@@ -265,12 +240,9 @@ def _clients_of_0_1(buffer: Buffer) -> bool:
 
 
 def era_of(info: pb.ServerInfo | None, *, has_indexes: bool, has_slices: bool) -> str:
-    """Says which releases of the server a store looks like.
+    """Returns the releases of the server that may have written a store, for people.
 
-    Args:
-        info: What server.dat holds.
-        has_indexes: There is an index in any channel.
-        has_slices: There is a data file in any channel.
+    `has_indexes` and `has_slices`: some channel has an index, or a data file.
     """
     if has_slices and not has_indexes:
         return "0.2, or the indexes were lost"

@@ -1,12 +1,12 @@
 """The two open files of one message slice, for writing.
 
-Facts: filestore.md sections 1.1, 2.1, 2.3 and 7.6. Both files are opened in append mode, so whatever is
-written goes to the end. Nothing is buffered here.
+Facts: filestore.md sections 1.1, 2.1, 2.3 and 7.6. Both files are opened in append mode, so all writes go to the
+end. Nothing is buffered here.
 
-A server goes by the index. What a kill in the middle of a write leaves behind the last message that the index names
-does no harm. Only where the index names nothing it reads the data file, and does not start if that ends with half a
-record: so what is written first to a data file is there as a whole or not at all, and its index is made afterwards,
-with the first messages in it. An index without any would lead the server astray (weakness W10).
+A server trusts the index. The remains of a killed write after the last message that the index names do no harm. Only
+if the index names nothing, it reads the data file, and does not start if that ends with half a record: so the first
+write to a data file is complete or absent, and its index is created afterwards, with the first messages in it. An
+empty index would mislead the server (weakness W10).
 """
 
 from __future__ import annotations
@@ -28,17 +28,14 @@ _REMEDY = "run `stantools verify` on the store"
 
 
 class SliceFile:
-    """The open data and index file of a slice.
+    """The open data and index file of slice number `number` of a channel's directory.
 
-    Args:
-        directory: The channel's directory.
-        number: N of `msgs.N.dat`.
-        names_later: New files get their names by `name`, when their first bytes are synced. The first data is followed
-            by its index then.
+    With `names_later`, new files get their names by `name`, after their first bytes are synced. The index is then
+    written after the first data.
     """
 
     def __init__(self, directory: Path, number: int, *, names_later: bool = False) -> None:
-        self.number = number  #: N of `msgs.N.dat`
+        self.number = number
         self._directory = directory
         self._names_later = names_later
         self._data: int | None = None
@@ -47,24 +44,19 @@ class SliceFile:
 
     @property
     def data_path(self) -> Path:
-        """The data file."""
         return self._directory / f"msgs.{self.number}.dat"
 
     @property
     def index_path(self) -> Path:
-        """The index file."""
         return self._directory / f"msgs.{self.number}.idx"
 
     @classmethod
     def create(cls, directory: Path, number: int, *, names_later: bool = False) -> SliceFile:
-        """Begins a slice, whose files are made with its first messages.
+        """Begins a slice, whose files are created with its first messages.
 
-        Files of that number may be there if they are empty. The index is made by `write_index`; one that is there
-        goes, as its records would be taken for those of the new messages (weakness W7).
-
-        Raises:
-            StoreUnwritableError: There is a data file of that number with something in it.
-            OSError: It cannot be opened or written.
+        Files of that number may exist if they are empty. The index is made by `write_index`; an existing one is
+        removed, because its records would be taken for those of the new messages (weakness W7). Raises
+        StoreUnwritableError if there is a non-empty data file of that number.
         """
         file = cls(directory, number, names_later=names_later)
         if file.data_path.exists():
@@ -75,13 +67,12 @@ class SliceFile:
 
     @classmethod
     def open(cls, directory: Path, number: int) -> SliceFile:
-        """Opens a slice that is there, whatever is in it. Raises OSError."""
         file = cls(directory, number)
         file._data = os.open(file.data_path, _FLAGS, _MODE)
         return file
 
     def _begin(self) -> None:
-        """Opens a data file that has nothing but its header then. Raises as `create`."""
+        """Opens a data file that has only its header then. Errors as of `create`."""
         self._data = os.open(self.data_path, _FLAGS, _MODE)
         try:
             size = os.fstat(self._data).st_size
@@ -99,7 +90,7 @@ class SliceFile:
             self.close()
             raise
         except BaseException:
-            # A file without its header would keep a server from starting (weakness W15).
+            # a file without its header would keep a server from starting (weakness W15)
             self.close()
             self.data_path.unlink(missing_ok=True)
             raise
@@ -108,18 +99,9 @@ class SliceFile:
     def reopen(
         cls, directory: Path, number: int, data_size: int, count: int, *, names_later: bool = False
     ) -> SliceFile:
-        """Opens a slice to go on with it.
+        """Opens a slice to continue it, which must have `data_size` bytes of data and `count` messages in the index.
 
-        Args:
-            directory: The channel's directory.
-            number: The slice.
-            data_size: The size that the data file must have.
-            count: The messages that the index must have.
-            names_later: As for the class.
-
-        Raises:
-            StoreUnwritableError: The files are not as they were left.
-            OSError: They cannot be opened.
+        Raises StoreUnwritableError if the files have changed.
         """
         if not count:
             return cls.create(directory, number, names_later=names_later)
@@ -142,11 +124,7 @@ class SliceFile:
         return file
 
     def write_data(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Appends to the data file.
-
-        Raises:
-            OSError: As from `os.write`; a part may have been written.
-        """
+        """Appends to the data file; an OSError may leave a part of the data."""
         if self._data is None or self._index is None:
             self._write_first(parts)
             return
@@ -157,20 +135,19 @@ class SliceFile:
             group = parts[first : first + _MAX_PARTS]
             written = os.writev(self._data, group)
             for part in group:
-                # What the system did not take at once.
+                # the part that the system did not take at once
                 if written < len(part):
                     write_all(self._data, memoryview(part)[written:])
                 written = max(written - len(part), 0)
 
     def write_pair(self, record: bytes, entry: bytes) -> None:
-        """Appends a record to the data file, and its index record to the index, which both have others already.
+        """Appends a record to the data file, and its index record to the index; neither file is empty.
 
-        Raises:
-            OSError: As from `os.write`; a part may have been written.
+        An OSError may leave a part of the data.
         """
         data, index = self._data, self._index
         assert data is not None and index is not None
-        # Mostly the system takes all, and nearly all of the time that this takes is the system's.
+        # Usually the system takes all, and nearly all of the time is the system's.
         if (written := os.write(data, record)) < len(record):
             write_all(data, memoryview(record)[written:])
         if (written := os.write(index, entry)) < len(entry):
@@ -182,7 +159,7 @@ class SliceFile:
             if self._data is not None:
                 return
             self._begin()
-        # Not by the file's own descriptor, which appends wherever it is asked to write.
+        # the file's own descriptor is in append mode and ignores offsets
         descriptor = os.open(self.data_path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         try:
             end = os.fstat(descriptor).st_size
@@ -191,10 +168,9 @@ class SliceFile:
             os.close(descriptor)
 
     def write_index(self, records: bytes) -> None:
-        """Appends to the index file, which is made with its first records in it.
+        """Appends to the index file, which is created with its first records in it.
 
-        Raises:
-            OSError: As from `os.write`; a part may have been written.
+        An OSError may leave a part of the data.
         """
         if self._index is not None:
             write_all(self._index, records)
@@ -211,10 +187,9 @@ class SliceFile:
             raise
 
     def _create(self, path: Path, data: bytes) -> int | None:
-        """Creates a file with its first bytes, and its name if that is not for later.
+        """Creates a file with its first bytes, and with its name unless that comes later.
 
-        Returns:
-            The open file. None if it is there, or cannot be made in that way.
+        Returns None if it exists, or cannot be made in that way.
         """
         file = None if path.exists() else UnnamedFile.create(path, data, _MODE)
         if file is None:
@@ -230,11 +205,7 @@ class SliceFile:
             return file.detach()
 
     def name(self) -> None:
-        """Gives new files their names, which are durable when the directory is synced.
-
-        Raises:
-            OSError: As from `os.link`.
-        """
+        """Gives new files their names, which are durable after a sync of the directory."""
         while self._unnamed:
             self._unnamed[0].link()
             self._unnamed.pop(0).detach()
@@ -246,17 +217,9 @@ class SliceFile:
         self.index_path.unlink(missing_ok=True)
 
     def cut(self, data_size: int, count: int) -> None:
-        """Cuts both files back.
-
-        Args:
-            data_size: Bytes that the data file keeps.
-            count: Messages that the index keeps.
-
-        Raises:
-            OSError: As from `os.ftruncate`.
-        """
+        """Cuts both files back to `data_size` bytes of data and `count` messages in the index."""
         if not count:
-            # The data first: an index that is wrong is recreated, but without one nothing torn may be there.
+            # The data first: a wrong index is recreated, but data without an index must not have a torn end.
             if self._unnamed:
                 self.close()
             if self._data is not None:
@@ -271,25 +234,19 @@ class SliceFile:
 
     @property
     def unnamed(self) -> bool:
-        """Whether there are files that have no name yet."""
         return bool(self._unnamed)
 
     @property
     def descriptors(self) -> Sequence[int]:
-        """What is open, the data first."""
+        """The open descriptors, the data file's first."""
         return [each for each in (self._data, self._index) if each is not None]
 
     def sync(self) -> None:
-        """Makes both durable, the data first.
-
-        Raises:
-            OSError: As from `os.fsync`.
-        """
+        """Makes both files durable, the data first."""
         for descriptor in self.descriptors:
             os.fsync(descriptor)
 
     def close(self) -> None:
-        """Closes both files."""
         for each in self._unnamed:
             each.detach()
         self._unnamed = []
@@ -299,23 +256,15 @@ class SliceFile:
 
 
 def index_size(count: int) -> int:
-    """Size in bytes of an index file with so many messages."""
+    """Size in bytes of an index file with `count` messages."""
     return FILE_HEADER_SIZE + count * INDEX_RECORD_SIZE
 
 
 def remove_slice(directory: Path, number: int, *, archive: bool = False) -> tuple[Path, Path] | None:
     """Removes a slice as the server does, the data file first (filestore.md sections 5.4 and 5.5).
 
-    Args:
-        directory: The channel's directory.
-        number: The slice.
-        archive: Rename the files to `.bak` instead, for an archive script.
-
-    Returns:
-        The archived data file and index, or None if they were removed.
-
-    Raises:
-        StoreUnwritableError: The files can be neither renamed nor removed.
+    With `archive` the files are renamed to `.bak` instead, for an archive script; returns the archived data file and
+    index then. Raises StoreUnwritableError if the files can be neither renamed nor removed.
     """
     data, index = directory / f"msgs.{number}.dat", directory / f"msgs.{number}.idx"
     archived = Path(f"{data}.bak"), Path(f"{index}.bak")
@@ -326,7 +275,7 @@ def remove_slice(directory: Path, number: int, *, archive: bool = False) -> tupl
                 index.replace(archived[1])
                 return archived
             except OSError:
-                # As the server: without both files there is no archive.
+                # as the server: without both files there is no archive
                 archived[0].unlink(missing_ok=True)
         data.unlink(missing_ok=True)
         index.unlink(missing_ok=True)

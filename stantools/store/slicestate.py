@@ -1,7 +1,7 @@
-"""What a writer must know of a slice, and finding it out from the files.
+"""The state of a slice that a writer needs, and reading it from the files.
 
-Facts: filestore.md sections 2.3, 5.1 and 7.6. A slice is only gone on with if its data file ends exactly
-with the last record of its index: appending behind anything else would bury what is there (weaknesses W6, W11, W14).
+Facts: filestore.md sections 2.3, 5.1 and 7.6. A slice is only continued if its data file ends exactly with the last
+record of its index: appending after anything else would bury data (weaknesses W6, W11, W14).
 """
 
 from __future__ import annotations
@@ -25,23 +25,21 @@ Progress = tuple[int, int, int, int, int]
 
 @dataclass(slots=True)
 class SliceState:
-    """What is known of a slice, as the server accounts for it."""
-
     number: int  #: N of `msgs.N.dat`
     first_sequence: int = 0  #: sequence of the first record, 0 if there is none
     last_sequence: int = 0  #: sequence of the last record, 0 if there is none
     first_timestamp: int = 0  #: timestamp of the first record, nanoseconds
     last_timestamp: int = 0  #: timestamp of the last record, nanoseconds
     count: int = 0  #: messages ever stored
-    bytes: int = 0  #: bytes ever stored in the server's accounting: payloads plus 40 a message
-    data_size: int = FILE_HEADER_SIZE  #: size of the data file, with what is not written yet
+    bytes: int = 0  #: bytes ever stored in the server's accounting: payloads plus 40 per message
+    data_size: int = FILE_HEADER_SIZE  #: size of the data file, buffered records included
 
     def progress(self) -> Progress:
-        """Returns what changes as messages are added, to `return_to` it when they cannot be written."""
+        """Returns the part that changes with new messages, for `return_to` if they cannot be written."""
         return self.count, self.bytes, self.data_size, self.last_sequence, self.last_timestamp
 
     def copy(self) -> SliceState:
-        """Returns what stays as it is when messages are added."""
+        """Returns a copy with the fields that new messages do not change."""
         return SliceState(
             self.number,
             self.first_sequence,
@@ -54,7 +52,6 @@ class SliceState:
         )
 
     def return_to(self, progress: Progress) -> None:
-        """Takes back what was added since."""
         self.count, self.bytes, self.data_size, self.last_sequence, self.last_timestamp = progress
         if not self.count:
             self.first_sequence = self.first_timestamp = 0
@@ -63,9 +60,7 @@ class SliceState:
 def last_slice(directory: Path, channel: bytes, crc: Crc) -> SliceState | None:
     """Returns the state of the highest-numbered slice that has messages, None if there is none.
 
-    Raises:
-        StoreUnwritableError: That slice's data file does not end with the last record of its index.
-        StoreUnreadableError: The files cannot be read.
+    Errors as of `read_state`.
     """
     for files in reversed(list_channel(directory).slices):
         state = read_state(files, channel, crc)
@@ -75,39 +70,29 @@ def last_slice(directory: Path, channel: bytes, crc: Crc) -> SliceState | None:
 
 
 def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
-    """Reads the state of a healthy slice from its index and its last record.
-
-    Args:
-        files: The slice.
-        channel: The channel's name as records hold it.
-        crc: The store's CRC.
-
-    Raises:
-        StoreUnwritableError: The data file does not end with the last record of the index.
-        StoreUnreadableError: A file cannot be read.
-    """
+    """Reads the state of a healthy slice from its index and its last record."""
     assert files.data is not None
     if files.index is None:
         if files.data_size > FILE_HEADER_SIZE:
-            raise _unfit(files.data, "its index is missing")
+            raise _not_appendable(files.data, "its index is missing")
         return SliceState(files.number)
     with mapped(files.data) as data, mapped(files.index) as buffer:
         for path, content in ((files.data, data), (files.index, buffer)):
             if (text := check_file_version(content)) is not None:
-                raise _unfit(path, text)
+                raise _not_appendable(path, text)
         count, stop, *_ = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc.checking)
         if stop != Stop.END:
-            raise _unfit(files.index, f"index record {count} is damaged")
+            raise _not_appendable(files.index, f"index record {count} is damaged")
         if not count:
             if len(data) > FILE_HEADER_SIZE:
-                raise _unfit(files.index, "is empty while the data file is not")
+                raise _not_appendable(files.index, "is empty while the data file is not")
             return SliceState(files.number)
         records = index.view(buffer, count)
         columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
         kernels.read_messages_at(data, len(data), records["offset"][-1:].copy(), crc.checking, channel, columns, stops)
         end = int(columns.offset[0]) + RECORD_HEADER_SIZE + int(columns.size[0])
         if stops[0] != Stop.END or columns.sequence[0] != records["sequence"][-1] or end != len(data):
-            raise _unfit(files.data, "does not end with the last record of its index")
+            raise _not_appendable(files.data, "does not end with the last record of its index")
         return SliceState(
             files.number,
             int(records["sequence"][0]),
@@ -120,7 +105,7 @@ def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
         )
 
 
-def _unfit(path: Path, reason: str) -> StoreUnwritableError:
+def _not_appendable(path: Path, reason: str) -> StoreUnwritableError:
     return StoreUnwritableError(
         f"{path}: cannot be appended to: {reason}", "see what `stantools verify` says, and use `stantools salvage`"
     )

@@ -1,12 +1,12 @@
 """Writing message slices as the server writes them: `msgs.N.dat` with its index `msgs.N.idx`.
 
-Facts: filestore.md sections 2, 5 and 6.1. One writer serves one channel. It takes whole batches: messages
-to encode (`SliceWriter.append`, the broker's way) or records to copy as they are (`SliceWriter.append_records`, for
-salvage and compaction), opens a new slice where the server would, and keeps this order on disk:
+Facts: filestore.md sections 2, 5 and 6.1. One writer serves one channel. It takes whole batches: messages to encode
+(`SliceWriter.append`) or records to copy (`SliceWriter.append_records`, for salvage and compaction), opens a new
+slice where the server would, and keeps this order on disk:
 
     data, index, fsync of the data, fsync of the index, fsync of the directory if a name is new
 
-so that an index never points to something that is not there. Between two flushes the index may be behind the data.
+so that an index never points to missing data. Between two flushes the index may lag the data.
 """
 
 from __future__ import annotations
@@ -34,60 +34,52 @@ if TYPE_CHECKING:
 
     from stantools.format.envelope import Buffer
 
-#: Bytes that are gathered before a write; the server's default.
+#: bytes that are buffered before a write; the server's default
 DEFAULT_BUFFER_SIZE = 2 * 1024 * 1024
 
-#: Index records that are held in memory at most (32 bytes each).
+#: maximum number of index records in memory (32 bytes each)
 _INDEX_ROWS = 65536
-#: Records of a mapped source are written without being copied first from this many bytes on.
-_DIRECT = 64 * 1024
-#: Fillers that are made at once.
-_FILLERS = 65536
-#: What a message costs in the server's accounting on top of its record.
+#: bytes from which records of a mapped source are written without being copied first
+_MIN_DIRECT = 64 * 1024
+#: fillers per batch
+_FILLER_BATCH = 65536
+#: bytes of a message in the server's accounting on top of its record
 _INDEX_COST = MESSAGE_OVERHEAD - RECORD_HEADER_SIZE
 
 
 @dataclass(frozen=True)
 class Writing:
-    """How slices are written."""
-
-    #: When a slice is full (see `SliceLimits.for_channel`).
+    #: limits that end a slice (see `SliceLimits.for_channel`)
     limits: SliceLimits = SliceLimits()
-    #: Make every flush and every finished slice durable. Whoever syncs the whole tree later (`new_directory` does)
-    #: turns it off.
+    #: Make every flush and every finished slice durable. Off where the whole tree is synced later (`new_directory`).
     sync: bool = True
-    buffer_size: int = DEFAULT_BUFFER_SIZE  #: bytes that are gathered before they are written
-    #: Write the server's empty fillers for missing sequences (filestore.md section 5.3). How large a gap may be is for
-    #: the caller to judge: it costs some 30 bytes of data and 32 of index a message.
+    buffer_size: int = DEFAULT_BUFFER_SIZE  #: bytes that are buffered before they are written
+    #: Write the server's empty fillers for missing sequences (filestore.md section 5.3). The caller must bound the
+    #: gaps: a missing message costs some 30 bytes of data and 32 of index.
     fill_gaps: bool = False
     #: Write the first message of each slice and its index record at once and by themselves, for a server that may be
     #: killed at any moment. With `sync` the files of a slice get their names when these are durable.
     first_alone: bool = False
-    #: Nanoseconds since the epoch, for the age limit of slices; None takes each message's own timestamp.
+    #: Nanoseconds since 1970, for the age limit of slices; None uses each message's own timestamp.
     clock: Callable[[], int] | None = None
 
 
 class Mark(NamedTuple):
-    """Where a writer was; see `SliceWriter.mark`."""
+    """A state of a writer; see `SliceWriter.mark`."""
 
     last_number: int  #: number of the highest slice
     last_sequence: int  #: last sequence of the channel
-    finished: int  #: how many slices had been completed
-    current: SliceState | None  #: the slice that was being written
-    progress: Progress | None  #: how far it was
+    finished: int  #: number of completed slices
+    current: SliceState | None  #: the current slice
+    progress: Progress | None  #: its progress
 
 
 class SliceWriter:
-    """Appends messages to the slices of one channel.
+    """Appends messages to the slices of one channel, whose directory exists.
 
-    Args:
-        directory: The channel's directory, which exists.
-        channel: The channel's name as records hold it.
-        crc: The store's CRC.
-        how: How they are written.
-        last_number: Number of the highest slice there is; the first new one gets the next.
-        last_sequence: Last sequence of the channel, 0 if it never had a message.
-        current: The slice to go on with (see `open_last`); None opens a new one with the first message.
+    `last_number` is the number of the highest slice, `last_sequence` the last sequence of the channel, 0 if it never
+    had a message. `current` is the slice to continue (see `resume`). All methods that write raise
+    StoreUnwritableError; the files then end with the last flushed message, `last_sequence`.
     """
 
     def __init__(
@@ -95,7 +87,7 @@ class SliceWriter:
         directory: Path,
         channel: bytes,
         crc: Crc,
-        how: Writing = Writing(),
+        options: Writing = Writing(),
         *,
         last_number: int = 0,
         last_sequence: int = 0,
@@ -103,22 +95,22 @@ class SliceWriter:
     ) -> None:
         self.directory = directory
         self.channel = channel
-        self.limits = how.limits
+        self.limits = options.limits
         self.finished: list[SliceState] = []  #: the slices that this writer has completed, in order
         self.current = current
-        #: The last sequence of the channel.
+        #: last sequence of the channel
         self.last_sequence = max(last_sequence, current.last_sequence if current else 0)
         self._crc = crc
         self._first_last = self.last_sequence
         self._last_number = max(last_number, current.number if current else 0)
-        self.fill_gaps = how.fill_gaps
-        self._sync = how.sync
-        self._buffer_size = how.buffer_size
-        self._clock = how.clock
-        self._first_alone = how.first_alone
-        self._names_later = how.sync and how.first_alone
+        self.fill_gaps = options.fill_gaps
+        self._sync = options.sync
+        self._buffer_size = options.buffer_size
+        self._clock = options.clock
+        self._first_alone = options.first_alone
+        self._names_later = options.sync and options.first_alone
         self._file: SliceFile | None = None
-        self._flushed: Progress | None = None  # how far the current slice was before what is gathered
+        self._flushed: Progress | None = None  # progress of the current slice before the buffered records
         self._parts: list[bytes | memoryview] = []
         self._pending = 0
         self._index: list[bytes] = []
@@ -126,20 +118,13 @@ class SliceWriter:
         self.names_to_sync = False  #: names in the directory are not durable
 
     @classmethod
-    def resume(cls, directory: Path, channel: bytes, crc: Crc, how: Writing = Writing()) -> Self:
-        """Goes on with the slices that a channel has.
+    def resume(cls, directory: Path, channel: bytes, crc: Crc, options: Writing = Writing()) -> Self:
+        """Continues the slices that a channel has.
 
-        Args:
-            directory: The channel's directory.
-            channel: The channel's name as records hold it.
-            crc: The store's CRC.
-            how: How they are written.
-
-        Raises:
-            StoreUnwritableError: The last slice does not end with the last record of its index.
-            StoreUnreadableError: The files cannot be read.
+        Raises StoreUnwritableError if the last slice does not end with the last record of its index, and
+        StoreUnreadableError if the files cannot be read.
         """
-        return cls(directory, channel, crc, how, current=last_slice(directory, channel, crc))
+        return cls(directory, channel, crc, options, current=last_slice(directory, channel, crc))
 
     def __enter__(self) -> Self:
         return self
@@ -161,19 +146,9 @@ class SliceWriter:
     ) -> NDArray[np.uint32]:
         """Appends messages. They are on disk after the next `flush`.
 
-        Args:
-            sequences: Strictly increasing, above `last_sequence`.
-            timestamps: Nanoseconds since the epoch.
-            replies: Reply subjects, empty where there is none; None when no message has one.
-            payloads: The messages' data.
-
-        Returns:
-            Payload size of each record; a message counts for this much plus 40 in the server's accounting.
-
-        Raises:
-            StoreUnwritableError: It cannot be written. The files end with the last flushed message, `last_sequence`
-                says which that is.
-            ValueError: The sequences do not increase.
+        Sequences must be strictly increasing and above `last_sequence` (else ValueError); timestamps are nanoseconds
+        since 1970; `replies` is None when no message has a reply subject. Returns the payload size of each record; a
+        message counts this much plus 40 in the server's accounting.
         """
         sequence = np.array(sequences, np.uint64, ndmin=1)
         timestamp = np.array(timestamps, np.int64, ndmin=1)
@@ -182,17 +157,9 @@ class SliceWriter:
         return sizes
 
     def append_records(self, source: memoryview, columns: MessageColumns) -> None:
-        """Appends whole records as they are in another data file, byte for byte.
+        """Appends whole records of a mapped data file, byte for byte, in the order of the columns.
 
-        Nothing refers to the source or the columns after the call.
-
-        Args:
-            source: The mapped data file.
-            columns: Where the records are, in the order in which they are to be written.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
-            ValueError: The sequences do not increase.
+        Neither the source nor the columns are used after the call.
         """
         self._store(source, columns.offset, columns.size.copy(), columns.sequence.copy(), columns.timestamp.copy())
 
@@ -204,18 +171,10 @@ class SliceWriter:
         sequences: NDArray[np.uint64],
         timestamps: NDArray[np.int64],
     ) -> None:
-        """Appends messages that are encoded already, byte for byte.
+        """Appends encoded messages, byte for byte.
 
-        Args:
-            data: Holds the records. It is referred to until the next `flush` and must not change before.
-            starts: Where each payload begins; the eight bytes in front of it are its record header.
-            sizes: Payload size of each.
-            sequences: As in `append`.
-            timestamps: As in `append`.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
-            ValueError: The sequences do not increase, or the bytes in front of a payload are not its header.
+        `data` must not change before the next `flush`. Each start is that of a payload, with its record header in
+        the eight bytes before. Raises ValueError if the sequences do not increase, or a payload has no header.
         """
         count = len(sizes)
         if not count or self.append_run(data, starts, sizes, sequences, timestamps):
@@ -225,7 +184,7 @@ class SliceWriter:
         end = int(starts[-1]) + int(sizes[-1])
         for start, size in ((begin, int(sizes[0])), (end - int(sizes[-1]) - RECORD_HEADER_SIZE, int(sizes[-1]))):
             if start < 0 or RECORD_HEADER.unpack_from(view, start)[0] != size:
-                raise ValueError("there is no record header in front of a payload")
+                raise ValueError("there is no record header before a payload")
         total = int(sizes.sum()) + count * RECORD_HEADER_SIZE if count > 1 else end - begin
         if end - begin == total:
             self._store(view[begin:end], None, sizes, sequences, timestamps)
@@ -240,16 +199,7 @@ class SliceWriter:
         sequences: NDArray[np.uint64],
         timestamps: NDArray[np.int64],
     ) -> bool:
-        """Does what `append_encoded` does if the records follow each other and all go into the current slice.
-
-        That comes up all the time, often with a single message. No file is opened, synced or removed.
-
-        Returns:
-            Whether that is so; otherwise nothing is done.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
-        """
+        """Does the same as `append_encoded` if the records are contiguous and all go into the current slice."""
         have, limits, count = self.current, self.limits, len(sizes)
         if have is None or self._file is None or not have.count or (limits.max_age_ns and self._is_old(have)):
             return False
@@ -282,18 +232,9 @@ class SliceWriter:
         return True
 
     def store_record(self, record: bytes, sequence: int, timestamp: int) -> bool:
-        """Does what `append_encoded` and `flush`, without a sync, do for one record that goes into the current slice.
+        """Does the same as `append_encoded` and `flush` (no sync) for one record that goes into the current slice.
 
-        Args:
-            record: With its header.
-            sequence: Its sequence.
-            timestamp: Nanoseconds since the epoch.
-
-        Returns:
-            Whether that is so, and nothing else waits to be written; otherwise nothing is done.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
+        Returns False without an effect if it does not go there, or other records are waiting to be written.
         """
         have, file, limits, size = self.current, self._file, self.limits, len(record)
         if have is None or file is None or not have.count or self._index_rows:
@@ -311,7 +252,7 @@ class SliceWriter:
             file.write_pair(record, entry)
         except OSError as error:
             self._flushed = have.progress()
-            raise self._fall_back(error) from error
+            raise self._roll_back(error) from error
         self.last_sequence = have.last_sequence = sequence
         have.last_timestamp = timestamp
         have.count += 1
@@ -324,11 +265,7 @@ class SliceWriter:
         return self._clock is None or self._clock() - have.first_timestamp >= self.limits.max_age_ns
 
     def reopen(self) -> None:
-        """Opens the current slice again if it was closed; a new one is not begun.
-
-        Raises:
-            StoreUnwritableError: The files are not as they were left, or cannot be opened.
-        """
+        """Opens the current slice again if it was closed; a new one is not begun."""
         if self._file is None and self.current is not None and self.current.count:
             self._open_again(self.current)
 
@@ -339,23 +276,19 @@ class SliceWriter:
             )
 
     def mark(self) -> Mark:
-        """Returns where the writer is after a flush, to be able to go back there."""
+        """Returns the state after a flush, for `go_back`."""
         current = self.current
         progress = None if current is None else current.progress()
         return Mark(self._last_number, self.last_sequence, len(self.finished), current, progress)
 
     def go_back(self, mark: Mark) -> None:
-        """Takes back everything since a mark, also from the files; whatever went wrong in between.
+        """Undoes everything since a mark, also in the files, whatever errors came in between.
 
-        Args:
-            mark: The state after a flush. Slices that were there then must be there still.
-
-        Raises:
-            StoreUnwritableError: The files could not be cut back. It may be tried again; nothing else may be done
-                before.
+        All slices of the mark must still exist. Raises StoreUnwritableError if the files could not be cut back; then
+        only another try is permitted.
         """
         self.abandon()
-        with writing(self.directory, "it could not be returned to what it was before"):
+        with writing(self.directory, "it could not be restored to its earlier state"):
             for number in range(self._last_number, mark.last_number, -1):
                 remove_slice(self.directory, number)
                 self._last_number = number - 1
@@ -363,7 +296,7 @@ class SliceWriter:
             if current is not None:
                 assert mark.progress is not None
                 current.return_to(mark.progress)
-                # Not by `reopen`: the sizes are not what they should be.
+                # Not by `reopen`: the sizes differ.
                 file = SliceFile.open(self.directory, current.number)
                 try:
                     file.cut(current.data_size, current.count)
@@ -373,13 +306,9 @@ class SliceWriter:
         self.last_sequence = mark.last_sequence
 
     def flush(self, *, sync: bool | None = None) -> None:
-        """Writes what is gathered, data before index.
+        """Writes the buffered records, data before index.
 
-        Args:
-            sync: Also make it durable; by default as the writer was made.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
+        `sync` makes them durable; the default is that of `Writing`.
         """
         if self._file is None:
             return
@@ -388,7 +317,7 @@ class SliceWriter:
         if self._index_rows:
             self._write_index()
         if self._sync if sync is None else sync:
-            with writing(untouched="what was written may not be durable"):
+            with writing(untouched="the last writes may not be durable"):
                 self._file.sync()
                 self._file.name()
                 if self.names_to_sync:
@@ -401,57 +330,42 @@ class SliceWriter:
         return self._file is not None and self._file.unnamed
 
     def name_files(self) -> None:
-        """Gives new files their names.
-
-        Raises:
-            StoreUnwritableError: They cannot be made.
-        """
         if self._file is not None:
             with writing(self.directory):
                 self._file.name()
 
     @property
     def descriptors(self) -> Sequence[int]:
-        """The open files that make everything durable when they are synced, with the directory if `names_to_sync`.
+        """The open files that a sync makes durable, with the directory if `names_to_sync`.
 
-        At the same time or in any order: what was written the system may write to the disk in any order anyway.
+        In any order or concurrently: the system may write the data to the disk in any order anyway.
         """
         return () if self._file is None else self._file.descriptors
 
     def synced(self) -> None:
-        """Takes note that somebody has synced what `descriptors` and `names_to_sync` told."""
+        """Clears the state of `descriptors` and `names_to_sync` after the caller has synced them."""
         self.names_to_sync = False
 
     def release(self) -> None:
-        """Flushes and closes the files, to have fewer files open; the next message opens them again.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
-        """
+        """Flushes and closes the files, to have fewer files open; the next message opens them again."""
         self.flush()
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def close(self) -> None:
-        """Flushes and ends the writing.
-
-        Raises:
-            StoreUnwritableError: As in `append`.
-        """
         self.release()
         if self.current is not None:
             self.finished.append(self.current)
             self.current = None
 
     def abandon(self) -> None:
-        """Closes the files without writing what is gathered."""
-        self._forget()
+        self._clear_buffer()
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    # How messages become bytes on disk.
+    # Encoding.
 
     def _store(
         self,
@@ -461,15 +375,9 @@ class SliceWriter:
         sequence: NDArray[np.uint64],
         timestamp: NDArray[np.int64],
     ) -> None:
-        """Stores records.
+        """Stores records, at `starts`, or contiguous from the start of the source.
 
-        Args:
-            source: Where they are.
-            starts: Where they begin; None if they follow each other from the start of the source, which may then be
-                referred to after the call.
-            sizes: Payload size of each.
-            sequence: Sequence of each.
-            timestamp: Timestamp of each.
+        Contiguous records may be used after the call.
         """
         if not len(sequence):
             return
@@ -483,13 +391,13 @@ class SliceWriter:
             if self.fill_gaps and 0 < self.last_sequence < int(sequence[at]) - 1:
                 self._fill(int(sequence[at]), int(timestamp[at]))
             while at < end:
-                have = self._make_room(int(timestamp[at]))
+                have = self._slice_for(int(timestamp[at]))
                 begins = self._first_alone and not have.count
                 spent = int(ends[at - 1]) if at else 0
-                stop = at + (1 if begins else self._room(have, ends[at:end], spent, timestamp[at:end]))
-                self._put(have, _Part(source, starts, sizes, sequence, timestamp, ends, at, stop))
+                stop = at + (1 if begins else self._count_fitting(have, ends[at:end], spent, timestamp[at:end]))
+                self._put(have, _SlicePart(source, starts, sizes, sequence, timestamp, ends, at, stop))
                 if begins:
-                    # What a kill leaves torn does no harm behind the messages of an index; see `slicefile`.
+                    # The torn end of a killed write after an index's messages does no harm; see `slicefile`.
                     self._write_data()
                     self._write_index()
                 at = stop
@@ -500,7 +408,7 @@ class SliceWriter:
             yield from (np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1).tolist()
         yield len(sequence)
 
-    def _make_room(self, timestamp: int) -> SliceState:
+    def _slice_for(self, timestamp: int) -> SliceState:
         """Returns the slice for the next message: a new one if there is none or a limit is reached.
 
         Facts: filestore.md section 5.1.
@@ -520,14 +428,12 @@ class SliceWriter:
             have = None
         return self._open_next() if have is None else have
 
-    def _room(self, have: SliceState, ends: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]) -> int:
+    def _count_fitting(
+        self, have: SliceState, ends: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]
+    ) -> int:
         """Returns how many of the next messages belong into the current slice, at least one.
 
-        Args:
-            have: The current slice, which is not full.
-            ends: Record lengths of the messages, summed up, on top of `spent`.
-            spent: See there.
-            timestamp: Of the messages.
+        `ends` are cumulative record lengths on top of `spent`.
         """
         limits = self.limits
         room = len(ends)
@@ -536,7 +442,7 @@ class SliceWriter:
         if limits.max_bytes:
             left = limits.max_bytes - have.bytes
             if int(ends[room - 1]) - spent + room * _INDEX_COST >= left:
-                # The message that reaches the limit still belongs here.
+                # the message that reaches the limit still belongs here
                 costs = ends[:room] + np.arange(1, room + 1) * _INDEX_COST
                 room = int(costs.searchsorted(left + spent)) + 1
         if limits.max_age_ns and self._clock is None:
@@ -548,17 +454,16 @@ class SliceWriter:
     def _fill(self, sequence: int, timestamp: int) -> None:
         """Fills the gap before a sequence, in the current slice whatever its limits (filestore.md section 5.3)."""
         have = self.current or self._open_next()
-        for first in range(self.last_sequence + 1, sequence, _FILLERS):
-            missing = np.arange(first, min(first + _FILLERS, sequence), dtype=np.uint64)
+        for first in range(self.last_sequence + 1, sequence, _FILLER_BATCH):
+            missing = np.arange(first, min(first + _FILLER_BATCH, sequence), dtype=np.uint64)
             times = np.full(len(missing), timestamp, np.int64)
             records, sizes = kernels.encode_messages(
                 self.channel, missing, times, None, [b""] * len(missing), self._crc
             )
             ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
-            self._put(have, _Part(memoryview(records), None, sizes, missing, times, ends, 0, len(missing)))
+            self._put(have, _SlicePart(memoryview(records), None, sizes, missing, times, ends, 0, len(missing)))
 
-    def _put(self, have: SliceState, part: _Part) -> None:
-        """Takes records into the current slice."""
+    def _put(self, have: SliceState, part: _SlicePart) -> None:
         if self._file is None:
             self._open_again(have)
             self.names_to_sync |= not have.count
@@ -578,7 +483,7 @@ class SliceWriter:
         have.data_size += total
         self._pending += total
         full = self._pending >= self._buffer_size
-        if part.lasting or full or total >= _DIRECT:
+        if part.lasting or full or total >= _MIN_DIRECT:
             self._parts += part.pieces()
             if full or not part.lasting:
                 self._write_data()
@@ -592,7 +497,7 @@ class SliceWriter:
 
     def _open_next(self) -> SliceState:
         number = self._last_number + 1
-        with writing(untouched="the slices before it are as they were"):
+        with writing(untouched="the slices before it are unchanged"):
             self._file = SliceFile.create(self.directory, number, names_later=self._names_later)
         self._last_number = number
         self.names_to_sync = True
@@ -607,7 +512,7 @@ class SliceWriter:
         try:
             self._file.write_data(parts)
         except OSError as error:
-            raise self._fall_back(error) from error
+            raise self._roll_back(error) from error
 
     def _write_index(self) -> None:
         if not self._index_rows:
@@ -618,14 +523,14 @@ class SliceWriter:
         try:
             self._file.write_index(records)
         except OSError as error:
-            raise self._fall_back(error) from error
+            raise self._roll_back(error) from error
 
-    def _fall_back(self, error: OSError) -> StoreUnwritableError:
-        """Cuts the files back to the last message that is complete in both, and the state with them."""
+    def _roll_back(self, error: OSError) -> StoreUnwritableError:
+        """Cuts the files and the state back to the last message that is complete in both."""
         assert self._file is not None
         assert self.current is not None
         assert self._flushed is not None
-        self._forget()
+        self._clear_buffer()
         state = self.current
         state.return_to(self._flushed)
         before = self.finished[-1].last_sequence if self.finished else self._first_last
@@ -636,28 +541,16 @@ class SliceWriter:
         except OSError as second:
             return unwritable(error, path, f"its end could not be cut back to the last whole message: {second}")
         return unwritable(
-            error, path, f"it ends with the last whole message before that, sequence {state.last_sequence}"
+            error, path, f"it ends with the last whole message before the error, sequence {state.last_sequence}"
         )
 
-    def _forget(self) -> None:
+    def _clear_buffer(self) -> None:
         self._parts, self._pending = [], 0
         self._index, self._index_rows = [], 0
 
 
-class _Part:
-    """Some records of a batch, all for the same slice.
-
-    Args:
-        source: Where the batch's records are.
-        starts: Where they begin; None if they follow each other from the start of the source, which may then be
-            referred to for as long as needed.
-        sizes: Payload size of each.
-        sequence: Sequence of each.
-        timestamp: Timestamp of each.
-        ends: Record lengths summed up.
-        first: The first of the batch that belongs here.
-        stop: The one behind the last.
-    """
+class _SlicePart:
+    """Some records of a batch, all for the same slice."""
 
     def __init__(
         self,
@@ -674,13 +567,13 @@ class _Part:
         self._starts = None if starts is None else starts[first:stop]
         self._ends = ends[first:stop]
         self._base = int(ends[first - 1]) if first else 0
-        self.lasting = starts is None  #: the source may be referred to later
-        self.sequence = sequence[first:stop]  #: sequence of each record
-        self.timestamp = timestamp[first:stop]  #: timestamp of each
-        self.sizes = sizes[first:stop]  #: payload size of each
+        self.lasting = starts is None  #: the source may be used later
+        self.sequence = sequence[first:stop]
+        self.timestamp = timestamp[first:stop]
+        self.sizes = sizes[first:stop]
 
     def place(self, at: int) -> tuple[int, NDArray[np.int64]]:
-        """Returns the bytes of all records, and where each begins if they are written at an offset."""
+        """Returns the bytes of all records, and the start of each if they are written at an offset."""
         lengths = self.sizes + np.int64(RECORD_HEADER_SIZE)
         return int(self._ends[-1]) - self._base, self._ends - lengths + (at - self._base)
 

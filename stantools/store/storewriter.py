@@ -25,85 +25,47 @@ _CHUNK = 1 << 20
 
 
 class StoreWriter:
-    """Fills an empty directory with a store.
-
-    Args:
-        directory: An empty directory.
-        crc: The CRC of the new store.
-    """
+    """Fills an empty directory with a store; all methods raise StoreUnwritableError."""
 
     def __init__(self, directory: Path, crc: Crc) -> None:
         self.directory = directory
         self._crc = crc
 
     def write_server(self, info: pb.ServerInfo) -> None:
-        """Writes server.dat.
-
-        Raises:
-            StoreUnwritableError: It cannot be written.
-        """
         _write(self.directory / SERVER_FILE, [encode_server_file(info, self._crc)])
 
     def write_clients(self, clients: Iterable[pb.ClientInfo]) -> None:
-        """Writes clients.dat with clients that are connected.
-
-        Raises:
-            StoreUnwritableError: It cannot be written.
-        """
         records = (encode_client(client, self._crc) for client in clients)
         _write(self.directory / CLIENTS_FILE, _file(records))
 
     def channel(self, name: bytes) -> Path:
-        """Returns the directory of a channel; makes it if needed.
-
-        Raises:
-            StoreUnwritableError: It cannot be made.
-        """
+        """Returns the directory of a channel; creates it if needed."""
         path = self.directory / os.fsdecode(name)
         with writing(path):
             path.mkdir(exist_ok=True)
         return path
 
     def write_subs(self, channel: bytes, subscriptions: Iterable[Live]) -> None:
-        """Writes a channel's subs.dat as a compaction leaves it (filestore.md section 8).
+        """Writes a channel's subs.dat as a compaction does (filestore.md section 8).
 
-        Args:
-            channel: The channel's name.
-            subscriptions: The state of each, and its pending sequences in ascending order.
-
-        Raises:
-            StoreUnwritableError: It cannot be written.
+        Each subscription comes with its pending sequences in ascending order.
         """
         self.write_sub_records(channel, (encode_live(state, pending, self._crc) for state, pending in subscriptions))
 
     def write_sub_records(self, channel: bytes, records: Iterable[bytes]) -> None:
-        """Writes a channel's subs.dat of records that are encoded already.
-
-        Raises:
-            StoreUnwritableError: It cannot be written.
-        """
+        """Writes a channel's subs.dat from encoded records."""
         _write(self.channel(channel) / SUBS_FILE, _file(records))
 
     def slices(
         self, channel: bytes, limits: SliceLimits, *, fill_gaps: bool = False, last_number: int = 0
     ) -> SliceWriter:
-        """Returns a writer for a channel's messages, which does not sync.
-
-        Args:
-            channel: The channel's name.
-            limits: When a slice is full.
-            fill_gaps: As for `Writing`.
-            last_number: The first slice gets the next number.
-
-        Raises:
-            StoreUnwritableError: The channel's directory cannot be made.
-        """
-        how = Writing(limits, sync=False, fill_gaps=fill_gaps)
-        return SliceWriter(self.channel(channel), channel, self._crc, how, last_number=last_number)
+        """Returns a writer for a channel's messages, which does not sync; the first slice is `last_number` + 1."""
+        options = Writing(limits, sync=False, fill_gaps=fill_gaps)
+        return SliceWriter(self.channel(channel), channel, self._crc, options, last_number=last_number)
 
 
 def _file(records: Iterable[bytes]) -> Iterable[bytes]:
-    """Puts a version header in front of records, and gathers them to big pieces."""
+    """Prepends a version header to records, and joins them to big pieces."""
     gathered = bytearray(FILE_HEADER_BYTES)
     for record in records:
         gathered += record

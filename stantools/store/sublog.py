@@ -9,9 +9,9 @@ Facts: filestore.md sections 4.1 to 4.3 and 8. Per record:
     Msg      pending gains the sequence, last_sent only rises  nothing
     Ack      pending loses the sequence                        nothing
 
-There may be millions of records, and of subscriptions, which would take a kilobyte each as objects. So records are
-taken from columns (`stantools.store.folding`), and what they add up to is a table: a subscription becomes an object
-when somebody looks at it. Only a record that is not as the server writes it is looked at while reading.
+There may be millions of records, and of subscriptions, which would take a kilobyte each as objects. So records
+are folded in columns (`stantools.store.folding`) to a table: a subscription becomes an object on access. Only a record
+that differs from the server's encoding is decoded during the fold.
 """
 
 from __future__ import annotations
@@ -40,38 +40,32 @@ from stantools.store.mapping import Buffer, Window
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Records of up to this size in all are copied, so that their file need not stay mapped.
-_COPIED = 1 << 20
-#: After so many records the file's pages are let go, wherever they were.
-_SEEN = 4096
+#: Records of up to this total size are copied, so that their file need not stay mapped.
+_MAX_COPIED = 1 << 20
+#: number of records after which the file's pages are released
+_RELEASE_RECORDS = 4096
 _USUAL = int(SubFlag.USUAL)
 _AS_STORED = int(SubFlag.USUAL | SubFlag.MOVED)
 
 
 @dataclass(slots=True)
 class StoredSubscription:
-    """A subscription as recovered."""
-
-    state: pb.SubState  #: its last New or Update record, with `last_sent` raised by what was sent since
+    state: pb.SubState  #: its last New or Update record, with `last_sent` raised by later records
     pending: set[int]  #: sequences that were sent and not acknowledged
 
 
 class SubStatus(enum.StrEnum):
-    """What the server makes of a recovered subscription."""
-
     ACTIVE = "active"  #: its client is known: delivery continues
-    OFFLINE_DURABLE = "offline durable"  #: kept until its client comes back
+    OFFLINE_DURABLE = "offline durable"  #: kept until its client reconnects
     SHADOW = "shadow"  #: keeps the position of a durable queue group without members
     GHOST = "ghost"  #: member of a durable queue group without a known client: the server appends a Delete
     ORPHAN = "orphan"  #: not durable and its client is unknown: dropped from memory, stays in the file
 
 
 def classify(state: pb.SubState, known_clients: Container[bytes]) -> SubStatus:
-    """Returns what the server makes of a recovered subscription (filestore.md section 4.3).
+    """Returns the server's decision about a recovered subscription (filestore.md section 4.3).
 
-    Args:
-        state: The subscription.
-        known_clients: Ids of the clients recovered from clients.dat.
+    `known_clients` are the ids of the clients recovered from clients.dat.
     """
     if state.durable_name and state.is_closed:
         return SubStatus.OFFLINE_DURABLE
@@ -84,7 +78,7 @@ def classify(state: pb.SubState, known_clients: Container[bytes]) -> SubStatus:
     return SubStatus.ORPHAN
 
 
-#: The statuses in the order of their numbers in columns.
+#: the statuses in the order of their numbers in columns
 STATUSES = tuple(SubStatus)
 
 
@@ -93,12 +87,12 @@ _DURABLE_GROUP = int(SubFlag.HAS_GROUP | SubFlag.IS_DURABLE)
 
 
 def by_flags(judge: Callable[[int], int]) -> bytes:
-    """Returns a table for `SubTable.rows` and `bytes.translate`: what is true of subscriptions by their flags."""
+    """Returns a predicate on flags as a table, for `SubTable.rows` and `bytes.translate`."""
     return bytes(map(judge, range(256)))
 
 
 def _status_of_unknown(flags: int) -> int:
-    """Returns what `classify` says where the client is not known, as a number of `STATUSES`."""
+    """Returns the result of `classify` for an unknown client, as a number of `STATUSES`."""
     status = SubStatus.ORPHAN
     if flags & _DURABLE:
         status = SubStatus.OFFLINE_DURABLE
@@ -107,26 +101,24 @@ def _status_of_unknown(flags: int) -> int:
     return STATUSES.index(status)
 
 
-#: It is a member of a durable queue group, or its shadow.
+#: a member of a durable queue group, or its shadow
 IN_DURABLE_GROUP = by_flags(lambda flags: flags & _DURABLE_GROUP == _DURABLE_GROUP)
 _STATUS_OF_UNKNOWN = by_flags(_status_of_unknown)
 _ACTIVE = STATUSES.index(SubStatus.ACTIVE)
-#: The status depends on whether the client is known.
-_OPEN = by_flags(lambda flags: flags & (_DURABLE | _CLOSED) != _DURABLE | _CLOSED)
+#: the status depends on whether the client is known
+_DEPENDS_ON_CLIENT = by_flags(lambda flags: flags & (_DURABLE | _CLOSED) != _DURABLE | _CLOSED)
 
 
 class SubTable(Mapping[int, StoredSubscription]):
-    """Subscriptions by id, in the order in which they were made; each is put together when it is asked for.
+    """Subscriptions by id, in order of creation; each object is made on access.
 
-    Args:
-        folded: The columns. A `place` is the offset of a record in `content`, or, below zero, -1 - i for `states[i]`.
-        content: The log; it is kept as long as the table, where the records are too many to be copied. What reads it
-            then raises StoreChangedError if it has lost any of them.
-        states: States that are not in the log as they are.
+    A `place` in the columns is the offset of a record in `content`, or, below zero, -1 - i for `states[i]`, which
+    are states that the log does not hold as they are. The log is kept as long as the table if the records are too
+    many to be copied; reading raises StoreChangedError if it has lost any of them.
     """
 
     def __init__(self, folded: Folded, content: Buffer | bytes, states: Sequence[pb.SubState] = ()) -> None:
-        self.ids = folded.id  #: subscription ids
+        self.ids = folded.id
         self.last_sent = folded.last_sent  #: highest sequence that was sent to each
         self.flags = folded.flags  #: bits of `layout.SubFlag`
         self._place = folded.place
@@ -138,9 +130,9 @@ class SubTable(Mapping[int, StoredSubscription]):
         self._seen = 0
 
     def _copied(self, content: Buffer) -> Buffer:
-        """The records alone, where they are few; else the whole log."""
-        # A view of its own lives on when the file is closed.
-        if len(self) * RECORD_HEADER_SIZE > _COPIED:
+        """The records alone, if they are few; else the whole log."""
+        # a view of its own lives on when the file is closed
+        if len(self) * RECORD_HEADER_SIZE > _MAX_COPIED:
             return memoryview(content)
         parts: list[Buffer] = []
         places, total = self._place[:], 0
@@ -151,13 +143,13 @@ class SubTable(Mapping[int, StoredSubscription]):
             places[row] = total
             parts.append(part)
             total += len(part)
-            if total > _COPIED:
+            if total > _MAX_COPIED:
                 return memoryview(content)
         self._place = places
         return memoryview(b"".join(parts))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # To another process go the records alone, and none of what surrounds them in the log.
+        # Another process gets the records alone, without the rest of the log.
         places, records = self._place[:], bytearray()
         for row, place in enumerate(self._place):
             if place >= 0:
@@ -194,17 +186,14 @@ class SubTable(Mapping[int, StoredSubscription]):
 
     @cached_property
     def waiting(self) -> NDArray[np.int64]:
-        """How many messages each has pending."""
         return np.diff(self._first)
 
     @cached_property
     def _end(self) -> int:
-        """The offset behind the last record in `content`."""
         last = max(self._place, default=-1)
         return last + RECORD_HEADER_SIZE + self._size(self._content, last) if last >= 0 else 0
 
     def at(self, row: int) -> StoredSubscription:
-        """Puts the subscription of a row together."""
         return StoredSubscription(self.state(row), set(self.pending(row)))
 
     def pending(self, row: int) -> list[int]:
@@ -213,15 +202,15 @@ class SubTable(Mapping[int, StoredSubscription]):
         return self._pending[first:end].tolist() if first < end else []
 
     def state(self, row: int) -> pb.SubState:
-        """Reads the state of the subscription of a row; it is the caller's."""
+        """Decodes the state of the subscription of a row into a new object."""
         self._seen += 1
-        if self._seen % _SEEN == 0:
+        if self._seen % _RELEASE_RECORDS == 0:
             self._window.drop()
         return self._read(self._place[row], self.flags[row], self.last_sent[row])
 
     def _record(self, place: int) -> bytes:
         record = bytes(self._content[place : place + RECORD_HEADER_SIZE + self._size(self._content, place)])
-        # Of what a file has lost all reads as zeros. A record that was there may end in one as well, but few do.
+        # Lost bytes of a file read as zeros. An intact record may end in one as well, but few do.
         if not record[-1]:
             self._window.check(self._end)
         return record
@@ -239,8 +228,8 @@ class SubTable(Mapping[int, StoredSubscription]):
     def each(self, rows: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[pb.SubState, list[int]]]:
         """Yields state and ascending pending sequences of many rows, faster than one by one."""
         columns = self._place, self.flags, self.last_sent, self._first
-        for begin in range(0, len(rows), _SEEN):
-            part = rows[begin : begin + _SEEN]
+        for begin in range(0, len(rows), _RELEASE_RECORDS):
+            part = rows[begin : begin + _RELEASE_RECORDS]
             self._window.drop()
             taken = (map(column.__getitem__, part) for column in columns)
             for row, place, flags, last, at in zip(part, *taken, strict=True):
@@ -248,14 +237,14 @@ class SubTable(Mapping[int, StoredSubscription]):
                 yield self._read(place, flags, last), self._pending[at:limit].tolist() if at < limit else []
 
     def last_pending(self) -> NDArray[np.uint64]:
-        """The highest pending sequence of each; 0 where nothing is pending."""
+        """The highest pending sequence of each subscription; 0 if there is none."""
         result = np.zeros(len(self), np.uint64)
         some = np.flatnonzero(self.waiting)
         result[some] = np.asarray(self._pending)[np.asarray(self._first)[some + 1] - 1]
         return result
 
     def encoded(self, row: int) -> bytes | None:
-        """Returns the New record of a row, copied from the log; None where its state has changed since."""
+        """Returns the New record of a row, copied from the log; None if its state has changed since."""
         place, flags = self._place[row], self.flags[row]
         if place < 0 or flags & _AS_STORED != _USUAL:
             return None
@@ -264,33 +253,27 @@ class SubTable(Mapping[int, StoredSubscription]):
         return bytes(record)
 
     def statuses(self, known_clients: Container[bytes]) -> bytearray:
-        """Returns what the server makes of each, as numbers of `STATUSES`; the same as `classify`.
-
-        Args:
-            known_clients: Ids of the clients recovered from clients.dat.
-        """
+        """Returns the results of `classify` for all rows, as numbers of `STATUSES`."""
         result = bytearray(self.flags.tobytes().translate(_STATUS_OF_UNKNOWN))
         if known_clients:
-            rows = self.rows(_OPEN)
+            rows = self.rows(_DEPENDS_ON_CLIENT)
             for row, (state, _) in zip(rows, self.each(rows), strict=True):
                 if state.client_id in known_clients:
                     result[row] = _ACTIVE
         return result
 
     def rows(self, chosen: bytes) -> array[int]:
-        """Returns the rows, ascending, of which a table of `by_flags` is true."""
+        """Returns the rows, ascending, for which a table of `by_flags` is true."""
         return array("q", compress(range(len(self)), self.flags.tobytes().translate(chosen)))
 
 
 @dataclass
 class SubsState(LogState):
-    """What a subs.dat adds up to."""
-
-    #: By id, in the order of their first record.
+    #: by id, in the order of their first record
     subscriptions: SubTable = field(default_factory=lambda: SubTable(Fold().finish(), memoryview(b"")))
     max_id: int = 0  #: highest id ever used in the file; a standalone server continues from there
     records: int = 0  #: records as the server counts them for its compaction: New, Update and Msg of known ids
-    dead: int = 0  #: records that a compaction would leave out, as the server counts them
+    dead: int = 0  #: records that a compaction would remove, as the server counts them
 
     @property
     def fragmentation(self) -> int:
@@ -299,11 +282,11 @@ class SubsState(LogState):
 
 
 def read_subs(buffer: Buffer, crc: Crc) -> SubsState:
-    """Folds a subs.dat as the server does at its start: up to the first problem.
+    """Folds a subs.dat as the server does at its start, up to the first problem.
 
-    `end` of the result says how it ended; with an error there, the state is what was read before it.
+    `end` of the result holds the reason; after an error, the state is that of the records before it.
     """
-    fold = _Folding(buffer)
+    fold = _SubsFold(buffer)
     scan = ServerScan(buffer, SUBS_LOG, crc)
     for batch in scan:
         refused = fold.apply_strictly(batch)
@@ -314,12 +297,12 @@ def read_subs(buffer: Buffer, crc: Crc) -> SubsState:
 
 
 def salvage_subs(buffer: Buffer, crc: Crc) -> SubsState:
-    """Folds the intact records of a subs.dat, whatever is between them, and damaged ones whose payload proves itself.
+    """Folds the intact records of a subs.dat, and damaged ones with a proven payload.
 
-    A record of unknown type that says "message sent" or "message acknowledged" is only applied where it must be the
-    former: taken for the wrong one it could lose a delivery.
+    A record of unknown type that says "message sent" or "message acknowledged" is only applied if it must be the
+    former: a wrong acknowledgement could lose a delivery.
     """
-    fold = _Folding(buffer)
+    fold = _SubsFold(buffer)
     for part in scan_log(buffer, SUBS_LOG, crc):
         if isinstance(part, LogDamage):
             fold.apply_damage(part)
@@ -328,8 +311,8 @@ def salvage_subs(buffer: Buffer, crc: Crc) -> SubsState:
     return fold.finish()
 
 
-class _Folding:
-    """What surrounds the fold: records that are not as the server writes them, and the counters of all."""
+class _SubsFold:
+    """The fold around the compiled code: records that differ from the server's encoding, and all counters."""
 
     def __init__(self, buffer: Buffer) -> None:
         self.result = SubsState()
@@ -345,7 +328,7 @@ class _Folding:
 
     def apply_strictly(self, batch: LogColumns) -> tuple[int, str] | None:
         """Applies a batch; returns offset and error text of the record that the server refuses, if there is one."""
-        for row in self._left(batch):
+        for row in self._other_rows(batch):
             offset, kind = batch.offset[row], batch.type[row]
             if kind == SubRecord.DELETE:
                 self._fold.delete(batch.id[row])
@@ -354,15 +337,15 @@ class _Folding:
             try:
                 message = decode_record(SUBS_LOG, kind, payload)
             except gogo.DecodeError as error:
-                # The record and what follows were counted with their batch, but are never read.
+                # the record and its successors were counted with their batch, but are never read
                 self._count(batch, -1, row)
                 return offset, str(error)
             self._put(kind, cast(pb.SubState, message), offset, payload)
         return None
 
     def apply_tolerantly(self, batch: LogColumns) -> None:
-        """Applies what makes sense in a batch."""
-        for row in self._left(batch):
+        """Applies the records of a batch that make sense."""
+        for row in self._other_rows(batch):
             offset = batch.offset[row]
             judged = judge_row(SUBS_LOG, self._buffer, offset)
             if isinstance(judged, LogDamage):
@@ -375,11 +358,11 @@ class _Folding:
                 self._put(judged.types[0], cast(pb.SubState, judged.message), offset, payload)
 
     def apply_damage(self, damage: LogDamage) -> None:
-        """Applies a damaged record that proves itself, and keeps an account of all damage."""
+        """Records damage, and applies a damaged record with a proven payload."""
         self.result.damages.append(replace(damage, type=self._repair(damage)))
 
-    def _left(self, batch: LogColumns) -> Iterator[int]:
-        """Applies a batch and yields the rows that the fold leaves to others, each when its turn has come."""
+    def _other_rows(self, batch: LogColumns) -> Iterator[int]:
+        """Applies a batch and yields the rows that the fold leaves to the caller, each in its turn."""
         self._count(batch)
         row = 0
         while (row := self._fold.apply(self._buffer, batch, row)) < len(batch.type):
@@ -387,7 +370,7 @@ class _Folding:
             row += 1
 
     def _count(self, batch: LogColumns, sign: int = 1, first: int = 0, end: int | None = None) -> None:
-        """Counts good records of a batch, which lie one behind the other, or takes them back."""
+        """Adds good, contiguous records of a batch to the counts, or subtracts them."""
         end = batch.capacity if end is None else end
         if first < end:
             self.result.rows += sign * (end - first)
@@ -395,13 +378,13 @@ class _Folding:
             self.result.record_bytes += sign * (behind - batch.offset[first])
 
     def _put(self, kind: int, state: pb.SubState, offset: int, payload: Buffer) -> None:
-        """Applies a New or Update record that lies in the file as it should."""
+        """Applies a New or Update record that is intact in the file."""
         usual = recognise(SUBS_LOG, payload)
         flags = _flags(state) | (SubFlag.USUAL if usual and SubRecord.NEW in usual.types else 0)
         self._fold.put(kind, state.id, state.last_sent, offset, flags)
 
     def _repair(self, damage: LogDamage) -> int | None:
-        """Applies a damaged record that proves itself, and returns the record type it must have had."""
+        """Applies a damaged record with a proven payload, and returns the record type it must have had."""
         if damage.reading is None:
             return None
         message, types = damage.reading.message, damage.reading.types
@@ -418,7 +401,7 @@ class _Folding:
         if len(types) == 1:
             kind = types[0]
         elif 0 <= self._fold.last_sent(message.id) < message.seqno:
-            # Nothing is acknowledged before it was sent.
+            # An acknowledgement follows its delivery.
             kind = SubRecord.MSG
         else:
             return None

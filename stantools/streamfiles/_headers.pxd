@@ -1,8 +1,8 @@
 """The header block of a migrated message in C: exactly the bytes of `stantools.streamfiles.headers.header_block`.
 
-`header_size` says how many bytes `write_header` writes, 0 for a message that needs no block; `write_header` returns the
-place behind them. Nothing is read but `channel_len` and `reply_len` bytes. `decimal_size` and `write_decimal` do the
-same for a number, as `%d` does.
+`header_size` returns the number of bytes that `write_header` writes, 0 for a message that needs no block; `write_header`
+returns their end. Only `channel_len` and `reply_len` bytes are read. `decimal_size` and `write_decimal` do the same for
+a number, in the format of `%d`.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t

@@ -1,7 +1,7 @@
-"""HighwayHash-64 in C (jetstream-migration.md section 6): portable, and with AVX2 where the processor has it.
+"""HighwayHash-64 in C (jetstream-migration.md section 6): portable, and with AVX2 on processors that have it.
 
 The input is a list of parts that count as one text, because the hash of a record leaves its length fields out. The key
-is 32 bytes. A part is read once, and nothing outside of it.
+is 32 bytes. A part is read once, and no byte outside of it.
 """
 
 from libc.stdint cimport uint8_t, uint64_t
@@ -18,7 +18,7 @@ cdef extern from *:
 
     #define PACKET 32
 
-    /* What the state begins with, apart from the key: mul0, then mul1. */
+    /* The initial state, apart from the key: mul0, then mul1. */
     static const uint64_t HIGHWAY_BEGIN[8] = {
         0xdbe6d5d5fe4cce2fULL, 0xa4093822299f31d0ULL, 0x13198a2e03707344ULL, 0x243f6a8885a308d3ULL,
         0x3bd39e10cb0ef593ULL, 0xc0acf169b5f18a8cULL, 0xbe5466cf34e90c6cULL, 0x452821e638d01377ULL};
@@ -36,7 +36,7 @@ cdef extern from *:
     }
     #define SWAP_HALVES(v) ((v) >> 32 | (v) << 32)
 
-    /* The last 1 to 31 bytes of the input as a packet of zeros and what the hash takes of them. */
+    /* The last 1 to 31 bytes of the input as a packet padded in the hash's own way. */
     static inline void highway_last_packet(const uint8_t *rest, size_t size, uint8_t *packet)
     {
         const size_t words = size & ~(size_t)3, odd = size & 3;
@@ -144,7 +144,7 @@ cdef extern from *:
         return __builtin_cpu_supports("avx2");
     }
 
-    /* The four lanes of a variable side by side. */
+    /* The four lanes of a variable in a register. */
     #define LANES(p) _mm256_loadu_si256((const __m256i *)(p))
     #define UPDATE(packet) do { \\
         v1 = _mm256_add_epi64(v1, _mm256_add_epi64(mul0, packet)); \\

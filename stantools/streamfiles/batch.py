@@ -1,4 +1,4 @@
-"""Messages on their way into a stream, many at a time: columns that point into one buffer."""
+"""Messages on their way into a stream, in batches: columns that point into one buffer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from stantools.store.mapping import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages of one channel, in rising order. Valid until the next batch is asked for."""
+    """Messages of one channel, in rising order. Valid until the next batch is requested."""
 
-    channel: bytes  #: the channel's name as it is stored; for a generation split off, the name that it goes by
-    subject: bytes  #: the subject that they have, or get, in the stream
-    buffer: Buffer  #: What `data_start` and `reply_start` of the columns point into. Payloads in it are decrypted.
-    #: One row a message; `sequence` is the one in the channel. Every reply can be a header value as it is.
+    channel: bytes  #: the channel's name in the store; for a separate generation, its own name
+    subject: bytes  #: their subject in the stream
+    buffer: Buffer  #: The buffer of `data_start` and `reply_start` in the columns, with decrypted payloads.
+    #: One row per message; `sequence` is the one in the channel. Every reply is valid as a header value.
     columns: MessageColumns
     #: The sequence of each row in the stream: `columns.sequence` itself unless the stream is renumbered.
     sequence: npt.NDArray[np.uint64]
@@ -30,17 +30,15 @@ class Batch:
         return len(self.sequence)
 
     def data(self, row: int) -> bytes:
-        """Returns the payload of a row."""
         start = int(self.columns.data_start[row])
         return bytes(self.buffer[start : start + int(self.columns.data_size[row])])
 
     def reply(self, row: int) -> bytes:
-        """Returns the reply subject of a row, empty if it has none."""
         start = int(self.columns.reply_start[row])
         return bytes(self.buffer[start : start + int(self.columns.reply_size[row])])
 
     def part(self, low: int, high: int) -> Batch:
-        """Returns the rows from `low` up to but without `high`."""
+        """Returns the rows from `low` to `high`, the latter excluded."""
         columns = self.columns.part(low, high)
         return Batch(self.channel, self.subject, self.buffer, columns, self.sequence[low:high])
 
@@ -55,11 +53,10 @@ class Batch:
 
 
 class Messages(Protocol):
-    """Messages with rising sequences, as they are or should be in a stream: what there is to write, or to compare."""
+    """Messages with rising sequences, to be written to a stream or compared with one."""
 
     @property
-    def count(self) -> int:
-        """How many messages there are."""
+    def count(self) -> int: ...
 
     @property
     def first(self) -> int:
@@ -67,13 +64,12 @@ class Messages(Protocol):
 
     @property
     def last(self) -> int:
-        """The last sequence that ever was, also where there is no message with it."""
+        """The last sequence ever used, even without a message."""
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
         """Yields the messages with sequences above `after`, up to `until`, in rising order."""
 
 
 def texts(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> Iterator[bytes]:
-    """Iterates over parts of a buffer, given by where they begin and how many bytes they have."""
     ends = (starts + sizes).tolist()
     return (bytes(buffer[start:end]) for start, end in zip(starts.tolist(), ends, strict=True))

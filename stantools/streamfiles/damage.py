@@ -1,6 +1,6 @@
-"""Records of a damaged message block: what is good, and where bytes are that are no record.
+"""Records of a damaged message block: the good ones, and the bytes that belong to none.
 
-A record proves itself by its hash (jetstream-migration.md section 5.2), so that reading can begin again anywhere.
+A record proves itself by its hash (jetstream-migration.md section 5.2), so that reading can restart anywhere.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ROWS: Final = 65536
-#: Offsets that are looked at in one step.
+#: offsets per step
 _CHUNK: Final = 1 << 18
-#: Byte of a record with the high bits of its sequence, two of which are flags.
+#: byte of a record with the high bits of its sequence, two of which are flags
 _HIGH_BYTE: Final = 11
 _HIGH_BITS: Final = 0x3F
 _TIME_AT: Final = 12
@@ -36,18 +36,18 @@ _SUBJECT_SIZE_AT: Final = 20
 
 @dataclass(slots=True)
 class Gap:
-    """Bytes that are no record."""
+    """Bytes that belong to no record."""
 
     start: int
     end: int
     flaw: Flaw
-    before: int  #: sequence of the last message of the block in front of it, 0 for none
-    after: int = 0  #: sequence of the next message of the block, 0 for none
-    claimed: int = 0  #: greatest sequence in the heads of damaged records there, 0 for none
+    before: int  #: sequence of the block's last message before them, 0 for none
+    after: int = 0  #: sequence of the block's next message, 0 for none
+    claimed: int = 0  #: greatest sequence in the headers of damaged records among them, 0 for none
 
 
 def scan_block(data: bytes, key: bytes, position: int = 0) -> tuple[list[RecordColumns], int, Flaw]:
-    """Reads records up to the first that is not good. Returns them, where it ended, and why."""
+    """Reads records up to the first that is not good; returns them, the end, and the reason."""
     batches: list[RecordColumns] = []
     flaw = Flaw.FULL
     while flaw is Flaw.FULL:
@@ -58,12 +58,11 @@ def scan_block(data: bytes, key: bytes, position: int = 0) -> tuple[list[RecordC
 
 
 def is_record(data: bytes, position: int, key: bytes) -> bool:
-    """Returns whether a good record begins somewhere."""
     return 0 <= position < len(data) and kernels.scan_records(data, position, key, RecordColumns(1))[0] == 1
 
 
 def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
-    """Returns the good records of a block one after the other, and what was between them."""
+    """Returns the good records of a block one after the other, and the gaps between them."""
     good, gaps = bytearray(), list[Gap]()
     position = before = 0
     while True:
@@ -79,19 +78,19 @@ def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
         if flaw is Flaw.NONE:
             return bytes(good), gaps
         end = next_record(data, position, key)
-        gaps.append(Gap(position, end, flaw, before, claimed=_claimed(data[position:end])))
+        gaps.append(Gap(position, end, flaw, before, claimed=_max_claimed(data[position:end])))
         position = end
 
 
-def _claimed(data: bytes) -> int:
-    """Returns the greatest sequence in the heads of damaged records, as far as their sizes lead to the next."""
+def _max_claimed(data: bytes) -> int:
+    """Returns the greatest sequence in the headers of damaged records, as far as their sizes lead to the next."""
     greatest = position = 0
     while position + EMPTY_RECORD_SIZE <= len(data):
         size = int.from_bytes(data[position : position + 4], "little") & 0x7FFFFFFF
         sequence = int.from_bytes(data[position + 4 : position + _TIME_AT], "little")
         if not EMPTY_RECORD_SIZE <= size <= len(data) - position:
             break
-        # A tombstone says nothing of how far a stream has come.
+        # the sequence of a tombstone says nothing about the end of the stream
         if not sequence & TOMBSTONE:
             greatest = max(greatest, sequence & MAX_SEQUENCE)
         position += size
@@ -99,20 +98,20 @@ def _claimed(data: bytes) -> int:
 
 
 def next_record(data: bytes, position: int, key: bytes) -> int:
-    """Returns where the next good record begins behind a damaged one; the end of the block if there is none."""
+    """Returns the offset of the next good record after a damaged one; the end of the block if there is none."""
     own = position + (int.from_bytes(data[position : position + 4], "little") & 0x7FFFFFFF)
     if own > position and is_record(data, own, key):
         return own
     view = np.frombuffer(data, np.uint8)
     for begin in range(position + 1, len(view) - EMPTY_RECORD_SIZE + 1, _CHUNK):
         part = view[begin : begin + _CHUNK + EMPTY_RECORD_SIZE - 1]
-        for place in map(int, _plausible(part, len(view) - begin) + begin):
+        for place in map(int, _candidates(part, len(view) - begin) + begin):
             if is_record(data, place, key):
                 return place
     return len(view)
 
 
-def _plausible(part: NDArray[np.uint8], left: int) -> NDArray[np.int64]:
+def _candidates(part: NDArray[np.uint8], left: int) -> NDArray[np.int64]:
     """Returns the offsets in a part of a block where a record may begin, by its sizes and its sequence."""
     count = len(part) - EMPTY_RECORD_SIZE + 1
 

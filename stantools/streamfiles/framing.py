@@ -1,11 +1,11 @@
-"""What is around the files of an archive: a small part of tar, in frames (jetstream-migration.md sections 5 and 7).
+"""The container of the files of an archive: a small part of tar, in frames (jetstream-migration.md sections 5 and 7).
 
 The snappy framing format, stored or compressed:
 
-    chunk: type, 3 bytes size of what follows, then for data the masked CRC-32C of what it is uncompressed, and the data
+    chunk: type, 3 bytes size of the rest, then for data the masked CRC-32C of the uncompressed data, and the data
     types: ff stream identifier, 00 compressed, 01 stored; 80 to fe are skipped
 
-Several framed streams one after the other count as one. Both are read without trust.
+Several framed streams one after the other count as one. Both formats are read as untrusted input.
 """
 
 from __future__ import annotations
@@ -29,21 +29,18 @@ if TYPE_CHECKING:
 
 
 class Pull:
-    """Takes bytes from an iterator of pieces. A piece is not looked at again after the next one was asked for.
+    """Takes bytes from an iterator of pieces; a piece is not used after the next one was requested.
 
-    Args:
-        pieces: The bytes.
-        name: What they are, for messages.
+    `name` identifies the bytes in messages.
     """
 
     def __init__(self, pieces: Iterator[ReadableBuffer], name: str) -> None:
         self.name = name
-        self.position = 0  #: how many bytes were taken
+        self.position = 0  #: number of bytes taken
         self._pieces = pieces
         self._piece = memoryview(b"")
 
-    def _more(self) -> bool:
-        """Makes sure that there is a byte, unless the end is reached."""
+    def _has_byte(self) -> bool:
         while not len(self._piece):
             piece = next(self._pieces, None)
             if piece is None:
@@ -52,18 +49,13 @@ class Pull:
         return True
 
     def at_end(self) -> bool:
-        """Returns whether nothing follows."""
-        return not self._more()
+        return not self._has_byte()
 
     def take(self, size: int) -> bytearray:
-        """Returns the next `size` bytes.
-
-        Raises:
-            ArchiveError: There are not that many.
-        """
+        """Returns the next `size` bytes; ArchiveError if there are fewer."""
         taken = bytearray()
         while len(taken) < size:
-            if not self._more():
+            if not self._has_byte():
                 raise ArchiveError(f"{self.name} ends at byte {self.position}, {size - len(taken)} bytes are missing")
             part = self._piece[: size - len(taken)]
             taken += part
@@ -72,8 +64,7 @@ class Pull:
         return taken
 
     def rest(self) -> Iterator[memoryview]:
-        """Takes everything up to the end, piece by piece."""
-        while self._more():
+        while self._has_byte():
             piece, self._piece = self._piece, memoryview(b"")
             self.position += len(piece)
             yield piece
@@ -83,25 +74,21 @@ STORED: Final = "stored"
 SNAPPY: Final = "snappy"
 
 IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
-#: What the server writes in front: the same, but its compressed chunks may be in a dialect of its own.
+#: The server's identifier: it announces chunks compressed in a dialect of its own.
 _SERVER_IDENTIFIER: Final = b"\xff\x06\x00\x00S2sTwO"
 _TYPE_AND_SIZE: Final = 4
 _CRC_SIZE: Final = 4
 _COMPRESSED_CHUNK: Final = 0x00
 _STORED_CHUNK: Final = 0x01
 _FIRST_SKIPPED: Final = 0x80
-#: Uncompressed bytes in a chunk after that.
+#: maximum uncompressed bytes in a chunk of the dialect
 _MAX_SERVER_CHUNK: Final = 4 << 20
 
 
 class Framer:
-    """Puts frames around an archive, part by part.
+    """Puts frames around an archive, part by part; `compression` is `STORED` or `SNAPPY`.
 
-    Args:
-        compression: `STORED` or `SNAPPY`.
-
-    Raises:
-        UsageError: There is no such compression, or it needs a package that is not installed.
+    Raises UsageError if there is no such compression, or its package is not installed.
     """
 
     def __init__(self, compression: str) -> None:
@@ -128,18 +115,7 @@ class Framer:
 
 
 def unframe(pieces: Iterable[ReadableBuffer], name: str) -> Iterator[ReadableBuffer]:
-    """Takes the frames off an archive.
-
-    Args:
-        pieces: The framed bytes, in parts of any size.
-        name: What they are, for messages.
-
-    Yields:
-        The bytes of the chunks.
-
-    Raises:
-        ArchiveError: They are damaged, end within a chunk, or are compressed in a way that cannot be read here.
-    """
+    """Yields the content of the chunks of an archive, which comes in pieces of any size."""
     pull = Pull(iter(pieces), name)
     limit = 0
     while not pull.at_end():
@@ -157,11 +133,11 @@ def unframe(pieces: Iterable[ReadableBuffer], name: str) -> Iterator[ReadableBuf
         elif kind >= _FIRST_SKIPPED:
             pull.take(size)
         else:
-            raise ArchiveError(f"{where} is of type {kind}, which is not known")
+            raise ArchiveError(f"{where} is of type {kind}, which is unknown")
 
 
 def _data(pull: Pull, kind: int, size: int, limit: int, where: str) -> ReadableBuffer:
-    # Compressed data that is longer than the data itself is not written.
+    # Compressed data is never larger than the data itself.
     if not _CRC_SIZE <= size <= limit + _CRC_SIZE:
         raise ArchiveError(f"{where} has {size} bytes, at most {limit} are expected")
     stored = int.from_bytes(pull.take(_CRC_SIZE), "little")
@@ -170,21 +146,21 @@ def _data(pull: Pull, kind: int, size: int, limit: int, where: str) -> ReadableB
         data = _decompressed(bytes(data), limit, where)
     crc = kernels.crc32c(data)
     if (crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF != stored:
-        raise ArchiveError(f"{where} is damaged: its CRC is another one")
+        raise ArchiveError(f"{where} is damaged: its CRC does not match")
     return data
 
 
 def _decompressed(data: bytes, limit: int, where: str) -> ReadableBuffer:
     cramjam = _cramjam()
     try:
-        # Said at its beginning, and believed before it is true: so it is bounded first.
+        # a claim at the start of the data, so it is bounded before it is used
         size = cramjam.snappy.decompress_raw_len(data)
         if size > limit:
             raise ArchiveError(f"{where} claims {size} bytes uncompressed, at most {limit} are expected")
         out = bytearray(size)
         cramjam.snappy.decompress_raw_into(data, out)
     except cramjam.DecompressionError:
-        # Real servers write more than snappy knows.
+        # real servers write forms that snappy lacks
         try:
             return s2.decompress(data, limit)
         except ValueError as problem:
@@ -203,26 +179,20 @@ def _cramjam() -> ModuleType:
 
 
 UNIT: Final = 512
-#: What an archive ends with.
+#: the end of an archive
 END: Final = bytes(2 * UNIT)
-#: A larger file in an archive is not one of ours: the largest are blocks, with a record of at most 32 MiB.
+#: A larger file is not part of such an archive: the largest are blocks, with a record of at most 32 MiB.
 MAX_FILE_SIZE: Final = 64 << 20
-#: Eleven octal digits.
+#: eleven octal digits
 _MAX_TIME: Final = (1 << 33) - 1
-#: Extended headers only hold a name.
+#: extended headers only hold a name
 _MAX_EXTENSION: Final = 16 << 10
 
 
 def file_header(name: str, size: int, modified: int) -> bytes:
-    """Returns what comes before the content of a file.
+    """Returns the header of a file: 512 bytes; more if the name is longer than 100 characters or not ASCII.
 
-    Args:
-        name: Its relative path.
-        size: Its size in bytes.
-        modified: Its time in seconds since 1970; the nearest that tar can say is written.
-
-    Returns:
-        512 bytes; more if the name is longer than 100 characters or not ASCII.
+    `modified` is in seconds since 1970; tar clips it to its range.
     """
     entry = tarfile.TarInfo(name)
     entry.size, entry.mtime, entry.mode = size, min(max(modified, 0), _MAX_TIME), 0o600
@@ -231,29 +201,22 @@ def file_header(name: str, size: int, modified: int) -> bytes:
 
 
 def padding(size: int) -> int:
-    """Returns the number of zero bytes after a file of this size."""
     return -size % UNIT
 
 
 def whole_file(name: str, content: bytes, modified: int) -> bytes:
-    """Returns a file as it is in a tar."""
+    """Returns a file in the form of tar."""
     return file_header(name, len(content), modified) + content + bytes(padding(len(content)))
 
 
 @dataclass(frozen=True, slots=True)
 class TarFile:
-    """A file out of a tar."""
-
     name: str
     content: bytearray
 
 
 def read_files(pull: Pull) -> Iterator[TarFile]:
-    """Reads the files of a tar one after the other, up to its end.
-
-    Raises:
-        ArchiveError: It is damaged, ends too early, or has something else in it than files.
-    """
+    """Reads the files of a tar one after the other, up to its end."""
     longer = ""
     while True:
         begin = pull.position

@@ -1,19 +1,19 @@
-"""The headers that a migrated message carries: what JetStream has no field for, and what guards its publishing.
+"""The headers of a migrated message: data without a field in JetStream, and guards for its publishing.
 
-    Nats-Streaming-Channel: orders          origin: channel, sequence there and time there, for users who want them or
-    Nats-Streaming-Sequence: 42             where the stream has other ones. The same names and formats that the
-    Nats-Streaming-Timestamp: 1600000…      known live migration tool writes (time in nanoseconds since 1970).
-    Nats-Streaming-Reply: inbox.7           reply subject, where the message has one
+    Nats-Streaming-Channel: orders          origin: channel, sequence and time there, for users who want them or where
+    Nats-Streaming-Sequence: 42             the stream has other ones. The names and formats are those of the known
+    Nats-Streaming-Timestamp: 1600000…      live migration tool (time in nanoseconds since 1970).
+    Nats-Streaming-Reply: inbox.7           reply subject, if the message has one
 
-A message without any of them has no header block. The order is fixed, so that blocks can be compared byte by byte.
-A message that is published carries two more:
+A message without any of them has no header block. The order is fixed, so that blocks can be compared byte by byte. A
+published message carries two more:
 
-    Nats-Msg-Id: orders:1:42                channel, generation and sequence there: what it is
-    Nats-Expected-Last-Sequence: 41         where it goes: the server stores it as 42 or not at all
+    Nats-Msg-Id: orders:1:42                identity: channel, generation and sequence there
+    Nats-Expected-Last-Sequence: 41         place: the server stores it as 42 or not at all
 
-With the second it can be sent any number of times and is stored once, at its own place; unlike the first it does not
-depend on how long the server remembers. A sequence that the source lacks is taken by a filler, a message without
-payload that is deleted again:
+The second lets it be sent any number of times and stored once, at its own place; unlike the first it does not depend
+on the memory of the server. A sequence that the source lacks is taken by a filler, a message without payload that is
+deleted afterwards:
 
     Nats-Streaming-Filler: 1
     Nats-Expected-Last-Sequence: 42
@@ -30,7 +30,7 @@ SEQUENCE = "Nats-Streaming-Sequence"
 TIMESTAMP = "Nats-Streaming-Timestamp"
 REPLY = "Nats-Streaming-Reply"
 
-#: What a header block begins and ends with.
+#: first line of a header block
 VERSION_LINE = b"NATS/1.0\r\n"
 END_LINE = b"\r\n"
 
@@ -38,12 +38,8 @@ END_LINE = b"\r\n"
 def header_block(channel: bytes, sequence: int, timestamp: int, reply: bytes, *, origin: bool) -> bytes:
     """Returns the header block of one message, empty if it needs none.
 
-    Args:
-        channel: The channel's name.
-        sequence: Its sequence in the channel.
-        timestamp: Its time in nanoseconds since 1970.
-        reply: Its reply subject, empty if it has none; must be fit for a header (see `safe_value`).
-        origin: Write channel, sequence and timestamp.
+    `timestamp` is in nanoseconds since 1970. `reply` must be valid as a header value (see `safe_value`), empty for
+    none. With `origin`, channel, sequence and timestamp are written.
     """
     lines = b""
     if origin:
@@ -58,12 +54,12 @@ def header_block(channel: bytes, sequence: int, timestamp: int, reply: bytes, *,
 
 
 def is_safe_value(value: bytes) -> bool:
-    """Returns whether bytes come back unchanged as a header value: no control characters, no space around them."""
+    """Returns whether bytes survive as a header value: no control characters, no space around them."""
     return value == value.strip(b" ") and not any(byte < 0x20 or byte == 0x7F for byte in value)
 
 
 def safe_value(value: bytes) -> bytes:
-    """Returns bytes that can be a header value: what is not fit for one is written as percent and two digits."""
+    """Returns bytes as a valid header value: invalid ones become percent and two digits."""
     if is_safe_value(value):
         return value
     return b"".join(b"%%%02X" % b if b <= 0x20 or b in b"\x7f%" else bytes([b]) for b in value)
@@ -73,59 +69,48 @@ MESSAGE_ID: Final = b"Nats-Msg-Id"
 EXPECTED_LAST: Final = b"Nats-Expected-Last-Sequence"
 FILLER: Final = b"Nats-Streaming-Filler"
 
-#: Lines that publishing adds to a message's own header block.
-_ADDED: Final = tuple(name + b": " for name in (MESSAGE_ID, EXPECTED_LAST))
+#: lines that publishing adds to a message's own header block
+_PUBLISH_LINES: Final = tuple(name + b": " for name in (MESSAGE_ID, EXPECTED_LAST))
 FILLER_START: Final = VERSION_LINE + FILLER + b": 1\r\n"
 
 
 def identity(channel: bytes, generation: int) -> bytes:
-    """Returns what the ids of a channel's messages begin with."""
+    """Returns the prefix of the ids of a channel's messages."""
     return b"%b:%d:" % (safe_value(channel), generation)
 
 
 def guarded(block: bytes, identity: bytes, channel_sequence: int, expected_last: int) -> bytes:
-    """Returns a message's header block with the lines that publishing adds.
+    """Returns a message's header block (of `header_block`) with the lines that publishing adds.
 
-    Args:
-        block: Its own one, from `header_block`; empty if it needs none.
-        identity: From `identity`.
-        channel_sequence: Its sequence in the channel.
-        expected_last: The stream's last sequence before it.
+    `expected_last` is the stream's last sequence before it.
     """
     own = block[: -len(END_LINE)] if block else VERSION_LINE
     return b"%b%b: %b%d\r\n%b: %d\r\n\r\n" % (own, MESSAGE_ID, identity, channel_sequence, EXPECTED_LAST, expected_last)
 
 
 def filler(expected_last: int) -> bytes:
-    """Returns the header block of a filler behind the stream's last sequence."""
+    """Returns the header block of a filler after the stream's last sequence."""
     return b"%b%b: %d\r\n\r\n" % (FILLER_START, EXPECTED_LAST, expected_last)
 
 
 def is_filler(block: bytes, data: bytes) -> bool:
-    """Returns whether a message with this header block and payload is a filler."""
     return not data and block.startswith(FILLER_START)
 
 
 def own_block(block: bytes) -> bytes:
-    """Returns a header block without the lines that publishing adds: empty if nothing is left."""
+    """Returns a header block without the lines that publishing adds; empty if none is left."""
     if not block:
         return b""
     lines = block.split(b"\r\n")
-    kept = [line for line in lines if not line.startswith(_ADDED)]
+    kept = [line for line in lines if not line.startswith(_PUBLISH_LINES)]
     return b"" if len(kept) == 3 else b"\r\n".join(kept)
 
 
 def located(block: bytes, stream: bytes, subject: bytes, sequence: int, time: int) -> bytes:
-    """Returns a header block, which may be empty, with lines that say where its message is, as servers add them.
+    """Returns a header block, possibly empty, with the lines that servers add to locate its message.
 
-    Facts: jetstream-server.md section 6.
-
-    Args:
-        block: The message's own one.
-        stream: Name of the stream.
-        subject: The message's subject.
-        sequence: Its sequence there.
-        time: When it was stored, in nanoseconds since 1970.
+    Facts: jetstream-server.md section 6. `sequence` is the one in the stream, `time` that of storage in nanoseconds
+    since 1970.
     """
     own = block[: -2 * len(END_LINE)] if block.endswith(END_LINE + END_LINE) else VERSION_LINE[: -len(END_LINE)]
     return b"%b\r\nNats-Stream: %b\r\nNats-Subject: %b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n\r\n" % (

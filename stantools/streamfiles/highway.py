@@ -1,4 +1,4 @@
-"""HighwayHash-64 (jetstream-migration.md section 6), which guards every record and file of a stream archive: its keys.
+"""Keys of HighwayHash-64 (jetstream-migration.md section 6), which guards every record and file of a stream archive.
 
 The keys are SHA-256 sums of names, so a stream cannot be renamed once its archive is built.
 """
@@ -13,7 +13,6 @@ HASH_SIZE: Final = 8
 
 
 def stream_key(stream: str) -> bytes:
-    """Returns the key for the configuration of a stream."""
     return _key(stream)
 
 
@@ -23,7 +22,6 @@ def block_key(stream: str, index: int) -> bytes:
 
 
 def consumer_key(stream: str, consumer: str) -> bytes:
-    """Returns the key for the configuration of a consumer."""
     return _key(f"{stream}/{consumer}")
 
 

@@ -1,6 +1,6 @@
-"""What the indexes of a server say of message blocks (jetstream-server.md section 20).
+"""A server's indexes of message blocks (jetstream-server.md section 20).
 
-`msgs/index.db` of servers from 2.10 on is for all blocks, `msgs/N.idx` of older ones for one.
+`msgs/index.db` of servers from 2.10 on covers all blocks, `msgs/N.idx` of older ones a single one.
 """
 
 from __future__ import annotations
@@ -17,50 +17,41 @@ from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import HASH_SIZE, ArchiveError
 from stantools.streamfiles.varints import Numbers, put, zigzag
 
-#: Servers read their own version and those before; this one is 2.11's.
+#: Servers read their own version and earlier ones; this one is 2.11's.
 _WRITTEN_VERSION: Final = 2
-#: Sequences in a node of a map of deleted sequences.
+#: sequences per node of a map of deleted sequences
 _NODE_BITS: Final = 2048
 
 
 @dataclass(slots=True)
 class KnownBlock:
-    """What an index says of a block."""
-
     first: int
     last: int
     deleted: set[int] = field(default_factory=set)
 
     @property
     def messages(self) -> int:
-        """How many messages it has."""
         return self.last - self.first + 1 - len(self.deleted)
 
 
 @dataclass(slots=True)
 class KnownStream:
-    """What an index says of a stream."""
-
     first: int  #: sequence of the first message
-    last: int  #: the last sequence that was used
-    last_time: int  #: the time that goes with it, nanoseconds since 1970
-    blocks: dict[int, KnownBlock]  #: its blocks, by number
+    last: int  #: the last sequence ever used
+    last_time: int  #: its time, nanoseconds since 1970
+    blocks: dict[int, KnownBlock]  #: by number
     last_block: int = 0  #: number of the last block
     last_hash: bytes = b""  #: hash of the last record in it
 
 
 def read_index(data: bytes, key: bytes) -> KnownStream:
-    """Reads `index.db`.
-
-    Raises:
-        ArchiveError: It is damaged, or of another kind.
-    """
+    """Reads `index.db`; ArchiveError if it is damaged, or of an unknown kind."""
     if len(data) < 2 + 2 * HASH_SIZE:
         raise ArchiveError(f"it has {len(data)} bytes, too few for an index")
     if kernels.hash64(data[:-HASH_SIZE], key) != int.from_bytes(data[-HASH_SIZE:], "little"):
-        raise ArchiveError("its hash is another one: it is damaged, or of another stream")
+        raise ArchiveError("its hash does not match: it is damaged, or of another stream")
     if data[0] != 11 or not 1 <= data[1] <= 4:
-        raise ArchiveError(f"it is of version {data[1]}, known are 1 to 4")
+        raise ArchiveError(f"it is of version {data[1]}, expected 1 to 4")
     version = data[1]
     numbers = Numbers(data[:-HASH_SIZE], 2)
     _messages, _bytes, first, _first_time, last = (numbers.take() for _ in range(5))
@@ -82,13 +73,9 @@ def read_index(data: bytes, key: bytes) -> KnownStream:
 
 
 def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
-    """Reads an index of a block. Returns what it says, and the hash of the block's last record.
-
-    Raises:
-        ArchiveError: It is damaged, or of another kind.
-    """
+    """Reads an index of a block; returns it with the hash of the block's last record."""
     if data[:1] != b"\x16" or data[1:2] not in (b"\x01", b"\x02"):
-        raise ArchiveError("it is of another version")
+        raise ArchiveError("it has an unknown version")
     numbers = Numbers(data, 2)
     messages, _, first, _, last, _, deleted = (numbers.take() for _ in range(7))
     tail = numbers.raw(HASH_SIZE)
@@ -101,10 +88,9 @@ def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
 
 
 def _deleted(numbers: Numbers) -> set[int]:
-    """Reads a map of deleted sequences."""
     magic, version = numbers.raw(2)
     if magic != 0x16 or version not in (1, 2):
-        raise ArchiveError("its map of deleted sequences is of another version")
+        raise ArchiveError("its map of deleted sequences has an unknown version")
     words = 64 if version == 1 else 32
     nodes, _ = int.from_bytes(numbers.raw(4), "little"), numbers.raw(4)
     found: set[int] = set()
@@ -124,19 +110,17 @@ class BlockEntry:
     """A block, for an index. One without messages has the sequence after `last` as its first."""
 
     number: int
-    bytes: int  #: of its messages
+    bytes: int  #: total size of its messages
     first: int  #: sequence of its first message
     first_time: int  #: nanoseconds since 1970
-    last: int  #: the last sequence that it goes up to
+    last: int  #: the last sequence that it covers
     last_time: int
-    deleted: NDArray[np.int64]  #: sequences between them that have no message, rising
-    lifetimes: int  #: how many messages may have one
+    deleted: NDArray[np.int64]  #: sequences without a message between them, rising
+    lifetimes: int  #: upper bound of the messages with a lifetime
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """A stream, for an index."""
-
     messages: int
     bytes: int
     first: int
@@ -152,15 +136,7 @@ def encode_index(
     last_hash: bytes,
     key: bytes,
 ) -> bytes:
-    """Returns the bytes of `index.db`, as servers from 2.11 on read it.
-
-    Args:
-        stream: The stream.
-        subjects: Each subject, how many messages it has, and the numbers of the first and the last block with one.
-        blocks: The blocks, rising.
-        last_hash: Hash of the last record of the last block.
-        key: Of the stream.
-    """
+    """Returns the bytes of `index.db`, as servers from 2.11 on read it."""
     out = bytearray((11, _WRITTEN_VERSION))
     for number in (stream.messages, stream.bytes, stream.first, zigzag(stream.first_time), stream.last):
         put(out, number)

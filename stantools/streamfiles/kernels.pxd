@@ -1,4 +1,4 @@
-"""What other compiled kernels use: records, to be put where they are wanted."""
+"""Interface for other compiled kernels: records, written to any place."""
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -8,7 +8,7 @@ cdef uint8_t* put_record(
     size_t header_size, const void* payload, size_t payload_size, const uint8_t* key
 ) noexcept nogil
 
-# Raises ValueError for what is too large for a record.
+# Raises ValueError for content too large for a record.
 cdef int refuse(uint64_t subject_size, uint64_t size) except -1
 
 cdef const uint8_t* key_of(bytes key) except NULL

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The kernels of stream archives, compiled. `kernels.pyi` says what each function promises.
+"""The kernels of stream archives, compiled. `kernels.pyi` has the contract of each function.
 
 Every call releases the interpreter lock while it works. The hash of a record is made from the copy in the block: the
-source is a mapped file that a running server may write to, and a hash that does not fit its record would cut the stream
-short in the target.
+source is a mapped file that a running server may write to, and a hash that does not match its record would truncate the
+stream in the target.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -151,7 +151,7 @@ def hash64(data, key, bint portable=False):
 
 
 def hash_parts(parts, key, bint portable=False):
-    """The hash of up to 16 parts as one text: for the tests of how it goes on from part to part."""
+    """The hash of up to 16 parts as one text: for tests of its continuation from part to part."""
     cdef list held = [Bytes(part) for part in parts]
     cdef Bytes keys = checked(key)
     cdef HashPart places[16]
@@ -439,7 +439,7 @@ cdef uint8_t* put_record(
     uint8_t* p, uint64_t sequence, int64_t time, const void* subject, size_t subject_size, const void* header,
     size_t header_size, const void* payload, size_t payload_size, const uint8_t* key
 ) noexcept nogil:
-    """Writes a record whose sizes were checked; returns the place behind it."""
+    """Writes a record whose sizes were checked; returns its end."""
     cdef uint64_t size = EMPTY_SIZE + subject_size + header_size + payload_size
     cdef uint8_t* q
     if header_size:
@@ -461,14 +461,14 @@ cdef uint8_t* put_record(
 
 
 cdef struct Parts:
-    # Where the parts of a record are, from where it begins.
+    # The parts of a record, counted from its start.
     uint64_t subject_size
     uint64_t body
     uint64_t header_size
 
 
 cdef inline bint read_record(const uint8_t* p, uint64_t size, const uint8_t* key, Parts* parts) noexcept nogil:
-    """Looks where the parts of a record of this size are; False if it is none, or its hash is another one."""
+    """Locates the parts of a record of this size; False if it is invalid, or its hash differs."""
     cdef uint32_t word
     cdef uint64_t subject, place
     if size < EMPTY_SIZE:
@@ -555,7 +555,7 @@ cdef inline uint8_t* put_padded(uint8_t* to, int64_t value, int digits) noexcept
 
 
 cdef uint8_t* put_time(uint8_t* to, int64_t time) noexcept nogil:
-    """Writes a time (ns since 1970) as RFC 3339, without zeros at the end; returns the place behind it."""
+    """Writes a time (ns since 1970) as RFC 3339, without trailing zeros; returns its end."""
     cdef int64_t fraction = time % 1000000000
     cdef time_t seconds = <time_t>(time // 1000000000)
     cdef tm broken

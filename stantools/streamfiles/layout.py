@@ -1,6 +1,6 @@
-"""The layout of message blocks in a stream archive (jetstream-migration.md section 5.2) and what is read out of them.
+"""The layout of message blocks in a stream archive (jetstream-migration.md section 5.2), and columns of their records.
 
-A block is records one after the other, little endian:
+A block consists of successive records, little endian:
 
     u32 length of the whole record (bit 31: there are headers) | u64 sequence (bit 63: erased or skipped) | i64 time
     u16 size of the subject | subject | u32 size of the headers and headers, if bit 31 says so | payload | 8 bytes hash
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 
 
 class ArchiveError(StantoolsError):
-    """Bytes are not a stream archive, or a damaged one; the message says where and what was expected."""
+    """Bytes are not a stream archive, or a damaged one; the message has the place and the expectation."""
 
 
-#: Length, sequence, time and size of the subject.
+#: length, sequence, time and size of the subject
 RECORD_HEAD_SIZE: Final = 22
-#: The size of the headers, where there are any.
+#: the size of the headers, if there are any
 HEADER_LENGTH_SIZE: Final = 4
 HASH_SIZE: Final = 8
-#: A record without subject, headers and payload, which is what a skip record is.
+#: a record without subject, headers and payload, such as a skip record
 EMPTY_RECORD_SIZE: Final = RECORD_HEAD_SIZE + HASH_SIZE
-#: The server takes a longer record for damage.
+#: maximum size of a record; the server takes a longer one for damage
 MAX_RECORD_SIZE: Final = 32 << 20
-#: Bit 31 of the length.
+#: bit 31 of the length
 HAS_HEADERS: Final = 1 << 31
-#: Bit 63 of the sequence: nothing is stored under it.
+#: bit 63 of the sequence: no message has it
 SKIPPED: Final = 1 << 63
 #: Bit 62 of the sequence: it was deleted later than it was stored. Never written (jetstream-migration.md section 5.3).
 TOMBSTONE: Final = 1 << 62
-#: The greatest sequence that is not mistaken for a flag.
+#: the greatest sequence that is not mistaken for a flag
 MAX_SEQUENCE: Final = TOMBSTONE - 1
 MAX_SUBJECT_SIZE: Final = 0xFFFF
 
@@ -52,38 +52,38 @@ MAX_SUBJECT_SIZE: Final = 0xFFFF
 #: whole span of a block (jetstream-migration.md section 5.3).
 MAX_SKIPS: Final = 65536
 
-#: Uncompressed bytes in a chunk of a frame, and what comes before them (jetstream-migration.md section 7).
+#: uncompressed bytes in a chunk of a frame, and the bytes before them (jetstream-migration.md section 7)
 CHUNK_SIZE: Final = 65536
 CHUNK_HEAD_SIZE: Final = 8
 
 
 class Stop(enum.IntEnum):
-    """Why the writing of records ended."""
+    """Reasons of the end of writing records."""
 
-    #: Every row is written.
+    #: every row is written
     DONE = 0
-    #: The next record does not fit into the block.
+    #: the next record does not fit into the block
     FULL = 1
-    #: Before the next one are more missing sequences than a block should span.
+    #: more sequences are missing before the next one than a block should span
     GAP = 2
-    #: The next record would be over `MAX_RECORD_SIZE`.
+    #: the next record would exceed `MAX_RECORD_SIZE`
     TOO_LARGE = 3
-    #: The next sequence is not greater than the one before, or over `MAX_SEQUENCE`.
+    #: the next sequence is not greater than the last one, or exceeds `MAX_SEQUENCE`
     BAD_SEQUENCE = 4
 
 
 class Flaw(enum.IntEnum):
-    """Why the reading of records ended."""
+    """Reasons of the end of reading records."""
 
-    #: All is read.
+    #: all records are read
     NONE = 0
-    #: The columns are full.
+    #: the columns are full
     FULL = 1
-    #: The block ends within a record.
+    #: the block ends within a record
     CUT = 2
-    #: The sizes in a record contradict each other.
+    #: the sizes in a record contradict each other
     BAD_LENGTH = 3
-    #: The hash of a record is another one.
+    #: the hash of a record does not match
     BAD_HASH = 4
 
 
@@ -91,17 +91,17 @@ class Flaw(enum.IntEnum):
 class OpenBlock:
     """A block that is being written."""
 
-    #: Where; has `MAX_SKIPS` empty records more than `room`, or than the first record if that is larger.
+    #: Memory with room for `MAX_SKIPS` empty records after `room`, or after a larger first record.
     content: NDArray[np.uint8]
-    room: int  #: the position behind which no record should end
-    key: bytes  #: of the block, 32 bytes
-    position: int = 0  #: where it ends so far
+    room: int  #: offset in `content` that no record should pass
+    key: bytes  #: key of the block, 32 bytes
+    position: int = 0  #: end of the records so far
     last: int = 0  #: the last sequence of the stream so far, 0 at its beginning
-    last_time: int = 0  #: the time that goes with it
+    last_time: int = 0  #: its time
 
 
 class RecordColumns:
-    """What is known of the records of a block, one row a record. Positions are counted from where the block begins."""
+    """Columns of the records of a block, one row per record. Positions count from the start of the block."""
 
     __slots__ = (
         "capacity",
@@ -118,24 +118,24 @@ class RecordColumns:
     )
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity  #: number of rows
+        self.capacity = capacity
         self.sequence: NDArray[np.uint64] = np.zeros(capacity, np.uint64)  #: sequence in the stream, without flags
-        #: The flags of the sequence, as bits: 2 skipped, 1 tombstone.
+        #: the flags of the sequence: 2 skipped, 1 tombstone
         self.flags: NDArray[np.uint8] = np.zeros(capacity, np.uint8)
         self.timestamp: NDArray[np.int64] = np.zeros(capacity, np.int64)  #: nanoseconds since 1970
         self.length: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: size of the record in bytes
-        self.subject_start: NDArray[np.int64] = np.zeros(capacity, np.int64)  #: where the subject begins
-        self.subject_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: its size in bytes
-        self.header_start: NDArray[np.int64] = np.zeros(capacity, np.int64)  #: where the header block begins
-        self.header_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: its size in bytes, 0 without headers
-        self.data_start: NDArray[np.int64] = np.zeros(capacity, np.int64)  #: where the payload begins
-        self.data_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: its size in bytes
+        self.subject_start: NDArray[np.int64] = np.zeros(capacity, np.int64)
+        self.subject_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: bytes
+        self.header_start: NDArray[np.int64] = np.zeros(capacity, np.int64)
+        self.header_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: bytes, 0 without headers
+        self.data_start: NDArray[np.int64] = np.zeros(capacity, np.int64)
+        self.data_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: bytes
 
     def __len__(self) -> int:
         return self.capacity
 
     def take(self, rows: int | slice | NDArray[np.bool_]) -> Self:
-        """Some of the rows: the first `rows` or a slice as views, or those that a mask selects as copies."""
+        """Returns some of the rows: the first `rows` or a slice as views, or those of a mask as copies."""
         part = object.__new__(type(self))
         chosen = slice(rows) if isinstance(rows, int) else rows
         for name in self.__slots__:
@@ -146,18 +146,18 @@ class RecordColumns:
 
 
 class Places(NamedTuple):
-    """Where messages are in a buffer, a row each. The columns may be those of a larger table."""
+    """Places of messages in a buffer, one row each. The columns may be those of a larger table."""
 
     subject: NDArray[np.int32]  #: where the subject begins
-    subject_size: NDArray[np.int32]  #: its size in bytes
-    header_size: NDArray[np.int32]  #: bytes of headers in front of the payload, 0 for none
+    subject_size: NDArray[np.int32]  #: bytes of the subject
+    header_size: NDArray[np.int32]  #: bytes of headers before the payload, 0 for none
     start: NDArray[np.int32]  #: where headers (if any) and payload begin
     size: NDArray[np.int32]  #: bytes of headers and payload
 
 
 _POWERS: Final = np.array([10**power for power in range(1, 20)], np.uint64)
-#: What is always there: a block with origin whose channel is empty and whose numbers have one digit, and what a reply
-#: adds to a block and to one that would not be there without it.
+#: Constant bytes: of a block with origin (with an empty channel and numbers of one digit), and of a reply in a block
+#: that exists anyway and in one that does not.
 _WITH_ORIGIN: Final = len(headers.header_block(b"", 0, 0, b"", origin=True)) - 2
 _FRAME: Final = len(headers.VERSION_LINE) + len(headers.END_LINE)
 _REPLY_LINE: Final = len(headers.header_block(b"", 0, 0, b"x", origin=False)) - 1 - _FRAME
@@ -169,20 +169,19 @@ def decimal_sizes(numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def header_sizes(columns: MessageColumns, channel_size: int, origin: bool) -> NDArray[np.int64]:
-    """Returns the size of the header block of each message; 0 where it needs none."""
+    """Returns the size of the header block of each message; 0 if it needs none."""
     replies = columns.reply_size.astype(np.int64)
     line = np.where(replies > 0, replies + _REPLY_LINE, 0)
     if not origin:
         return np.where(replies > 0, line + _FRAME, 0)
     negative = columns.timestamp < 0
-    # The magnitude of the least number is right as well: it wraps to itself.
+    # correct also for the least number, whose magnitude wraps to itself
     magnitude = np.where(negative, -columns.timestamp, columns.timestamp).view(np.uint64)
     numbers = decimal_sizes(columns.sequence) + decimal_sizes(magnitude) + negative
     return numbers + (_WITH_ORIGIN + channel_size) + line
 
 
 def record_size(subject: bytes, header: bytes, payload: bytes) -> int:
-    """Returns the size of a message's record."""
     size = EMPTY_RECORD_SIZE + len(subject) + len(header) + len(payload)
     return size + HEADER_LENGTH_SIZE if header else size
 
@@ -190,10 +189,7 @@ def record_size(subject: bytes, header: bytes, payload: bytes) -> int:
 def record_sizes(
     columns: MessageColumns, channel_size: int, subject_size: int, origin: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the size of the record of each message and that of its header block.
-
-    Facts: jetstream-migration.md section 5.2.
-    """
+    """Returns the size of the record and of the header block of each message (jetstream-migration.md section 5.2)."""
     blocks = header_sizes(columns, channel_size, origin)
     sizes = columns.data_size.astype(np.int64) + blocks + (EMPTY_RECORD_SIZE + subject_size)
     return np.where(blocks > 0, sizes + HEADER_LENGTH_SIZE, sizes), blocks

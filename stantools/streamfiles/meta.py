@@ -1,11 +1,11 @@
-"""What a server has to know of a stream and its consumers: configurations and states.
+"""The configurations and states of a stream and its consumers, as a server stores them.
 
 Facts: jetstream-migration.md sections 5.1 and 9.
 
-Only fields that every server version knows are written: from 2.11 on a server takes a stream offline at its next start
-if the file has a field that it does not know. Others, such as `metadata`, belong into the request of the restore.
+Only fields that every server version knows are written: from 2.11 on a server takes a stream offline at its next
+start if the file has an unknown field. Others, such as `metadata`, belong into the request of the restore.
 
-The state of a consumer, as the file `o.dat` holds it:
+The state of a consumer in the file `o.dat`:
 
     22, 2
     u ack_floor.consumer   u ack_floor.stream   u delivered.consumer   u delivered.stream
@@ -13,12 +13,12 @@ The state of a consumer, as the file `o.dat` holds it:
         u sequence - ack_floor.stream   u consumer sequence - ack_floor.consumer   s base - second of its time
     u number of redelivered; for each: u sequence - ack_floor.stream   u count
 
-How far a stream is with what it copies from others, as the file `sources.db` holds it (jetstream-server.md section 20):
+The positions of a stream in the sources that it copies, in the file `sources.db` (jetstream-server.md section 20):
 
-    1, u64le number of sources, u64le sequence: messages of the stream from there on may say more in their headers
+    1, u64le number of sources, u64le sequence: the headers of later messages of the stream may hold later positions
     for each: u length, name filter destination; u sequence in the source; u length, name of a server's own consumer
 
-u is a varint of seven bits a byte, s the same of a zigzag number.
+u is a varint of seven bits per byte, s the same of a zigzag number.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Fields of a stream that may be in `meta.inf`, in the order in which they are written. Values are written where the
-#: configuration has none.
+#: Fields of a stream in `meta.inf`, in their order, with the values for those that a configuration lacks.
 _STREAM_DEFAULTS: Final[Mapping[str, Any]] = {
     "retention": "limits",
     "max_consumers": -1,
@@ -99,27 +98,21 @@ CONSUMER_FIELDS: Final = (
 
 
 def stream_meta(stream: str, config: Mapping[str, Any], created_ns: int) -> bytes:
-    """Returns the `meta.inf` of a stream.
+    """Returns the `meta.inf` of a stream; fields outside `STREAM_FIELDS` are omitted.
 
-    Args:
-        stream: Its name.
-        config: Its configuration; what is not in `STREAM_FIELDS` is left out.
-        created_ns: When it was created, in nanoseconds since 1970.
-
-    Raises:
-        RefusedError: It would be kept in memory: a server makes such a stream of an archive, empty, without an error;
-            or a name or subject is not UTF-8.
+    `created_ns` is in nanoseconds since 1970. Raises RefusedError for memory storage, because a server would make an
+    empty stream of the archive without an error, and for a name or subject that is not UTF-8.
     """
     if config.get("storage", "file") != "file":
         raise RefusedError(
-            f"stream {stream}: an archive cannot become a stream with storage {config['storage']}",
+            f"stream {stream}: an archive cannot be restored to a stream with storage {config['storage']}",
             "choose file storage, or the way publish",
         )
     return _encode({"Created": format_time(created_ns)}, STREAM_FIELDS, {**_STREAM_DEFAULTS, **config, "name": stream})
 
 
-#: Fields of a stream in the order of nats-server 2.10 and later (jetstream-server.md section 4), but for `first_seq`:
-#: with it 2.10 loses all messages when it makes its index anew.
+#: Fields of a stream in the order of nats-server 2.10 and later (jetstream-server.md section 4), except `first_seq`,
+#: with which 2.10 loses all messages when it rebuilds its index.
 _FULL_STREAM_FIELDS: Final = (
     "name description subjects retention max_consumers max_msgs max_bytes max_age max_msgs_per_subject max_msg_size "
     "discard storage num_replicas no_ack duplicate_window placement mirror sources compression subject_transform "
@@ -129,7 +122,7 @@ _FULL_STREAM_FIELDS: Final = (
 
 
 def full_stream_meta(config: Mapping[str, Any], created_ns: int) -> bytes:
-    """Returns the `meta.inf` of a stream of a server: its whole configuration, which servers from 2.10 on read."""
+    """Returns the `meta.inf` of a stream with its whole configuration, which servers from 2.10 on read."""
     return _encode({"Created": format_time(created_ns)}, tuple(_FULL_STREAM_FIELDS.split()), config)
 
 
@@ -143,23 +136,19 @@ _FULL_CONSUMER_FIELDS: Final = (
 
 
 def full_consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> bytes:
-    """Returns the `meta.inf` of a consumer of a server: its whole configuration, which servers from 2.10 on read."""
+    """Returns the `meta.inf` of a consumer with its whole configuration, which servers from 2.10 on read."""
     first = {"Created": format_time(created_ns), "Name": name}
     return _encode(first, tuple(_FULL_CONSUMER_FIELDS.split()), config)
 
 
 def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> bytes:
-    """Returns the `meta.inf` of a durable consumer; what is not in `CONSUMER_FIELDS` is left out.
-
-    Raises:
-        RefusedError: A name or subject is not UTF-8.
-    """
+    """Returns the `meta.inf` of a durable consumer; fields outside `CONSUMER_FIELDS` are omitted."""
     values = {**_CONSUMER_DEFAULTS, **config, "durable_name": name}
     return _encode({"Created": format_time(created_ns), "Name": name}, CONSUMER_FIELDS, values)
 
 
 def meta_sum(data: bytes | bytearray, key: bytes) -> bytes:
-    """Returns the `meta.sum` that belongs to a `meta.inf`; `key` is `stream_key` or `consumer_key`."""
+    """Returns the `meta.sum` of a `meta.inf`; `key` is `stream_key` or `consumer_key`."""
     return kernels.hash64(data, key).to_bytes(highway.HASH_SIZE, "little").hex().encode()
 
 
@@ -176,20 +165,18 @@ def _encode(first: Mapping[str, Any], fields: tuple[str, ...], values: Mapping[s
 
 @dataclass(frozen=True, slots=True)
 class ArchiveState:
-    """The state of a stream."""
-
     messages: int = 0  #: number of messages
     bytes: int = 0  #: size of their records, as servers count
-    #: Sequence of the first message; without messages the one after `last_seq`, 0 if nothing ever was.
+    #: Sequence of the first message; without messages the one after `last_seq`, 0 if none was ever used.
     first_seq: int = 0
-    last_seq: int = 0  #: the last sequence ever used; the message may be missing
+    last_seq: int = 0  #: the last sequence ever used; its message may be missing
     first_ts: int = 0  #: time of the first message in nanoseconds since 1970, 0 without messages
     last_ts: int = 0  #: time of the last message
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as the API has it, without `consumer_count`.
+        """Returns the state in the form of the API, without `consumer_count`.
 
-        A time of 0 is left out: some servers tell it as 1970, others as the year 1.
+        A time of 0 is omitted: some servers report it as 1970, others as the year 1.
         """
         times = {"first_ts": self.first_ts, "last_ts": self.last_ts}
         return {
@@ -202,15 +189,12 @@ class ArchiveState:
 
 
 class Tally:
-    """Adds up the state of a stream from its messages."""
-
     def __init__(self) -> None:
         self.messages = self.bytes = 0
         self.first_seq = self.last_seq = 0
         self.first_ts = self.last_ts = 0
 
     def add(self, sequences: NDArray[np.uint64], timestamps: NDArray[np.int64], size: int) -> None:
-        """Adds messages, whose records have `size` bytes together."""
         if not len(sequences):
             return
         if not self.messages:
@@ -227,12 +211,10 @@ class Tally:
 
 
 def measure(batches: Iterable[Batch], *, origin: bool, last: int = 0) -> ArchiveState:
-    """Returns the state that the archive of some batches will have, without building it.
+    """Returns the state of the archive of these batches, without building it.
 
-    Args:
-        batches: All messages of the stream.
-        origin: They get headers with channel, sequence and time.
-        last: The last sequence ever used.
+    The batches hold all messages of the stream; with `origin` they get headers with channel, sequence and time.
+    `last` is the last sequence ever used.
     """
     tally = Tally()
     for batch in batches:
@@ -249,21 +231,21 @@ _SECOND: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """How far a consumer is. Sequences come in pairs: that of the delivery, and that in the stream."""
+    """The position of a consumer. Sequences come in pairs: that of the delivery, and that in the stream."""
 
     ack_floor: tuple[int, int]  #: everything up to here is acknowledged
-    delivered: tuple[int, int]  #: the last one sent
-    #: By sequence in the stream, what was sent and not acknowledged: consumer sequence, and time of the delivery in
-    #: nanoseconds since 1970 (kept in seconds).
+    delivered: tuple[int, int]  #: the last message sent
+    #: unacknowledged deliveries by sequence in the stream: consumer sequence, and time of the delivery in nanoseconds
+    #: since 1970 (stored in seconds)
     pending: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    #: By sequence in the stream, how often it was sent again.
+    #: number of redeliveries by sequence in the stream
     redelivered: Mapping[int, int] = field(default_factory=dict)
 
     def problem(self) -> str:
-        """Returns what a server would not accept about it, empty if nothing."""
+        """Returns the reason why a server would not accept it, empty if none."""
         for floor, delivered in zip(self.ack_floor, self.delivered, strict=True):
             if not 0 <= floor <= delivered:
-                return f"the ack floor {floor} is not within 0 and what was delivered, {delivered}"
+                return f"the ack floor {floor} is not between 0 and the last delivery, {delivered}"
         floor, delivered = self.ack_floor[1], self.delivered[1]
         for sequence, (number, _) in self.pending.items():
             if not floor < sequence <= delivered:
@@ -277,11 +259,7 @@ class ConsumerState:
 
 
 def encode_consumer(state: ConsumerState) -> bytes:
-    """Returns the bytes of `o.dat`.
-
-    Raises:
-        UsageError: The state contradicts itself.
-    """
+    """Returns the bytes of `o.dat`; UsageError if the state contradicts itself."""
     problem = state.problem()
     if problem:
         raise UsageError(f"a consumer's state is not possible: {problem}", "correct its position in the plan")
@@ -304,11 +282,7 @@ def encode_consumer(state: ConsumerState) -> bytes:
 
 
 def decode_consumer(data: bytes) -> ConsumerState:
-    """Reads the bytes of `o.dat`.
-
-    Raises:
-        ArchiveError: They are not such a state.
-    """
+    """Reads the bytes of `o.dat`; ArchiveError if they are not such a state."""
     if data[:2] != _BEGIN:
         raise ArchiveError(f"a consumer's state begins with {data[:2].hex()!r} instead of {_BEGIN.hex()!r}")
     numbers = Numbers(data, len(_BEGIN), "a consumer's state")
@@ -335,14 +309,13 @@ def decode_consumer(data: bytes) -> ConsumerState:
 
 @dataclass(frozen=True, slots=True)
 class CopiedState:
-    """How far a stream is with what it copies from others."""
+    """The positions of a stream in the sources that it copies."""
 
-    end: int  #: the stream's next sequence when this was so
-    positions: Mapping[bytes, int]  #: by name, filter and destination of a source: the last sequence that was copied
+    end: int  #: the stream's next sequence at that time
+    positions: Mapping[bytes, int]  #: the last copied sequence, by name, filter and destination of a source
 
 
 def encode_copied(state: CopiedState) -> bytes:
-    """Returns the bytes of `sources.db`."""
     out = bytearray(_COPIED.pack(_COPIED_VERSION, len(state.positions), state.end))
     for key, position in state.positions.items():
         put(out, len(key))
@@ -353,20 +326,16 @@ def encode_copied(state: CopiedState) -> bytes:
 
 
 def decode_copied(data: bytes) -> CopiedState:
-    """Reads the bytes of `sources.db`.
-
-    Raises:
-        ArchiveError: They are not such a state.
-    """
+    """Reads the bytes of `sources.db`; ArchiveError if they are not such a state."""
     if len(data) < _COPIED.size or data[0] != _COPIED_VERSION:
-        raise ArchiveError(f"what is known of sources begins with {data[:1].hex()!r} instead of '01'")
+        raise ArchiveError(f"the state of the sources begins with {data[:1].hex()!r} instead of '01'")
     _, count, end = _COPIED.unpack_from(data)
-    numbers = Numbers(data, _COPIED.size, "what is known of sources")
+    numbers = Numbers(data, _COPIED.size, "the state of the sources")
     positions: dict[bytes, int] = {}
     for _ in range(numbers.bounded(count, 3)):
         key = numbers.raw(numbers.take())
         positions[key] = numbers.take()
         numbers.raw(numbers.take())
     if numbers.position != len(data):
-        raise ArchiveError(f"what is known of sources ends at byte {numbers.position} of {len(data)}")
+        raise ArchiveError(f"the state of the sources ends at byte {numbers.position} of {len(data)}")
     return CopiedState(end, positions)

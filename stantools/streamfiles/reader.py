@@ -1,7 +1,7 @@
-"""Reading stream archives back, without trust in them: every hash and size is checked, memory is bounded.
+"""Reading stream archives as untrusted input: every hash and size is checked, memory is bounded.
 
-Reads what `writer` builds and what servers of the first archive format send as a stream backup, as far as their
-compression can be read (see `framing`).
+Reads the archives of `writer` and the stream backups of servers of the first archive format, as far as their
+compression is supported (see `framing`).
 """
 
 from __future__ import annotations
@@ -24,69 +24,60 @@ if TYPE_CHECKING:
 _BLOCK: Final = re.compile(r"msgs/([1-9][0-9]{0,9})\.blk")
 _CONSUMER: Final = re.compile(r"obs/([^/]+)/(meta\.inf|meta\.sum|o\.dat)")
 _UNICODE: Final = re.compile(r"[^\ud800-\udfff]+", re.DOTALL)
-#: Files that servers send along and can do without.
+#: optional files that servers add
 _EXTRA: Final = re.compile(r"msgs/(index\.db|[0-9]+\.(idx|fss)|thw\.db|sched\.db)")
-#: All consumers together, which are kept until the end.
+#: total bytes of all consumers, which are kept until the end
 _MAX_CONSUMERS: Final = 256 << 20
 _ROWS: Final = 16384
 _FLAWS: Final = {
     Flaw.CUT: "ends within a record",
     Flaw.BAD_LENGTH: "has a record with impossible sizes",
-    Flaw.BAD_HASH: "has a record whose hash is another one",
+    Flaw.BAD_HASH: "has a record whose hash does not match",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Some records of a block, skipped sequences included. Valid until the next ones are asked for."""
+    """Some records of a block, skipped sequences included. Valid until the next ones are requested."""
 
     block: int  #: number of the block
     buffer: memoryview  #: its bytes, which the columns point into
-    columns: RecordColumns  #: one row a record; `flags` is not 0 for what is not a message
+    columns: RecordColumns  #: one row per record; `flags` is not 0 for records that are not messages
 
 
 class StreamReader:
-    """Reads the files of a stream once, in the order in which an archive has them.
-
-    Args:
-        files: The files with their relative names.
-        name: Where they are, for messages: the path of an archive, for example.
-
-    Raises:
-        ArchiveError: They do not begin with the stream's configuration.
-    """
+    """Reads the files of a stream once, in the order of an archive; `name` identifies their place in messages."""
 
     def __init__(self, files: Iterator[TarFile], name: str) -> None:
         self._name = name
         self._files = files
         self._tally = Tally()
-        self._last_seq = self._block = self._kept = 0
+        self._last_seq = self._block = self._consumer_bytes = 0
         self._metas: dict[str, dict[str, bytes]] = {}
         inf, checksum = self._next("meta.inf"), self._next("meta.sum")
         self.config = self._json(inf)  #: its `meta.inf`
-        self.stream = self._stream_name()  #: the stream's name
+        stream = self.config.get("name")
+        if not isinstance(stream, str) or not stream or not _UNICODE.fullmatch(stream):
+            raise ArchiveError(f"{name}: meta.inf has no name of a stream")
+        self.stream = stream
         self._check_sum(inf, checksum, highway.stream_key(self.stream))
-        self.consumers: list[ConsumerEntry] = []  #: its consumers; complete when the records are through
+        self.consumers: list[ConsumerEntry] = []  #: its consumers; complete after all records
 
     def records(self) -> Iterator[Records]:
-        """Reads all messages, then the consumers.
-
-        Raises:
-            ArchiveError: The archive is damaged or incomplete.
-        """
+        """Reads all messages, then the consumers; ArchiveError if the archive is damaged or incomplete."""
         columns = RecordColumns(_ROWS)
         for file in self._files:
             if match := _BLOCK.fullmatch(file.name):
                 yield from self._records(int(match[1]), file, columns)
             elif match := _CONSUMER.fullmatch(file.name):
-                self._keep(match[1], match[2], file)
+                self._add_consumer_file(match[1], match[2], file)
             elif not _EXTRA.fullmatch(file.name):
                 raise ArchiveError(f"{self._name}: {file.name} does not belong into an archive")
         self.consumers = [self._consumer(name, files) for name, files in self._metas.items()]
 
     @property
     def state(self) -> ArchiveState:
-        """The state of the stream; complete when the records are through."""
+        """The state of the stream; complete after all records."""
         return self._tally.state(self._last_seq)
 
     def _records(self, index: int, file: TarFile, columns: RecordColumns) -> Iterator[Records]:
@@ -113,12 +104,12 @@ class StreamReader:
         live = columns.flags == 0
         self._tally.add(numbers[live], columns.timestamp[live], int(columns.length[live].sum()))
 
-    def _keep(self, consumer: str, name: str, file: TarFile) -> None:
+    def _add_consumer_file(self, consumer: str, name: str, file: TarFile) -> None:
         files = self._metas.setdefault(consumer, {})
         if name in files:
-            raise ArchiveError(f"{self._name}: {file.name} is there twice")
-        self._kept += len(file.content)
-        if self._kept > _MAX_CONSUMERS:
+            raise ArchiveError(f"{self._name}: {file.name} occurs twice")
+        self._consumer_bytes += len(file.content)
+        if self._consumer_bytes > _MAX_CONSUMERS:
             raise ArchiveError(f"{self._name}: its consumers have more than {_MAX_CONSUMERS} bytes")
         files[name] = bytes(file.content)
 
@@ -145,12 +136,6 @@ class StreamReader:
             raise ArchiveError(f"{self._name}: {found} is where {name} should be: this is not a stream archive")
         return file
 
-    def _stream_name(self) -> str:
-        name = self.config.get("name")
-        if not isinstance(name, str) or not name or not _UNICODE.fullmatch(name):
-            raise ArchiveError(f"{self._name}: meta.inf has no name of a stream")
-        return name
-
     def _json(self, file: TarFile) -> dict[str, Any]:
         try:
             value = json.loads(file.content)
@@ -166,15 +151,7 @@ class StreamReader:
 
 
 class ArchiveReader(StreamReader):
-    """Reads an archive once, from its beginning to its end.
-
-    Args:
-        pieces: The framed bytes, in parts of any size.
-        name: What they are, for messages: the path of a file, for example.
-
-    Raises:
-        ArchiveError: It does not begin like an archive.
-    """
+    """Reads an archive once, from framed bytes in pieces of any size; `name` identifies them in messages."""
 
     def __init__(self, pieces: Iterable[ReadableBuffer], name: str = "the archive") -> None:
         super().__init__(_unpacked(pieces, name), name)
@@ -184,4 +161,4 @@ def _unpacked(pieces: Iterable[ReadableBuffer], name: str) -> Iterator[TarFile]:
     pull = Pull(iter(unframe(pieces, name)), f"{name}, unpacked,")
     yield from read_files(pull)
     if any(any(piece) for piece in pull.rest()):
-        raise ArchiveError(f"{name}: something follows behind the end of the tar")
+        raise ArchiveError(f"{name}: bytes follow the end of the tar")

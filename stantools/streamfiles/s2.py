@@ -1,27 +1,20 @@
-"""Decompressing S2, the dialect of snappy that real servers write (jetstream-server.md section 20).
+"""Decompression of S2, the dialect of snappy that real servers write (jetstream-server.md section 20).
 
-A block of snappy is one of S2 as well. What S2 adds: a copy with an offset of one byte that is 0 repeats the last
-offset, and has more lengths.
+A block of snappy is one of S2 as well. S2 adds one form: a copy with an offset of one byte that is 0 repeats the
+last offset, and has more lengths.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Of a copy that repeats the last offset: bytes that hold the length, and what is added to it, by the field of the tag.
+#: lengths of a copy that repeats the last offset, by the field of the tag: bytes of the length, and the number added to
+#: it
 _LONGER: Final = {5: (1, 8), 6: (2, 260), 7: (3, 65540)}
 
 
 def decompress(data: bytes, limit: int) -> bytearray:
-    """Returns what a block holds.
-
-    Args:
-        data: The block.
-        limit: Bytes that it may hold.
-
-    Raises:
-        ValueError: It is damaged, or holds more.
-    """
+    """Returns the content of a block; ValueError if it is damaged, or larger than `limit` bytes."""
     size, at = _varint(data)
     if size > limit:
         raise ValueError(f"it claims {size} bytes uncompressed, at most {limit} are expected")

@@ -1,4 +1,4 @@
-"""Numbers in the files of a stream: varints of seven bits a byte; a zigzag number has its sign in the lowest bit."""
+"""Numbers in the files of a stream: varints of seven bits per byte; a zigzag number has its sign in the lowest bit."""
 
 from __future__ import annotations
 
@@ -10,21 +10,14 @@ _MAX_VARINT: Final = 10
 
 
 class Numbers:
-    """Reads numbers, one after the other. Every method raises ArchiveError where there is none.
-
-    Args:
-        data: Where they are.
-        position: Where the first one begins.
-        what: What they belong to, for messages.
-    """
+    """Reads successive numbers; every method raises ArchiveError at the end, which names the data by `what`."""
 
     def __init__(self, data: bytes, position: int, what: str = "it") -> None:
         self._data = data
         self._what = what
-        self.position = position  #: where the next one begins
+        self.position = position  #: where the next number begins
 
     def take(self) -> int:
-        """Reads a number."""
         value = shift = 0
         for byte in self._data[self.position : self.position + _MAX_VARINT]:
             self.position += 1
@@ -37,12 +30,10 @@ class Numbers:
         raise ArchiveError(f"{self._what} has no number before byte {self.position} of {len(self._data)}")
 
     def signed(self) -> int:
-        """Reads a zigzag number."""
         value = self.take()
         return value >> 1 ^ -(value & 1)
 
     def raw(self, size: int) -> bytes:
-        """Reads so many bytes as they are."""
         if size > len(self._data) - self.position:
             raise ArchiveError(f"{self._what} ends at byte {len(self._data)}")
         self.position += size
@@ -56,7 +47,6 @@ class Numbers:
 
 
 def put(out: bytearray, value: int) -> None:
-    """Appends a number."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -64,5 +54,5 @@ def put(out: bytearray, value: int) -> None:
 
 
 def zigzag(value: int) -> int:
-    """Returns a signed number as one without a sign."""
+    """Returns a signed number in its unsigned encoding."""
     return value << 1 if value >= 0 else (-value << 1) - 1

@@ -1,10 +1,10 @@
 """Building a stream archive (jetstream-migration.md section 5), piece by piece, with about two blocks of memory.
 
     meta.inf, meta.sum         the stream's configuration
-    msgs/1.blk, msgs/2.blk, …  its messages, skip records for sequences that are missing
+    msgs/1.blk, msgs/2.blk, …  its messages, with skip records for missing sequences
     obs/<consumer>/…           configuration and state of each consumer
 
-A server that is sent these bytes makes the stream of them, or nothing.
+A server that receives these bytes creates the whole stream or nothing.
 """
 
 from __future__ import annotations
@@ -35,35 +35,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveState", "ConsumerEntry", "StreamArchive", "measure"]
 
-#: What a gap may need in a block behind its last message.
+#: bytes of a block that a gap after its last message may need
 _SKIPS_SIZE: Final = MAX_SKIPS * EMPTY_RECORD_SIZE
-#: The last file before the messages: what comes up to it is sent at once.
+#: the last file before the messages: the archive up to it is sent at once
 _LAST_OF_STREAM: Final = "meta.sum"
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEntry:
-    """A durable consumer of a stream."""
-
     name: str
-    config: Mapping[str, Any]  #: its configuration as in the API
-    state: ConsumerState | None = None  #: how far it is; None if it begins where its configuration says
+    config: Mapping[str, Any]  #: configuration in the form of the API
+    state: ConsumerState | None = None  #: its position; None if it begins where its configuration says
 
 
 class StreamArchive:
     """Builds the archive of one stream.
 
-    Args:
-        stream: Its name; part of the hashes, so it cannot be changed later.
-        config: Its configuration as in the API; what not every server knows is left out.
-        created_ns: When it was created, in nanoseconds since 1970.
-        origin: Messages get headers with channel, sequence and time.
-        compression: `stored` or `snappy`.
-        block_bytes: About the size of a block.
-
-    Raises:
-        RefusedError: A stream with this configuration cannot be made of an archive.
-        UsageError: There is no such compression here.
+    The stream's name is part of the hashes, so it cannot be changed later. Fields of the configuration that some
+    servers do not know are omitted. With `origin`, messages get headers with channel, sequence and time. Raises
+    RefusedError if a stream with this configuration cannot be restored from an archive.
     """
 
     def __init__(
@@ -90,27 +80,20 @@ class StreamArchive:
 
     @property
     def state(self) -> ArchiveState:
-        """What the server must report once it has all pieces; complete when they are."""
+        """The state that the server must report after all pieces; complete then."""
         return self._tally.state(self._last)
 
     def pieces(
         self, batches: Iterable[Batch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
     ) -> Iterator[memoryview]:
-        """Builds the archive. Only once for each object.
+        """Builds the archive of all messages, in rising order; may be called once.
 
-        Args:
-            batches: All messages, in rising order of their sequences in the stream.
-            consumers: Called when the messages are through.
-            last: The last sequence that the stream has used, of a message or not.
+        `consumers` is called after the last message; `last` is the last sequence that the stream has used, with or
+        without a message. Yields whole frames, so that a receiving server does not wait for the rest of one; a piece
+        is valid until the next one is requested.
 
-        Yields:
-            The framed bytes, always whole frames. Each is complete before it comes, so that a server waiting for it
-            does not wait for long, and valid until the next one is asked for.
-
-        Raises:
-            RefusedError: A message is too large for a record, the first one has no time, or sequences are not what a
-                stream can have.
-            UsageError: A consumer's state contradicts itself.
+        Raises RefusedError for a message too large for a record, a first one without a time, or impossible
+        sequences, and UsageError for a consumer's state that contradicts itself.
         """
         small = bytearray()
         for name, content in self.members(batches, consumers, last):
@@ -128,11 +111,8 @@ class StreamArchive:
     ) -> Iterator[tuple[str, bytes | memoryview]]:
         """Builds the files of the archive, which are also those of the stream's directory on a server.
 
-        To be used instead of `pieces`, where arguments and exceptions are explained.
-
-        Yields:
-            The relative name and the content of each file. Blocks are a `memoryview`, valid until the next file is
-            asked for.
+        It is an alternative to `pieces`, with the same arguments and exceptions. Yields the relative name and the
+        content of each file. Blocks are a `memoryview`, valid until the next file is requested.
         """
         yield from self._described("", self._meta, highway.stream_key(self._stream))
         self._reserve(self._block.room)
@@ -151,15 +131,15 @@ class StreamArchive:
         yield f"{folder}meta.sum", meta.meta_sum(config, key)
 
     def _reserve(self, room: int) -> None:
-        """Makes the block large enough for so many bytes of records. What is in it is lost."""
-        # In front goes its name, behind it what fills it up to whole units.
+        """Makes the block large enough for `room` bytes of records, and discards its content."""
+        # its tar header goes before it, its padding after it
         self._file = np.empty(framing.UNIT + room + _SKIPS_SIZE + framing.UNIT, np.uint8)
         self._block.content = self._file[framing.UNIT : -framing.UNIT]
 
     def _add(self, batch: Batch) -> Iterator[tuple[str, memoryview]]:
         row = 0
         if not self._tally.messages and len(batch) and not batch.columns.timestamp[0]:
-            raise self._timeless(batch)
+            raise self._time_error(batch)
         while True:
             before = row
             row, size, stop = kernels.encode_records(batch, row, self._block, self._origin)
@@ -169,9 +149,9 @@ class StreamArchive:
             if stop is Stop.FULL and not self._block.position:
                 self._reserve(int(self._sizes(batch)[row]))
             elif stop in (Stop.FULL, Stop.GAP):
-                yield self._sealed()
+                yield self._finish_block()
             else:
-                raise self._refused(batch, row, stop)
+                raise self._record_error(batch, row, stop)
 
     def _sizes(self, batch: Batch) -> NDArray[np.int64]:
         return record_sizes(batch.columns, len(batch.channel), len(batch.subject), self._origin)[0]
@@ -179,7 +159,7 @@ class StreamArchive:
     def _add_end(self, last: int) -> Iterator[tuple[str, memoryview]]:
         """Skip records up to the last sequence."""
         if last > MAX_SEQUENCE:
-            raise self._beyond(last)
+            raise self._sequence_error(last)
         self._last = last
         missing = last - self._tally.last_seq
         if missing > 0:
@@ -187,14 +167,14 @@ class StreamArchive:
             if not self._tally.messages:
                 count, time = 1, self._created
             elif missing > MAX_SKIPS:
-                # A server may write behind it: not into a block with a giant hole.
-                yield self._sealed()
+                # A server may append to the last block: so not to one with a giant gap.
+                yield self._finish_block()
                 count = 1
             kernels.encode_skips(self._block, last - count + 1, count, time)
         if self._block.position:
-            yield self._sealed()
+            yield self._finish_block()
 
-    def _sealed(self) -> tuple[str, memoryview]:
+    def _finish_block(self) -> tuple[str, memoryview]:
         """Name and content of the block so far; begins the next one."""
         block = self._block
         name, content = f"msgs/{self._index}.blk", block.content[: block.position].data
@@ -203,13 +183,13 @@ class StreamArchive:
         return name, content
 
     def _in_tar(self, name: str, size: int) -> memoryview:
-        """The block that was sealed last as it is in a tar; it becomes so where it is, without a copy."""
+        """The last finished block in the form of tar, made in place."""
         end = framing.UNIT + size + framing.padding(size)
         self._file[: framing.UNIT] = np.frombuffer(framing.file_header(name, size, self._modified), np.uint8)
         self._file[framing.UNIT + size : end] = 0
         return self._file.data[:end]
 
-    def _refused(self, batch: Batch, row: int, stop: Stop) -> RefusedError:
+    def _record_error(self, batch: Batch, row: int, stop: Stop) -> RefusedError:
         number = int(batch.sequence[row])
         channel = batch.channel.decode("utf-8", "backslashreplace")
         if stop is Stop.TOO_LARGE:
@@ -219,13 +199,13 @@ class StreamArchive:
                 "leave the channel out, or choose the way publish",
             )
         if number > MAX_SEQUENCE:
-            return self._beyond(number)
+            return self._sequence_error(number)
         return RefusedError(
             f"channel {channel}: in stream {self._stream} comes sequence {number} after {self._tally.last_seq}",
             "see what `stantools verify` says about the channel",
         )
 
-    def _timeless(self, batch: Batch) -> RefusedError:
+    def _time_error(self, batch: Batch) -> RefusedError:
         channel = batch.channel.decode("utf-8", "backslashreplace")
         return RefusedError(
             f"channel {channel}: message {int(batch.columns.sequence[0])} has no time; as the first one of stream "
@@ -233,7 +213,7 @@ class StreamArchive:
             "choose the way publish for this channel",
         )
 
-    def _beyond(self, number: int) -> RefusedError:
+    def _sequence_error(self, number: int) -> RefusedError:
         return RefusedError(
             f"sequence {number} is more than a stream can have: stream {self._stream} ends at {MAX_SEQUENCE}",
             "see what `stantools verify` says about the channel",

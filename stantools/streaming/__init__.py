@@ -1,1 +1,1 @@
-"""A client of NATS Streaming servers: `connect` in `stantools.streaming.client`, and what it is made of."""
+"""A client of NATS Streaming servers: `connect` in `stantools.streaming.client`, and its parts."""

@@ -2,8 +2,8 @@
 
     async with await connect("nats://localhost:4222", "test-cluster", "me") as client:
         await client.publish("orders", b"first")          # returns when the server has stored it
-        await client.publish_async("orders", b"second")   # returns when it is on its way
-        await client.settled()                            # until all acks are there
+        await client.publish_async("orders", b"second")   # returns when it is sent
+        await client.settled()                            # waits for all acks
 
         async def handle(message: Message) -> None:
             print(message.sequence, message.data)
@@ -11,10 +11,10 @@
         await client.subscribe("orders", handle, SubscriptionOptions(start=Start.first(), durable="printer"))
         ...
 
-What holds: an awaited `publish` is stored at least once; a message is acknowledged after its handler has returned
-without an exception; a handler gets one message at a time, in the order in which they arrive. The client survives that
-the connection to NATS breaks and comes back. When the server does not know it any more, everything that waits fails,
-`connection_lost` is called, and the client is closed.
+Guarantees: an awaited `publish` is stored at least once; a message is acknowledged after its handler has returned
+without an exception; a handler gets one message at a time, in order of arrival. The client survives reconnections to
+NATS. When the server does not know the client any more, all pending operations fail, `connection_lost` is called,
+and the client is closed.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "ClientOptions", "Message", "Start", "Subscription", "SubscriptionOptions", "connect"]
 
-#: Called with what became of a message: None if it was stored, otherwise why not, or why nobody knows.
+#: Called with the result of a message: None if it was stored, otherwise the error; after an AckTimeoutError the result
+#: is unknown.
 Acked = Callable[[StreamingError | None], None]
 
 _LOG: Final = logging.getLogger(__name__)
-#: What the official clients receive acks on; users may have rights for no other subject.
+#: inbox of acks of the official clients; users may have no permission for other subjects
 _ACKS: Final = "_STAN.acks"
-#: Seconds between two looks at the clock.
+#: seconds between two checks of timeouts
 _TICK: Final = 0.5
 
 Lost = Callable[[StreamingError], Awaitable[None] | None]
@@ -63,29 +64,29 @@ Lost = Callable[[StreamingError], Awaitable[None] | None]
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How a client behaves. Times are seconds."""
+    """Settings of a client. Times are seconds."""
 
     discover_prefix: str = DISCOVER_PREFIX  #: the server's `discover_prefix`
-    timeout: float = 2.0  #: how long to wait for answers to requests
-    ack_timeout: float = 30.0  #: how long to wait for the ack of a message
-    max_outstanding: int = 16384  #: messages that may be on their way to the server without an ack
+    timeout: float = 2.0  #: maximum time for answers to requests
+    ack_timeout: float = 30.0  #: maximum time for the ack of a message
+    max_outstanding: int = 16384  #: maximum number of messages without an ack
     ping_interval: int = 5  #: time between two pings, whole seconds
-    ping_max_out: int = 88  #: so many pings in a row may stay without an answer
+    ping_max_out: int = 88  #: number of consecutive unanswered pings before the client is considered lost
 
 
 class Client:
     """A client that is registered with a streaming server, made by `connect`. An asynchronous context manager."""
 
     def __init__(self, link: Link, session: Session, options: ClientOptions, connection_lost: Lost | None) -> None:
-        self.client_id = session.client_id  #: under which name
-        self.options = options  #: how it behaves
+        self.client_id = session.client_id
+        self.options = options
         self._link = link
         self._session = session
         self._connection_lost = connection_lost
         self._outstanding = Outstanding(options.max_outstanding, options.ack_timeout)
         self._subscriptions: set[Subscription] = set()
         self._acks = self._pings = ""
-        self._ticking: asyncio.Task[None] | None = None
+        self._tick_task: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._problem: StreamingError | None = None
 
@@ -107,12 +108,12 @@ class Client:
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed, by us or because the server does not know us any more."""
+        """Whether the client is closed, by the caller or because the server does not know it any more."""
         return self._session.state is not SessionState.OPEN
 
     @property
     def outstanding(self) -> int:
-        """How many messages are on their way without an ack."""
+        """Number of messages sent without an ack yet."""
         return len(self._outstanding)
 
     async def publish(self, channel: str, data: bytes, reply: str = "") -> None:
@@ -121,12 +122,12 @@ class Client:
         Args:
             channel: Name of the channel.
             data: The payload.
-            reply: Stored with the message.
+            reply: Reply subject, stored with the message.
 
         Raises:
             RefusedByServerError: The server did not store it.
-            AckTimeoutError: Nobody knows.
-            SessionLostError: The server does not know us any more.
+            AckTimeoutError: No ack came in time; the message may be stored.
+            SessionLostError: The server does not know the client any more.
             StreamingError: It could not be sent.
         """
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -143,14 +144,14 @@ class Client:
         await stored
 
     async def publish_async(self, channel: str, data: bytes, acked: Acked | None = None, reply: str = "") -> None:
-        """Sends a message; waits only if there are as many without an ack as there may be.
+        """Sends a message; waits only if the maximum number of messages without an ack is reached.
 
         Args:
             channel: Name of the channel.
             data: The payload.
-            acked: Called once, with None when it was stored, otherwise with what went wrong. Without it, failures are
+            acked: Called once, with None when it was stored, otherwise with the error. Without it, failures are
                 logged.
-            reply: Stored with the message.
+            reply: Reply subject, stored with the message.
 
         Raises:
             StreamingError: It could not be sent; `acked` is not called.
@@ -168,7 +169,7 @@ class Client:
             raise
 
     async def settled(self) -> None:
-        """Waits until every message that was sent has its ack, or has failed."""
+        """Waits until every sent message has its ack, or has failed."""
         await self._outstanding.none()
 
     async def subscribe(
@@ -178,8 +179,8 @@ class Client:
 
         Args:
             channel: Name of the channel.
-            handler: Called with one message after the other; what it returns is awaited if it can be.
-            options: Where to begin, and how.
+            handler: Called with one message after the other; an awaitable result is awaited.
+            options: The start position, and settings.
 
         Raises:
             RefusedByServerError: The server refused.
@@ -200,12 +201,13 @@ class Client:
         return subscription
 
     async def close(self) -> None:
-        """Waits for acks that are still to come (`timeout`), says good-bye to the server and closes everything.
+        """Waits for outstanding acks (up to `timeout`), unregisters from the server and closes everything.
 
-        Subscriptions end as by `Subscription.close`. Does nothing if it is closed.
+        Subscriptions end as by `Subscription.close`. Has no effect on a closed client.
 
         Raises:
-            StreamingError: The server did not answer, or with an error; everything is closed all the same.
+            StreamingError: The server did not answer, or answered with an error; everything is closed all the
+                same.
         """
         if self.closed:
             if self._ending is not None and self._ending is not asyncio.current_task():
@@ -213,7 +215,7 @@ class Client:
             return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.settled(), self.options.timeout)
-        if self._session.state is not SessionState.OPEN:  # meanwhile
+        if self._session.state is not SessionState.OPEN:  # closed or lost meanwhile
             return
         request = self._session.close()
         try:
@@ -224,7 +226,7 @@ class Client:
             self._session.state = SessionState.CLOSED
             await self._end(ClosedError("the client is closed"))
 
-    # What the connection to NATS is used for.
+    # Messages from NATS.
 
     async def _begin(self) -> None:
         session, link = self._session, self._link
@@ -236,7 +238,7 @@ class Client:
         request = session.connect()
         answer = await self._link.request(request.subject, request.payload, f"as cluster {session.cluster_id!r}")
         session.connect_answered(answer, asyncio.get_running_loop().time())
-        self._ticking = asyncio.create_task(self._tick())
+        self._tick_task = asyncio.create_task(self._tick())
 
     async def _on_heartbeat(self, message: Msg) -> None:
         if message.reply:
@@ -245,16 +247,16 @@ class Client:
 
     async def _on_ping_answer(self, message: Msg) -> None:
         if is_nobody(message):
-            return  # as if nothing had come
+            return  # ignored
         try:
             self._session.ping_answered(message.data)
         except StreamingError as problem:
             _LOG.warning("%s", problem)
-        self._look()
+        self._check_lost()
 
     async def _on_ack(self, message: Msg) -> None:
         if is_nobody(message):
-            return  # it does not say which message; the ack does not come
+            return  # It does not name the message; its ack will time out.
         try:
             ack = self._session.ack(message.data)
         except StreamingError as problem:
@@ -276,10 +278,10 @@ class Client:
                     await self._link.send(ping.subject, ping.payload, self._pings)
             if self._link.broken and not self.closed:
                 self._session.lost("the connection to NATS was closed")
-            self._look()
+            self._check_lost()
 
-    def _look(self) -> None:
-        """Begins the end if the session is lost."""
+    def _check_lost(self) -> None:
+        """Starts to close the client if the session is lost."""
         if self._session.state is SessionState.LOST and self._ending is None:
             self._ending = asyncio.create_task(self._end_lost(self._session.why_lost))
 
@@ -293,14 +295,14 @@ class Client:
             done = self._connection_lost(problem)
             if inspect.isawaitable(done):
                 await done
-        except Exception as error:  # it may raise anything, and nobody awaits us
+        except Exception as error:  # it may raise anything, and no caller awaits this task
             _LOG.error("the handler of lost connections failed: %r", error)
 
     async def _end(self, problem: StreamingError) -> None:
         self._problem = problem
-        if self._ticking is not None and self._ticking is not asyncio.current_task():
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
+        if self._tick_task is not None and self._tick_task is not asyncio.current_task():
+            self._tick_task.cancel()
+            await asyncio.gather(self._tick_task, return_exceptions=True)
         self._outstanding.fail(problem)
         for subscription in tuple(self._subscriptions):
             await subscription.stop()
@@ -328,12 +330,12 @@ async def connect(
     """Connects to a NATS server and registers with the streaming server on it.
 
     Args:
-        url: Where the NATS server is, several of them, or a connection of nats-py that already exists and stays open
-            in the end.
+        url: URL of a NATS server, several of them, or an existing connection of nats-py, which stays open at the
+            end.
         cluster_id: The streaming server's cluster id.
-        client_id: The name to register under: letters, digits, `-` and `_`. Only one client may have it at a time.
-        options: How to behave.
-        connection_lost: Called once if the server does not know us any more.
+        client_id: The name to register: letters, digits, `-` and `_`. Only one client may have it at a time.
+        options: Settings.
+        connection_lost: Called once if the server does not know the client any more.
         nats_options: For `connect` of nats-py: `user`, `password`, `token`, `tls`, …
 
     Raises:
@@ -342,7 +344,7 @@ async def connect(
     """
     options = options or ClientOptions()
     if min(options.ping_interval, options.ping_max_out, options.max_outstanding) < 1:
-        raise UsageError("ping_interval, ping_max_out and max_outstanding are at least 1")
+        raise UsageError("ping_interval, ping_max_out and max_outstanding must be at least 1")
     link = await open_link(url, client_id, options.timeout, nats_options)
     session = Session(
         cluster_id,
@@ -363,7 +365,7 @@ async def connect(
 
 
 def _checked(channel: str) -> bytes:
-    """Returns a channel's name as bytes. What else is wrong with it is for the server to say."""
+    """Returns a channel's name as bytes. The server checks the rest."""
     if not channel or any(character <= " " or character == "\x7f" for character in channel):
         raise UsageError(f"{channel!r} is not a name of a channel that can be sent over NATS")
     try:
@@ -373,17 +375,15 @@ def _checked(channel: str) -> bytes:
 
 
 class Outstanding:
-    """The messages that were published and not acknowledged yet: who wants to know, and until when one waits.
+    """The published messages without an ack: callbacks and deadlines.
 
-    Args:
-        most: How many there may be.
-        timeout: Seconds until an ack counts as lost.
+    At most `limit` at a time; `timeout` is the number of seconds until an ack counts as lost.
     """
 
-    def __init__(self, most: int, timeout: float) -> None:
-        self._most = most
+    def __init__(self, limit: int, timeout: float) -> None:
+        self._limit = limit
         self._timeout = timeout
-        # All wait equally long, so the first one is the next whose time is over.
+        # in order of their deadlines, as all timeouts are equal
         self._waiting: dict[int, tuple[float, Acked]] = {}
         self._room = asyncio.Event()
         self._room.set()
@@ -396,51 +396,49 @@ class Outstanding:
 
     async def room(self) -> None:
         """Waits until one more may be sent."""
-        while len(self._waiting) >= self._most:
+        while len(self._waiting) >= self._limit:
             self._room.clear()
             await self._room.wait()
 
     async def none(self) -> None:
-        """Waits until none is on its way."""
+        """Waits until no message is outstanding."""
         while self._waiting:
             self._none.clear()
             await self._none.wait()
 
     def add(self, now: float, acked: Acked) -> int:
-        """Takes note of one. Returns its number.
+        """Adds a message, and returns its number.
 
-        Args:
-            now: Seconds of the clock that `expire` is given.
-            acked: Called once.
+        `now` is in seconds of the clock of `expire`; `acked` is called once.
         """
         self._next += 1
         self._waiting[self._next] = (now + self._timeout, acked)
         return self._next
 
     def settle(self, number: int, problem: StreamingError | None) -> None:
-        """Says what became of one; nothing happens if that was said before."""
+        """Reports the result of a message; has no effect if that was done before."""
         found = self._waiting.pop(number, None)
         if found is None:
             return
-        if len(self._waiting) < self._most:
+        if len(self._waiting) < self._limit:
             self._room.set()
         if not self._waiting:
             self._none.set()
         found[1](problem)
 
     def forget(self, number: int) -> None:
-        """Takes back one that could not be sent, without notice."""
+        """Removes a message that could not be sent, without a callback."""
         if number in self._waiting:
             self._waiting[number] = (0.0, lambda _: None)
             self.settle(number, None)
 
     def expire(self, now: float) -> None:
-        """Gives up those whose time is over."""
+        """Fails the messages past their deadlines."""
         late = itertools.takewhile(lambda item: item[1][0] <= now, self._waiting.items())
         for number in [number for number, _ in late]:
             self.settle(number, AckTimeoutError(f"no ack came within {self._timeout:g} s; the message may be stored"))
 
     def fail(self, problem: StreamingError) -> None:
-        """Gives up all of them."""
+        """Fails all messages."""
         for number in list(self._waiting):
             self.settle(number, problem)

@@ -1,4 +1,4 @@
-"""What goes wrong between a client and a streaming server."""
+"""Errors between a client and a streaming server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stantools.errors import StantoolsError
 
 
 class StreamingError(StantoolsError):
-    """Something about the streaming server, the way to it, or what it answers."""
+    """An error of the streaming server, the way to it, or its answers."""
 
 
 class RefusedByServerError(StreamingError):
@@ -18,11 +18,11 @@ class RefusedByServerError(StreamingError):
 
 
 class NoServerError(StreamingError):
-    """Nobody answered, or there is nobody who could."""
+    """No server answered, or none could be reached."""
 
 
 class AckTimeoutError(StreamingError):
-    """A message was sent and its ack did not come in time: it may be stored or not."""
+    """The ack of a message did not come in time: it may be stored or not."""
 
 
 class SessionLostError(StreamingError):

@@ -1,4 +1,4 @@
-"""The connection to NATS that a client uses: nats-py, with failures as errors of ours."""
+"""A client's connection to NATS: nats-py, with its failures as errors of this package."""
 
 from __future__ import annotations
 
@@ -18,20 +18,14 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription as NatsSubscription
 
 _LOG: Final = logging.getLogger(__name__)
-#: Seconds between two attempts to connect again.
+#: seconds between two attempts to reconnect
 _RECONNECT_WAIT: Final = 0.25
-#: Seconds until what was cancelled is cancelled again.
-_CANCELLING: Final = 0.2
+#: seconds until a cancelled task is cancelled again
+_CANCEL_INTERVAL: Final = 0.2
 
 
 class Link:
-    """A connection to NATS.
-
-    Args:
-        nats: The connection.
-        own: Whether it is closed in the end.
-        timeout: Seconds to wait for an answer.
-    """
+    """A connection to NATS; `own` means that it is closed at the end, `timeout` is in seconds per answer."""
 
     def __init__(self, nats: NatsClient, own: bool, timeout: float) -> None:
         self._nats = nats
@@ -41,15 +35,13 @@ class Link:
 
     @property
     def broken(self) -> bool:
-        """Whether it was closed for good."""
         return bool(self._nats.is_closed)
 
     def new_inbox(self) -> str:
-        """Returns a subject that nobody else uses."""
         return str(self._nats.new_inbox())
 
     async def listen(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> NatsSubscription:
-        """Subscribes; how much may wait is up to the caller. Raises StreamingError."""
+        """Subscribes, without a limit of waiting messages. Raises StreamingError."""
         try:
             inbox = await self._nats.subscribe(subject, cb=handler, pending_msgs_limit=-1, pending_bytes_limit=-1)
         except nats_errors.Error as problem:
@@ -58,7 +50,6 @@ class Link:
         return inbox
 
     async def unlisten(self, inbox: NatsSubscription) -> None:
-        """Ends a subscription."""
         if inbox in self._inboxes:
             self._inboxes.remove(inbox)
         with contextlib.suppress(nats_errors.Error):
@@ -72,16 +63,9 @@ class Link:
             raise StreamingError(f"a message of {len(payload)} bytes could not be sent: {problem}") from problem
 
     async def request(self, subject: str, payload: bytes, what: str) -> bytes:
-        """Asks and returns the answer.
+        """Sends a request, called `what` in messages, and returns the answer.
 
-        Args:
-            subject: Where to ask.
-            payload: What.
-            what: Names it, for messages.
-
-        Raises:
-            NoServerError: Nobody answered.
-            StreamingError: It could not be sent.
+        Raises NoServerError if no answer came, and StreamingError if it could not be sent.
         """
         try:
             answer = await self._nats.request(subject, payload, timeout=self._timeout)
@@ -94,7 +78,7 @@ class Link:
         return bytes(answer.data)
 
     async def close(self) -> None:
-        """Ends everything that was begun here, and the connection if it is ours."""
+        """Ends all subscriptions, and closes the connection if it is its own."""
         if self._own:
             await _close(self._nats, self._timeout)
             return
@@ -105,23 +89,17 @@ class Link:
 async def open_link(
     url: str | Sequence[str] | NatsClient, name: str, timeout: float, nats_options: dict[str, Any]
 ) -> Link:
-    """Connects, or takes a connection that is there.
+    """Connects, or takes an existing connection.
 
-    Args:
-        url: Where to, or the connection.
-        name: What the server's monitoring shows.
-        timeout: Seconds until this counts as failed, and for requests later.
-        nats_options: More for `connect` of nats-py.
-
-    Raises:
-        NoServerError: It did not work; the message says why.
+    `name` is shown in the server's monitoring; `timeout` in seconds limits this call and later requests;
+    `nats_options` go to `connect` of nats-py. Raises NoServerError with the reason.
     """
     if isinstance(url, NatsClient):
         return Link(url, False, timeout)
-    said: list[Exception] = []
+    problems: list[Exception] = []
 
     async def note(problem: Exception) -> None:
-        said[:] = [problem]
+        problems[:] = [problem]
         _LOG.debug("NATS: %r", problem)
 
     nats = NatsClient()
@@ -133,28 +111,25 @@ async def open_link(
         "reconnect_time_wait": _RECONNECT_WAIT,
     }
     try:
-        # The library itself would try for ever.
-        await _at_most(nats.connect(servers, **settings | nats_options), timeout)
+        # the library itself would try for ever
+        await _with_timeout(nats.connect(servers, **settings | nats_options), timeout)
     except (TimeoutError, OSError, nats_errors.Error) as problem:
         await _close(nats, timeout)
-        why = said[-1] if said else problem
+        why = problems[-1] if problems else problem
         where = ", ".join(server.rpartition("@")[2] for server in servers)
         raise NoServerError(f"no connection to NATS at {where}: {str(why) or type(why).__name__}") from problem
     return Link(nats, True, timeout)
 
 
 def is_nobody(message: Msg) -> bool:
-    """Returns whether the NATS server says that nobody listened to a message with this reply subject."""
+    """Returns whether the NATS server reports that no subscriber got the request of this reply subject."""
     return not message.data and (message.headers or {}).get("Status") == "503"
 
 
-async def _at_most(work: Coroutine[Any, Any, None], seconds: float) -> None:
-    """Ends work that takes too long, as `asyncio.wait_for`, also if it overlooks that it was cancelled.
+async def _with_timeout(work: Coroutine[Any, Any, None], seconds: float) -> None:
+    """Ends work that takes too long, as `asyncio.wait_for`, even if it ignores a cancellation.
 
-    The library does now and then, when what it waits for fails at the same moment.
-
-    Raises:
-        TimeoutError: It took too long.
+    The library does so if an awaited operation fails at the same moment.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -163,13 +138,13 @@ async def _at_most(work: Coroutine[Any, Any, None], seconds: float) -> None:
     finally:
         while not task.done():
             task.cancel()
-            await asyncio.wait({task}, timeout=_CANCELLING)
+            await asyncio.wait({task}, timeout=_CANCEL_INTERVAL)
     if late and task.cancelled():
         raise TimeoutError
     task.result()
 
 
 async def _close(nats: NatsClient, timeout: float) -> None:
-    # Before the first connection the library has no transport, and close stumbles over that.
+    # Before the first connection the library has no transport, and its close fails.
     with contextlib.suppress(TimeoutError, OSError, nats_errors.Error, AttributeError):
         await asyncio.wait_for(nats.close(), timeout)

@@ -4,11 +4,11 @@
                             |                              |
                             +--(refused)--> CLOSED         +--(unknown to the server, or pings unanswered)--> LOST
 
-Facts: streaming-protocol.md sections 2, 4, 6 to 9 and 11. In OPEN, any number of messages may be on their
-way; each ack names the guid of one, in any order. The server sends heartbeats, which must be answered, and we send
-pings (protocol 1) to find out that we are no longer registered. A session outlives the connection that it uses: after
-a reconnect it goes on, unless a ping is answered with an error. Subscriptions are up to `subscribing`; the session
-knows the subjects to ask on.
+Facts: streaming-protocol.md sections 2, 4, 6 to 9 and 11. In OPEN, any number of messages may be outstanding; each
+ack names the guid of one, in any order. The server sends heartbeats, which must be answered, and the client sends
+pings (protocol 1) to detect that it is no longer registered. A session outlives its connection: it continues after a
+reconnect, unless a ping is answered with an error. Subscriptions are handled by `subscribing`; the session knows the
+subjects of their requests.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from stantools.format.proto import protocol_pb2 as pb
 from stantools.format.proto import store_pb2
 from stantools.streaming.errors import StreamingError
 
-#: What servers use unless configured otherwise.
+#: the servers' default
 DISCOVER_PREFIX = "_STAN.discover"
 _PROTOCOL = 1
 
 
 class SessionState(enum.Enum):
-    """Where a session is; see the module."""
+    """States of a session; see the module."""
 
     NEW = "new"
     CONNECTING = "connecting"
@@ -42,49 +42,38 @@ class SessionState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message to be sent."""
-
-    subject: str  #: where to
-    payload: bytes  #: what
+    subject: str
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """The server has answered a message."""
+    """The server's answer to a message."""
 
     number: int  #: the number under which it was published
-    error: str  #: why it was not stored, empty if it was
+    error: str  #: reason why it was not stored, empty if it was
 
 
 def shown(name: bytes) -> str:
-    """Returns a name as text; bytes that are not UTF-8 survive the way back."""
+    """Decodes a name; bytes that are not UTF-8 survive a round trip."""
     return name.decode("utf-8", "surrogateescape")
 
 
 class Session:
     """One client of a streaming server. Not thread-safe.
 
-    Args:
-        cluster_id: The server's cluster id.
-        client_id: The name under which it registers: letters, digits, `-` and `_`.
-        unique: A text that no other session has, for connection id and guids.
-        heartbeat_inbox: Subject on which the driver listens for heartbeats.
-        discover_prefix: The server's `discover_prefix`.
-        ping_interval: Seconds between pings.
-        ping_max_out: So many pings in a row may stay without an answer.
-
-    Attributes:
-        subscribe_subject: Where to subscribe; like those that follow, known once it is open.
-        unsubscribe_subject: Where to unsubscribe.
-        leave_subject: Where to close a subscription; empty for servers before 0.3.4.
+    `unique` is a text that no other session has, for connection id and guids. The driver listens for heartbeats on
+    `heartbeat_inbox`. `ping_interval` is in seconds; after `ping_max_out` consecutive unanswered pings the session
+    is lost. `subscribe_subject`, `unsubscribe_subject` and `leave_subject` are known once it is open; the last one,
+    to close a subscription, is empty for servers before 0.3.4.
     """
 
-    #: The kind of exception that it raises; a user of it may want another one.
+    #: class of the exceptions; users of the session may need another one
     failure: ClassVar[type[StantoolsError]] = StreamingError
-    #: What to do about a client id that is taken, and about answers that are none.
+    #: remedies for a client id that is taken, and for invalid answers
     remedies: ClassVar[dict[str, str]] = {
         "client": "choose another client id",
-        "cluster": "check the cluster id and the discover prefix: is something else listening there?",
+        "cluster": "check the cluster id and the discover prefix: another service may be listening there",
     }
 
     def __init__(
@@ -98,10 +87,10 @@ class Session:
         ping_interval: int = 5,
         ping_max_out: int = 12,
     ) -> None:
-        self.state = SessionState.NEW  #: where it is
+        self.state = SessionState.NEW
         self.cluster_id = cluster_id
         self.client_id = client_id
-        self.why_lost = ""  #: how it became known that the server does not know the session any more
+        self.why_lost = ""  #: reason why the session is lost
         self._discover = f"{discover_prefix}.{cluster_id}"
         self._client = client_id.encode()
         self._connection = unique.encode()
@@ -114,8 +103,8 @@ class Session:
         self._pings_out = 0
 
     def connect(self) -> Send:
-        """Begins; the answer to this request goes to `connect_answered`."""
-        self._need(SessionState.NEW)
+        """Starts the session; the answer to this request goes to `connect_answered`."""
+        self._require(SessionState.NEW)
         self.state = SessionState.CONNECTING
         request = store_pb2.ConnectRequest(
             client_id=self._client,
@@ -128,16 +117,8 @@ class Session:
         return Send(self._discover, request.SerializeToString())
 
     def connect_answered(self, payload: bytes, now: float) -> None:
-        """Takes the answer to `connect`.
-
-        Args:
-            payload: The answer.
-            now: Seconds of any steady clock, the same as for `tick`.
-
-        Raises:
-            StreamingError: The server has refused, or the answer is none of a streaming server's.
-        """
-        self._need(SessionState.CONNECTING)
+        """Takes the answer to `connect`; `now` is in seconds of any steady clock, the same as for `tick`."""
+        self._require(SessionState.CONNECTING)
         self.state = SessionState.CLOSED
         answer = pb.ConnectResponse()
         self._read(answer, payload, "the connect request")
@@ -149,7 +130,7 @@ class Session:
             )
         if not answer.pub_prefix or not answer.close_requests:
             raise self.failure(
-                f"what answers on {self._discover} is not a streaming server: it names no subject to publish to",
+                f"the service on {self._discover} is not a streaming server: it names no subject for publishing",
                 self.remedies["cluster"],
             )
         self._publish_prefix = shown(answer.pub_prefix)
@@ -157,21 +138,14 @@ class Session:
         self.subscribe_subject = shown(answer.sub_requests)
         self.unsubscribe_subject = shown(answer.unsub_requests)
         self.leave_subject = shown(answer.sub_close_requests)
-        # Servers before 0.10.0 know no pings.
+        # servers before 0.10.0 know no pings
         self._ping_subject = shown(answer.ping_requests)
         self._next_ping = now + self._interval
         self.state = SessionState.OPEN
 
     def publish(self, number: int, channel: bytes, reply: bytes, data: bytes) -> Send:
-        """Returns the message that publishes to a channel; its ack goes to `ack`.
-
-        Args:
-            number: Under which the caller knows it, given back with the ack.
-            channel: The channel.
-            reply: Reply subject, stored with the message; may be empty.
-            data: The payload.
-        """
-        self._need(SessionState.OPEN)
+        """Returns the message that publishes to a channel; its ack goes to `ack`, which returns `number`."""
+        self._require(SessionState.OPEN)
         message = pb.PubMsg(
             client_id=self._client,
             guid=b"%b.%d" % (self._connection, number),
@@ -183,13 +157,9 @@ class Session:
         return Send(f"{self._publish_prefix}.{shown(channel)}", message.SerializeToString())
 
     def ack(self, payload: bytes) -> Acked | None:
-        """Takes what has come to the ack inbox.
+        """Takes a message of the ack inbox; returns its result, None if it belongs to another session.
 
-        Returns:
-            Which message it answers; None if it is none of this session.
-
-        Raises:
-            StreamingError: The server could not even read a message: then nobody knows which.
+        Raises StreamingError if the server could not read a message, which it does not name then.
         """
         answer = pb.PubAck()
         self._read(answer, payload, "a message")
@@ -204,15 +174,11 @@ class Session:
         return Acked(int(number), shown(answer.error))
 
     def heartbeat(self) -> bytes:
-        """Returns what a heartbeat is answered with, on its reply subject."""
+        """Returns the answer to a heartbeat, for its reply subject."""
         return b""
 
     def tick(self, now: float) -> Send | None:
-        """Looks whether a ping is due; its answer goes to `ping_answered`.
-
-        Args:
-            now: Seconds, see `connect_answered`.
-        """
+        """Returns a ping if one is due; its answer goes to `ping_answered`. `now` as for `connect_answered`."""
         if self.state is not SessionState.OPEN or not self._ping_subject or now < self._next_ping:
             return None
         if self._pings_out >= self._max_out:
@@ -223,7 +189,7 @@ class Session:
         return self.ping()
 
     def ping(self) -> Send | None:
-        """Returns a ping out of turn; None if the server knows none. Its answer goes to `ping_answered`."""
+        """Returns an extra ping; None if the server knows none. Its answer goes to `ping_answered`."""
         if self.state is not SessionState.OPEN or not self._ping_subject:
             return None
         return Send(self._ping_subject, pb.Ping(conn_id=self._connection).SerializeToString())
@@ -238,28 +204,24 @@ class Session:
 
     def close(self) -> Send:
         """Ends the session; the answer goes to `close_answered`."""
-        self._need(SessionState.OPEN)
+        self._require(SessionState.OPEN)
         self.state = SessionState.CLOSING
         return Send(self._close_subject, store_pb2.CloseRequest(client_id=self._client).SerializeToString())
 
     def close_answered(self, payload: bytes) -> str:
         """Takes the answer to `close`. Returns the server's error, empty if there is none."""
-        self._need(SessionState.CLOSING)
+        self._require(SessionState.CLOSING)
         self.state = SessionState.CLOSED
         answer = pb.CloseResponse()
         self._read(answer, payload, "the close request")
         return shown(answer.error)
 
     def lost(self, reason: str) -> None:
-        """Notes that the server does not know the session any more.
-
-        Args:
-            reason: How that became known.
-        """
+        """Sets the state to LOST: the server does not know the session any more, for this reason."""
         self.state = SessionState.LOST
         self.why_lost = reason
 
-    def _need(self, state: SessionState) -> None:
+    def _require(self, state: SessionState) -> None:
         if self.state is not state:
             raise RuntimeError(f"the session is {self.state.value}, not {state.value}")
 

@@ -22,40 +22,40 @@ _NANOSECONDS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new subscription begins; one that is resumed continues where it was.
+    """The start position of a new subscription; a resumed one continues at its own position.
 
-    Make one with the class methods.
+    Use the class methods to make one.
     """
 
     position: store_pb2.StartPosition = store_pb2.NEW_ONLY
     start_sequence: int = 0
-    #: Nanoseconds back from now, and since the epoch: at most one of them is given.
+    #: nanoseconds before now, and since 1970; at most one of them is given
     back: int | None = None
     since: int | None = None
 
     @classmethod
     def new_only(cls) -> Self:
-        """Only messages that are published from now on."""
+        """Only messages published from now on."""
         return cls()
 
     @classmethod
     def last_received(cls) -> Self:
-        """From the last message that is there."""
+        """From the last existing message."""
         return cls(store_pb2.LAST_RECEIVED)
 
     @classmethod
     def first(cls) -> Self:
-        """From the first message that is there."""
+        """From the first existing message."""
         return cls(store_pb2.FIRST)
 
     @classmethod
     def sequence(cls, number: int) -> Self:
-        """From a sequence. One that is not there yet counts as `new_only` (streaming-protocol.md section 13)."""
+        """From a sequence. A future one counts as `new_only` (streaming-protocol.md section 13)."""
         return cls(store_pb2.SEQUENCE_START, start_sequence=number)
 
     @classmethod
     def ago(cls, seconds: float) -> Self:
-        """From the first message that is not older than so many seconds."""
+        """From the first message that is at most this old."""
         return cls(store_pb2.TIME_DELTA_START, back=round(seconds * _NANOSECONDS))
 
     @classmethod
@@ -64,7 +64,7 @@ class Start:
         return cls(store_pb2.TIME_DELTA_START, since=round(moment.timestamp() * _NANOSECONDS))
 
     def delta(self) -> int:
-        """Returns how many nanoseconds back from now it is, now."""
+        """Returns the nanoseconds between the position and now."""
         if self.since is not None:
             return time.time_ns() - self.since
         return self.back or 0
@@ -72,14 +72,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """How a subscription behaves."""
-
-    queue: str = ""  #: Queue group; its members share the messages. Empty for none.
-    durable: str = ""  #: Name under which the server remembers the position after a close. Empty for none.
-    start: Start = Start()  #: where it begins
-    manual_acks: bool = False  #: messages are acknowledged by `Message.ack`, not by themselves after the handler
-    max_in_flight: int = 1024  #: messages that may be sent and not acknowledged
-    ack_wait: int = 30  #: seconds, whole ones, after which the server sends a message again that was not acknowledged
+    queue: str = ""  #: queue group, whose members share the messages; empty for none
+    durable: str = ""  #: name under which the server keeps the position after a close; empty for none
+    start: Start = Start()
+    manual_acks: bool = False  #: messages are acknowledged by `Message.ack` instead of after the handler
+    max_in_flight: int = 1024  #: maximum number of sent messages without an acknowledgement
+    ack_wait: int = 30  #: whole seconds after which the server redelivers a message without an acknowledgement
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +85,12 @@ class Delivered:
     """A message as a server delivers it."""
 
     sequence: int  #: its place in the channel
-    channel: str  #: name of the channel
-    reply: str  #: reply subject that the publisher gave, or empty
-    data: bytes  #: the payload
-    timestamp: int  #: when it was stored, nanoseconds since the epoch
+    channel: str
+    reply: str  #: reply subject of the publisher, or empty
+    data: bytes
+    timestamp: int  #: time of storage, nanoseconds since 1970
     redelivered: bool = False  #: whether it was sent before
-    redelivery_count: int = 0  #: how often; servers before 0.17.0 do not say
+    redelivery_count: int = 0  #: number of redeliveries; 0 from servers before 0.17.0
 
 
 D = TypeVar("D", bound=Delivered)
@@ -115,13 +113,9 @@ def subscribe_request(client_id: str, channel: str, inbox: str, options: Subscri
 
 
 def leave_request(client_id: str, channel: str, inbox: str, durable: str) -> bytes:
-    """Returns the request that closes a subscription or unsubscribes, whichever subject it is sent to.
+    """Returns the request that closes a subscription or unsubscribes, depending on the subject it is sent to.
 
-    Args:
-        client_id: Whose subscription it is.
-        channel: Its channel.
-        inbox: Its ack inbox.
-        durable: Its durable name, or empty.
+    `inbox` is the subscription's ack inbox; `durable` may be empty.
     """
     return store_pb2.UnsubscribeRequest(
         client_id=client_id.encode(),
@@ -132,16 +126,7 @@ def leave_request(client_id: str, channel: str, inbox: str, durable: str) -> byt
 
 
 def read_answer(payload: bytes, what: str) -> str:
-    """Returns the ack inbox from the answer to a request; the answers to `leave_request` have none.
-
-    Args:
-        payload: The answer.
-        what: Names what was asked for, for messages.
-
-    Raises:
-        RefusedByServerError: The server refused.
-        StreamingError: The answer cannot be read.
-    """
+    """Returns the ack inbox from the answer to a request, called `what` in messages."""
     answer = pb.SubscriptionResponse()
     try:
         answer.ParseFromString(payload)
@@ -153,15 +138,9 @@ def read_answer(payload: bytes, what: str) -> str:
 
 
 def read_message(payload: bytes, kind: type[D], **more: Any) -> D:
-    """Reads what came to a subscription's inbox.
+    """Decodes a message of a subscription's inbox to an object of `kind`, with `more` arguments.
 
-    Args:
-        payload: What came.
-        kind: What to make of it.
-        more: What else it takes.
-
-    Raises:
-        StreamingError: It is not a message of a streaming server.
+    Raises StreamingError if it is not a message of a streaming server.
     """
     message = store_pb2.MsgProto()
     try:
@@ -181,6 +160,6 @@ def read_message(payload: bytes, kind: type[D], **more: Any) -> D:
 
 
 def ack(message: Delivered) -> bytes:
-    """Returns what acknowledges a message, on the ack inbox."""
+    """Returns the acknowledgement of a message, for the ack inbox."""
     channel = message.channel.encode("utf-8", "surrogateescape")
     return pb.Ack(subject=channel, sequence=message.sequence).SerializeToString()

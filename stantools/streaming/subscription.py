@@ -1,4 +1,4 @@
-"""A subscription of a client: asks for it, hands its messages to a handler, acknowledges them."""
+"""A subscription of a client: requests it, passes its messages to a handler, acknowledges them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription as NatsSubscription
 
 _LOG: Final = logging.getLogger(__name__)
-#: Messages that may wait for a handler; more are thrown away, and come again when the server sees no acks.
-_MOST_WAITING: Final = 65536
+#: Messages that may wait for a handler; more are discarded, and redelivered when the server gets no acks.
+_MAX_WAITING: Final = 65536
 
 Handler = Callable[["Message"], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Message(Delivered):
-    """A message that a handler gets; see `Delivered` for what is in it."""
+    """A message for a handler; see `Delivered` for its fields."""
 
     subscription: Subscription | None = field(default=None, repr=False, compare=False)
 
     async def ack(self) -> None:
-        """Acknowledges it; needed, and of use, with `manual_acks` only. Raises StreamingError if we are closed."""
+        """Acknowledges the message; has an effect only with `manual_acks`. Raises StreamingError if closed."""
         if self.subscription is not None:
             await self.subscription.ack(self)
 
@@ -51,15 +51,15 @@ class Subscription:
         options: SubscriptionOptions,
         ended: Callable[[Subscription], None],
     ) -> None:
-        self.channel = channel  #: name of the channel
-        self.options = options  #: how it was made
+        self.channel = channel
+        self.options = options
         self._link = link
         self._session = session
         self._handler = handler
         self._ended = ended
         self._inbox: NatsSubscription | None = None
         self._ack_inbox = ""
-        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(max(_MOST_WAITING, 2 * options.max_in_flight))
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(max(_MAX_WAITING, 2 * options.max_in_flight))
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -79,7 +79,7 @@ class Subscription:
         await self._leave(self._session.leave_subject)
 
     async def unsubscribe(self) -> None:
-        """Ends it; the server forgets the position of a durable. Raises StreamingError."""
+        """Ends it; the server deletes the position of a durable. Raises StreamingError."""
         await self._leave(self._session.unsubscribe_subject)
 
     async def _leave(self, subject: str) -> None:
@@ -92,7 +92,7 @@ class Subscription:
             await self.stop()
 
     async def start(self) -> None:
-        """Asks the server; messages may come before its answer has been read. Raises StreamingError."""
+        """Requests the subscription; messages may come before the answer has been read. Raises StreamingError."""
         inbox = self._link.new_inbox()
         self._inbox = await self._link.listen(inbox, self._on_message)
         what = f"a subscription to {self.channel}"
@@ -103,14 +103,15 @@ class Subscription:
         except BaseException as problem:
             await self.stop()
             if not isinstance(problem, RefusedByServerError) and self._session.leave_subject:
-                # We may be subscribed: the server finds it by the inbox (streaming-protocol.md section 12, note 8).
+                # The subscription may exist: the server finds it by the inbox (streaming-protocol.md section 12, note
+                # 8).
                 with suppress(StreamingError):
                     await self._link.send(self._session.leave_subject, self._leaving(inbox))
             raise
         self._task = asyncio.create_task(self._handle())
 
     async def stop(self) -> None:
-        """Hands over nothing more; the server gets no notice."""
+        """Stops calling the handler; the server gets no notice."""
         task, self._task = self._task, None
         # A handler may close its own subscription.
         if task is not None and task is not asyncio.current_task():
@@ -143,5 +144,5 @@ class Subscription:
                     await done
                 if not self.options.manual_acks and not self.closed:
                     await self.ack(message)
-            except Exception as problem:  # a handler may raise anything; the message comes again
+            except Exception as problem:  # a handler may raise anything; the message is redelivered
                 _LOG.error("%s: a message was not handled: %r", self.channel, problem)

@@ -36,7 +36,7 @@ def program(folder: Path, cut: Path, *words: object, exit_code: int) -> str:
     assert cut.stat().st_size == LEFT, (done.stdout, done.stderr)
     assert done.returncode == exit_code, (done.returncode, done.stdout, done.stderr)
     said = " ".join(done.stderr.replace("\\n", " ").split())
-    assert f"{cut.name}: was cut while it was read: it had" in said
+    assert f"{cut.name}: was truncated while it was read: it had" in said
     assert f"now has {LEFT}; expected was a file that only grows" in said
     assert "Traceback" not in done.stderr
     return said
@@ -83,7 +83,7 @@ def test_every_verb(whole: Path, tmp_path: Path, arguments: str, file: str) -> N
     for name, value in names.items():
         arguments = arguments.replace(name, value)
     said = program(tmp_path / "site", store / file, "stantools", *arguments.split(), exit_code=3)
-    assert "stop what writes to the store" in said
+    assert "stop all writes to the store" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -92,7 +92,7 @@ def test_the_broker(whole: Path, tmp_path: Path, file: str) -> None:
     store = shutil.copytree(whole, tmp_path / "store")
     words = ("broker", "-a", "127.0.0.1", "-p", "-1", "-st", "FILE", "-dir", store)
     said = program(tmp_path / "site", store / file, *words, exit_code=1)
-    assert f"[FTL] STREAM: Failed to start: {store / file}: was cut" in said
+    assert f"[FTL] STREAM: Failed to start: {store / file}: was truncated" in said
     assert "Server Exiting.." in said
 
 
@@ -104,4 +104,4 @@ def test_a_worker_of_spark(whole: Path, tmp_path: Path) -> None:
     conf = [word for key, value in TEST_CONF.items() for word in ("--conf", f"{key}={value}")]
     words = ("stantools", "pipeline", "verify", store, whole, "--master", "local[2]", *conf)
     said = program(tmp_path / "site", store / DATA, *words, exit_code=1)
-    assert f"error: {store / DATA}: was cut" in said and "stop what writes to the store" in said
+    assert f"error: {store / DATA}: was truncated" in said and "stop all writes to the store" in said

@@ -112,7 +112,7 @@ def test_a_bad_index_is_replaced_by_a_scan_and_told(run, golden: Path, case: str
         ("dmg_subs_payload_flip", "alpha/subs.dat: the server stops reading at offset"),
         ("dmg_short_dat", "unable to verify file version: unexpected EOF"),
         ("bad_slice_name", "msgs.abc.dat: the name has no slice number"),
-        ("dmg_garbage_dat", "lie behind the last message of the index"),
+        ("dmg_garbage_dat", "lie after the last message of the index"),
     ],
 )
 def test_damage_that_is_noticed_is_told(run, golden: Path, case: str, told: str) -> None:

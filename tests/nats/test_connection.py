@@ -73,7 +73,7 @@ def test_user_and_password(start_server: Callable[..., Any]) -> None:
     reach(server.url, user="me", password=PASSWORD)
     reach(f"nats://me:pa%25ss%3Aw%C3%B6rd@127.0.0.1:{server.port}")
     assert "does not accept the credentials" in str(refusal(server.url, user="me", password="other"))
-    assert "it wants credentials and none were given" in str(refusal(server.url))
+    assert "it requires credentials and none were given" in str(refusal(server.url))
     problem = refusal(f"nats://me:{PASSWORD.replace('%', '%25')}x@127.0.0.1:{server.port}")
     assert problem.message == f"cannot connect to {server.url}: it does not accept the credentials"
 
@@ -156,7 +156,7 @@ def test_client_certificate(start_server: Callable[..., Any], authority: Authori
     server = start_server(config=tls(authority, "127.0.0.1", ca_file=str(authority.path), verify=True))
     certificate, key = authority.issue("client")
     reach(server.url, tls_ca=authority.path, tls_cert=certificate, tls_key=key)
-    assert "demands a certificate from us" in str(refusal(server.url, tls_ca=authority.path))
+    assert "requires a client certificate" in str(refusal(server.url, tls_ca=authority.path))
     stranger, its_key = Authority(tmp_path / "other").issue("client")
     problem = refusal(server.url, tls_ca=authority.path, tls_cert=stranger, tls_key=its_key)
     assert "does not accept client certificate" in problem.message
@@ -245,7 +245,7 @@ def test_says_why_for_every_server() -> None:
 
 
 def test_embedded_is_not_a_place() -> None:
-    with pytest.raises(UsageError, match="has to be started before"):
+    with pytest.raises(UsageError, match="must be started before"):
         reach("embedded")
 
 
@@ -313,7 +313,7 @@ def test_a_connection_that_cannot_be_made_again(
         async with connect(ConnectOptions(servers=(server.url,))) as connection:
             server.kill()
             assert await _closed(connection)
-            with pytest.raises(ConnectionLostError, match="could not be made again: nothing is listening there"):
+            with pytest.raises(ConnectionLostError, match="could not be restored: nothing is listening there"):
                 await connection.wait_connected()
             with connection.watch() as failed:
                 assert isinstance(failed.result(), ConnectionLostError)
@@ -343,7 +343,7 @@ def test_a_server_that_lets_nobody_in_any_more_is_asked_twice() -> None:
                     connection.publish(b"go")
                     await failed
                 assert await _closed(connection)
-                with pytest.raises(ConnectionLostError, match="made again: it does not accept the credentials"):
+                with pytest.raises(ConnectionLostError, match="restored: it does not accept the credentials"):
                     await connection.wait_connected()
         assert visits == 3
 

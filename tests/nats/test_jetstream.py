@@ -134,7 +134,7 @@ def test_asks_again_when_the_connection_breaks_but_does_not_change_twice(start_s
 
 @pytest.mark.parametrize("answer", [b"", b"{", b"[]", b"null", b'{"error": 5}', b'{"error": {"code": "x"}}', b"\xff"])
 def test_answers_that_are_none(answer: bytes) -> None:
-    with pytest.raises(NatsError, match=r"the answer to INFO is not what") as caught:
+    with pytest.raises(NatsError, match=r"the answer to INFO is not an answer") as caught:
         read_answer("INFO", answer)
     assert not isinstance(caught.value, ApiError)
 

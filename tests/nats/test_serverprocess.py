@@ -113,7 +113,7 @@ def test_what_cannot_work(binary: Path, tmp_path: Path) -> None:
     silent = tmp_path / "silent"
     silent.write_text("#!/bin/sh\nexit 3\n")
     silent.chmod(0o755)
-    with pytest.raises(StantoolsError, match="ended at once: it said nothing"):
+    with pytest.raises(StantoolsError, match="ended at once: its log is empty"):
         EmbeddedServer(tmp_path / "store", binary=silent).start()
     with pytest.raises(StantoolsError, match=r"ended at once: .*not found"):
         EmbeddedServer(tmp_path / "store", binary=tmp_path / "missing").start()

@@ -324,7 +324,7 @@ def test_replace_file_keeps_the_mode_and_never_leaves_a_part(tmp_path, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", write)
-    with pytest.raises(StoreUnwritableError, match="the old file is as it was"):
+    with pytest.raises(StoreUnwritableError, match="the old file is unchanged"):
         replace_file(path, b"three")
     assert tree(tmp_path) == {"file": b"two"}
 

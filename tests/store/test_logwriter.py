@@ -291,7 +291,7 @@ def test_a_full_disk_leaves_whole_records(tmp_path, monkeypatch, part):
     subs.new(subscription(2))
     with pytest.raises(StoreUnwritableError):
         subs.write_out()
-    with pytest.raises(StoreUnwritableError, match="as it was"):
+    with pytest.raises(StoreUnwritableError, match="it is unchanged"):
         subs.compact([])
     monkeypatch.undo()
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -318,7 +318,7 @@ def test_a_compaction_whose_rename_fails_leaves_the_old_log_in_use(tmp_path, mon
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(target))
 
     monkeypatch.setattr(Path, "replace", replace)
-    with pytest.raises(StoreUnwritableError, match="as it was"):
+    with pytest.raises(StoreUnwritableError, match="it is unchanged"):
         log.compact([])
     monkeypatch.undo()
     log.new(subscription(2))

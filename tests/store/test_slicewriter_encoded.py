@@ -141,7 +141,7 @@ def test_going_back_may_fail_and_be_tried_again(tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "ftruncate", fail)
-            with pytest.raises(StoreUnwritableError, match="could not be returned"):
+            with pytest.raises(StoreUnwritableError, match="could not be restored"):
                 writer.go_back(mark)
         writer.go_back(mark)
         assert files(tmp_path) == before

@@ -370,7 +370,7 @@ def test_no_jetstream(browse: Callable[..., None], start_server: Callable[..., A
 
 def test_options_that_cannot_be(browse: Callable[..., None]) -> None:
     async def look(pilot: Any) -> None:
-        await until(pilot, lambda: "has to be started before" in " ".join(screen_text(pilot.app).split()))
+        await until(pilot, lambda: "must be started before" in " ".join(screen_text(pilot.app).split()))
 
     browse(None, look, connecting=ConnectOptions(servers=("embedded",)))
 

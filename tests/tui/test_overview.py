@@ -72,8 +72,10 @@ def test_a_file_that_is_cut_while_it_is_read(
         session = pilot.app.session
         await until(pilot, lambda: session.job is not None and not session.job.running)
         assert session.job.state is JobState.FAILED
-        assert "was cut while it was read" in session.job.problem.message
-        await until(pilot, lambda: f"the scan ended: store/{file}: was cut while it was read" in screen_text(pilot.app))
+        assert "was truncated while it was read" in session.job.problem.message
+        await until(
+            pilot, lambda: f"the scan ended: store/{file}: was truncated while it was read" in screen_text(pilot.app)
+        )
         await pilot.press("R")
         await until(pilot, lambda: not session.job.running and session.job.state is JobState.DONE)
         assert any(each.file == file for each in session.findings())

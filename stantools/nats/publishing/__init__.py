@@ -1,1 +1,1 @@
-"""Messages with a known place in a stream, published many at a time, and the server's answers to them."""
+"""Messages with a known place in a stream, published in bulk, and the server's answers to them."""

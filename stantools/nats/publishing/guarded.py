@@ -1,4 +1,4 @@
-"""Frames of single messages and fillers that name the sequence they expect before them; many at a time: `kernels`."""
+"""Frames of single messages and fillers with the sequence expected before them; `kernels` encodes them in bulk."""
 
 from __future__ import annotations
 
@@ -9,26 +9,14 @@ from stantools.streamfiles import headers
 if TYPE_CHECKING:
     from stantools.streamfiles.batch import Batch
 
-#: The most messages that may be on their way to a stream without being answered: its queue in the server is bounded.
+#: maximum number of unanswered messages to a stream: its queue in the server is bounded
 MAX_WINDOW: Final = 4096
 
 
 def encode_message(
     batch: Batch, row: int, reply: bytes, identity: bytes, origin: bool, expected_last: int
 ) -> tuple[bytes, int]:
-    """Returns the frame of one message, and the bytes of its header block and payload together.
-
-    Args:
-        batch: As for `kernels.encode_publishes`, like the rest.
-        row: Which message.
-        reply: What its reply subject begins with.
-        identity: What its id begins with.
-        origin: Write channel, sequence and time as headers.
-        expected_last: The stream's last sequence before it.
-
-    Raises:
-        ValueError: The row points out of the buffer.
-    """
+    """Returns the frame of one message, and the total bytes of its header block and payload."""
     columns = batch.columns
     parts = []
     for start, size in ((columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)):

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The publishing kernels, compiled. `kernels.pyi` says what each function promises.
+"""The publishing kernels, compiled. `kernels.pyi` has the contract of each function.
 
-Every call releases the interpreter lock while it works. What a row points to is checked against the buffer, and what a
-frame takes against the room there is, before a byte moves.
+Every call releases the interpreter lock while it works. Before a byte is copied, the bytes of a row are checked
+against the buffer, and the size of a frame against the room left.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -97,7 +97,7 @@ def encode_publishes(
                 bad = at
                 break
             own_block = header_size(channel.size, own[at], times[at], reply_size, origin)
-            # A message's own block ends with an empty line, which moves behind the lines added.
+            # A message's own block ends with an empty line, which moves after the added lines.
             block = (own_block - 2 if own_block else version.size) + fixed
             block += unsigned_decimal_size(own[at]) + unsigned_decimal_size(sequence - 1 - shift) + end.size
             total = block + size
@@ -170,7 +170,7 @@ def read_origins(buffer, frames, int64_t[:] times, int64_t[:] reply_starts, uint
             reply_sizes[row] = 0
             timed = replied = False
             end = base + starts[row] + sizes[row]
-            # A line begins behind the end of another one.
+            # A line begins after the end of another one.
             p = line_end(base + starts[row], end)
             while p != NULL and not (timed and replied):
                 p += 2
@@ -198,7 +198,7 @@ def read_origins(buffer, frames, int64_t[:] times, int64_t[:] reply_starts, uint
 
 
 cdef inline const uint8_t* line_end(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """Where the next line end begins; NULL if there is none."""
+    """Start of the next line end; NULL if there is none."""
     while end - p >= 2:
         p = <const uint8_t*>memchr(p, b"\r", end - p - 1)
         if p == NULL or p[1] == b"\n":
@@ -212,7 +212,7 @@ cdef inline bint is_named(const uint8_t* p, const uint8_t* end, Text name) noexc
 
 
 cdef inline int64_t decimal(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """A number of at most 19 digits, which fits; -1 if it is none."""
+    """A number of at most 19 digits, which fits; -1 if invalid."""
     cdef int64_t value = 0
     if end == p or end - p > 19 or (end - p == 19 and p[0] == b"9"):
         return -1

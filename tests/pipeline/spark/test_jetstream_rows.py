@@ -174,7 +174,7 @@ def test_no_room_to_put_messages_aside(tmp_path: Path, monkeypatch: pytest.Monke
         ({"user": "me"}, "no password"),
         ({"user": "me", "passwordEnv": "A", "passwordFile": "B"}, "exclude each other"),
         ({"token": "t", "creds": "/x"}, "exclude each other"),
-        ({"tlsCert": "/x"}, "the key for our side of TLS is missing"),
+        ({"tlsCert": "/x"}, "the key of the client certificate is missing"),
         ({"context": "no-such-context"}, "no-such-context"),
         ({"originHeaders": "maybe"}, "neither true nor false"),
         ({"damaged": "keep"}, "option damaged"),
