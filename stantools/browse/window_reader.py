@@ -400,16 +400,7 @@ def _possible(stretch: Stretch, records: npt.NDArray[np.void]) -> Rows:
 
 
 def _bad(stretch: Stretch, found: bytes, stop: Stop, offset: int, size: int, sequence: int) -> Note:
-    """Returns the row for a record that is not what it should be.
-
-    Args:
-        stretch: Where it lies.
-        found: What was read of it, or more.
-        stop: Why a reader would stop at it.
-        offset: Of the record.
-        size: Of its payload, as it should be.
-        sequence: As it should be.
-    """
+    """Returns the row for a record that is not what it should be."""
     text = stop_text(stop)
     if len(found) < RECORD_HEADER_SIZE:
         text = "the file ends before it"

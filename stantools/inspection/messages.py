@@ -187,17 +187,7 @@ class MessageReader:
         unindexed: bool = False,
         before: int = 0,
     ) -> Iterator[StoredMessage | Trouble]:
-        """Iterates over messages by reading the data file from an offset.
-
-        Args:
-            files: The slice.
-            data: Its data file.
-            selection: What is wanted.
-            start: Offset of the first record.
-            given: Messages up to this offset were given before.
-            unindexed: The index is good and does not name what is found here.
-            before: Sequence of the message before the start.
-        """
+        """Iterates over messages by reading the data file from an offset."""
         pending: list[Damage] = []
         for part in scan_slice(data, self._channel, self._crc, start=start):
             if isinstance(part, Damage):

@@ -333,15 +333,7 @@ class _SliceLookup:
 
 
 class _Disordered:
-    """The rows of an index without order: sequence, offset and size, and the result of reading each record on its own.
-
-    Attributes:
-        order: The sequences.
-        offsets: Where the records are said to be.
-        sizes: Their payload sizes.
-        good: The record is there and right.
-        got: The sequence of its message.
-    """
+    """The rows of an index without order: sequence, offset and size, and the result of reading each record on its own."""
 
     def __init__(self) -> None:
         self._parts: list[list[NDArray[Any]]] = []
@@ -374,12 +366,6 @@ class _Cache:
     these rows, until something is not good, the buffer is full, or a row does not have the next sequence: what lies
     beyond a second copy of a record, or beyond records in each other's places, is looked up again, at the position that
     the sequence would have if each were there once. Each message is kept for the sequence of its row.
-
-    Args:
-        rows: The index.
-        source: The data file.
-        capacity: Size of the buffer in bytes.
-        asked: The sequences that are going to be asked for, rising.
     """
 
     def __init__(self, rows: _Disordered, source: SliceData, capacity: int, asked: NDArray[np.uint64]) -> None:
@@ -448,9 +434,6 @@ def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint
     It begins at the position that the sequence would have if none were missing, and goes back to the first record
     that has it, if need be to the beginning (filestore.md section 5.3; a real server found a record right in front of
     the place where it looked first, with a lower sequence in between).
-
-    Returns:
-        The sequences that are asked for, ascending, and the position of each; -1 for one that is not found.
     """
     asked, ranks = np.unique(order, return_inverse=True)
     rows = np.int64(len(order))

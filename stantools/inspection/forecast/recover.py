@@ -70,11 +70,7 @@ class _Steps:
         self.changes: list[Change] = []
 
     def run(self) -> None:
-        """Goes through the steps.
-
-        Raises:
-            _FatalError: The server gives up.
-        """
+        """Goes through the steps."""
         forecast, store = self.start.forecast, self._store
         self._witness()
         forecast.log.append(report.info("Recovering the state..."))

@@ -209,13 +209,7 @@ class _Step:
         self.scan(index)
 
     def scan(self, index: Buffer | None, *, header_only: bool = False) -> None:
-        """Scans the data file into a new index.
-
-        Args:
-            index: The index there is, if any.
-            header_only: The index is there and holds nothing. The server then takes the index for the file that it
-                scans when something is wrong, and fails (a defect, filestore.md section 7.6).
-        """
+        """Scans the data file into a new index."""
         found, recovery = self.found, self.recovery
         result = recovery.scans.get(found.data)
         if result is None:

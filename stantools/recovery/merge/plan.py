@@ -373,12 +373,7 @@ class _Merge:
 
 
 def _perhaps_uncommitted(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
-    """Says which entries at the end are perhaps not committed: their publishers may have got no acknowledgement.
-
-    Args:
-        log: The log.
-        stored: The last sequence of each channel in any file store: what a store has was committed.
-    """
+    """Says which entries at the end are perhaps not committed: their publishers may have got no acknowledgement."""
     proven = max(
         (index for index, (_, each) in log.tail.items() if each and each.first_sequence <= stored.get(each.channel, 0)),
         default=log.proven,

@@ -267,11 +267,7 @@ def copy_channels(item: CopyItem, *, hasher: Hasher | None = None, progress: Pro
 
 
 def _move(made: Path, target: Path) -> None:
-    """Moves a whole channel to its name, unless another attempt has been faster.
-
-    Raises:
-        OSError: It cannot be renamed.
-    """
+    """Moves a whole channel to its name, unless another attempt has been faster."""
     try:
         made.rename(target)
     except OSError as error:

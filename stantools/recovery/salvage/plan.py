@@ -206,14 +206,7 @@ def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[s
 def _collect(
     store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan
 ) -> list[RecordRun]:
-    """Puts a directory's records to their channels; returns the runs of other channels.
-
-    Args:
-        store: The store.
-        survey: What is in the directory.
-        sources: Where they are put.
-        plan: Called with what stays behind.
-    """
+    """Puts a directory's records to their channels; returns the runs of other channels."""
     files = survey.files
     if survey.error:
         plan.dropped.append(Dropped(files.name, -1, 0, survey.error))

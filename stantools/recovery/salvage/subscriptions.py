@@ -145,11 +145,7 @@ def plan_subscriptions(state: SubsState, known_clients: Container[bytes], last_s
 def _hand_over(
     table: SubTable, ghosts: npt.NDArray[np.int64], kept: npt.NDArray[np.int64], changes: list[str]
 ) -> dict[int, StoredSubscription]:
-    """Passes the position and pending messages of ghosts on to their groups, or makes one the shadow of its group.
-
-    Returns:
-        The subscriptions that are different from what they were, by id.
-    """
+    """Passes the position and pending messages of ghosts on to their groups, or makes one the shadow of its group."""
     durable = SubFlag.HAS_GROUP | SubFlag.IS_DURABLE
     groups: dict[bytes, list[StoredSubscription]] = {}
     for row in kept[np.asarray(table.flags)[kept] & durable == durable].tolist():
