@@ -1,7 +1,7 @@
-"""What errors and warnings of the broker mean that the original server does not have, and what to do about them.
+"""Errors and warnings that only the broker logs: meaning, cause and remedy.
 
-The texts of the original are in `serverlog`; a test finds every text of the broker that is in neither. Lines that
-several parts write in the same words have one entry.
+The texts of the original server are in `serverlog`; a test finds every text of the broker that is in neither. Lines
+that several parts of the broker write in the same words have one entry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CLIENT: Final = "look at the client that is named; the broker goes on"
 _NATS: Final = "see the log of the NATS server: `max_payload`, permissions, or why it ended"
 
 BROKER_LINES: Final[tuple[LogLine, ...]] = (
-    # The process
+    # The process.
     line_of(
         r"The end in order takes longer than",
         "the broker ended before everything was closed.",
@@ -99,7 +99,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         "",
         "run that command",
     ),
-    # The NATS server
+    # The NATS server.
     line_of(
         r"Cluster name was dynamically generated|Plaintext passwords detected",
         "the configuration of the NATS server works, and something in it should be better.",
@@ -148,7 +148,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         "network, ports, or names",
         "check `cluster { routes }` and `server_name` of both",
     ),
-    # NATS somewhere else, nodes
+    # A remote NATS server, nodes.
     line_of(
         r'connection ".*?" has been disconnected|connection ".*?": ',
         "the connection to the NATS server was lost or refused; it is made again.",
@@ -193,7 +193,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         "JetStream does not answer",
         _NATS,
     ),
-    # Stores in files
+    # Stores in files.
     line_of(
         r"Unable to (?:flush|sync|compact|expire|remove|take back|look for a time|store|update)|could not be stored",
         "a file of the store could not be read or written; what was not acknowledged is refused.",
@@ -212,7 +212,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         "max_msgs or max_bytes",
         "raise the limits of the channel if the old messages are wanted",
     ),
-    # Requests of streaming clients
+    # Requests of streaming clients.
     line_of(
         r"Invalid (?:conn|Subscription|unsub|ClientID|DurableName)|[Ii]nvalid (?:client publish|close request)"
         r"|Invalid .* in subscription request|Unable to unmarshal|Missing ClientID|Unknown client"
@@ -255,7 +255,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         _DOCTOR,
         "server-missing",
     ),
-    # Fault tolerance and partitions
+    # Fault tolerance and partitions.
     line_of(
         r"ft: |Unable to send FT heartbeat|store lock",
         "the servers of a group could not agree on who is active.",
@@ -268,7 +268,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         "two servers name the same channel",
         "give each channel to one server only",
     ),
-    # Streams
+    # Streams.
     line_of(
         r"is not a stream \S+:",
         "a channel cannot be read as a stream.",
@@ -310,7 +310,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
 )
 
-#: How lines begin after which the process ends, where the reason in them is not known.
+#: Beginnings of lines after which the process ends, if no entry explains the reason in them.
 FATAL_LINES: Final[tuple[LogLine, ...]] = (
     line_of(
         r"^Failed to start: ", "the server did not start, for the reason in the line.", "", "`stantools doctor STORE`"

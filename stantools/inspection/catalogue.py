@@ -1,8 +1,8 @@
-"""The catalogue of finding codes: what each means, what the real server does with it, and what to do.
+"""The catalogue of finding codes: meaning, cause, behaviour of the real server, remedy.
 
-Codes never change their meaning. `docs/findings.md` is generated from this table (`make docs`), and
-`stantools explain CODE` prints an entry of it. Texts are parts of sentences: they begin with a small letter and end
-without a full stop, and "it" in `server` is the server.
+Codes never change their meaning. `docs/findings.md` is generated from this table (`make docs`), and `stantools
+explain CODE` prints an entry of it. Texts are parts of sentences: they begin with a small letter and end without a
+full stop, and "it" in `server` is the server.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 @dataclass(frozen=True)
 class Entry:
-    """One finding code."""
-
-    code: str  #: stable name
-    severity: Severity  #: how bad it is
-    meaning: str  #: what was found
-    cause: str  #: how it usually comes about
-    server: str  #: what the real server does with it
-    remedy: str  #: what to do
+    code: str
+    severity: Severity
+    meaning: str
+    cause: str  #: usual cause
+    server: str  #: behaviour of the real server
+    remedy: str
 
 
 _SALVAGE = "run `stantools salvage STORE --out NEW`: it keeps every intact record"
@@ -800,7 +798,7 @@ _RAFT = (
     ),
 )
 
-#: The entries under the headings of `docs/findings.md`.
+#: Entries by heading of `docs/findings.md`.
 GROUPS: dict[str, tuple[Entry, ...]] = {
     "The store as a whole": _STORE,
     "Clients and subscriptions": _LOGS,
@@ -815,13 +813,9 @@ CATALOGUE: dict[str, Entry] = {entry.code: entry for group in GROUPS.values() fo
 
 
 def finding(code: str, detail: str, *, severity: Severity | None = None, **place: Any) -> Finding:
-    """Makes a finding of a catalogued code, with the catalogue's severity (unless given) and remedy.
+    """Makes a finding with the catalogue's remedy, and its severity unless one is given.
 
-    Args:
-        code: A code of the catalogue.
-        detail: What was found and what was expected.
-        severity: If this case is better or worse than usual.
-        **place: `file`, `offset`, `length`, `channel`, `seq` as in `Finding`.
+    `place` takes `file`, `offset`, `length`, `channel`, `seq` as in `Finding`.
     """
     entry = CATALOGUE[code]
     return Finding(code, severity or entry.severity, detail=detail, remedy=entry.remedy, **place)

@@ -1,4 +1,4 @@
-"""Findings of a channel's slices, made from its survey, and of clients.dat and subs.dat, from their tolerant folds."""
+"""Findings about a channel's slices, from its survey, and about clients.dat and subs.dat, from their tolerant folds."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ _CODES = {
     DamageKind.UNDECODABLE: "slice-undecodable",
     DamageKind.GARBAGE: "slice-garbage",
 }
-#: Single disagreements of an index that are listed each; more are summed up.
+#: Single disagreements of an index that are listed; more are summed up.
 _LISTED = 20
 _RANGES_SHOWN = 8
-#: For `bytes.translate`: whether a number of `STATUSES` is of a client that is not there and would have to be.
+#: For `bytes.translate`: whether a number of `STATUSES` means that a required client is missing.
 _GONE = bytes(each in (SubStatus.GHOST, SubStatus.ORPHAN) for each in STATUSES).ljust(256, b"\0")
 
 
 def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
-    """Iterates over the findings of all slices of a channel, in the order of the files."""
     channel = survey.files.name
     if survey.error:
         yield finding("file-unreadable", survey.error, file=channel, channel=channel)
@@ -61,7 +60,7 @@ def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
 
 
 def _stray(root: Path, survey: ChannelSurvey, stray: SliceSurvey) -> Iterator[Finding]:
-    """Iterates over the messages of a file that is a slice under another name, unless the slices have all of them."""
+    """Iterates over the findings about a slice under another name, unless the other slices have all of its messages."""
     assert stray.files.data is not None
     file, channel = _relative(root, stray.files.data), survey.files.name
     runs = [run for run in stray.runs if run.subject == survey.files.raw_name]
@@ -80,21 +79,21 @@ def _stray(root: Path, survey: ChannelSurvey, stray: SliceSurvey) -> Iterator[Fi
 
 
 class MissingSlices(NamedTuple):
-    """Slices that are not there although messages between their neighbours are missing."""
+    """Slices whose numbers are missing, together with messages between their neighbours."""
 
-    low: int  #: the first number
-    high: int  #: the last number
-    first: int  #: the first sequence that is missing with them
-    last: int  #: the last one
+    low: int
+    high: int
+    first: int  #: first missing sequence
+    last: int  #: last missing sequence
 
     @property
     def numbers(self) -> str:
-        """Their numbers in words."""
+        """The numbers in words."""
         return str(self.low) if self.low == self.high else f"{self.low} to {self.high}"
 
 
 def missing_slices(survey: ChannelSurvey) -> Iterator[MissingSlices]:
-    """Iterates over the gaps in the numbers of a channel's slices that messages are missing in, too."""
+    """Iterates over the gaps in the numbers of a channel's slices where messages are missing as well."""
     filled = [one for one in survey.slices if one.runs]
     for one, two in pairwise(filled):
         low, high = one.files.number + 1, two.files.number - 1
@@ -199,7 +198,7 @@ def _index_coverage(file: str, channel: str, survey: SliceSurvey) -> Iterator[Fi
         offset = FILE_HEADER_SIZE + report.first_displaced * INDEX_RECORD_SIZE
         yield finding("index-disorder", text, file=file, offset=offset, channel=channel, seq=report.displaced.first)
     held = Ranges.union(run.sequences for run in survey.runs)
-    # That the index names what is damaged in the data is as it should be.
+    # An index that names records damaged in the data file is correct.
     if report.dangling_count and (not survey.damages or report.dangling & held):
         text = f"records that point to no good message: {report.dangling_count}, {_sequences(report.dangling)}"
         offset = FILE_HEADER_SIZE + report.first_dangling * INDEX_RECORD_SIZE
@@ -215,7 +214,6 @@ def _index_stop(report: IndexReport) -> str:
 
 
 def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Finding]:
-    """Iterates over the findings about the sequences of a channel as a whole."""
     channel = survey.files.name
     damaged, missing = survey.damaged, survey.missing
     named = (each.sequence for one in survey.slices for each in one.damages if each.sequence)
@@ -278,12 +276,9 @@ def _pieces(code: str, channel: str, pieces: list[Piece], words: str) -> Iterato
 
 
 def directory_findings(root: Path, survey: ChannelSurvey, *, in_use: bool) -> Iterator[Finding]:
-    """Iterates over the findings about what else lies in a channel directory.
+    """Iterates over the findings about other files in a channel directory.
 
-    Args:
-        root: The store.
-        survey: The channel.
-        in_use: The channel has messages, subscriptions or a subs.dat.
+    `in_use`: the channel has messages, subscriptions or a subs.dat.
     """
     files = survey.files
     for path in files.raft_logs:
@@ -328,13 +323,7 @@ _LOG_CODES = {
 
 
 def log_findings(file: str, state: LogState, channel: str | None = None) -> Iterator[Finding]:
-    """Iterates over a finding for each damaged range of a log.
-
-    Args:
-        file: Path relative to the store's root.
-        state: Its tolerant fold.
-        channel: The channel of a subs.dat.
-    """
+    """Iterates over one finding for each damaged range of a log; `file` is relative to the store's root."""
     for damage in state.damages:
         code, text = _LOG_CODES[damage.kind], damage.detail
         if damage.stop == Stop.DANGLING and damage.length == RECORD_HEADER_SIZE:
@@ -353,14 +342,9 @@ def _unknown_type(damage: LogDamage) -> bool:
 def subscription_findings(
     file: str, channel: str, state: SubsState, known_clients: Container[bytes], last_sequence: int
 ) -> Iterator[Finding]:
-    """Iterates over the findings about subscriptions whose client is not there, or that are ahead of the messages.
+    """Iterates over the findings about subscriptions whose client is missing, or whose position is beyond the messages.
 
-    Args:
-        file: The subs.dat, relative to the root.
-        channel: The channel.
-        state: Its tolerant fold.
-        known_clients: Ids of the clients in clients.dat.
-        last_sequence: Highest sequence of the channel that is there, damaged or not.
+    `file` is relative to the root. `last_sequence` is the highest sequence found in the channel, damaged or not.
     """
     table = state.subscriptions
     rows, statuses = range(len(table)), table.statuses(known_clients)

@@ -1,7 +1,7 @@
-"""A clustered node: what its Raft log and snapshots hold, what is wrong with them, what its file store lacks.
+"""A clustered node: content of its Raft log and snapshots, their damage, and messages missing in its file store.
 
-Facts: clustered-stores.md sections 5 to 8 and 10. The log is gone through once, in flat memory; beside clients and
-subscriptions only ranges of sequences are kept.
+Facts: clustered-stores.md sections 5 to 8 and 10. The log is read once, in flat memory; besides clients and
+subscriptions, only ranges of sequences are kept.
 """
 
 from __future__ import annotations
@@ -57,40 +57,40 @@ _KEY_SIZE = 8
 
 @dataclass
 class NodeReport:
-    """What the directories of a node hold."""
+    """Contents of a node's directories."""
 
-    files: NodeFiles  #: where they are
-    node_id: str = ""  #: the node's id, from its file store, or by whom it voted for; "" if neither is known
+    files: NodeFiles
+    node_id: str = ""  #: from its file store, or by its vote; "" if neither is known
     stable: StableStore = field(default_factory=StableStore)  #: terms, vote, ids of channels
-    servers: tuple[Server, ...] = ()  #: the members of the cluster, as the newest configuration names them
+    servers: tuple[Server, ...] = ()  #: members of the cluster, by the newest configuration
     first: int = 0  #: index of the first entry; 0 if the log is empty
     last: int = 0  #: index of the last entry, in the log or in a snapshot
     last_term: int = 0
-    entries: int = 0  #: how many there are
+    entries: int = 0  #: number of entries
     operations: Counter[str] = field(default_factory=Counter)  #: commands by kind
     snapshots: list[Snapshot] = field(default_factory=list)  #: the newest first
-    base: Snapshot | None = None  #: the snapshot that the state begins with
+    base: Snapshot | None = None  #: snapshot that the state begins with
     #: Clients and subscriptions as a leader would recover them.
     state: ClusterState = field(default_factory=ClusterState)
     published: dict[bytes, Ranges] = field(default_factory=dict)  #: sequences in entries of the log, by channel
-    lost: Ranges = field(default_factory=Ranges)  #: indexes without an entry that a start needs
-    #: Up to this index entries do not count, as the newest snapshot came from another node: behind them is a hole that
-    #: it covers, and they may be of a branch that was given up.
+    lost: Ranges = field(default_factory=Ranges)  #: indexes of missing entries that a start needs
+    #: Up to this index entries do not count, as the newest snapshot came from another node and covers the hole after
+    #: them; they may belong to an abandoned branch.
     settled: int = 0
-    #: Indexes of entries that are not in the log, deleted or lost, and lie in free pages; if asked for.
+    #: Indexes of entries in free pages only (deleted or lost), on request.
     in_free_pages: Ranges = field(default_factory=Ranges)
     used_by: list[str] = field(default_factory=list)  #: processes that have the log open for writing
-    findings: list[Finding] = field(default_factory=list)  #: what is wrong
+    findings: list[Finding] = field(default_factory=list)
     bytes_scanned: int = 0  #: bytes of the log and of the snapshots
 
     @property
     def orphans(self) -> int:
-        """Pending messages of members that left a queue group, which servers count as acknowledged."""
+        """Pending messages of members that left a queue group; servers count them as acknowledged."""
         groups = (group for channel in self.state.channels.values() for group in channel.groups.values())
         return sum(len(group.orphans) for group in groups)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Returns what it is and how far it is, for people: what, and how it is."""
+        """Returns the node's state for people, as pairs of name and value."""
         members = ", ".join(each.id + ("" if each.voter else " (no voter)") for each in self.servers)
         operations = ", ".join(f"{count} {name}" for name, count in self.operations.most_common())
         facts = [
@@ -114,7 +114,6 @@ class NodeReport:
         return facts
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the node with the names of docs/reference/json.md."""
         return {
             "id": self.node_id,
             "cluster_id": self.files.cluster_id,
@@ -151,14 +150,8 @@ def examine(
 ) -> NodeReport:
     """Reads a node's Raft directory.
 
-    Args:
-        files: Where it is.
-        reading: With the encryption key, if there is one.
-        free_pages: Look for entries in free pages, too.
-
-    Raises:
-        StoreUnreadableError: The log cannot be read.
-        StoreChangedError: It got shorter while it was read.
+    `free_pages`: looks for entries in free pages as well. Raises `StoreChangedError` if the log gets shorter
+    meanwhile.
     """
     return _Examination(files, reading).run(free_pages)
 
@@ -175,7 +168,7 @@ class _Examination:
         self._sealed = 0
         self._gaps: list[Flaw] = []
         self._lost: list[tuple[int, int]] = []
-        #: Spans of sequences by channel; one lasts as long as entries follow each other.
+        #: Spans of sequences by channel; a span covers consecutive entries.
         self._published: dict[bytes, list[tuple[int, int]]] = {}
         self.report = NodeReport(files)
 
@@ -216,7 +209,7 @@ class _Examination:
             self.report.findings.append(one)
 
     def _add_rest(self) -> None:
-        """Counts the findings that were too many to be reported one by one."""
+        """Counts the findings beyond the limit per code."""
         last = {each.code: each for each in self.report.findings}
         for code, count in self._told.items():
             if count > _MANY:
@@ -308,7 +301,7 @@ class _Examination:
         return [(gap.first, gap.last) for gap in self._gaps]
 
     def _gap_findings(self) -> None:
-        """Reports missing entries: what is in a snapshot is not needed, so a hole there is as it should be."""
+        """Reports missing entries, except holes that a snapshot covers."""
         report = self.report
         base = report.base.index if report.base else 0
         if report.first > base + 1:
@@ -320,20 +313,20 @@ class _Examination:
                 self._add(finding("raft-gap", gap.detail, seq=gap.first))
                 self._lost.append((max(gap.first, base + 1), gap.last))
             elif not any(self._told[code] for code in ("raft-page", "raft-stale-page", "raft-entry")):
-                report.settled = gap.last  # where something is damaged, that is what made the hole
+                report.settled = gap.last  # where something is damaged, the damage made the hole
         report.lost = Ranges.of(self._lost)
         report.published = {name: Ranges.of(spans) for name, spans in self._published.items()}
 
 
 def _relative(path: Path, root: Path) -> str:
-    """Names a file of a node as findings do: below the node's directory where it lies there."""
+    """Names a file of a node as findings do: relative to the node's directory where it lies there."""
     if root == path:
         return path.name
     return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
 def _range_of_keys(fault: Fault) -> str:
-    """Names the entries that a page should hold, where the keys around it are indexes."""
+    """Names the entries that a page should hold, if the keys around it are indexes."""
     if len(fault.low) != _KEY_SIZE or (fault.high is not None and len(fault.high) != _KEY_SIZE):
         return ""
     first = int.from_bytes(fault.low, "big")
@@ -343,7 +336,7 @@ def _range_of_keys(fault: Fault) -> str:
 
 
 def _voted_for_itself(report: NodeReport) -> str:
-    """Returns the id of a node whose path names it as its vote does: a default path has the id in front of the log."""
+    """Returns the id of a node whose path names it as its vote does: a default path contains the id before the log."""
     parent = report.files.raft.absolute().parent.name if report.files.raft else ""
     return parent if parent in {each.id for each in report.servers} else ""
 
@@ -356,13 +349,10 @@ def fold(channel: ClusterChannel) -> SubsState:
 
 
 def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first: int, last: int) -> Subscribers:
-    """Returns the subscriptions of a channel in the log as those of a store: status, pending, lag.
+    """Returns the subscriptions of a channel in the log like those of a store: status, pending, lag.
 
-    Args:
-        channel: The channel; None has none.
-        clients: Ids of the clients that are registered.
-        first: First sequence of the channel.
-        last: Last sequence of the channel.
+    `clients` are the ids of registered clients, `first` and `last` the channel's sequences. Without a channel there
+    are none.
     """
     return Subscribers(fold(channel) if channel else SubsState(), clients, first, last)
 
@@ -375,17 +365,10 @@ def node_overview(
     limits: StoreLimits | None = None,
     free_pages: bool = False,
 ) -> tuple[NodeReport, Overview]:
-    """Looks at a node: its store, as `overview` does, with clients and subscriptions from its log and snapshots.
+    """Reads a node: its store, as `overview` does, with clients and subscriptions from its log and snapshots.
 
-    Args:
-        files: Where its directories are.
-        reading: How to read them.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        limits: Show each channel as a server with these limits does.
-        free_pages: Look for entries in free pages, too.
-
-    Raises:
-        StoreUnreadableError: The log or the store cannot be read.
+    With `limits`, each channel is shown as by a server with these limits. `free_pages`: looks for entries in free
+    pages as well.
     """
     report = examine(files, reading, free_pages=free_pages)
     if files.data:
@@ -407,7 +390,7 @@ def node_overview(
 
 
 def _check_store(report: NodeReport, result: Overview, patterns: Sequence[str]) -> None:
-    """Adds the channels that only the log knows, and what the store lacks."""
+    """Adds the channels that only the log knows, and findings about messages missing in the store."""
     in_store = {each.name: each for each in result.channels}
     names = [text(name) for name in report.state.channels]
     if patterns:
@@ -443,14 +426,9 @@ def verify_node(
     workers: int = 2,
     on_finding: Callable[[Finding], object] | None = None,
 ) -> Verdict:
-    """Checks everything of a node: its log and snapshots, then its file store; a clean one has nothing to report.
+    """Checks a node completely: its log and snapshots, then its file store.
 
-    Args:
-        files: Where its directories are.
-        reading: How to read them.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        workers: Slices that are scanned at the same time.
-        on_finding: Called with each finding as it is made.
+    `workers` slices are scanned at the same time. `on_finding` is called with each finding at once.
     """
     begin = time.perf_counter()
     report, result = node_overview(files, reading, patterns=patterns)

@@ -1,7 +1,7 @@
-"""What the server's log lines about its file store mean, and which command helps.
+"""The server's log lines about its file store: meaning, cause, and the command that helps.
 
-Facts: filestore.md sections 1.4, 4.3, 5, 7, 9 and 11. The first line of a match is what is in the
-log; a fatal error is often several texts in each other, and each level has its entry here.
+Facts: filestore.md sections 1.4, 4.3, 5, 7, 9 and 11. The first argument of an entry matches text in the log. A
+fatal error is often several nested texts; each level has an entry of its own.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LogLine:
-    """One text that the server writes."""
-
     pattern: re.Pattern[str]  #: matches the text anywhere in a line
-    meaning: str  #: what happened
-    cause: str = ""  #: how it usually comes about
-    remedy: str = ""  #: what to do next
-    codes: tuple[str, ...] = ()  #: findings of `stantools verify` that go with it
-    #: Its remedy holds whatever reason follows in the line; otherwise the reason says what to do.
+    meaning: str
+    cause: str = ""  #: usual cause
+    remedy: str = ""  #: next step
+    codes: tuple[str, ...] = ()  #: findings of `stantools verify` for it
+    #: Its remedy holds whatever reason follows in the line; otherwise the reason determines the remedy.
     decides: bool = False
     aside: bool = False  #: part of a description that says nothing about the store by itself
 
 
 def line_of(pattern: str, meaning: str, cause: str = "", remedy: str = "", *codes: str, **more: bool) -> LogLine:
-    """Returns the entry of a text."""
     return LogLine(re.compile(pattern), meaning, cause, remedy, codes, **more)
 
 
@@ -39,7 +36,7 @@ _CUT = (
 )
 _REPORT = "see the lines around it; this one only describes the first bad record"
 
-#: Errors that say which file could not be recovered. The reason follows in the same line.
+#: Errors that name the file that could not be recovered. The reason follows in the same line.
 WRAPPERS = (
     line_of(
         r"unable to recover server file ",

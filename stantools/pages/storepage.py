@@ -181,12 +181,12 @@ class _Channel:
         """Its subscriptions: those that a start would delete, then those that are furthest behind."""
         ghosts = self.subscriptions.having(SubStatus.GHOST)[:_OF_CHANNEL]
         others = self.subscriptions.having(*(each for each in SubStatus if each is not SubStatus.GHOST))
-        return [*ghosts, *others.most_behind(_OF_CHANNEL - len(ghosts))]
+        return [*ghosts, *others.with_most_lag(_OF_CHANNEL - len(ghosts))]
 
     @property
     def lag(self) -> int:
         """The greatest lag of its subscriptions."""
-        return max((each.lag for each in self.subscriptions.most_behind(1)), default=0)
+        return max((each.lag for each in self.subscriptions.with_most_lag(1)), default=0)
 
 
 def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now_ns: int) -> str:

@@ -1,7 +1,7 @@
-"""What a start destroys although it is intact: records behind a cut, files that limits remove, sequences given again.
+"""Intact data that a start destroys: records after a cut, files that limits remove, sequences assigned again.
 
-Salvage could keep all of it. Only what is suspicious is read: files that are cut, and the ends of data files that the
-server does not look at.
+Salvage could keep all of it. Only suspicious places are read: files that are cut, and the ends of data files that
+the server does not read.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ _CLIENT_WORDS: dict[int, str] = {ClientRecord.ADD: "connected client", ClientRec
 
 @dataclass(frozen=True)
 class RemovedRecord:
-    """A record, or a range of damaged bytes, behind a cut."""
+    """A record, or a range of damaged bytes, after a cut."""
 
     file: str  #: relative to the store
     offset: int  #: first byte
-    length: int  #: bytes, the header included
+    length: int  #: bytes, including the header
     intact: bool  #: its content is whole and proven: salvage would keep it
-    what: str  #: what it is: `message`, what a log record says, or the kind of damage
-    sequence: int | None = None  #: sequence of the message that it is or is about, if known
-    sub_id: int | None = None  #: id of the subscription that it is about
-    client_id: str | None = None  #: the client that it is about
+    what: str  #: `message`, a description of a log record, or the kind of damage
+    sequence: int | None = None  #: sequence of the message that it contains or refers to
+    sub_id: int | None = None  #: id of the subscription that it refers to
+    client_id: str | None = None  #: client that it refers to
 
 
 @dataclass(frozen=True)
 class CutRecords:
-    """The records that a cut removes, in numbers."""
+    """Counts of the records that a cut removes."""
 
     intact: int = 0  #: records that salvage would keep
     sequences: Ranges = field(default_factory=Ranges)  #: their sequences, in a data file
@@ -73,21 +73,21 @@ class CutRecords:
 
 @dataclass(frozen=True)
 class CutFile:
-    """A file that is cut, and how to read it."""
+    """A file that is cut, and the way to read it."""
 
-    root: Path  #: the store
+    root: Path
     file: str  #: relative to the store
-    offset: int  #: where it is cut
-    crc: Crc  #: the store's CRC
+    offset: int  #: offset of the cut
+    crc: Crc
 
     @property
     def layout(self) -> LogLayout | None:
-        """Which log it is; None for a data file."""
+        """Layout of the log; None for a data file."""
         name = self.file.rpartition("/")[2]
         return {CLIENTS_FILE: CLIENTS_LOG, SUBS_FILE: SUBS_LOG}.get(name)
 
     def count(self) -> CutRecords:
-        """Counts what is behind the cut."""
+        """Counts the records after the cut."""
         if self.layout is not None:
             return CutRecords(sum(record.intact for record in self.records()))
         intact, parts = 0, []
@@ -102,13 +102,13 @@ class CutFile:
         return CutRecords(intact, Ranges.union(parts))
 
     def rows_before(self) -> int:
-        """Counts the records of a log that the server reads, which end at the cut."""
+        """Counts the records of a log before the cut, which the server reads."""
         with mapped(self.root / self.file) as buffer:
             read = read_clients if self.layout is CLIENTS_LOG else read_subs
             return read(buffer, self.crc).rows
 
     def records(self) -> Iterator[RemovedRecord]:
-        """Iterates over everything behind the cut, in file order."""
+        """Iterates over all records and damaged ranges after the cut, in file order."""
         if self.layout is not None:
             with mapped(self.root / self.file) as buffer:
                 yield from self._log_records(buffer, self.layout)
@@ -159,7 +159,7 @@ class CutFile:
 
 
 def _about(message: object) -> tuple[int | None, int | None, str | None]:
-    """Which sequence, subscription and client a log record is about."""
+    """Returns the sequence, subscription and client that a log record refers to."""
     if isinstance(message, pb.ClientInfo | pb.ClientDelete):
         return None, None, text(message.id)
     if isinstance(message, pb.SubStateUpdate):
@@ -169,13 +169,7 @@ def _about(message: object) -> tuple[int | None, int | None, str | None]:
 
 
 def destroyed(recovery: Recovery, store: Datastore, start: Start) -> list[Loss]:
-    """Finds what a start destroys: see `Harm`.
-
-    Args:
-        recovery: The start.
-        store: The store.
-        start: What the recovery leads to.
-    """
+    """Returns the intact data that a start destroys, see `Harm`."""
     forecast = start.forecast
     losses = [loss for change in forecast.changes.values() for loss in _shortened(recovery, store, change)]
     if not forecast.starts:
@@ -183,7 +177,7 @@ def destroyed(recovery: Recovery, store: Datastore, start: Start) -> list[Loss]:
     for channel in start.channels:
         losses += _given_again(recovery, channel)
         losses += _positions_lost(channel, forecast.clients)
-    # Channels that the server does not see start over as soon as somebody publishes.
+    # Channels that the server does not see start over at the next message published to them.
     unseen = [path.name for path in store.symlinks] if forecast.recovered else store.server_channel_names
     for name in unseen:
         held = _held(recovery, store.path / name)
@@ -210,7 +204,7 @@ def _shortened(recovery: Recovery, store: Datastore, change: Change) -> Iterator
 
 
 def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss]:
-    """Iterates over the messages on disk whose sequences the server thinks are still free."""
+    """Iterates over the messages on disk whose sequences the server considers free."""
     last = channel.totals.last
     parts = []
     for found in channel.slices:
@@ -226,7 +220,7 @@ def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss
 
 
 def _positions_lost(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInfo]) -> Iterator[Loss]:
-    """Iterates over the durable queue groups all of whose members are deleted as ghosts."""
+    """Iterates over the durable queue groups of which all members are deleted as ghosts."""
     table = channel.subs.subscriptions
     statuses = table.statuses(clients)
     members = [(table.state(row).q_group, STATUSES[statuses[row]]) for row in table.rows(IN_DURABLE_GROUP)]
@@ -238,7 +232,7 @@ def _positions_lost(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInf
 
 
 def _held(recovery: Recovery, directory: Path) -> Ranges:
-    """Returns the sequences of the messages in a channel's directory; of one that cannot be read, none."""
+    """Returns the sequences of the messages in a channel's directory; none if it cannot be read."""
     try:
         files = list_channel(directory)
     except StoreUnreadableError:
