@@ -1,7 +1,7 @@
-"""Finding out which rows a channel has: at once and roughly, by its indexes, or exactly by what a scan has found.
+"""Determining the rows of a channel: at once and roughly, from its indexes, or exactly, from a scan.
 
-An index is taken at its word if it is whole, agrees with the last record, and names record after record without a hole
-(then nobody reads the data). Any other slice is scanned as `verify` does it, and what verify has found already is used.
+An index is trusted if it is whole, agrees with the last record, and names record after record without a hole (then
+the data is not read). Any other slice is scanned as by `verify`, or its survey by verify is used.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from stantools.store.ranges import Ranges
 from stantools.store.reading import OpenSlice, open_slice, scan_slice
 from stantools.store.resync import Damage, DamageKind
 
-#: Slices at the start and at the end of a channel that are looked at when it is opened.
+#: Slices at the start and at the end of a channel that are read when it is opened.
 _PEEKED_FIRST, _PEEKED_LAST = 128, 32
-#: A channel with no more bytes and slices is looked at whole when it is opened.
+#: A channel up to this number of bytes and slices is read completely when it is opened.
 SMALL_BYTES, SMALL_SLICES = 1 << 19, 32
 _MOST_RANGES = 3
 
 
 def mark_of(files: SliceFiles) -> tuple[int, ...]:
-    """Returns what differs once a slice's files have changed: sizes, inodes and times; zeros for a missing one."""
+    """Returns sizes, inodes and times of a slice's files, to detect a change; zeros for a missing one."""
     values: list[int] = []
     for path in (files.data, files.index):
         try:
@@ -65,13 +65,13 @@ def in_order(files: ChannelFiles) -> list[SliceFiles]:
 
 
 def is_small(files: ChannelFiles) -> bool:
-    """Returns whether a channel can be looked at whole while somebody waits."""
+    """Returns whether a channel can be read completely while the user waits."""
     slices = in_order(files)
     return len(slices) <= SMALL_SLICES and sum(each.data_size for each in slices) <= SMALL_BYTES
 
 
 def roughly(files: ChannelFiles) -> list[SliceParts]:
-    """Returns at once what the ends of the channel's indexes say; nothing is checked."""
+    """Returns the rows by the ends of the channel's indexes at once; nothing is checked."""
     channel = files.raw_name
     slices = in_order(files)
     parts: list[SliceParts] = []
@@ -127,12 +127,10 @@ def _indexed(
 
 
 class Builder:
-    """Finds out the rows of a channel's slices.
+    """Determines the rows of a channel's slices.
 
-    Args:
-        channel: The channel's name as stored in subjects.
-        crc: The store's CRC.
-        live: A server is writing: what is unfinished at the end is no damage, and its index may come later.
+    `channel` is the name as stored in subjects. `live`: a server is writing; an unfinished record at the end is no
+    damage, and its index record may come later.
     """
 
     def __init__(self, channel: bytes, crc: Crc, *, live: bool = False) -> None:
@@ -147,13 +145,10 @@ class Builder:
         survey: ChannelSurvey | None = None,
         progress: Progress | None = None,
     ) -> list[SliceParts]:
-        """Looks at every slice that is not known yet.
+        """Reads every slice that is not known yet.
 
-        Args:
-            files: The channel.
-            known: What an earlier look has found, by name of the slice; used where the files are the same.
-            survey: What a scan has found; used where it saw all of the slice.
-            progress: Called with the number of bytes as they are done.
+        `known` are the results of an earlier call, by name of the slice, used for unchanged files. A `survey` is
+        used for slices that it covers completely. `progress` is called with bytes.
         """
         slices = in_order(files)
         surveys = {each.files.name: each for each in (*survey.slices, *survey.lone_indexes)} if survey else {}
@@ -170,7 +165,7 @@ class Builder:
                 pieces = self._look(each, progress)
             if self._live and each is slices[-1]:
                 pieces = tuple(without_end(pieces))
-                mark = ()  # what is unfinished now is looked at again
+                mark = ()  # an unfinished slice is read again
             parts.append(SliceParts(each.name, mark, pieces))
         return parts
 
@@ -186,7 +181,7 @@ class Builder:
         return self._of_survey(survey_slice(files, self._channel, self._crc, progress))
 
     def _of_index(self, files: SliceFiles, opened: OpenSlice, progress: Progress | None) -> tuple[Piece, ...] | None:
-        """Returns the pieces by the index and what lies behind it, or None if the index is not enough."""
+        """Returns the pieces by the index and those after it, or None if the index is not enough."""
         if opened.index is None or (opened.problem and not self._live):
             return None
         stretches = _stretches(files, opened.index, progress)
@@ -196,7 +191,7 @@ class Builder:
         return (*(replace(each, subject=self._channel) for each in stretches), *behind)
 
     def _behind(self, files: SliceFiles, data: Buffer, start: int) -> Iterator[Piece]:
-        """Iterates over what the index does not name yet."""
+        """Iterates over messages that the index does not name yet."""
         builder = RunBuilder(files, self._channel, data)
         damages: list[Neighbours] = []
         for part in scan_slice(data, self._channel, self._crc, start=start):
@@ -222,7 +217,7 @@ class Builder:
         try:
             pieces = list(_with_orphans(pieces, survey, reader))
         except (StoreUnreadableError, IndexError):
-            pass  # the file has changed meanwhile; who looks at its rows will see it
+            pass  # the file has changed meanwhile; its rows will show it
         finally:
             reader.close()
         return (*notes, *pieces, *_named(survey, pieces))
@@ -235,7 +230,7 @@ class Builder:
 
 
 def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) -> list[Stretch] | None:
-    """Goes through an index; None if it does not name record after record without a hole."""
+    """Reads an index; None if it does not name record after record without a hole."""
     stretches: list[Stretch] = []
     breaks: list[Positions] = []
     begin, first, last = 0, view[0].copy(), view[0].copy()
@@ -333,7 +328,7 @@ def _of_damage(files: SliceFiles, neighbours: Neighbours) -> Iterator[Piece]:
 
 
 def _index_problem(survey: SliceSurvey) -> str:
-    """Says what is wrong with the index as a whole."""
+    """Describes the problem of the index as a whole."""
     report: IndexReport = survey.index
     if survey.files.data is None:
         name = survey.files.name.replace(".idx", ".dat")
@@ -360,7 +355,7 @@ def _index_problem(survey: SliceSurvey) -> str:
 
 
 def _with_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReader) -> Iterator[Piece]:
-    """Notes where the messages begin that a usable index does not name."""
+    """Adds notes where the messages begin that a usable index does not name."""
     report = survey.index
     at = report.first_orphan if report.usable and report.orphan_count else -1
     for piece in pieces:
@@ -381,7 +376,7 @@ def _with_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReade
 
 
 def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretch, Stretch]:
-    """Cuts a stretch in two before a message of it."""
+    """Cuts a run in two before one of its messages."""
     around = reader.located(stretch, position - 1, position + 1)
     offset, marks = int(around.offset[1]), stretch.marks
     one = replace(
@@ -409,7 +404,7 @@ def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretc
 
 
 def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:
-    """Iterates over what only the index names, apart from what the damages show."""
+    """Iterates over messages that only the index names, apart from those in damaged ranges."""
     reported = Ranges.of((each.first, each.last) for each in pieces if isinstance(each, Note) and each.last)
     present = Ranges.union([run.sequences for run in survey.runs])
     proven = Ranges.of((each.sequence, each.sequence) for each in pieces if isinstance(each, Proven))
@@ -425,7 +420,7 @@ def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:
 
 
 def without_end(pieces: tuple[Piece, ...]) -> list[Piece]:
-    """Leaves out what may be a write in progress: damage at the end, and notes on an index that comes later."""
+    """Leaves out pieces that may be a write in progress: damage at the end, and notes on an index that comes later."""
     kept = [
         each
         for each in pieces

@@ -1,4 +1,4 @@
-"""What users say of a salvage and of a compaction. Nothing here imports numpy: help texts are made from it."""
+"""Options of salvage, merge and compaction. Nothing here imports numpy: help texts are made from it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ BACKUP = Option(help="Where to save what is removed; STORE.truncated beside it i
 
 @dataclass(frozen=True)
 class SalvageOptions:
-    """How to salvage."""
-
     patterns: tuple[str, ...] = CHANNELS.field()
     cluster_id: str | None = CLUSTER_ID.field(help="For a lost server.dat; a readable one keeps its id.")
     generation: str = GENERATION.field(
@@ -27,14 +25,14 @@ class SalvageOptions:
     fill_gaps: bool = option("Put an empty message in the place of each that is lost.", default=False)
     archived: bool = ARCHIVED.field()
     workers: int = WORKERS.field()
-    #: Leave the positions of subscriptions as they are up to the last sequence that was ever known. A store does not
-    #: hold a last sequence without its message, other targets do.
+    #: Keep the positions of subscriptions up to the last sequence ever known. A store does not keep a last sequence
+    #: without its message; other targets do.
     keep_positions: bool = False
 
 
 @dataclass(frozen=True)
 class CompactTarget:
-    """Where a compacted store goes, and what becomes of STORE."""
+    """Destination of a compacted store, and the future of STORE."""
 
     out: Path | None = OUT.field(help="Where to write the compacted store.")
     in_place: bool = option("Put the result in the place of STORE, which is kept beside it.", default=False)
@@ -43,7 +41,7 @@ class CompactTarget:
 
 @dataclass(frozen=True)
 class MergeOptions(SalvageOptions):
-    """How to merge the nodes of a cluster: as to salvage, and besides."""
+    """Options of a merge: those of a salvage, and more."""
 
     generation: str = "newest"
     free_pages: bool = option(
@@ -54,12 +52,10 @@ class MergeOptions(SalvageOptions):
 
 @dataclass(frozen=True)
 class CompactOptions:
-    """How to compact."""
-
     #: Leave out messages that a server with these limits has removed; None keeps all messages.
     limits: StoreLimits | None = None
-    slices: SliceLimits | None = None  #: when a slice of the new store is full; None is the server's default
+    slices: SliceLimits | None = None  #: limits of a slice in the new store; None is the server's default
     drop_orphans: bool = option("Leave out plain subscriptions of clients that are gone.", default=False)
     accept_loss: bool = ACCEPT_LOSS.field(help="Continue even though slices or logs are already missing.")
-    now_ns: int | None = None  #: the present, for limits of age; the clock's if not given
+    now_ns: int | None = None  #: present time for limits of age; the clock's by default
     workers: int = WORKERS.field()

@@ -1,6 +1,6 @@
-"""Carrying out a compaction: into a new directory, or into one that takes the old one's place.
+"""Writing a compacted store: into a new directory, or in place of the old one.
 
-Nothing appears under its name before it was written, synced, and read back and compared with the plan.
+Nothing appears under its name before it was written, synced, read back and compared with the plan.
 """
 
 from __future__ import annotations
@@ -35,32 +35,25 @@ from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
 from stantools.work import Threads
 
-#: Room that is asked for beyond the planned bytes: headers, what is carried over, blocks that are not full.
+#: Factor on the planned bytes for the check of free space: headers, other files, partial blocks.
 _SPARE = 1.05
 
 
 @dataclass(frozen=True)
 class CompactionResult:
-    """What was written."""
-
     path: Path  #: the compacted store
-    backup: Path | None  #: where the old one is now, if the new one took its place
-    messages: int  #: messages in it
-    slices: int  #: slices in it
+    backup: Path | None  #: present path of the old store, if it was replaced
+    messages: int
+    slices: int
     bytes: int  #: size of all its files
 
 
 def apply_compaction(plan: CompactionPlan, out: Path, *, progress: Progress | None = None) -> CompactionResult:
     """Writes the compacted store to a new directory; the old one stays as it is.
 
-    Args:
-        plan: What to write.
-        out: The new directory; must not exist, or be empty.
-        progress: Called with the number of data bytes as they are read.
-
-    Raises:
-        RefusedError: There is not enough room, or `out` lies inside the old store, which must not have changed.
-        StoreUnwritableError: It cannot be written, or is not what was planned.
+    `out` must not exist, or be empty. `progress` is called with bytes of data files. Raises `RefusedError` if there
+    is not enough space, `out` is inside the old store, or the old store has changed; `StoreUnwritableError` if the
+    result cannot be written or differs from the plan.
     """
     source = plan.store.path
     check_outside(source, out)
@@ -78,20 +71,14 @@ def compact_in_place(
     quiet: float | None = None,
     progress: Progress | None = None,
 ) -> CompactionResult:
-    """Writes the compacted store beside the old one, and exchanges the two.
+    """Writes the compacted store next to the old one, and exchanges the two.
 
-    Before a plan is made again after an interruption, `atomic.finish_replacement` must be called.
+    `backup` is the new path of the old store, a sibling that does not exist; by default its name with the time.
+    `force` skips the check that no server uses the store, which must be unchanged for `quiet` seconds
+    (`QUIET_SECONDS` of `stantools.store.locks` by default). `progress` is called with bytes of data files. Errors as
+    for `apply_compaction`.
 
-    Args:
-        plan: What to write.
-        backup: What the old store is called then: a sibling that does not exist; by default its name with the time.
-        force: Also if a server seems to be using the store.
-        quiet: Seconds that the store must have been left alone; `QUIET_SECONDS` of `stantools.store.locks` by default.
-        progress: Called with the number of data bytes as they are read.
-
-    Raises:
-        RefusedError: The store is in use, has changed since it was planned, or there is not enough room.
-        StoreUnwritableError: It cannot be written, or is not what was planned.
+    After an interruption, `atomic.finish_replacement` must be called before a new plan is made.
     """
     store = absolute(plan.store.path)
     if backup is None:
@@ -104,12 +91,12 @@ def compact_in_place(
 
 
 def room_needed(plan: CompactionPlan) -> int:
-    """Returns about how many bytes the compacted store needs."""
+    """Returns the approximate number of bytes that the compacted store needs."""
     return int(plan.bytes_after * _SPARE)
 
 
 def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> None:
-    """Writes the new store, and makes sure of it."""
+    """Writes the new store, and verifies it."""
     _check_unchanged(plan)
     new = StoreWriter(content, plan.crc)
     old = plan.store
@@ -176,7 +163,7 @@ def _copy_messages(plan: CompactionPlan, channel: ChannelPlan, writer: SliceWrit
 
 
 def _carry_over(root: Path, source: Path, target: Path, done: set[str]) -> None:
-    """Copies what is not ours: foreign files, archived slices, raft logs, links."""
+    """Copies all other files: foreign files, archived slices, raft logs, links."""
     with writing(target):
         for entry in os.scandir(source):
             if entry.name in done:
@@ -191,7 +178,7 @@ def _carry_over(root: Path, source: Path, target: Path, done: set[str]) -> None:
 
 
 def _link_target(link: Path, root: Path) -> Path:
-    """Returns what a link's copy has to point to; links within the store stay as they are."""
+    """Returns the target for the copy of a link; links within the store stay as they are."""
     target = link.readlink()
     place = Path(os.path.abspath(link.parent / target))  # noqa: PTH100 (must not follow further links)
     return target if not target.is_absolute() and root in place.parents else place
@@ -222,7 +209,7 @@ def _changed(where: str) -> RefusedError:
 
 
 def _check_result(plan: CompactionPlan, content: Path, progress: Progress | None) -> None:
-    """Reads back what was written and compares it with the plan."""
+    """Reads back the new store and compares it with the plan."""
 
     def still_wanted(_count: int) -> None:
         if progress:

@@ -1,7 +1,7 @@
 """Planning a merge: everything is read, nothing is changed.
 
-Facts: clustered-stores.md section 12. Each store is planned as a salvage would be, so that damage is found and gone
-round as there; what is new here is which of several copies counts, and what only the logs hold.
+Facts: clustered-stores.md section 12. Each store is planned like a salvage, with the same treatment of damage. Added
+here: which of several copies counts, and the messages that only the logs hold.
 """
 
 from __future__ import annotations
@@ -48,29 +48,22 @@ def plan_merge(
 ) -> MergePlan:
     """Reads the directories of a cluster's nodes and plans one standalone store.
 
-    Args:
-        nodes: Their directories; each with a Raft log, a store, or both.
-        reading: How to read them.
-        options: What is taken.
-        progress: Called with the number of bytes of stores as they are read.
-
-    Raises:
-        RefusedError: They are not of one cluster, or their CRC polynomials differ.
-        StoreUnreadableError: Something cannot be read at all.
-        UsageError: The same node is named twice, or no channel matches.
+    Each node has a Raft log, a store, or both. `progress` is called with bytes of stores. Raises `RefusedError` if
+    the nodes belong to different clusters or their CRC polynomials differ, `UsageError` if a node is named twice or
+    no channel matches.
     """
     return _Merge(nodes, reading, options or MergeOptions()).run(progress)
 
 
 @dataclass
 class _Channel:
-    """What is known of a channel before the logs are searched for what is missing."""
+    """A channel before the logs are searched for missing messages."""
 
     name: bytes
-    union: Union  #: what the stores have
-    known: ClusterChannel | None  #: what the logs know of it; None if nothing
-    expected: Ranges = field(default_factory=Ranges)  #: the sequences that there should be
-    #: Entries of the logs that hold what no store has, and what decides where stores differ.
+    union: Union  #: messages of the stores
+    known: ClusterChannel | None  #: the channel in the logs; None if they do not have it
+    expected: Ranges = field(default_factory=Ranges)  #: sequences that should exist
+    #: Log entries with messages that no store has, or about which stores differ.
     found: Places = field(default_factory=Places)
     deleted: Places = field(default_factory=Places)  #: such entries in free pages
 
@@ -123,13 +116,13 @@ class _Merge:
         self.plan = MergePlan(Path(os.path.commonpath(roots)), self._crc, options, server, note, nodes=self._nodes)
 
     def _name(self, files: NodeFiles, report: NodeReport | None, store: Datastore | None) -> str:
-        """Returns the id of a node, or the name of its directory where nothing names the id."""
+        """Returns the id of a node, or the name of its directory if the id is unknown."""
         server = readable_server_info(store) if store else None
         known = text(server.node_id) if server else ""
         return known or (report.node_id if report else "") or files.path.absolute().name
 
     def _identity(self) -> tuple[pb.ServerInfo, str]:
-        """Returns server.dat of a server that is in no cluster."""
+        """Returns the server.dat for a standalone server."""
         asked = self._options.cluster_id
         found = []
         for named, node, store in zip(self._named, self._nodes, self._stores, strict=True):
@@ -203,7 +196,7 @@ class _Merge:
         node.messages = found.messages
         for each in found.dropped:
             if not each.file.endswith((CLIENTS_FILE, SUBS_FILE)):
-                # Lost sequences are reported once all nodes were looked at.
+                # Lost sequences are reported after all nodes are read.
                 lost = each.loss and not each.sequences and not self._log_nodes
                 fate = each.fate if lost else Fate.LEFT_OUT
                 self.plan.dropped.append(replace(each, file=f"{node.name}: {each.file}", fate=fate))
@@ -218,7 +211,7 @@ class _Merge:
         return found
 
     def _begin(self, name: bytes, plans: Sequence[SalvagePlan | None]) -> _Channel | None:
-        """Puts together what the stores have of a channel; None if it was deleted."""
+        """Combines the stores' messages of a channel; None if it was deleted."""
         known = self.plan.log.state.channels.get(name)
         sources = []
         for node, planned in zip(self._nodes, plans, strict=True):
@@ -248,7 +241,7 @@ class _Merge:
         number = report.stable.channels.get(name, 0) if report else 0
         if known is None:
             if not self._log_nodes or self.plan.log.missing:
-                return ""  # nothing says that it is not there
+                return ""  # nothing says that it was deleted
             if report and (number or name in report.state.channels):
                 return "the channel was deleted since"
             return "no Raft log knows this channel; stantools salvage takes it, with --channel, from this node's store"
@@ -260,7 +253,7 @@ class _Merge:
         self.plan.dropped.append(Dropped(f"{node.name}: {text(name)}", -1, 0, reason, sequences, fate=Fate.LEFT_OUT))
 
     def _look_into_logs(self, channels: Sequence[_Channel]) -> None:
-        """Finds the entries that hold what no store has, and those that decide where stores differ."""
+        """Finds the entries with messages that no store has, and those about which stores differ."""
         by_name = {each.name: each for each in channels}
         wanted = {each.name: each.wanted for each in channels if each.wanted}
         if wanted and self._log_nodes:
@@ -328,7 +321,7 @@ class _Merge:
         )
 
     def _logged(self, channel: _Channel) -> dict[int, pb.MsgProto]:
-        """Reads from the log the messages of which stores have different ones."""
+        """Reads those messages from the log about which stores differ."""
         differing = channel.union.differing
         cipher = raft_cipher(self._key) if self._key else None
         messages: dict[int, pb.MsgProto] = {}
@@ -373,7 +366,10 @@ class _Merge:
 
 
 def _perhaps_uncommitted(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
-    """Says which entries at the end are perhaps not committed: their publishers may have got no acknowledgement."""
+    """Names entries at the end that may not be committed: their publishers may not have an acknowledgement.
+
+    `stored` is the last sequence of each channel in any file store: stored messages are committed.
+    """
     proven = max(
         (index for index, (_, each) in log.tail.items() if each and each.first_sequence <= stored.get(each.channel, 0)),
         default=log.proven,

@@ -40,14 +40,14 @@ from stantools.store.sublog import SubsState, salvage_subs
 
 @dataclass
 class _Source:
-    """What the scan found for one channel, wherever it lay."""
+    """The scanned data of one channel, from any place in the store."""
 
     runs: list[RecordRun] = field(default_factory=list)  #: good records, those of the channel's own directory first
     rewrites: list[Repaired] = field(default_factory=list)  #: messages whose record header must be recreated
-    subs: SubsState | None = None  #: the fold of its subs.dat
-    outcome: ChannelOutcome | None = None  #: what its directory shows of its messages
-    renamed: ChannelOutcome | None = None  #: what a directory shows that is the channel's under another name
-    #: What only the index of a slice names, by the number of the slice.
+    subs: SubsState | None = None  #: fold of its subs.dat
+    outcome: ChannelOutcome | None = None  #: state of its messages by its directory
+    renamed: ChannelOutcome | None = None  #: state of its messages by a directory under another name
+    #: Sequences that only the index of a slice names, by the number of the slice.
     named: list[tuple[int, Ranges]] = field(default_factory=list)
 
 
@@ -58,17 +58,11 @@ def plan_salvage(
     progress: Progress | None = None,
     surveys: Iterable[ChannelSurvey] | None = None,
 ) -> SalvagePlan:
-    """Reads a store and plans what of it goes into a new one.
+    """Reads a store in any state and plans a new one.
 
-    Args:
-        store: The store, in any state.
-        options: See `SalvageOptions`.
-        progress: Called with the number of bytes as they are read.
-        surveys: Those of the channels of `channels_to_survey`, in that order, if they were made already.
-
-    Raises:
-        RefusedError: The cluster id is lost and was not given, or the gaps are too big to be filled.
-        UsageError: There is no such generation.
+    `progress` is called with bytes. `surveys` are those of the channels of `channels_to_survey`, in that order, if
+    they exist already. Raises `RefusedError` if the cluster id is lost and not among the options, or the gaps are
+    too big to be filled; `UsageError` if there is no such generation.
     """
     options = options or SalvageOptions()
     store = store.checking
@@ -99,9 +93,10 @@ def plan_salvage(
 
 
 def _rename_back(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: SalvagePlan) -> None:
-    """Takes the subscriptions along where a whole channel directory was renamed; a copy of one is no channel.
+    """Moves subscriptions with the messages of a renamed channel directory; a copied directory becomes no channel.
 
-    That is: all its messages are of one other channel, which has no directory of its own, or has one.
+    A renamed directory's messages all belong to one other channel without a directory of its own; for a copied one,
+    that channel has a directory.
     """
     subjects: dict[bytes, set[bytes]] = {}
     for run in foreign:
@@ -151,7 +146,7 @@ def _leave_log_damage(plan: SalvagePlan, file: str, state: LogState) -> None:
 
 
 def _root_strays(store: Datastore, plan: SalvagePlan) -> list[tuple[bytes, SliceSurvey]]:
-    """Returns the files in the root that prove to be slices; of the others it is noted that they stay behind."""
+    """Returns the files in the root that prove to be slices; the others are recorded as left out."""
     surveys = [survey_slice(each, b"", plan.crc) for each in possible_slices(store.foreign)]
     found = [survey for survey in surveys if survey.runs]
     taken = {survey.files.data for survey in found}
@@ -165,7 +160,7 @@ def _root_strays(store: Datastore, plan: SalvagePlan) -> list[tuple[bytes, Slice
 def _add_stray(
     store: Datastore, directory: bytes, stray: SliceSurvey, sources: dict[bytes, _Source], plan: SalvagePlan
 ) -> None:
-    """Takes what is in a slice under another name and nowhere else."""
+    """Takes the messages that are only in a slice under another name."""
     assert stray.files.data is not None
     file = str(stray.files.data.relative_to(store.path))
     for run in stray.runs:
@@ -193,12 +188,7 @@ def _add_stray(
 
 
 def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[str]:
-    """Returns the channels that a salvage reads; the server skips those that are reached by a symbolic link.
-
-    Args:
-        store: The store.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-    """
+    """Returns the channels that a salvage reads; the server skips channels that are symbolic links."""
     linked = Datastore(store.path, channel_names=[path.name for path in store.symlinks])
     return [*store.matching(patterns), *linked.matching(patterns)]
 
@@ -206,7 +196,7 @@ def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[s
 def _collect(
     store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan
 ) -> list[RecordRun]:
-    """Puts a directory's records to their channels; returns the runs of other channels."""
+    """Assigns a directory's records to their channels; returns the runs of other channels."""
     files = survey.files
     if survey.error:
         plan.dropped.append(Dropped(files.name, -1, 0, survey.error))
@@ -264,7 +254,7 @@ def _leave_slice_damage(store: Datastore, survey: SliceSurvey, source: _Source, 
 
 def _damaged(file: str, neighbours: Neighbours) -> Dropped:
     damage = neighbours.damage
-    # Zeros and torn ends between consecutive messages hold nothing; what is lost is counted by sequence, once.
+    # Zeros and torn ends between consecutive messages hold no data; lost messages are counted by sequence, once.
     return Dropped(file, damage.offset, damage.length, f"{damage.kind}: {stop_text(damage.stop)}", fate=Fate.LEFT_OUT)
 
 
@@ -331,7 +321,7 @@ def _plan_channel(
 
 
 def _note_missing(plan: SalvagePlan, target: ChannelPlan, source: _Source) -> None:
-    """Notes the messages of a channel that were missing before, and what nothing shows."""
+    """Records the messages of a channel that were missing before, and its unknown contents."""
     name = os.fsdecode(target.name)
     outcome = (source.outcome or ChannelOutcome(name)).with_directory(target.sequences, source.renamed)
     target.missing, target.archived, target.skipped = outcome.missing, outcome.archived, outcome.gaps
@@ -348,7 +338,7 @@ def _note_missing(plan: SalvagePlan, target: ChannelPlan, source: _Source) -> No
 
 def _last_named(source: _Source, history: History, generation: Generation) -> int:
     """Returns the last sequence of a generation that only an index still names, 0 if there is none."""
-    # Of several generations, only what lies in the newest slice or behind it can belong to the newest.
+    # Of several generations, only entries of the newest slice or later ones can belong to the newest.
     several = len(history.generations) > 1
     newest = max((p.run.slice.number for p in generation.pieces), default=0) if several else 0
     return max((ranges.last for number, ranges in source.named if number >= newest), default=0)
@@ -396,7 +386,7 @@ def _beside(name: bytes, taken: set[bytes]) -> bytes:
 
 
 def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: Iterable[Repaired]) -> list[Step]:
-    """Puts copies and rewrites into the order of sequences."""
+    """Sorts copies and rewrites by sequence."""
     have = generation.sequences
     extra: dict[int, Repaired] = {}
     for rewrite in rewrites:
