@@ -81,7 +81,7 @@ def record_parts(
         _index(parts, record, crc)
     else:
         _record(parts, record, kind, crc, length)
-    parts.fill(parts.begin + length, "not looked at", PartRole.UNKNOWN)
+    parts.fill(parts.begin + length, "not read", PartRole.UNKNOWN)
     return parts.list
 
 

@@ -124,7 +124,7 @@ def index_state(survey: SliceSurvey) -> IndexState:
         return IndexState("error", "unreadable", survey.index_error)
     if not report.present:
         if survey.files.index is None and survey.size <= FILE_HEADER_SIZE and not survey.error:
-            return IndexState("clean", "none", "there is no index, and nothing to name in it")
+            return IndexState("clean", "none", "there is no index, and no message for one")
         return IndexState("warning", "missing", "there is no index: the server makes a new one from the data file")
     if report.header_error:
         return IndexState("error", "version", f"the index: {report.header_error}")
@@ -137,7 +137,7 @@ def index_state(survey: SliceSurvey) -> IndexState:
         (report.orphan_count, "unnamed", "good messages that it does not name", "warning"),
         (report.dangling_count, "dangling", "records that point to no good message", "error"),
         (report.mismatch_count, "differ", "records that differ from their message", "error"),
-        (report.displaced_count, "displaced", "records in each other's places", "error"),
+        (report.displaced_count, "displaced", "records in the wrong order", "error"),
     ):
         if count:
             short = short or f"{count:,} {name}"

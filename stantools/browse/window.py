@@ -342,4 +342,4 @@ def _messages(piece: Piece) -> int:
 
 
 def _changed(stretch: Stretch) -> Note:
-    return Note(NoteKind.FILE, f"{stretch.files.name} has changed since it was looked at", stretch.files.name)
+    return Note(NoteKind.FILE, f"{stretch.files.name} has changed since it was read", stretch.files.name)

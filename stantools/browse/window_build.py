@@ -79,7 +79,7 @@ def roughly(files: ChannelFiles) -> list[SliceParts]:
     for place, each in enumerate(slices):
         if place in hidden:
             if place == hidden.start:
-                text = f"{len(hidden):,} more slices are being looked at"
+                text = f"{len(hidden):,} more slices are being read"
                 parts.append(SliceParts(each.name, (), (Note(NoteKind.PENDING, text, each.name),), exact=False))
             continue
         parts.append(SliceParts(each.name, (), _peek(each, channel), exact=False))
@@ -88,7 +88,7 @@ def roughly(files: ChannelFiles) -> list[SliceParts]:
 
 def _peek(files: SliceFiles, channel: bytes) -> tuple[Piece, ...]:
     count = (files.index_size - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
-    pending = Note(NoteKind.PENDING, f"{files.name} is being looked at", files.name)
+    pending = Note(NoteKind.PENDING, f"{files.name} is being read", files.name)
     if files.data is None or files.data_size <= FILE_HEADER_SIZE:
         return () if files.data is not None else (pending,)
     if files.index is None or count <= 0:
@@ -345,12 +345,12 @@ def _index_problem(survey: SliceSurvey) -> str:
     if not report.count:
         return f"{name} names no message"
     if report.stop is not Stop.END:
-        return f"{name} is damaged behind {report.count:,} records"
+        return f"{name} is damaged after {report.count:,} records"
     if report.mismatch_count:
         what = "record of it does" if report.mismatch_count == 1 else "records of it do"
         return f"{name}: {report.mismatch_count:,} {what} not agree with the data"
     if report.displaced_count:
-        return f"{name}: {report.displaced_count:,} records of it lie in each other's places"
+        return f"{name}: {report.displaced_count:,} of its records are in the wrong order"
     return ""
 
 

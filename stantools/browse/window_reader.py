@@ -278,7 +278,7 @@ class StretchReader:
     def proven(self, piece: Proven) -> Row:
         """Reads a message whose header is damaged."""
         assert piece.files.data is not None
-        note = Note(NoteKind.DAMAGE, "it has changed since it was looked at", piece.files.name, piece.offset, 0)
+        note = Note(NoteKind.DAMAGE, "it has changed since it was read", piece.files.name, piece.offset, 0)
         try:
             payload = self._open.read(piece.files.data, piece.start, piece.size)
             message = gogo.decode(pb.MsgProto, payload)

@@ -52,27 +52,27 @@ def advise(
     those of the start count.
     """
     if uses:
-        return Advice(f"{uses[0].detail}: stop the server before anything is changed, and look again")
+        return Advice(f"{uses[0].detail}: stop the server before you change anything, then check again")
     forecast = start.forecast if start else None
     damaged = [finding for finding in findings or () if finding.severity is Severity.ERROR]
     if forecast is not None and not damaged:
         if forecast.error and _NO_DAMAGE.search(forecast.error):
-            return Advice(f"Nothing to repair; the server has to be started differently: {escape(forecast.error)}")
+            return Advice(f"Nothing to repair; start the server differently: {escape(forecast.error)}")
         if forecast.destroys and all(loss.how is Harm.REMOVED for loss in forecast.destroys):
-            return Advice("Start the server with limits that leave the messages where they are (0 is without limit)")
+            return Advice("Start the server with limits that keep the messages (0: no limit)")
     salvage: tuple[str, ...] = ("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged")))
-    new_store = "write what is intact to a new store"
+    new_store = "write the intact data to a new store"
     if _nameless(path, findings, forecast):
         salvage += ("--cluster-id", PLACEHOLDER)
-        new_store += f" (with the cluster id that clients connect with in the place of {PLACEHOLDER})"
+        new_store += f" (replace {PLACEHOLDER} by the cluster id that clients connect with)"
     known = outcomes or (start.channels if start else {})
     if any(each.archived & each.intact.holes() for each in known.values()):
         salvage += ("--archived",)
-        new_store += "; --archived takes what archived slices hold between the others"
+        new_store += "; --archived includes the messages of archived slices"
     what_else = _what_else(start, known)
     new_store += what_else
     if (start and start.destructive) or (damaged and (forecast is None or not forecast.starts)):
-        why = "what it would do cannot be determined" if forecast is None else "it would destroy data"
+        why = "its effect cannot be determined" if forecast is None else "it would destroy data"
         why = "the start would fail" if forecast is not None and not forecast.starts else why
         return Advice(f"Do not start the server on this store ({why}): {new_store}", salvage)
     flawed = any(finding.severity is not Severity.INFO for finding in findings or ())
@@ -81,13 +81,14 @@ def advise(
         return Advice(f"{why}: {new_store}", salvage)
     if what_else and not flawed:
         text = (
-            "Look for what is missing, in backups and copies: a salvage cannot bring it back; subscribers skip the gaps"
+            "Look for the missing messages in backups and copies: a salvage cannot restore them; "
+            "subscribers skip the gaps"
         )
         return Advice(text, ("stantools", "verify", str(path)))
     if what_else:
         return Advice(new_store[0].upper() + new_store[1:], salvage)
     if flawed:
-        what = "No message" if start.harmless else "No message that is there"
+        what = "No message" if start.harmless else "No remaining message"
         return Advice(f"{what} is at risk. A salvaged copy is free of these findings", salvage)
     return Advice(
         "Nothing to repair; see what a move to JetStream would look like",
@@ -99,9 +100,9 @@ def _what_else(start: StartVerdict | None, outcomes: Mapping[str, ChannelOutcome
     """Returns the steps before and after a salvage: a search for missing messages, positions to check."""
     parts = []
     if any(each.kind is FlawKind.AHEAD for each in (start.flaws if start else ())):
-        parts.append("in it subscriptions stand at the last message there is, so that they get what is published next")
+        parts.append("in the new store, subscriptions stand at the last message, so that they receive new ones")
     if any(each.missing or each.suspected for each in outcomes.values()):
-        parts.append("look for what is missing first, in backups and copies: a salvage cannot bring it back")
+        parts.append("first look for the missing messages in backups and copies: a salvage cannot restore them")
     return "".join(f"; {part}" for part in parts)
 
 
@@ -136,7 +137,7 @@ def _with_names(remedy: str, findings: Sequence[Finding], root: Path) -> str:
     for word, names in (("CHANNEL", channels), ("FILE", [str(root / file) for file in files])):
         if names and (filled := fill_in(text, {word: names[0]})) != text:
             others = len(names) - 1
-            text = filled + (f" (and so on for {counted(others, f'other {word.lower()}')})" if others else "")
+            text = filled + (f" (and the same for {counted(others, f'other {word.lower()}')})" if others else "")
     return text
 
 
@@ -218,7 +219,7 @@ def diagnose(
         state = Health.IN_DANGER
         outlook = f"do not start the server on it: a start would destroy data: the server would {harms}"
     elif not normals:
-        state, outlook = Health.DAMAGED, "what the server would do cannot be determined"
+        state, outlook = Health.DAMAGED, "the effect of a start cannot be determined"
     elif not normals[0].forecast.starts:
         state, outlook = Health.DAMAGED, "the server does not start on it"
     elif not normals[0].delivers:
@@ -233,7 +234,7 @@ def diagnose(
             if verified.clean and normals[0].harmless and not missing
             else Health.FLAWED
         )
-        outlook = "a start is harmless" if normals[0].harmless else "a start delivers every message that is there"
+        outlook = "a start is harmless" if normals[0].harmless else "a start delivers every message in the store"
     data = missing_sentence(outcomes)
     parts = (outlook, data) if state is Health.IN_DANGER else (data, outlook)
     advice = advise(path, verified.findings, normals[0] if normals else None, uses, outcomes)

@@ -453,7 +453,7 @@ def log_differences(reports: Sequence[NodeReport], names: Sequence[str], key: by
     if log.conflict_count > len(found):
         found.append(finding("entry-differs", f"{log.conflict_count - len(found)} more of this kind"))
     for name, count in log.branches.items():
-        text_ = f"{name}: {counted(count, 'entry', 'is/are')} of a branch that was given up"
+        text_ = f"{name}: {counted(count, 'entry', 'is/are')} of an abandoned branch"
         found.append(finding("entry-branch", text_))
     for report, name in zip(reports, names, strict=True):
         if (end := _end(report)) < (log.term, log.index):

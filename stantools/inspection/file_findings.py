@@ -148,7 +148,7 @@ def _where(neighbours: Neighbours) -> str:
         return f"sequence {neighbours.sequence}"
     if before and after:
         return f"between sequences {before} and {after}"
-    return f"behind sequence {before}" if before else f"before sequence {after}" if after else ""
+    return f"after sequence {before}" if before else f"before sequence {after}" if after else ""
 
 
 def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
@@ -161,13 +161,21 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
     records = sum(run.count for run in survey.runs)
     if not report.present:
         if records or survey.damages:
-            yield finding("index-missing", f"the data file holds {records} good records", file=file, channel=channel)
+            yield finding(
+                "index-missing",
+                f"the index is missing; the server rebuilds it from the data file ({counted(records, 'good record')})",
+                file=file,
+                channel=channel,
+            )
         return
     if report.header_error:
         size = min(report.size, FILE_HEADER_SIZE)
         yield finding("file-version", report.header_error, file=file, offset=0, length=size, channel=channel)
     elif report.size == FILE_HEADER_SIZE and survey.size > FILE_HEADER_SIZE:
-        text = f"it holds only its file version; the data file holds {records} good records"
+        text = (
+            "the index holds only its file version; the server rebuilds it from the data file "
+            f"({counted(records, 'good record')})"
+        )
         yield finding("index-empty", text, file=file, channel=channel)
         return
     if report.stop != Stop.END:
@@ -191,16 +199,22 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
 def _index_coverage(file: str, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
     report = survey.index
     if report.orphan_count:
-        text = f"not named: {_count(report.orphan_count)}, {_sequences(report.orphans)}"
+        text = f"{_count(report.orphan_count)} not in the index: {_sequences(report.orphans)}"
         yield finding("index-orphans", text, file=file, offset=report.end, channel=channel, seq=report.orphans.first)
     if report.displaced_count:
-        text = f"records in each other's places: {report.displaced_count}, {_sequences(report.displaced)}"
+        text = (
+            f"{counted(report.displaced_count, 'index record', 'is/are')} in the wrong order: "
+            f"{_sequences(report.displaced)}"
+        )
         offset = FILE_HEADER_SIZE + report.first_displaced * INDEX_RECORD_SIZE
         yield finding("index-disorder", text, file=file, offset=offset, channel=channel, seq=report.displaced.first)
     held = Ranges.union(run.sequences for run in survey.runs)
     # An index that names records damaged in the data file is correct.
     if report.dangling_count and (not survey.damages or report.dangling & held):
-        text = f"records that point to no good message: {report.dangling_count}, {_sequences(report.dangling)}"
+        text = (
+            f"{counted(report.dangling_count, 'index record')} without a message in the data file: "
+            f"{_sequences(report.dangling)}"
+        )
         offset = FILE_HEADER_SIZE + report.first_dangling * INDEX_RECORD_SIZE
         yield finding("index-dangling", text, file=file, offset=offset, channel=channel, seq=report.dangling.first)
 
@@ -224,7 +238,7 @@ def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Findi
         text = f"{_count(missing.count())}: {_sequences(missing)}"
         yield finding("sequence-missing", text, file=channel, channel=channel, seq=missing.first)
     yield from _pieces("sequence-duplicate", channel, history.duplicates, "stored a second time")
-    yield from _pieces("sequence-disorder", channel, history.disordered, "behind higher sequences")
+    yield from _pieces("sequence-disorder", channel, history.disordered, "after higher sequences")
     lived = [g for g in history.generations if not g.superseded]
     if len(lived) > 1:
         text = "; ".join(f"{n}: {_sequences(g.sequences)}" for n, g in enumerate(lived, 1))

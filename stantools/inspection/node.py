@@ -97,7 +97,7 @@ class NodeReport:
             ("raft directory", str(self.files.raft)),
             ("file store", str(self.files.data) if self.files.data else "not here"),
             ("members", members or "unknown"),
-            ("term", f"{self.stable.term}, voted for {self.stable.vote or 'nobody'} in term {self.stable.vote_term}"),
+            ("term", f"{self.stable.term}, voted for {self.stable.vote or 'no node'} in term {self.stable.vote_term}"),
             ("log", f"entries {self.first} to {self.last}, the last of term {self.last_term}: {operations or 'none'}"),
             ("state", f"from snapshot {self.base.name} and the log" if self.base else "from the log alone"),
         ]
@@ -306,7 +306,7 @@ class _Examination:
         base = report.base.index if report.base else 0
         if report.first > base + 1:
             behind = f"the snapshot, which ends at {base}" if base else "the beginning, and there is no usable snapshot"
-            self._add(finding("raft-start-missing", f"the log begins with entry {report.first}, behind {behind}"))
+            self._add(finding("raft-start-missing", f"the log begins with entry {report.first}, after {behind}"))
             self._lost.append((base + 1, report.first - 1))
         for gap in self._gaps:
             if gap.last > base:
@@ -412,7 +412,7 @@ def _check_store(report: NodeReport, result: Overview, patterns: Sequence[str]) 
             in_log = missing & report.published.get(raw, Ranges())
             absent = missing - in_log
             detail = f"the store ends at {have.last_seq}, log and snapshot at {known.last}; "
-            detail += f"in the log are {describe_ranges(in_log, 4)}" if in_log else "none of it is in the log"
+            detail += f"in the log are {describe_ranges(in_log, 4)}" if in_log else "none of the rest is in the log"
             code = "store-behind-snapshot" if absent else "store-behind-log"
             report.findings.append(finding(code, detail, channel=name, seq=have.last_seq + 1))
     result.channels.sort(key=lambda each: each.name.encode("utf-8", "surrogateescape"))

@@ -53,7 +53,7 @@ class Unknown:
     def sentence(self, channel: str) -> str:
         """Describes it for a channel; names in it are safe to show."""
         if self.suspected:
-            return f"what {escape(channel)} held {self._where} is unknown ({escape(self.reason)})"
+            return f"the content of {escape(channel)} {self._where} is unknown ({escape(self.reason)})"
         return f"nothing proves that {escape(channel)} ended at {self.first - 1} ({escape(self.reason)})"
 
     @property
@@ -214,7 +214,7 @@ def missing_sentence(outcomes: Mapping[str, ChannelOutcome]) -> str:
     ends.sort(key=lambda end: not end[1].suspected)
     if ends:
         (name, end), more = ends[0], len(ends) - 1
-        text += f"; {end.sentence(name)}" + (f" (and so in {counted(more, 'more place')})" if more else "")
+        text += f"; {end.sentence(name)}" + (f" (and in {counted(more, 'more place')})" if more else "")
     return text
 
 

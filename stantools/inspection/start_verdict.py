@@ -37,9 +37,9 @@ class FlawKind(enum.Enum):
     REPEATED = "deliver messages twice"
     ALONE = "fail to deliver messages to a subscriber that begins there, and to deliver them again"
     OVERLAID = "lose sight of messages as soon as one is published"
-    MISPLACED = "not find again what is published next"
+    MISPLACED = "not find messages that are published next"
     UNKNOWN = "perhaps give sequences a second time"
-    UNPROVEN = "deliver every message that is there"  #: nothing proves that a channel ended with its last message
+    UNPROVEN = "deliver every message in the store"  #: nothing proves that a channel ended with its last message
 
 
 #: Kinds that leave a message undelivered, or deliver the wrong one.
@@ -138,7 +138,7 @@ class StartVerdict:
         if not forecast.recovered:
             return "start over as if the store were empty"
         if self.delivers and self.flaws:
-            return f"start and deliver every message that is there; {self.unproven()}"
+            return f"start and deliver every message in the store; {self.unproven()}"
         if parts := self.harms():
             return f"start, and would {'; it would '.join(parts)}"
         if self.limited:
@@ -148,7 +148,7 @@ class StartVerdict:
     def unproven(self) -> str:
         """Names the channels whose end is not proven."""
         first, *more = [each.detail for each in self.flaws if each.kind is FlawKind.UNPROVEN]
-        return first + (f" (and so of {counted(len(more), 'more channel')})" if more else "")
+        return first + (f" (and of {counted(len(more), 'more channel')})" if more else "")
 
     def harms(self) -> list[str]:
         """Returns the harmful effects of a start, each as the rest of a sentence that ends in `would`."""

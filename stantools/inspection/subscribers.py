@@ -285,7 +285,7 @@ def _load(
             state = read(buffer, crc)
             if (end := state.end) is None or not end.early:
                 return Folded(state)
-            reason = end.error or "no more records, but the file goes on"
+            reason = end.error or "no more records, but the file continues"
             problem = f"the server stops reading at offset {end.offset} of {end.file_size}: {reason}"
             return Folded(salvage(buffer, crc), [problem])
     except StoreUnreadableError as error:

@@ -338,7 +338,7 @@ _STOPS = {
     Stop.FULL: "more records follow",
     Stop.SHORT_HEADER: "fewer than 8 bytes are left",
     Stop.ZEROS: "8 zero bytes where a record should begin",
-    Stop.DANGLING: "a record header with nothing behind it",
+    Stop.DANGLING: "a record header with nothing after it",
     Stop.SHORT_PAYLOAD: "the record announces more bytes than are left",
     Stop.BAD_CRC: "the payload does not match its CRC",
     Stop.BAD_DECODE: "the payload is not a message",

@@ -65,5 +65,5 @@ def _write_index(descriptor: int, data_file: Path, action: RebuildIndex, crc: Cr
     if count != action.count:
         raise StoreUnwritableError(
             f"{data_file}: has {count} good records now, had {action.count} when the repair was planned",
-            "make sure that nobody writes to the store, and plan again",
+            "make sure that no program writes to the store, and plan again",
         )

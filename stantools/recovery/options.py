@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from stantools.store.limits import SliceLimits, StoreLimits
 
 
-BACKUP = Option(help="Where to save what is removed; STORE.truncated beside it if not given.", kind=Path, metavar="DIR")
+BACKUP = Option(
+    help="Directory for the removed bytes; by default STORE.truncated next to the store.", kind=Path, metavar="DIR"
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class SalvageOptions:
     generation: str = GENERATION.field(
         help="If sequences began again: keep older generations as channels of their own, only the newest, or the Nth."
     )
-    fill_gaps: bool = option("Put an empty message in the place of each that is lost.", default=False)
+    fill_gaps: bool = option("Put an empty message in the place of each missing one.", default=False)
     archived: bool = ARCHIVED.field()
     workers: int = WORKERS.field()
     #: Keep the positions of subscriptions up to the last sequence ever known. A store does not keep a last sequence
@@ -35,7 +37,7 @@ class CompactTarget:
     """Destination of a compacted store, and the future of STORE."""
 
     out: Path | None = OUT.field(help="Where to write the compacted store.")
-    in_place: bool = option("Put the result in the place of STORE, which is kept beside it.", default=False)
+    in_place: bool = option("Replace STORE by the result; the old store is kept next to it.", default=False)
     backup: Path | None = option("The new name of STORE.", kind=Path, metavar="DIR")
 
 
@@ -45,7 +47,7 @@ class MergeOptions(SalvageOptions):
 
     generation: str = "newest"
     free_pages: bool = option(
-        "Look for messages that nothing else has in deleted entries, which lie in free pages of the Raft logs.",
+        "Search deleted entries in free pages of the Raft logs for messages that are nowhere else.",
         default=False,
     )
 

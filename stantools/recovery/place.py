@@ -40,5 +40,5 @@ def check_room(target: Path, need: int) -> None:
     if free < need:
         raise RefusedError(
             f"{_existing(target)}: {free} bytes are free, about {need} are needed",
-            "choose a place with more room",
+            "choose a place with more space",
         )

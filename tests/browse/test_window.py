@@ -382,5 +382,5 @@ def test_many_slices(tmp_path: Path) -> None:
     root = write_sample(tmp_path / "store", options).path
     files: ChannelFiles = list_channel(root / "one")
     rough = Window(files, CRC, roughly(files))
-    assert [note for _, note in notes(rough)] == ["40 more slices are being looked at"]
+    assert [note for _, note in notes(rough)] == ["40 more slices are being read"]
     assert len(refine(rough, files, CRC)) == 400

@@ -174,7 +174,7 @@ def subscription_outlook(forecast: Forecast, channel: str, number: int) -> str:
         return "not seen: the server starts over" if not forecast.recovered else "not seen: the channel is not"
     one = next(iter(found.subscriptions.with_ids([number])), None)
     if one is None:
-        return "not seen: its records lie behind the place where the server stops reading"
+        return "not seen: its records lie after the offset where the server stops reading"
     if one.status in _KEPT:
         return _KEPT[one.status]
     return _delivery(found, one)
@@ -192,5 +192,5 @@ def _delivery(channel: ChannelForecast, one: Subscriber) -> str:
     if sent > channel.last_seq:
         return f"kept; {again}nothing new before sequence {sent + 1}, and the last message is {channel.last_seq}"
     if sent == channel.last_seq:
-        return f"kept; {again}then what is published next"
+        return f"kept; {again}then new messages"
     return f"kept; {again}then from {max(sent + 1, channel.first_seq)} on"

@@ -58,7 +58,7 @@ def apply_compaction(plan: CompactionPlan, out: Path, *, progress: Progress | No
     source = plan.store.path
     check_outside(source, out)
     check_room(out, room_needed(plan))
-    with new_directory(out, untouched=f"{source} is as it was", like=source) as content:
+    with new_directory(out, untouched=f"{source} is unchanged", like=source) as content:
         _fill(plan, content, progress)
     return _result(plan, out if out.is_dir() else absolute(out), None)
 
@@ -126,7 +126,7 @@ def _write_channel(plan: CompactionPlan, channel: ChannelPlan, new: StoreWriter,
         new.write_subs(files.raw_name, ((each.state, each.pending) for each in live.values()))
         with mapped(directory / SUBS_FILE) as buffer:
             if read_subs(buffer, plan.crc).subscriptions != live:
-                raise _not_as_planned(f"{files.name}/{SUBS_FILE}: does not hold the subscriptions that it should")
+                raise _not_as_planned(f"{files.name}/{SUBS_FILE}: its subscriptions differ from the plan")
         _take_mode(files.subs, directory / SUBS_FILE)
     with new.slices(files.raw_name, channel.limits, last_number=channel.first_number - 1) as writer:
         _copy_messages(plan, channel, writer, progress)
@@ -203,7 +203,7 @@ def _check_unchanged(plan: CompactionPlan) -> None:
 
 def _changed(where: str) -> RefusedError:
     return RefusedError(
-        f"{where} has changed while it was being compacted; nothing was replaced",
+        f"{where} has changed during the compaction; nothing was replaced",
         "stop the server that uses the store, then run it again",
     )
 
@@ -223,14 +223,14 @@ def _check_result(plan: CompactionPlan, content: Path, progress: Progress | None
     for channel in plan.channels:
         name = channel.files.name
         if name not in found or (found[name].intact, found[name].messages) != (channel.kept, channel.messages):
-            wrong.append(f"{name}: does not hold the messages that it should")
+            wrong.append(f"{name}: its messages differ from the plan")
     if wrong:
         raise _not_as_planned(wrong[0])
 
 
 def _not_as_planned(what: str) -> StoreUnwritableError:
     return StoreUnwritableError(
-        f"what was written is not what was planned ({what}); the old store is as it was",
+        f"the new store differs from the plan ({what}); the old store is unchanged",
         "check the disk and the memory of this machine, and run it again",
     )
 

@@ -138,7 +138,7 @@ def _refuse_damage(store: Datastore, findings: list[Finding], options: CompactOp
             if not options.accept_loss:
                 raise RefusedError(
                     f"{store.path}: {where}{finding.detail} ({finding.code})",
-                    "look for what is missing first; or go on without it: --accept-loss",
+                    "look for the missing data first, or continue without it: --accept-loss",
                 )
             continue
         raise RefusedError(

@@ -131,7 +131,7 @@ class _Merge:
                 if not node.report and not known.node_id:
                     path = named.data or store.path
                     raise RefusedError(
-                        f"{path}: is the store of a server that is in no cluster",
+                        f"{path}: is the store of a standalone server",
                         fill_in(
                             "`stantools salvage STORE --out NEW` makes a new store of it, "
                             "`stantools migrate STORE` moves it to JetStream",
@@ -151,7 +151,7 @@ class _Merge:
         server.CopyFrom(found[0] if found else new_server_info(name))
         server.cluster_id = os.fsencode(name)
         server.node_id = b""
-        return server, "of a server that is in no cluster: without the id of a node"
+        return server, "of a standalone server: without the id of a node"
 
     def run(self, progress: Progress | None) -> MergePlan:
         plan, log = self.plan, self._history.fold()
@@ -226,7 +226,7 @@ class _Merge:
         floor = first_to_keep(sources)
         for source in sorted(sources, key=lambda each: each.place, reverse=True):
             if below := source.plan.sequences - Ranges.of([(floor, 2**64 - 1)]):
-                self._leave(source.node, name, below, f"limits have removed what is below {floor} on other nodes")
+                self._leave(source.node, name, below, f"limits have removed the messages below {floor} on other nodes")
             if not channel.union.add(source, floor):
                 reason = "its messages differ from those of all others, and no Raft log says of which channel they are"
                 self._leave(source.node, name, source.plan.sequences, reason)
@@ -301,7 +301,7 @@ class _Merge:
             plan.changes += [f"{text(name)}: {each}" for each in decided.changes]
             plan.dropped += [Dropped(text(name), -1, 0, each, fate=Fate.LEFT_OUT) for each in decided.dropped]
         else:
-            plan.changes.append(f"{text(name)}: no subscriptions are known: no Raft log that is here has them")
+            plan.changes.append(f"{text(name)}: no subscriptions are known: the Raft logs given do not have them")
         plan.sources[name] = {where: count for where, count in counts.items() if count}
         plan.channels.append(target)
         plan.bytes += target.size
@@ -341,22 +341,20 @@ class _Merge:
             reason = "none of the nodes has a Raft log: clients and subscriptions are lost"
             plan.dropped.append(Dropped("raft.log", -1, 0, reason, fate=Fate.MISSING))
         if log.missing:
-            reason = f"entries {describe_ranges(log.missing)} are on none of these nodes: what was subscribed and "
-            reason += "acknowledged there is not known"
+            reason = f"entries {describe_ranges(log.missing)} are on none of these nodes: subscriptions and "
+            reason += "acknowledgements in them are unknown"
             plan.dropped.append(Dropped("raft.log", -1, 0, reason, fate=Fate.MISSING))
         if log.unreadable:
             reason = f"{counted(log.unreadable, 'command')} cannot be read: damaged on all nodes, or encrypted with "
-            reason += "another key than the one that was given" if self._key else "a key that was not given"
+            reason += "another key than the given one" if self._key else "a key that was not given"
             plan.dropped.append(Dropped("raft.log", -1, 0, reason, fate=Fate.MISSING))
         for name, count in log.branches.items():
-            plan.changes.append(
-                f"{name}: {counted(count, 'entry', 'is/are')} of a branch that was given up, and not taken"
-            )
+            plan.changes.append(f"{name}: {counted(count, 'entry', 'is/are')} of an abandoned branch, and not taken")
         have = len(set(log.voters) & {each.name for each in self._log_nodes if each.report and each.report.last})
         if log.voters and have <= len(log.voters) // 2:
             plan.changes.append(
-                f"{have} of {counted(len(log.voters), 'voter')} are here, fewer than a majority: what was committed "
-                f"behind entry {log.index} is not known"
+                f"{have} of {counted(len(log.voters), 'voter')} are here, fewer than a majority: commits "
+                f"after entry {log.index} are unknown"
             )
         plan.changes += [str(each) for each in log.conflicts]
         plan.changes += [str(each) for each in plan.conflicts]
@@ -384,5 +382,5 @@ def _perhaps_uncommitted(log: ClusterLog, stored: Mapping[bytes, int]) -> list[s
                 else "no message"
             )
             have = f"{counted(copies, 'node', 'has/have')} it of {len(log.voters)}"
-            said.append(f"entry {index} ({what}) was kept, and perhaps never acknowledged to who sent it: {have}")
+            said.append(f"entry {index} ({what}) was kept, but perhaps never acknowledged to its publisher: {have}")
     return said

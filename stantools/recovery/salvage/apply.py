@@ -78,7 +78,7 @@ def building(plan: SalvagePlan, out: Path, *, extra_bytes: int = 0, group: int =
         check_outside(each, out)
     check_room(out, room_needed(plan) + extra_bytes)
     with (
-        new_directory(out, untouched=f"{plan.source} is as it was", like=plan.directories[0]) as content,
+        new_directory(out, untouched=f"{plan.source} is unchanged", like=plan.directories[0]) as content,
         Hasher(content, plan.options.workers) as hasher,
     ):
         yield Build(plan, content, hasher, group)
@@ -180,12 +180,12 @@ class Build:
 
     def _check(self, name: str, size: int) -> None:
         path = self._content / name
-        with writing(path, f"{self._plan.source} is as it was"):
+        with writing(path, f"{self._plan.source} is unchanged"):
             found = path.stat().st_size
         if found != size:
             raise StoreUnwritableError(
                 f"{path}: has {found} bytes, {size} were written",
-                "see whether all machines share the file system of --out, and whether it is healthy; then run it again",
+                "check that all machines share the file system of --out and that it is healthy; then run it again",
             )
 
 
@@ -216,8 +216,8 @@ def copy_channels(item: CopyItem, *, hasher: Hasher | None = None, progress: Pro
         return Copied(_write_channels(item, item.content, hasher, progress), {})
     if not item.attempts.is_dir():
         raise StoreUnwritableError(
-            f"{item.attempts}: is not there where the task runs",
-            "--out has to lie on a file system that this machine and all workers see under the same path",
+            f"{item.attempts}: does not exist where the task runs",
+            "--out must be on a file system that this machine and all workers see under the same path",
         )
     attempt = item.attempts / uuid.uuid4().hex
     with writing(attempt):

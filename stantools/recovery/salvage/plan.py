@@ -115,7 +115,7 @@ def _rename_back(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: 
             plan.changes.append(f"{name}: its subscriptions went to channel {channel!r} with its messages")
             continue
         sources[subject].renamed = source.outcome
-        reason = f"a copy of channel {channel!r}, which its messages name: it becomes no channel"
+        reason = f"a copy of channel {channel!r}, which its messages name: it does not become a channel"
         if source.subs and len(source.subs.subscriptions):
             reason += f", and its {counted(len(source.subs.subscriptions), 'subscription', 'is/are')} left out"
         plan.dropped.append(Dropped(name, -1, 0, reason, fate=Fate.LEFT_OUT))
@@ -138,7 +138,9 @@ def _clients(store: Datastore, plan: SalvagePlan) -> ClientsState:
 def _leave_log_damage(plan: SalvagePlan, file: str, state: LogState) -> None:
     for damage in state.damages:
         if damage.repaired:
-            plan.changes.append(f"{file}: a record at offset {damage.offset} was kept although: {damage.detail}")
+            plan.changes.append(
+                f"{file}: a record at offset {damage.offset} was kept despite its damage: {damage.detail}"
+            )
         else:
             held_nothing = damage.kind in (LogDamageKind.ZEROS, LogDamageKind.VERSION)
             fate = Fate.LEFT_OUT if held_nothing else Fate.MISSING
@@ -229,7 +231,7 @@ def _collect(
         plan.dropped.append(Dropped(str(path.relative_to(store.path)), -1, size_of(path), reason, fate=fate))
     if not plan.options.archived:
         for one_slice in files.archived:
-            reason = "archived; --archived takes it along"
+            reason = "archived; --archived includes it"
             plan.dropped.append(
                 Dropped(f"{files.name}/{one_slice.name}", -1, one_slice.data_size, reason, fate=Fate.LEFT_OUT)
             )
@@ -348,8 +350,8 @@ def _check_filling(target: ChannelPlan) -> None:
     """Refuses to fill a gap that only an absurd sequence can have made."""
     if not target.fillable:
         raise RefusedError(
-            f"channel {os.fsdecode(target.name)!r}: to fill its gaps would take {target.gaps.count()} empty messages "
-            f"for {target.sequences.count()} that are there ({target.sequences.first} to {target.sequences.last})",
+            f"channel {os.fsdecode(target.name)!r}: filling its gaps would take {target.gaps.count()} empty messages "
+            f"for {target.sequences.count()} existing ones ({target.sequences.first} to {target.sequences.last})",
             "salvage without --fill-gaps: consumers skip missing sequences",
         )
 

@@ -92,13 +92,13 @@ class KeptSubscriptions(Sequence[StoredSubscription]):
             one = self._changed.get(table.ids[row]) or table.at(row)
             if one.state.last_sent > last:
                 yield (
-                    f"subscription {one.state.id}: last sent {one.state.last_sent} became {last}, the last message "
-                    "there is, so that new messages are delivered"
+                    f"subscription {one.state.id}: last sent {one.state.last_sent} became {last}, the last "
+                    "message, so that new messages are delivered"
                 )
             if beyond := sum(sequence > last for sequence in one.pending):
-                yield f"subscription {one.state.id}: {beyond} pending sequences beyond the last message were taken out"
+                yield f"subscription {one.state.id}: {beyond} pending sequences beyond the last message were removed"
         if len(rows) > _TOLD:
-            yield f"{len(rows) - _TOLD} more subscriptions: what was beyond the last message {last} was taken back"
+            yield f"{len(rows) - _TOLD} more subscriptions: positions beyond the last message {last} were taken back"
 
 
 #: The subscriptions of a channel that has none.

@@ -60,7 +60,7 @@ def apply_truncation(
         backup = save(root, plan.steps, backup_dir, progress) if saved_bytes(plan.steps) else None
         crc = plan.options.crc
         for change in plan.steps:
-            with writing(root / change.path, f"what was removed before is in {backup or backup_dir}"):
+            with writing(root / change.path, f"bytes removed before are in {backup or backup_dir}"):
                 carry_out(root, change, crc)
     after = forecast(open_datastore(root), plan.options, lookups=False)
     return TruncationResult(backup, tuple(change.path for change in plan.steps), after)
@@ -71,7 +71,7 @@ def refusal(plan: TruncationPlan) -> RefusedError:
     path = plan.store.path
     return RefusedError(
         f"{path}: not repaired: {'; '.join(plan.refusals)}",
-        f"`stantools salvage {shell_word(str(path))} --out NEW` keeps everything that is intact; to insist: --force",
+        f"`stantools salvage {shell_word(str(path))} --out NEW` keeps all intact data; to insist: --force",
     )
 
 
@@ -91,7 +91,7 @@ def _check_unchanged(root: Path, steps: list[Change]) -> None:
         if now != change.before:
             raise RefusedError(
                 f"{path}: has {_size(now)} now, had {_size(change.before)} when the repair was planned",
-                "make sure that nobody writes to the store, and plan again",
+                "make sure that no program writes to the store, and plan again",
             )
 
 

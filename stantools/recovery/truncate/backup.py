@@ -60,7 +60,7 @@ def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progres
     backup of the first. Returns its path; it appears complete and synced, or not at all. `progress` is called with
     bytes. After `StoreUnwritableError` the store is unchanged.
     """
-    untouched = f"{root} is as it was"
+    untouched = f"{root} is unchanged"
     with writing(directory, untouched):
         directory.mkdir(parents=True, exist_ok=True)
     target = _free(directory)

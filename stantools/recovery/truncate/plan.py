@@ -88,11 +88,11 @@ class TruncationPlan:
         path = escape(shlex.quote(str(self.store.path)))
         if self.before.destroys:
             loss = self.before.destroys[0].sentence()
-            keeps = f"`stantools salvage {path} --out NEW` keeps what is intact"
+            keeps = f"`stantools salvage {path} --out NEW` keeps the intact data"
             return f"nothing to repair by cutting, but a start destroys data ({loss}): {keeps}"
         return (
-            "nothing to repair: no file ends inside a record; but only ends were looked at, and"
-            f" `stantools verify {path}` shows what is damaged elsewhere"
+            "nothing to repair: no file ends inside a record; but only the ends were checked;"
+            f" `stantools verify {path}` shows other damage"
         )
 
     def removed(self) -> Iterator[RemovedRecord]:
