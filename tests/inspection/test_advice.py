@@ -80,7 +80,7 @@ def _check_advice(path: Path, found: Verdict, start: StartVerdict) -> None:
         assert advice.command[1] == "salvage"
         assert ("at risk" in advice.text) == (not missing)
     elif missing:
-        assert "Look for what is missing" in advice.text
+        assert "Look for the missing messages" in advice.text
     else:
         assert advice.command[1] == "migrate"
         assert "--dry-run" in advice.command
