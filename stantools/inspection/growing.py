@@ -70,7 +70,8 @@ class GrowingStore:
             self._names = open_datastore(self.path).matching(self._patterns)
             self._listed = listed
         gone = self._seen.keys() - set(self._names)
-        due = [name for name in self._names if stopped or not self._known(name, now)]
+        known = () if stopped else {name for name, seen in self._seen.items() if seen.unchanged(now)}
+        due = [name for name in self._names if name not in known]
         look = _Look(self.path, self._crc, stopped, Threads(self._workers).inside(progress))
         changed = sorted(gone)
         for name in gone:
@@ -83,10 +84,6 @@ class GrowingStore:
             if before is None or _places(before.survey) != _places(found.survey):
                 changed.append(due[place])
         return changed
-
-    def _known(self, name: str, now: float) -> bool:
-        seen = self._seen.get(name)
-        return seen is not None and seen.unchanged(now)
 
     def written(self) -> float:
         """Returns when a server last wrote to the store, as far as its files show, in seconds since 1970."""

@@ -183,7 +183,7 @@ class _Examination:
                 self._fault(fault, fatal=log.bolt.meta is None)
             for each in log.runs(report.state.index):
                 if isinstance(each, Publishes):
-                    self._run(each)
+                    self._publishes(each)
                 elif isinstance(each, Entry):
                     self._entry(each)
                 elif isinstance(each, Fault):
@@ -192,7 +192,8 @@ class _Examination:
                     self._flaw(each)
             self._gap_findings()
             if free_pages:
-                have = Ranges.of([(report.first, report.last)]) - Ranges.of(self._lost + self._holes())
+                gaps = [(gap.first, gap.last) for gap in self._gaps]
+                have = Ranges.of([(report.first, report.last)]) - Ranges.of(self._lost + gaps)
                 free = {each.index for each in log.free_entries()}
                 report.in_free_pages = Ranges.of((index, index) for index in free) - have
         if self._sealed:
@@ -253,7 +254,7 @@ class _Examination:
         if flaw.kind is not FlawKind.TERM:
             self._lost.append((flaw.first, flaw.last))
 
-    def _run(self, run: Publishes) -> None:
+    def _publishes(self, run: Publishes) -> None:
         self._count(run.first, run.last, run.term)
         self.report.operations[OPERATIONS[pb.RaftOperation.PUBLISH]] += run.last - run.first + 1
         self._span(run.channel, run.first_sequence, run.last_sequence)
@@ -296,9 +297,6 @@ class _Examination:
             if messages and operation.op_type == pb.RaftOperation.PUBLISH:
                 self._span(messages[0].subject, messages[0].sequence, messages[-1].sequence)
         report.state.advance(entry, operation)
-
-    def _holes(self) -> list[tuple[int, int]]:
-        return [(gap.first, gap.last) for gap in self._gaps]
 
     def _gap_findings(self) -> None:
         """Reports missing entries, except holes that a snapshot covers."""

@@ -53,12 +53,9 @@ class Unknown:
     def sentence(self, channel: str) -> str:
         """Describes it for a channel; names in it are safe to show."""
         if self.suspected:
-            return f"the content of {escape(channel)} {self._where} is unknown ({escape(self.reason)})"
+            where = self.sequences if self.last is None else f"in {self.sequences}"
+            return f"the content of {escape(channel)} {where} is unknown ({escape(self.reason)})"
         return f"nothing proves that {escape(channel)} ended at {self.first - 1} ({escape(self.reason)})"
-
-    @property
-    def _where(self) -> str:
-        return self.sequences if self.last is None else f"in {self.sequences}"
 
     def as_json(self) -> dict[str, Any]:
         return {"first": self.first, "last": self.last, "reason": self.reason, "suspected": self.suspected}
@@ -238,7 +235,7 @@ def channel_outcome(
     missing = gone - intact - archived
     last = Ranges.union((intact, missing, archived, *older)).last
     unknown = tuple(_unknown(survey, last))
-    sent = _last_sent(subs)
+    sent = max(subs.subscriptions.last_sent, default=0) if subs else 0
     if sent > last:
         if last:
             missing = missing | Ranges.of([(last + 1, sent)])
@@ -259,10 +256,6 @@ def channel_outcome(
 
 def _is_channel(run: RecordRun) -> bool:
     return is_channel_name(run.subject.decode("utf-8", "surrogateescape"))
-
-
-def _last_sent(subs: SubsState | None) -> int:
-    return max(subs.subscriptions.last_sent, default=0) if subs else 0
 
 
 def _unknown(survey: ChannelSurvey, last: int) -> Iterator[Unknown]:

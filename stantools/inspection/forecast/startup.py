@@ -95,12 +95,9 @@ class _Delivery:
             else:
                 self._send_new([member], each.state.last_sent)
         for name, members in groups.items():
-            self._send_new(members, self._last_sent(name))
+            states = (each.state for each in self._channel.subscriptions if each.state.q_group == name)
+            self._send_new(members, max(state.last_sent for state in states))
         return self._startup
-
-    def _last_sent(self, group: bytes) -> int:
-        ours = (each.state for each in self._channel.subscriptions if each.state.q_group == group)
-        return max(state.last_sent for state in ours)
 
     def _redeliver(self, member: _Member) -> None:
         sent: set[int] = set()

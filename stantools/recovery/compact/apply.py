@@ -101,7 +101,8 @@ def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> Non
     new = StoreWriter(content, plan.crc)
     old = plan.store
     if old.server is not None:
-        _copy(old.server, content / SERVER_FILE)
+        with writing(content / SERVER_FILE):
+            shutil.copy2(old.server, content / SERVER_FILE)
     if old.clients is not None:
         with mapped(old.clients) as buffer:
             new.write_clients(read_clients(buffer, plan.crc).clients.values())
@@ -182,11 +183,6 @@ def _link_target(link: Path, root: Path) -> Path:
     target = link.readlink()
     place = Path(os.path.abspath(link.parent / target))  # noqa: PTH100 (must not follow further links)
     return target if not target.is_absolute() and root in place.parents else place
-
-
-def _copy(source: Path, target: Path) -> None:
-    with writing(target):
-        shutil.copy2(source, target)
 
 
 def _take_mode(old: Path, new: Path) -> None:

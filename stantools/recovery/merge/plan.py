@@ -162,11 +162,14 @@ class _Merge:
         plans = [self._planned(node, store, progress) for node, store in zip(self._nodes, self._stores, strict=True)]
         plan.clients = list(log.state.clients.values())
         names = set(log.state.channels) | {each.name for one in plans if one for each in one.channels}
-        channels = [self._begin(name, plans) for name in sorted(names) if self._asked(name)]
+        patterns = self._options.patterns
+        if patterns:
+            names = {name for name in names if any(subject_matches(each, text(name)) for each in patterns)}
+        channels = [self._begin(name, plans) for name in sorted(names)]
         chosen = [each for each in channels if each]
-        if self._options.patterns and not chosen:
+        if patterns and not chosen:
             raise UsageError(
-                f"no channel matches {', '.join(map(escape, self._options.patterns))}",
+                f"no channel matches {', '.join(map(escape, patterns))}",
                 "stantools info NODE lists the channels of a node",
             )
         self._look_into_logs(chosen)
@@ -175,10 +178,6 @@ class _Merge:
         stored = {each.name: each.union.have.last for each in chosen}
         self._tell(log, stored)
         return plan
-
-    def _asked(self, name: bytes) -> bool:
-        patterns = self._options.patterns
-        return not patterns or any(subject_matches(each, text(name)) for each in patterns)
 
     def _planned(self, node: MergedNode, store: Datastore | None, progress: Progress | None) -> SalvagePlan | None:
         """Plans the store of a node as a salvage would."""

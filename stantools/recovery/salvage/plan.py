@@ -213,10 +213,10 @@ def _collect(
             source.runs.append(run)
         else:
             foreign.append(run)
-            plan.changes.append(
-                f"{_where(store, run)}: {counted(run.count, 'message')} went to the right channel, "
-                f"{os.fsdecode(run.subject)!r}"
-            )
+            assert run.slice.data is not None
+            where = f"{run.slice.data.relative_to(store.path)} from offset {run.start}"
+            channel = os.fsdecode(run.subject)
+            plan.changes.append(f"{where}: {counted(run.count, 'message')} went to the right channel, {channel!r}")
     for one in survey.slices:
         _leave_slice_damage(store, one, source, plan)
     slices = (*survey.slices, *survey.lone_indexes)
@@ -412,8 +412,3 @@ def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: It
             steps.append(Copy(piece.run, left))
     steps += [extra[sequence] for sequence in waiting]
     return steps
-
-
-def _where(store: Datastore, run: RecordRun) -> str:
-    assert run.slice.data is not None
-    return f"{run.slice.data.relative_to(store.path)} from offset {run.start}"
