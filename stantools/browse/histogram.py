@@ -39,7 +39,7 @@ PLAUSIBLE = (946_684_800 * _SECOND, 4_102_444_800 * _SECOND)
 #: Times kept one by one at the beginning and at the end; the size of the groups in between.
 _HEAD, _TAIL, _GROUP = 4096, 512, 2048
 #: Share of messages that may lie outside although each of their times could be true.
-_FEW = 0.05
+_MAX_OUTLIERS = 0.05
 
 
 def width_text(width: int) -> str:
@@ -111,7 +111,7 @@ class Samples:
         slack = max(rising[-1] - rising[0], _DAY)
         usual = max(rising[0] - slack, low), min(rising[-1] + slack, high - 1)
         outside = sum(not usual[0] <= each <= usual[1] for each in plausible)
-        return usual if outside <= max(len(plausible) * _FEW, 1) else (low, high - 1)
+        return usual if outside <= max(len(plausible) * _MAX_OUTLIERS, 1) else (low, high - 1)
 
 
 def _longest_rise(times: list[int]) -> list[int]:

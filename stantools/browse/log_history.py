@@ -91,13 +91,13 @@ _TYPES = {kind.name.lower(): int(kind) for kind in SubRecord}
 class LogHistory:
     """An index of the records of one subscription or client; `records` reads a part of them."""
 
-    def __init__(self, path: Path, layout: LogLayout, crc: Crc, who: int | bytes) -> None:
+    def __init__(self, path: Path, layout: LogLayout, crc: Crc, owner: int | bytes) -> None:
         self.path = path
         self.good = 0  #: good records of it
         self.damages = 0  #: damaged ranges that could be its records
         self._layout = layout
         self._crc = crc
-        self._who = who
+        self._owner = owner
         self._starts: list[int] = []
         self._offsets: list[npt.NDArray[np.int64]] = []
         self._pending: list[npt.NDArray[np.uint32]] = []
@@ -130,12 +130,12 @@ class LogHistory:
             content = memoryview(header + os.pread(descriptor, min(size, _MAX_PAYLOAD), offset + RECORD_HEADER_SIZE))
             if len(content) == RECORD_HEADER_SIZE + size:
                 judged = judge_row(self._layout, content, 0)
-                if not isinstance(judged, LogDamage) and _concerns(judged.message, self._who):
+                if not isinstance(judged, LogDamage) and _concerns(judged.message, self._owner):
                     entry = LogEntry(offset, size, judged.types[0], judged.message)
                     record = entry_record(entry, content, self._layout, self._crc)
-                    if isinstance(self._who, bytes):
+                    if isinstance(self._owner, bytes):
                         return HistoryRecord(record)
-                    return HistoryRecord(record, self._who, record.fields.get("seqno"), pending)
+                    return HistoryRecord(record, self._owner, record.fields.get("seqno"), pending)
         detail = "the file has changed since it was read"
         return HistoryRecord(FileRecord(offset, RECORD_HEADER_SIZE, "changed", False, detail=detail))
 
@@ -147,7 +147,7 @@ class LogHistory:
             self._count += len(offsets)
 
     def _damage(self, buffer: Buffer, damage: LogDamage) -> None:
-        if damage.message is not None and not _concerns(damage.message, self._who):
+        if damage.message is not None and not _concerns(damage.message, self._owner):
             return
         self.damages += 1
         if self.damages <= MAX_DAMAGES:
@@ -156,14 +156,14 @@ class LogHistory:
 
 
 def read_history(
-    path: Path, crc: Crc, who: int | bytes, *, progress: Callable[[int], None] | None = None
+    path: Path, crc: Crc, owner: int | bytes, *, progress: Callable[[int], None] | None = None
 ) -> LogHistory:
     """Finds the records of a subscription (then the file is read as a subs.dat) or of a client.
 
     `progress` is called with bytes. Raises `StoreUnreadableError` if the file is missing or not readable.
     """
-    layout = SUBS_LOG if isinstance(who, int) else CLIENTS_LOG
-    result = LogHistory(path, layout, crc, who)
+    layout = SUBS_LOG if isinstance(owner, int) else CLIENTS_LOG
+    result = LogHistory(path, layout, crc, owner)
     pending = PendingCount()
     done = 0
     with mapped(path, sequential=True) as buffer:
@@ -182,17 +182,17 @@ def read_history(
 
 def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: PendingCount) -> None:
     """Adds the records of a batch that belong to the subscription or client."""
-    who, layout = result._who, result._layout
+    owner, layout = result._owner, result._layout
     rows, plain = np.arange(len(batch.type)), np.zeros(len(batch.type), bool)
-    if isinstance(who, int):
+    if isinstance(owner, int):
         kinds = np.asarray(batch.type)
         plain = (kinds == SubRecord.MSG) | (kinds == SubRecord.ACK)
-        rows = np.flatnonzero(~plain | (np.asarray(batch.id) == who))
+        rows = np.flatnonzero(~plain | (np.asarray(batch.id) == owner))
     offsets: list[int] = []
     counts: list[int] = []
     columns = (batch.offset, batch.type, batch.seq, plain)
     for offset, kind, sequence, known in zip(*(np.asarray(column)[rows].tolist() for column in columns), strict=True):
-        number = who if isinstance(who, int) else 0
+        number = owner if isinstance(owner, int) else 0
         if not known:
             judged = judge_row(layout, buffer, offset)
             if isinstance(judged, LogDamage):
@@ -200,7 +200,7 @@ def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: Pendi
                 offsets, counts = [], []
                 result._damage(buffer, judged)
                 continue
-            if not _concerns(judged.message, who):
+            if not _concerns(judged.message, owner):
                 continue
         offsets.append(offset)
         counts.append(pending.after(kind, number, sequence) if layout is SUBS_LOG else 0)
@@ -208,9 +208,9 @@ def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: Pendi
     result._add(offsets, counts)
 
 
-def _concerns(message: object, who: int | bytes) -> bool:
+def _concerns(message: object, owner: int | bytes) -> bool:
     if isinstance(message, (pb.SubState, pb.SubStateDelete, pb.SubStateUpdate, pb.ClientInfo, pb.ClientDelete)):
-        return bool(message.id == who)
+        return bool(message.id == owner)
     return True
 
 

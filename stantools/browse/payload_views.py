@@ -22,12 +22,12 @@ Piece = tuple[str, Syntax]
 Line = list[Piece]
 
 #: Maximum number of bytes for JSON and protobuf.
-MOST_BYTES = 1 << 18
+MAX_STRUCTURE = 1 << 18
 #: Bytes of a text that are shown, and bytes from which the form is guessed: a few milliseconds of work.
-MOST_TEXT, _SAMPLE = 1 << 16, 1 << 13
+MAX_TEXT, _SAMPLE = 1 << 16, 1 << 13
 #: Default number of levels of a structure that are shown.
 LEVELS = 3
-_MOST_LINES = 5000
+_MAX_LINES = 5000
 _HEX_WIDTH = 16
 _SHORT = 48
 
@@ -47,27 +47,27 @@ def likely_form(data: bytes) -> Form:
     if start in (b"{", b"[") and parse_json(data) is not None:
         return Form.JSON
     sample = data[:_SAMPLE]
-    if is_text(sample) or _almost_text(sample):
+    if is_text(sample) or _mostly_text(sample):
         return Form.TEXT
-    if len(data) <= MOST_BYTES and _plausible(data):
+    if len(data) <= MAX_STRUCTURE and _plausible_protobuf(data):
         return Form.PROTOBUF
     return Form.HEX
 
 
-def _almost_text(data: bytes) -> bool:
+def _mostly_text(data: bytes) -> bool:
     """Returns whether most of it is readable: text with a few control characters or invalid bytes in it."""
     text = data.decode("utf-8", "surrogateescape")
     return sum(each.isprintable() or each in "\n\r\t" for each in text) * 10 > len(text) * 8
 
 
-def _plausible(data: bytes) -> bool:
+def _plausible_protobuf(data: bytes) -> bool:
     message = read_wire(data)
     return not message.problem and bool(message.fields) and all(each.number < 1000 for each in message.fields)
 
 
 def parse_json(data: bytes) -> tuple[Any] | None:
     """Returns the JSON value of a payload in a tuple, or None if it is no JSON or too large."""
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_STRUCTURE:
         return None
     try:
         # Not strict: a control character in a string does not hide the rest.
@@ -93,7 +93,7 @@ def lines_of(data: bytes, form: Form, width: int, levels: int = LEVELS) -> Seque
         found = parse_json(data)
         if found is not None:
             return _limited(_json(found[0], levels))
-        size = f"it has {len(data):,} bytes" if len(data) > MOST_BYTES else "it is none"
+        size = f"it has {len(data):,} bytes" if len(data) > MAX_STRUCTURE else "it is none"
         return [[(f"not shown as JSON: {size}", "note")], *text_lines(data, width)]
     if form is Form.PROTOBUF:
         return _limited(protobuf_lines(data, levels))
@@ -104,15 +104,15 @@ def text_lines(data: bytes, width: int) -> list[Line]:
     r"""Breaks a text into lines, at its line breaks and at the width. Unprintable bytes appear as `\xNN`."""
     width = max(width, 8)
     lines: list[Line] = []
-    text = data[:MOST_TEXT].decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+    text = data[:MAX_TEXT].decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     for line in text.split("\n"):
         shown = line.replace("\t", "    ")
         shown = shown if shown.isprintable() else escape(shown)
         lines += [[(part, "")] for part in _broken(shown, width)] or [[]]
-        if len(lines) > _MOST_LINES:
+        if len(lines) > _MAX_LINES:
             break
-    if len(data) > MOST_TEXT:
-        lines.append([(f"… {len(data) - MOST_TEXT:,} bytes more: w saves them all, hex shows them", "note")])
+    if len(data) > MAX_TEXT:
+        lines.append([(f"… {len(data) - MAX_TEXT:,} bytes more: w saves them all, hex shows them", "note")])
     return lines
 
 
@@ -135,7 +135,7 @@ def _broken(line: str, width: int) -> Iterator[str]:
 def _limited(lines: Iterator[Line]) -> list[Line]:
     kept: list[Line] = []
     for line in lines:
-        if len(kept) >= _MOST_LINES:
+        if len(kept) >= _MAX_LINES:
             kept.append([("… more lines", "note")])
             break
         kept.append(line)

@@ -29,9 +29,9 @@ from stantools.inspection.records import LOGS, FileKind
 from stantools.notation import format_time
 
 #: Fields and index records that are listed one by one; the rest is one part.
-_MOST = 512
+_MAX_PARTS = 512
 #: Maximum number of characters of a value.
-_SHOWN = 80
+_MAX_VALUE = 80
 _LENGTH_DELIMITED = 2
 
 
@@ -119,7 +119,7 @@ def _version(parts: _Parts, record: bytes, offset: int) -> bytes:
 
 def _index(parts: _Parts, data: bytes, crc: Crc) -> None:
     numbers = (("sequence", 8, False), ("offset", 8, True), ("timestamp", 8, True), ("size", 4, False))
-    for at in range(0, min(len(data), _MOST * INDEX_RECORD_SIZE), INDEX_RECORD_SIZE):
+    for at in range(0, min(len(data), _MAX_PARTS * INDEX_RECORD_SIZE), INDEX_RECORD_SIZE):
         record = data[at : at + INDEX_RECORD_SIZE]
         if len(record) < INDEX_RECORD_SIZE:
             what = f"{len(record)} of the {INDEX_RECORD_SIZE} bytes of a record"
@@ -176,7 +176,7 @@ def _record(parts: _Parts, record: bytes, kind: FileKind, crc: Crc, length: int)
 
 def _whole_fields(payload: bytes) -> bool:
     at = 0
-    for _ in range(_MOST):
+    for _ in range(_MAX_PARTS):
         if at == len(payload):
             return True
         try:
@@ -190,7 +190,7 @@ def _whole_fields(payload: bytes) -> bool:
 
 def _fields(parts: _Parts, payload: bytes, descriptor: Descriptor | None) -> None:
     at = 0
-    for _ in range(_MOST):
+    for _ in range(_MAX_PARTS):
         if at >= len(payload):
             return
         try:
@@ -226,14 +226,14 @@ def _value(data: bytes, wire: int, known: FieldDescriptor | None) -> tuple[str, 
     if known is None:
         if wire == 0:
             return f"{fieldscan.varint(data, 0)[0]:,}", PartRole.UNKNOWN
-        return _cut(escape(data[:_SHOWN])), PartRole.UNKNOWN
+        return _cut(escape(data[:_MAX_VALUE])), PartRole.UNKNOWN
     if (known.type == FieldDescriptor.TYPE_BYTES) != (wire == _LENGTH_DELIMITED) or wire not in (0, _LENGTH_DELIMITED):
         return f"wire type {wire} does not go with this field", PartRole.WRONG
     if wire == _LENGTH_DELIMITED:
         if known.name == "conn_id":
-            return data.hex()[:_SHOWN], PartRole.TEXT
+            return data.hex()[:_MAX_VALUE], PartRole.TEXT
         role = PartRole.DATA if known.name == "data" else PartRole.TEXT
-        return _cut(escape(data[:_SHOWN])), role
+        return _cut(escape(data[:_MAX_VALUE])), role
     number = fieldscan.varint(data, 0)[0]
     if known.type == FieldDescriptor.TYPE_BOOL:
         return "yes" if number else "no", PartRole.NUMBER
@@ -249,4 +249,4 @@ def _bytes(count: int) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"

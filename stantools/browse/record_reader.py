@@ -27,9 +27,9 @@ from stantools.store.logscan import decode_record
 from stantools.store.mapping import open_regular
 
 #: Number of decoded entries that are kept.
-_REMEMBERED = 8
+_CACHED_ENTRIES = 8
 #: Bytes of a record that are read; of a longer one the CRC is not computed.
-MOST = 4 << 20
+MAX_RECORD = 4 << 20
 
 
 class _Decoded:
@@ -84,7 +84,11 @@ class RecordReader:
     def parts(self, row: FileRecord) -> list[RecordPart]:
         """Returns the meaning of every byte of a record."""
         return record_parts(
-            self.read(row.offset, min(row.length, MOST)), self.kind, self._crc, offset=row.offset, length=row.length
+            self.read(row.offset, min(row.length, MAX_RECORD)),
+            self.kind,
+            self._crc,
+            offset=row.offset,
+            length=row.length,
         )
 
     def row(self, number: int) -> FileRecord | None:
@@ -141,7 +145,7 @@ class RecordReader:
             self._decoded.move_to_end(entry.start)
             return known
         decoded = self._decoded[entry.start] = self._decode(entry)
-        while len(self._decoded) > _REMEMBERED:
+        while len(self._decoded) > _CACHED_ENTRIES:
             self._decoded.popitem(last=False)
         return decoded
 

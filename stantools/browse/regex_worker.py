@@ -13,7 +13,7 @@ import signal
 import sys
 
 #: Seconds between checks that the parent still runs.
-_LOOK = 1.0
+_CHECK_INTERVAL = 1.0
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
 
     # `re` lets signals through while it matches; without this, a match that never ends would outlive a killed parent.
     signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, _LOOK, _LOOK)
+    signal.setitimer(signal.ITIMER_REAL, _CHECK_INTERVAL, _CHECK_INTERVAL)
     source, target = sys.stdin.buffer, sys.stdout.buffer
     try:
         search = pickle.load(source).search

@@ -240,7 +240,7 @@ def _regions(located: Rows) -> Iterator[tuple[int, int]]:
 
 
 #: Seconds between checks for cancellation.
-_LOOK = 0.05
+_CHECK_INTERVAL = 0.05
 _CHILD = Path(__file__).with_name("regex_worker.py")
 
 
@@ -272,7 +272,7 @@ class Matcher:
         Raises `StantoolsError` if the process cannot be started, or has ended by itself.
         """
         try:
-            return self._ask(messages, progress)
+            return self._match(messages, progress)
         except OSError as problem:
             self.close()
             text = f"the pattern cannot be matched: {problem.strerror or problem}"
@@ -281,7 +281,7 @@ class Matcher:
             self.close()
             raise
 
-    def _ask(self, messages: Sequence[Sequence[bytes]], progress: Progress | None) -> list[bool]:
+    def _match(self, messages: Sequence[Sequence[bytes]], progress: Progress | None) -> list[bool]:
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         # The process reads all of it before it begins, so that this does not wait for a match.
@@ -291,7 +291,7 @@ class Matcher:
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout, selectors.EVENT_READ)
             while len(found) < len(messages):
-                if not ready.select(_LOOK):
+                if not ready.select(_CHECK_INTERVAL):
                     if progress:
                         progress(0)
                     continue

@@ -14,7 +14,7 @@ from stantools.inspection.survey import SliceSurvey
 from stantools.store.resync import DamageKind
 
 #: Maximum number of ranges of orphans that are drawn; more do not fit any screen.
-_MOST = 1000
+_MAX_ORPHANS = 1000
 
 
 class BytesState(enum.IntEnum):
@@ -67,7 +67,7 @@ def _orphans(survey: SliceSurvey) -> Iterator[Segment]:
     report = survey.index
     if not report.present or not report.orphan_count:
         return
-    pairs = report.orphans.pairs()[:_MOST]
+    pairs = report.orphans.pairs()[:_MAX_ORPHANS]
     for run in survey.runs:
         for first, last in pairs:
             if last < run.first or first > run.last:

@@ -30,7 +30,7 @@ from stantools.store.resync import Damage
 #: Bins over the whole time: enough for some steps of zooming in without reading again.
 BINS = 8192
 #: Rows of data files without index that are kept, so that they need not be scanned again: 20 bytes each.
-_KEEP = 500_000
+_MAX_KEPT_ROWS = 500_000
 #: Rows of an index per piece.
 _PIECE = 1 << 16
 
@@ -202,7 +202,7 @@ class Timeline:
                     continue
                 rows = _Rows(part.sequence, part.timestamp, part.size)
                 piece = self._piece(files, False, int(part.offset[0]), part.end, rows)
-                if self._kept < _KEEP:
+                if self._kept < _MAX_KEPT_ROWS:
                     piece.rows = _copied(rows)
                     self._kept += piece.count
                 yield piece, rows

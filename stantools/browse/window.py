@@ -19,7 +19,7 @@ from itertools import accumulate
 import numpy as np
 
 from stantools.browse.row_model import Note, NoteKind, Piece, Proven, SliceParts, Stretch, gap, joined
-from stantools.browse.window_build import Builder, is_small, roughly
+from stantools.browse.window_build import Builder, estimate, is_small
 from stantools.browse.window_reader import Row, StretchReader, WindowMessage
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
@@ -307,7 +307,7 @@ def open_window(
 
     Without a key, payloads stay as they are stored. A `survey` of the channel is used if given.
     """
-    parts = Builder(files.raw_name, crc).exactly(files, {}, survey) if is_small(files) else roughly(files)
+    parts = Builder(files.raw_name, crc).build(files, {}, survey) if is_small(files) else estimate(files)
     return Window(files, crc, parts, key=key)
 
 
@@ -328,7 +328,7 @@ def refine(
     """
     known = {part.name: part for part in window.parts} if window else {}
     builder = Builder(files.raw_name, crc, live=live)
-    return Window(files, crc, builder.exactly(files, known, survey, progress), key=key)
+    return Window(files, crc, builder.build(files, known, survey, progress), key=key)
 
 
 def _rows(piece: Piece) -> int:

@@ -40,10 +40,10 @@ from stantools.store.reading import OpenSlice, open_slice, scan_slice
 from stantools.store.resync import Damage, DamageKind
 
 #: Slices at the start and at the end of a channel that are read when it is opened.
-_PEEKED_FIRST, _PEEKED_LAST = 128, 32
+_FIRST_SLICES, _LAST_SLICES = 128, 32
 #: A channel up to this number of bytes and slices is read completely when it is opened.
 SMALL_BYTES, SMALL_SLICES = 1 << 19, 32
-_MOST_RANGES = 3
+_MAX_RANGES = 3
 
 
 def mark_of(files: SliceFiles) -> tuple[int, ...]:
@@ -70,12 +70,12 @@ def is_small(files: ChannelFiles) -> bool:
     return len(slices) <= SMALL_SLICES and sum(each.data_size for each in slices) <= SMALL_BYTES
 
 
-def roughly(files: ChannelFiles) -> list[SliceParts]:
+def estimate(files: ChannelFiles) -> list[SliceParts]:
     """Returns the rows by the ends of the channel's indexes at once; nothing is checked."""
     channel = files.raw_name
     slices = in_order(files)
     parts: list[SliceParts] = []
-    hidden = range(_PEEKED_FIRST, len(slices) - _PEEKED_LAST)
+    hidden = range(_FIRST_SLICES, len(slices) - _LAST_SLICES)
     for place, each in enumerate(slices):
         if place in hidden:
             if place == hidden.start:
@@ -138,7 +138,7 @@ class Builder:
         self._crc = crc
         self._live = live
 
-    def exactly(
+    def build(
         self,
         files: ChannelFiles,
         known: dict[str, SliceParts],
@@ -162,14 +162,14 @@ class Builder:
             elif have is not None and have.exact and have.mark == mark:
                 pieces = have.pieces
             else:
-                pieces = self._look(each, progress)
+                pieces = self._read(each, progress)
             if self._live and each is slices[-1]:
                 pieces = tuple(without_end(pieces))
                 mark = ()  # an unfinished slice is read again
             parts.append(SliceParts(each.name, mark, pieces))
         return parts
 
-    def _look(self, files: SliceFiles, progress: Progress | None) -> tuple[Piece, ...]:
+    def _read(self, files: SliceFiles, progress: Progress | None) -> tuple[Piece, ...]:
         if files.data is not None:
             try:
                 with open_slice(files, self._channel, self._crc) as opened:
@@ -187,10 +187,10 @@ class Builder:
         stretches = _stretches(files, opened.index, progress)
         if stretches is None:
             return None
-        behind = self._behind(files, opened.data, stretches[-1].end)
-        return (*(replace(each, subject=self._channel) for each in stretches), *behind)
+        unindexed = self._after_index(files, opened.data, stretches[-1].end)
+        return (*(replace(each, subject=self._channel) for each in stretches), *unindexed)
 
-    def _behind(self, files: SliceFiles, data: Buffer, start: int) -> Iterator[Piece]:
+    def _after_index(self, files: SliceFiles, data: Buffer, start: int) -> Iterator[Piece]:
         """Iterates over messages that the index does not name yet."""
         builder = RunBuilder(files, self._channel, data)
         damages: list[Neighbours] = []
@@ -215,7 +215,7 @@ class Builder:
             notes.append(Note(NoteKind.INDEX, problem, (files.index or files.data or Path(files.name)).name))
         reader = StretchReader(self._channel, self._crc.unchecked, key=None)
         try:
-            pieces = list(_with_orphans(pieces, survey, reader))
+            pieces = list(_note_orphans(pieces, survey, reader))
         except (StoreUnreadableError, IndexError):
             pass  # the file has changed meanwhile; its rows will show it
         finally:
@@ -251,17 +251,17 @@ def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) ->
             if cut < len(part):
                 previous = part[cut - 1].copy() if cut else last
                 end = int(offset[cut])
-                stretches.append(_whole(files, begin, at + cut, first, previous, end, breaks))
+                stretches.append(_stretch(files, begin, at + cut, first, previous, end, breaks))
                 begin, first, breaks = at + cut, part[cut].copy(), []
                 low = cut
         last, expected, at = part[-1].copy(), int(ends[-1]), at + len(part)
         if progress:
             progress(part.nbytes)
-    stretches.append(_whole(files, begin, at, first, last, expected, breaks))
+    stretches.append(_stretch(files, begin, at, first, last, expected, breaks))
     return stretches
 
 
-def _whole(
+def _stretch(
     files: SliceFiles, begin: int, stop: int, first: np.void, last: np.void, end: int, breaks: list[Positions]
 ) -> Stretch:
     missing = np.concatenate(breaks) if breaks else NO_POSITIONS
@@ -354,7 +354,7 @@ def _index_problem(survey: SliceSurvey) -> str:
     return ""
 
 
-def _with_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReader) -> Iterator[Piece]:
+def _note_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReader) -> Iterator[Piece]:
     """Adds notes where the messages begin that a usable index does not name."""
     report = survey.index
     at = report.first_orphan if report.usable and report.orphan_count else -1
@@ -363,7 +363,7 @@ def _with_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReade
             yield piece
             continue
         position = reader.position_of(piece, at, "offset", side="right")
-        which = describe_ranges(report.orphans, _MOST_RANGES)
+        which = describe_ranges(report.orphans, _MAX_RANGES)
         many = "message" if report.orphan_count == 1 else "messages"
         text = f"the index does not name {report.orphan_count:,} {many} ({which}): the server may not see them"
         note = Note(NoteKind.UNINDEXED, text, survey.files.name, at)
@@ -389,15 +389,15 @@ def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretc
         offsets=stretch.offsets[marks < position],
         breaks=stretch.breaks[stretch.breaks < position],
     )
-    behind = marks > position
+    later = marks > position
     two = replace(
         stretch,
         count=stretch.count - position,
         start=offset,
         first=int(around.sequence[1]),
         index_from=None if stretch.index_from is None else stretch.index_from + position,
-        marks=np.concatenate((np.zeros(1, np.int64), marks[behind] - position)),
-        offsets=np.concatenate((np.array([offset], np.int64), stretch.offsets[behind])),
+        marks=np.concatenate((np.zeros(1, np.int64), marks[later] - position)),
+        offsets=np.concatenate((np.array([offset], np.int64), stretch.offsets[later])),
         breaks=stretch.breaks[stretch.breaks > position] - position,
     )
     return one, two
@@ -413,7 +413,7 @@ def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:
     if survey.files.data is None:
         where = "the data file is missing"
     for number, (first, last) in enumerate(left):
-        if number >= _MOST_RANGES:
+        if number >= _MAX_RANGES:
             yield Note(NoteKind.NAMED, f"and more, {where}", survey.files.name, None, None, first, left.last)
             return
         yield Note(NoteKind.NAMED, where, survey.files.name, None, None, first, last)

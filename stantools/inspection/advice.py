@@ -62,15 +62,15 @@ def advise(
             return Advice("Start the server with limits that keep the messages (0: no limit)")
     salvage: tuple[str, ...] = ("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged")))
     new_store = "write the intact data to a new store"
-    if _nameless(path, findings, forecast):
+    if _needs_cluster_id(path, findings, forecast):
         salvage += ("--cluster-id", PLACEHOLDER)
         new_store += f" (replace {PLACEHOLDER} by the cluster id that clients connect with)"
     known = outcomes or (start.channels if start else {})
     if any(each.archived & each.intact.holes() for each in known.values()):
         salvage += ("--archived",)
         new_store += "; --archived includes the messages of archived slices"
-    what_else = _what_else(start, known)
-    new_store += what_else
+    notes = _salvage_notes(start, known)
+    new_store += notes
     if (start and start.destructive) or (damaged and (forecast is None or not forecast.starts)):
         why = "its effect cannot be determined" if forecast is None else "it would destroy data"
         why = "the start would fail" if forecast is not None and not forecast.starts else why
@@ -79,13 +79,13 @@ def advise(
     if damaged or start is None or not start.delivers:
         why = counted(len(damaged), "place", "is/are") + " damaged" if damaged else "A start would not be harmless"
         return Advice(f"{why}: {new_store}", salvage)
-    if what_else and not flawed:
+    if notes and not flawed:
         text = (
             "Look for the missing messages in backups and copies: a salvage cannot restore them; "
             "subscribers skip the gaps"
         )
         return Advice(text, ("stantools", "verify", str(path)))
-    if what_else:
+    if notes:
         return Advice(new_store[0].upper() + new_store[1:], salvage)
     if flawed:
         what = "No message" if start.harmless else "No remaining message"
@@ -96,7 +96,7 @@ def advise(
     )
 
 
-def _what_else(start: StartVerdict | None, outcomes: Mapping[str, ChannelOutcome]) -> str:
+def _salvage_notes(start: StartVerdict | None, outcomes: Mapping[str, ChannelOutcome]) -> str:
     """Returns the steps before and after a salvage: a search for missing messages, positions to check."""
     parts = []
     if any(each.kind is FlawKind.AHEAD for each in (start.flaws if start else ())):
@@ -106,7 +106,7 @@ def _what_else(start: StartVerdict | None, outcomes: Mapping[str, ChannelOutcome
     return "".join(f"; {part}" for part in parts)
 
 
-def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast | None) -> bool:
+def _needs_cluster_id(path: Path, findings: Sequence[Finding] | None, forecast: Forecast | None) -> bool:
     """Returns whether salvage will ask for the cluster id because the store no longer contains it."""
     suspected = any(finding.code in _IDENTITY_GONE for finding in findings or ())
     if not suspected and (forecast is None or forecast.recovered):
@@ -125,11 +125,11 @@ def remedies(findings: Sequence[Finding], root: Path) -> list[str]:
         if finding.remedy and finding.severity is not Severity.INFO:
             helpful.setdefault(finding.remedy, []).append(finding)
     # "Do this" is redundant next to "do this, which also …".
-    said = [each for each in helpful if not any(other != each and other.startswith(each) for other in helpful)]
-    return [_with_names(each, helpful[each], root) for each in said]
+    unique = [each for each in helpful if not any(other != each and other.startswith(each) for other in helpful)]
+    return [_fill_names(each, helpful[each], root) for each in unique]
 
 
-def _with_names(remedy: str, findings: Sequence[Finding], root: Path) -> str:
+def _fill_names(remedy: str, findings: Sequence[Finding], root: Path) -> str:
     """Fills in the first place that a remedy is for, and the number of other places."""
     channels = list(dict.fromkeys(each.channel for each in findings if each.channel))
     files = list(dict.fromkeys(each.file for each in findings if each.file))
@@ -223,8 +223,8 @@ def diagnose(
     elif not normals[0].forecast.starts:
         state, outlook = Health.DAMAGED, "the server does not start on it"
     elif not normals[0].delivers:
-        hurt = lost or normals[0].undelivered or any(each.kind in HARMFUL for each in normals[0].flaws)
-        state = Health.DAMAGED if hurt else Health.FLAWED
+        harmful = lost or normals[0].undelivered or any(each.kind in HARMFUL for each in normals[0].flaws)
+        state = Health.DAMAGED if harmful else Health.FLAWED
         outlook = f"a start is not harmless: the server would {'; it would '.join(normals[0].harms())}"
     else:
         state = (

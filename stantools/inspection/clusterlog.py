@@ -29,9 +29,9 @@ from stantools.store.raftstate import ClusterState
 from stantools.store.ranges import Ranges
 
 #: Entries kept at the end of a log until it is known whether a majority has a later one.
-_MOST_TAIL = 10_000
+_MAX_TAIL = 10_000
 #: Entries with different copies that are listed one by one.
-_MANY = 1000
+_MAX_LISTED = 1000
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class _Cursor:
     def __init__(self, number: int, report: NodeReport, log: OpenLog) -> None:
         self.number = number
         self.log = log
-        self._most = report.stable.term
-        self._behind = report.settled
+        self._max_term = report.stable.term
+        self._settled = report.settled
         self._rest = self._all()
-        self._ahead: deque[Entry | Publishes] = deque()
+        self._queue: deque[Entry | Publishes] = deque()
         self._before = 0
-        self._look()
+        self._fill_queue()
 
     def _all(self) -> Iterator[Entry | Publishes]:
         log = self.log
@@ -109,17 +109,17 @@ class _Cursor:
                 *_, last = copies
                 yield last
             return
-        for each in log.runs(self._behind):
-            if isinstance(each, Entry | Publishes) and _first(each) > self._behind:
+        for each in log.runs(self._settled):
+            if isinstance(each, Entry | Publishes) and _first(each) > self._settled:
                 yield each
 
-    def _look(self) -> None:
-        ahead = self._ahead
-        while len(ahead) < 2 and (more := next(self._rest, None)):
-            ahead.append(more)
+    def _fill_queue(self) -> None:
+        queue = self._queue
+        while len(queue) < 2 and (more := next(self._rest, None)):
+            queue.append(more)
         #: The next part; None at the end.
-        self.head = ahead[0] if ahead else None
-        self.index = _first(ahead[0]) if ahead else 0  #: index of its first entry
+        self.head = queue[0] if queue else None
+        self.index = _first(queue[0]) if queue else 0  #: index of its first entry
 
     @property
     def entry(self) -> Entry | None:
@@ -131,24 +131,24 @@ class _Cursor:
     def expand(self) -> None:
         """Splits the next part into single entries."""
         if isinstance(self.head, Publishes):
-            run = cast(Publishes, self._ahead.popleft())
-            self._ahead.extendleft(reversed(list(self.log.expand(run))))
-            self._look()
+            run = cast(Publishes, self._queue.popleft())
+            self._queue.extendleft(reversed(list(self.log.expand(run))))
+            self._fill_queue()
 
     def advance(self, part: Publishes | None = None) -> None:
         """Moves past the next entry, or past the first entries of the next part."""
-        sound, head = self.sound, self._ahead.popleft()
+        sound, head = self.sound, self._queue.popleft()
         if sound:
             self._before = head.term
         if part and isinstance(head, Publishes) and head.last > part.last:
-            self._ahead.appendleft(head.behind(part))
-        self._look()
+            self._queue.appendleft(head.behind(part))
+        self._fill_queue()
 
     @property
     def sound(self) -> bool:
         """The term fits between its neighbours; otherwise it, or one of them, is damaged."""
-        term, following = self._ahead[0].term, self._ahead[1].term if len(self._ahead) > 1 else None
-        return self._before <= term and (following is None or term <= following) and term <= (self._most or term)
+        term, following = self._queue[0].term, self._queue[1].term if len(self._queue) > 1 else None
+        return self._before <= term and (following is None or term <= following) and term <= (self._max_term or term)
 
 
 def _first(found: Entry | Publishes) -> int:
@@ -199,7 +199,7 @@ class History:
             while live := [each for each in cursors if each.head]:
                 index = min(each.index for each in live)
                 here = [each for each in live if each.index == index]
-                run = self.together(index, here, [each.index for each in live if each.index > index], cursors, stops)
+                run = self.common_part(index, here, [each.index for each in live if each.index > index], cursors, stops)
                 if run and not single(run, len(here)):
                     if len(here) > 1:
                         count = run.last - run.first + 1
@@ -231,7 +231,7 @@ class History:
                 "merge the nodes of one cluster only",
             )
 
-    def together(
+    def common_part(
         self, index: int, here: list[_Cursor], others: list[int], cursors: list[_Cursor], stops: Sequence[int]
     ) -> Publishes | None:
         """Returns entries of which all of the nodes `here` have the same copy; None if the copies must be compared."""
@@ -263,8 +263,8 @@ class History:
             term = max((each for each, count in counts.items() if count >= needed and each > term), default=term)
         else:
             # A committed entry has the highest term at its index, and no term higher than a later one.
-            most = best.head.term if best.head else max(each.entry.term for each in candidates if each.entry)
-            term = max((t.entry.term for t in candidates if t.entry and t.entry.term <= most), default=0)
+            max_term = best.head.term if best.head else max(each.entry.term for each in candidates if each.entry)
+            term = max((t.entry.term for t in candidates if t.entry and t.entry.term <= max_term), default=0)
         return [each for each in candidates if each.entry and each.entry.term == term]
 
     def _compare(
@@ -293,7 +293,7 @@ class History:
                 equal[each.number] += len(readable) > 1
         if len(copies) > 1 and record_conflicts:
             self.log.conflict_count += 1
-            if len(self.log.conflicts) < _MANY:
+            if len(self.log.conflicts) < _MAX_LISTED:
                 assert taken[0].entry
                 others = tuple(self._names[e.number] for each in votes if each is not taken for e in each)
                 ours_ = tuple(self._names[each.number] for each in taken)
@@ -340,7 +340,7 @@ class History:
         needed = len(log.voters) // 2 + 1
 
         def perhaps_last(run: Publishes, copies: int) -> bool:
-            return copies < needed and run.last > log.proven and len(log.tail) < _MOST_TAIL
+            return copies < needed and run.last > log.proven and len(log.tail) < _MAX_TAIL
 
         stops = sorted({index for index, _, _ in bases})
         for entry, operation, node, copies in self.parts(perhaps_last, stops, record_conflicts=True):
@@ -362,7 +362,7 @@ class History:
             if copies >= needed:
                 log.proven = max(log.proven, entry.index)
                 log.tail.clear()
-            elif entry.index > log.proven and len(log.tail) < _MOST_TAIL:
+            elif entry.index > log.proven and len(log.tail) < _MAX_TAIL:
                 log.tail[entry.index] = copies, _publish(entry, operation, node)
         whole = [key for key in bases if not lacking[key] and bases[key].index == log.index]
         chosen = max(whole or bases)
@@ -375,9 +375,9 @@ class History:
 
     def publishes(self, wanted: Mapping[bytes, Ranges]) -> Iterator[Publish]:
         """Iterates over the entries with the given messages, by channel."""
-        for entry, operation, node, _ in self.parts(lambda run, _copies: self._of_interest(run, wanted)):
+        for entry, operation, node, _ in self.parts(lambda run, _copies: self._has_wanted(run, wanted)):
             found = _publish(entry, operation, node) if isinstance(entry, Entry) else None
-            if found and self._of_interest(found, wanted):
+            if found and self._has_wanted(found, wanted):
                 yield found
 
     def deleted_publishes(self, wanted: Mapping[bytes, Ranges]) -> Iterator[Publish]:
@@ -395,7 +395,7 @@ class History:
                         continue
                     operation = self._operation(entry)
                     publish = _publish(entry, operation, node)
-                    if operation and publish and self._of_interest(publish, wanted):
+                    if operation and publish and self._has_wanted(publish, wanted):
                         content = hash(operation.SerializeToString())
                         found.setdefault(entry.index, Counter())[entry.term, content] += 1
                         places.setdefault((entry.index, entry.term, content), publish)
@@ -404,7 +404,7 @@ class History:
             _, content = max((count, content) for (term, content), count in votes.items() if term == newest)
             yield places[index, newest, content]
 
-    def _of_interest(self, publish: Publish | Publishes, wanted: Mapping[bytes, Ranges]) -> bool:
+    def _has_wanted(self, publish: Publish | Publishes, wanted: Mapping[bytes, Ranges]) -> bool:
         channel = self.log.state.channels.get(publish.channel)
         if channel and channel.id and publish.channel_id and channel.id != publish.channel_id:
             return False

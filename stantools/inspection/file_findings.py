@@ -31,7 +31,7 @@ _CODES = {
     DamageKind.GARBAGE: "slice-garbage",
 }
 #: Single disagreements of an index that are listed; more are summed up.
-_LISTED = 20
+_MAX_LISTED = 20
 _RANGES_SHOWN = 8
 #: For `bytes.translate`: whether a number of `STATUSES` means that a required client is missing.
 _GONE = bytes(each in (SubStatus.GHOST, SubStatus.ORPHAN) for each in STATUSES).ljust(256, b"\0")
@@ -183,15 +183,15 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
         yield finding(
             "index-damaged", text, file=file, offset=report.end, length=report.size - report.end, channel=channel
         )
-    for mismatch in report.mismatches[:_LISTED]:
+    for mismatch in report.mismatches[:_MAX_LISTED]:
         pairs = ", ".join(
             f"{name} is {index}, in the data {data}"
             for name, index, data in zip(mismatch.fields, mismatch.index, mismatch.data, strict=True)
         )
         text = f"record {mismatch.position}: {pairs}"
         yield finding("index-mismatch", text, file=file, offset=mismatch.file_offset, length=32, channel=channel)
-    if report.mismatch_count > _LISTED:
-        text = f"{report.mismatch_count} records disagree in all; {_LISTED} are listed"
+    if report.mismatch_count > _MAX_LISTED:
+        text = f"{report.mismatch_count} records disagree in all; {_MAX_LISTED} are listed"
         yield finding("index-mismatch", text, file=file, channel=channel)
     yield from _index_coverage(file, channel, survey)
 

@@ -24,9 +24,9 @@ from stantools.store.safe_end import Looked, Mark, Position, Sign, WatchedSlice,
 from stantools.work import Failure, Threads
 
 #: Attempts at a channel whose files disappear during the survey.
-_LOOKS = 5
+_ATTEMPTS = 5
 #: A slice up to this size is surveyed once more, with its index, if its server stopped within a record.
-_ANEW = 256 << 20
+_MAX_RESCAN = 256 << 20
 
 
 @dataclass
@@ -81,7 +81,7 @@ class GrowingStore:
                 raise found.error()
             before = self._seen.get(due[place])
             self._seen[due[place]] = found
-            if before is None or _places(before.survey) != _places(found.survey):
+            if before is None or _ends(before.survey) != _ends(found.survey):
                 changed.append(due[place])
         return changed
 
@@ -104,11 +104,11 @@ class _Look:
 
     def at(self, name: str, before: _Seen | None) -> _Seen:
         """Surveys a channel, and once more if its files disappear meanwhile."""
-        for attempt in range(_LOOKS):
+        for attempt in range(_ATTEMPTS):
             try:
                 return self._channel(name, before)
             except (StoreUnreadableError, StoreChangedError):
-                if attempt == _LOOKS - 1:
+                if attempt == _ATTEMPTS - 1:
                     raise
                 time.sleep(0.01)
         raise AssertionError
@@ -117,9 +117,9 @@ class _Look:
         directory = self.root / name
         listed = sign(os.fspath(directory))
         files = list_channel(directory)
-        top = self._top(files)
+        live = self._live_number(files)
         # File states from before the survey: a change during it is then seen the next time.
-        paths = tuple(map(str, self._growing(files, top)))
+        paths = tuple(map(str, self._growing_files(files, live)))
         signs = tuple(map(sign, paths))
         surveys = {each.files.data: each for each in before.survey.slices} if before else {}
         seen, waiting = _Seen(ChannelSurvey(files, [])), False
@@ -132,7 +132,7 @@ class _Look:
             survey = surveys.get(each.data) if inode == status[0] else None
             was_growing = before is not None and str(each.data) in before.paths
             if survey is None or survey.size != status[1] or (self.stopped and was_growing):
-                grows = not self.stopped and (top is None or each.number >= top)
+                grows = not self.stopped and (live is None or each.number >= live)
                 survey, last = self._slice(files, each, survey, last, grows=grows)
                 waiting = waiting or (grows and survey.size < status[1])
             seen.files[each.data] = status[0], last
@@ -143,7 +143,7 @@ class _Look:
         seen.settles = settling(newest) if waiting else float("inf")
         return seen
 
-    def _top(self, files: ChannelFiles) -> int | None:
+    def _live_number(self, files: ChannelFiles) -> int | None:
         """Returns the number of the slice that is written: the last one with messages."""
         for each in reversed(files.slices):
             if each.data_size > FILE_HEADER_SIZE:
@@ -152,10 +152,10 @@ class _Look:
                         return each.number
         return None
 
-    def _growing(self, files: ChannelFiles, top: int | None) -> Iterator[Path]:
+    def _growing_files(self, files: ChannelFiles, live: int | None) -> Iterator[Path]:
         """Yields the data file and the index that grow; the directory's state shows new files."""
         for each in files.slices:
-            if each.number >= (top or 0):
+            if each.number >= (live or 0):
                 assert each.data is not None
                 yield each.data
                 yield each.data.with_suffix(".idx")
@@ -173,7 +173,7 @@ class _Look:
             survey = old or SliceSurvey(each)
             return (extend_survey(survey, files.raw_name, self.crc, mark.end), mark) if mark else (survey, last)
         complete = mark is not None and mark.end == size
-        if old is None or (not complete and size <= _ANEW):
+        if old is None or (not complete and size <= _MAX_RESCAN):
             return _readable(survey_slice(each, files.raw_name, self.crc, self.progress)), mark if complete else None
         grown = old if old.size == size else extend_survey(old, files.raw_name, self.crc, size)
         return grown, mark if complete else None
@@ -192,6 +192,6 @@ def _readable(survey: SliceSurvey) -> SliceSurvey:
     return survey
 
 
-def _places(survey: ChannelSurvey) -> list[tuple[Path | None, int]]:
+def _ends(survey: ChannelSurvey) -> list[tuple[Path | None, int]]:
     """Returns the end of the survey of each slice."""
     return [(each.files.data, each.size) for each in survey.slices]

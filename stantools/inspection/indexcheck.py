@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _FIELDS = ("offset", "sequence", "timestamp", "size")
 #: Number of single disagreements that are kept; the counts are always complete.
-_KEEP = 100
+_MAX_MISMATCHES = 100
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class IndexCheck:
             differs |= self.records[name][positions] != getattr(columns, name)[rows]
         self._report.mismatch_count += int(differs.sum())
         for row, position in zip(rows[differs].tolist(), positions[differs].tolist(), strict=True):
-            if len(self._report.mismatches) >= _KEEP:
+            if len(self._report.mismatches) >= _MAX_MISMATCHES:
                 break
             self._report.mismatches.append(self._mismatch(columns, row, position))
         self._matched.append(positions[~differs])

@@ -29,15 +29,15 @@ _BEGIN: Final = re.compile(
 _CRI: Final = re.compile(r"^\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) [FP] ")
 #: The text after the line in a JSON object without quotes.
 _REST: Final = re.compile(r'(?:\\n)?"?,\s*"?(?:stream|time|_\w+|[A-Z_]+)"?\s*:.*$')
-_DEEPEST: Final = 4
+_MAX_DEPTH: Final = 4
 #: Characters; longer texts are not decoded.
-_LONGEST: Final = 1 << 20
+_MAX_LENGTH: Final = 1 << 20
 
 
 def server_lines(text: str, depth: int = 0) -> Iterator[str]:
     """Yields the server's lines that a line of a log may hold, the likeliest first."""
     plain = _COLOURS.sub("", text).strip()
-    if depth < _DEEPEST and len(plain) < _LONGEST:
+    if depth < _MAX_DEPTH and len(plain) < _MAX_LENGTH:
         for inner in _members(plain):
             for line in inner.splitlines() or [inner]:
                 yield from server_lines(line, depth + 1)
@@ -71,9 +71,9 @@ def _texts(value: Any, depth: int = 0) -> Iterator[str]:
     elif isinstance(value, list) and value and all(isinstance(each, int) and 0 <= each < 256 for each in value):
         yield bytes(value).decode("utf-8", "surrogateescape")
     elif isinstance(value, list):
-        for each in value if depth < _DEEPEST else ():
+        for each in value if depth < _MAX_DEPTH else ():
             yield from _texts(each, depth + 1)
-    elif isinstance(value, dict) and depth < _DEEPEST:
+    elif isinstance(value, dict) and depth < _MAX_DEPTH:
         for name in _MEMBERS:
             if name in value:
                 yield from _texts(value[name], depth + 1)

@@ -115,7 +115,7 @@ class MessageReader:
                 break
             kept: deque[StoredMessage] = deque(maxlen=wanted)
             troubles: list[StoredMessage | Trouble] = []
-            for item in self._slice(files, selection, most=wanted):
+            for item in self._slice(files, selection, limit=wanted):
                 if isinstance(item, StoredMessage):
                     kept.append(item)
                 else:
@@ -126,14 +126,14 @@ class MessageReader:
             yield from part
 
     def _slice(
-        self, files: SliceFiles, selection: Selection, most: int | None = None
+        self, files: SliceFiles, selection: Selection, limit: int | None = None
     ) -> Iterator[StoredMessage | Trouble]:
         assert files.data is not None
         try:
             with open_slice(files, self._channel, self._crc) as opened:
                 data = opened.data
                 if opened.index is not None:
-                    yield from self._indexed(files, data, opened.index, selection, most)
+                    yield from self._indexed(files, data, opened.index, selection, limit)
                     return
                 if opened.header_error:
                     yield Trouble(files.name, 0, min(len(data), FILE_HEADER_SIZE), None, opened.header_error)
@@ -144,12 +144,12 @@ class MessageReader:
             yield Trouble(files.name, None, None, None, error.message)
 
     def _indexed(
-        self, files: SliceFiles, data: Buffer, view: IndexView, selection: Selection, most: int | None
+        self, files: SliceFiles, data: Buffer, view: IndexView, selection: Selection, limit: int | None
     ) -> Iterator[StoredMessage | Trouble]:
         """Iterates over messages by their index records, as long as these are right, then by a scan."""
         rows = np.flatnonzero(chosen(view["sequence"], view["timestamp"], selection))
-        if most is not None and selection.pattern is None:
-            rows = rows[-most:]
+        if limit is not None and selection.pattern is None:
+            rows = rows[-limit:]
         given = -1
         for begin in range(0, len(rows), _BATCH):
             part = view[rows[begin : begin + _BATCH]]
@@ -160,7 +160,7 @@ class MessageReader:
             good &= (columns.sequence == part["sequence"]) & (columns.size == part["size"])
             wrong = np.flatnonzero(~good)
             right = columns.take(int(wrong[0]) if len(wrong) else len(part))
-            yield from self._give(files, data, right, selection)
+            yield from self._decode(files, data, right, selection)
             given = int(right.offset[-1]) if right.capacity else given
             if len(wrong):
                 # The index is wrong from here on: scan the data, and repeat nothing.
@@ -207,9 +207,9 @@ class MessageReader:
             before = int(part.sequence[-1])
             wanted = chosen(part.sequence, part.timestamp, selection) & (part.offset > given)
             if wanted.all():
-                yield from self._give(files, data, part, selection)
+                yield from self._decode(files, data, part, selection)
             elif wanted.any():
-                yield from self._give(files, data, part.pick(wanted), selection)
+                yield from self._decode(files, data, part.pick(wanted), selection)
         yield from self._damages(files, pending, selection, before, None)
 
     def _damages(
@@ -243,7 +243,7 @@ class MessageReader:
                 if chosen(sequence, timestamp, selection).all() and _matches(item, selection):
                     yield item
 
-    def _give(
+    def _decode(
         self, files: SliceFiles, data: Buffer, columns: MessageColumns, selection: Selection
     ) -> Iterator[StoredMessage]:
         foreign = int(Flag.FOREIGN_SUBJECT)

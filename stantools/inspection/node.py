@@ -51,7 +51,7 @@ from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubsState, read_subs
 
 #: Findings of one code that are listed one by one; the rest is counted.
-_MANY = 100
+_MAX_LISTED = 100
 _KEY_SIZE = 8
 
 
@@ -164,7 +164,7 @@ class _Examination:
         self._raft, self._path = files.raft, files.log
         self._file = _relative(files.log, files.path)
         self._cipher = raft_cipher(reading.encryption_key) if reading.encryption_key else None
-        self._told: Counter[str] = Counter()
+        self._listed: Counter[str] = Counter()
         self._sealed = 0
         self._gaps: list[Flaw] = []
         self._lost: list[tuple[int, int]] = []
@@ -200,21 +200,21 @@ class _Examination:
             text_ = f"{counted(self._sealed, 'command')} in the log cannot be read without the encryption key"
             self._add(finding("raft-encrypted", text_))
         self._add_rest()
-        report.node_id = report.node_id or _voted_for_itself(report)
+        report.node_id = report.node_id or _id_by_vote(report)
         return report
 
     def _add(self, one: Finding) -> None:
         one = one if one.file else replace(one, file=self._file)
-        self._told[one.code] += 1
-        if self._told[one.code] <= _MANY:
+        self._listed[one.code] += 1
+        if self._listed[one.code] <= _MAX_LISTED:
             self.report.findings.append(one)
 
     def _add_rest(self) -> None:
         """Counts the findings beyond the limit per code."""
         last = {each.code: each for each in self.report.findings}
-        for code, count in self._told.items():
-            if count > _MANY:
-                text_ = f"{count - _MANY} more of this kind"
+        for code, count in self._listed.items():
+            if count > _MAX_LISTED:
+                text_ = f"{count - _MAX_LISTED} more of this kind"
                 self.report.findings.append(replace(last[code], detail=text_, offset=None, length=None, seq=None))
 
     def _read_snapshots(self) -> None:
@@ -310,7 +310,7 @@ class _Examination:
             if gap.last > base:
                 self._add(finding("raft-gap", gap.detail, seq=gap.first))
                 self._lost.append((max(gap.first, base + 1), gap.last))
-            elif not any(self._told[code] for code in ("raft-page", "raft-stale-page", "raft-entry")):
+            elif not any(self._listed[code] for code in ("raft-page", "raft-stale-page", "raft-entry")):
                 report.settled = gap.last  # where something is damaged, the damage made the hole
         report.lost = Ranges.of(self._lost)
         report.published = {name: Ranges.of(spans) for name, spans in self._published.items()}
@@ -333,7 +333,7 @@ def _range_of_keys(fault: Fault) -> str:
     )
 
 
-def _voted_for_itself(report: NodeReport) -> str:
+def _id_by_vote(report: NodeReport) -> str:
     """Returns the id of a node whose path names it as its vote does: a default path contains the id before the log."""
     parent = report.files.raft.absolute().parent.name if report.files.raft else ""
     return parent if parent in {each.id for each in report.servers} else ""

@@ -269,12 +269,12 @@ def _unknown(survey: ChannelSurvey, last: int) -> Iterator[Unknown]:
     first, final = (filled[0], filled[-1]) if filled else (0, 0)
     begin = slices[first].runs[0].first if filled else 0
     for each in slices[: first + bool(filled)]:
-        if begin > 1 and not _shows(each) and (not each.runs or any(not n.before for n in _unexplained(each))):
+        if begin > 1 and not _is_complete(each) and (not each.runs or any(not n.before for n in _unexplained(each))):
             yield Unknown(1, begin - 1, _reason(each), suspected=True)
             break
     for each in slices[final:]:
         suspected = not each.runs or any(not n.after for n in _unexplained(each))
-        if not _shows(each) or (suspected and each.index.orphan_count):
+        if not _is_complete(each) or (suspected and each.index.orphan_count):
             yield Unknown(last + 1, None, _reason(each), suspected)
             break
 
@@ -284,7 +284,7 @@ def _unexplained(survey: SliceSurvey) -> list[Neighbours]:
     return [each for each in survey.damages if each.damage.kind is not DamageKind.ZEROS and each.sequence is None]
 
 
-def _shows(survey: SliceSurvey) -> bool:
+def _is_complete(survey: SliceSurvey) -> bool:
     """Returns whether a slice shows everything that was written to it: its index is whole."""
     index = survey.index
     return not survey.error and index.usable and index.stop is Stop.END

@@ -69,7 +69,7 @@ class RecordRun:
 
 
 #: Minimum distance in bytes between the marks of a run, however small the batches were.
-_APART = 1 << 16
+_MARK_DISTANCE = 1 << 16
 
 
 class RunBuilder:
@@ -130,7 +130,7 @@ class RunBuilder:
                 subject,
                 start=int(part.offset[0]),
                 end=part.end,
-                sequences=_contiguous(part.sequence),
+                sequences=_as_ranges(part.sequence),
                 count=high - low,
                 bytes=int(part.size.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * (high - low),
                 first_timestamp=int(part.timestamp[0]),
@@ -149,7 +149,7 @@ class RunBuilder:
             run.bytes += more.bytes
             run.payload += more.payload
             run.largest = max(run.largest, more.largest)
-            if more.start - (run.marks[-1][1] if run.marks else run.start) >= _APART:
+            if more.start - (run.marks[-1][1] if run.marks else run.start) >= _MARK_DISTANCE:
                 run.marks.append((more.sequences.first, more.start))
             run.last_timestamp = more.last_timestamp
             self._pieces.append(more.sequences)
@@ -165,7 +165,7 @@ class RunBuilder:
             self._run = None
 
 
-def _contiguous(sequence: NDArray[np.uint64]) -> Ranges:
+def _as_ranges(sequence: NDArray[np.uint64]) -> Ranges:
     whole = int(sequence[-1]) - int(sequence[0]) + 1 == len(sequence)
     return Ranges.of([(int(sequence[0]), int(sequence[-1]))]) if whole else Ranges.from_sequences(sequence)
 
@@ -233,7 +233,7 @@ def arrange(runs: Iterable[RecordRun], crc: Crc) -> History:
         piece = _without_duplicates(run, timelines, superseded, history, crc)
         if not piece.sequences:
             continue
-        target = _place(piece, timelines)
+        target = _choose_generation(piece, timelines)
         if target is None:
             target = Generation()
             timelines.append(target)
@@ -285,7 +285,7 @@ def _without_duplicates(
     return Piece(run, fresh)
 
 
-def _place(piece: Piece, timelines: list[Generation]) -> Generation | None:
+def _choose_generation(piece: Piece, timelines: list[Generation]) -> Generation | None:
     """Chooses the generation that a piece continues, or None if it begins a new one."""
     if not timelines:
         return None
@@ -323,14 +323,14 @@ def same_records(one: RecordRun, other: RecordRun, sequences: Ranges, crc: Crc, 
 
 
 def read_records(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[pb.MsgProto]:
-    for data, batch in _reread(run, sequences, crc):
+    for data, batch in _read_again(run, sequences, crc):
         for start, size in zip((batch.offset + RECORD_HEADER_SIZE).tolist(), batch.size.tolist(), strict=True):
             yield gogo.decode(pb.MsgProto, data[start : start + size])
 
 
 def _fingerprints(run: RecordRun, sequences: Ranges, crc: Crc) -> NDArray[np.void]:
     parts: list[NDArray[np.void]] = []
-    for data, batch in _reread(run, sequences, crc):
+    for data, batch in _read_again(run, sequences, crc):
         part = np.empty(batch.capacity, dtype=_FINGERPRINT)
         part["sequence"] = batch.sequence
         part["timestamp"] = batch.timestamp
@@ -341,7 +341,7 @@ def _fingerprints(run: RecordRun, sequences: Ranges, crc: Crc) -> NDArray[np.voi
     return np.concatenate(parts) if parts else np.empty(0, dtype=_FINGERPRINT)
 
 
-def _reread(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[tuple[Buffer, MessageColumns]]:
+def _read_again(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[tuple[Buffer, MessageColumns]]:
     """Yields some records of a run again with their buffer, up to the first that has changed."""
     assert run.slice.data is not None
     with mapped(run.slice.data) as data:

@@ -170,13 +170,13 @@ class StartVerdict:
             if kind is FlawKind.UNPROVEN:
                 continue
             if flaws := [each for each in self.flaws if each.kind is kind]:
-                parts.append(_said(kind, flaws))
+                parts.append(_sentence(kind, flaws))
         if self.ghosts:
             parts.append(f"delete {counted(self.ghosts, 'durable queue member')} whose client is gone")
         return parts
 
 
-def _said(kind: FlawKind, flaws: list[Flaw]) -> str:
+def _sentence(kind: FlawKind, flaws: list[Flaw]) -> str:
     if kind is FlawKind.STALL:
         first = flaws[0]
         where = f"{escape(first.channel)} at sequence {first.sequences.first}"
@@ -222,7 +222,7 @@ def _flaws(outcome: ChannelOutcome, shown: ChannelForecast | None, hidden: Range
             yield Flaw(FlawKind.UNREACHABLE, name, outcome.intact)
         return
     wanted = outcome.intact - hidden
-    yield from _beyond(outcome, shown, anew=anew)
+    yield from _end_flaws(outcome, shown, anew=anew)
     if shown.stalls_at is not None and shown.stall_error.startswith("panic"):
         yield Flaw(FlawKind.CRASH, name, shown.lookups.failing)
         return
@@ -234,7 +234,7 @@ def _flaws(outcome: ChannelOutcome, shown: ChannelForecast | None, hidden: Range
     if outside and not anew:
         yield Flaw(FlawKind.UNREACHABLE, name, outside)
     delivered = Ranges.of(shown.delivered)
-    twice = _twice(shown.delivered)
+    twice = _repeated(shown.delivered)
     if shown.stalls_at is not None:
         rest = wanted & inside & Ranges.of([(shown.stalls_at, shown.last_seq)])
         not_delivered = f"{describe_sequences(rest, 4)} not delivered" if rest else "nothing after it is delivered"
@@ -258,7 +258,7 @@ def _flaws(outcome: ChannelOutcome, shown: ChannelForecast | None, hidden: Range
         yield Flaw(FlawKind.MISPLACED, name, Ranges(), f"from sequence {shown.last_seq + 1} on")
 
 
-def _beyond(outcome: ChannelOutcome, shown: ChannelForecast, *, anew: bool) -> Iterator[Flaw]:
+def _end_flaws(outcome: ChannelOutcome, shown: ChannelForecast, *, anew: bool) -> Iterator[Flaw]:
     """Iterates over the effects of the channel's end, as the server shows it, on new messages."""
     name, last = outcome.name, shown.last_seq
     again = outcome.known - Ranges.of([(0, last)])
@@ -279,7 +279,7 @@ def _beyond(outcome: ChannelOutcome, shown: ChannelForecast, *, anew: bool) -> I
             yield Flaw(FlawKind.UNPROVEN, name, Ranges(), each.sentence(name))
 
 
-def _twice(delivered: Iterable[tuple[int, int]]) -> Ranges:
+def _repeated(delivered: Iterable[tuple[int, int]]) -> Ranges:
     """Returns the sequences that occur in more than one run of a delivery."""
     again, end = [], -1
     for first, last in sorted(delivered):

@@ -142,9 +142,9 @@ class Subscribers(Sequence[Subscriber]):
         if groups:
             self._sent = self._sent[:]
         for members in groups.values():
-            most = max(map(table.last_sent.__getitem__, members))
+            last_sent = max(map(table.last_sent.__getitem__, members))
             for row in members:
-                self._sent[row] = most
+                self._sent[row] = last_sent
 
     def _lag(self, row: int) -> int:
         removed, last = self._bounds
@@ -161,25 +161,25 @@ class Subscribers(Sequence[Subscriber]):
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
         row = self._rows[place]
-        return self._put_together(row, self._table.state(row), self._table.pending(row))
+        return self._subscriber(row, self._table.state(row), self._table.pending(row))
 
     def __iter__(self) -> Iterator[Subscriber]:
         for row, (state, pending) in zip(self._rows, self._table.each(self._rows), strict=True):
-            yield self._put_together(row, state, pending)
+            yield self._subscriber(row, state, pending)
 
-    def _put_together(self, row: int, state: pb.SubState, pending: Iterable[int]) -> Subscriber:
+    def _subscriber(self, row: int, state: pb.SubState, pending: Iterable[int]) -> Subscriber:
         return Subscriber(state, tuple(pending), STATUSES[self._statuses[row]], self._lag(row))
 
     def having(self, *statuses: SubStatus) -> Self:
         """Returns the subscriptions with some statuses, by id."""
         wanted = {STATUSES.index(each) for each in statuses}
-        return self._chosen(row for row in self._rows if self._statuses[row] in wanted)
+        return self._select(row for row in self._rows if self._statuses[row] in wanted)
 
     def beyond(self, last: int) -> Self:
         """Returns the subscriptions that a server keeps although they stand beyond a channel's last sequence, by id."""
         dropped = STATUSES.index(SubStatus.ORPHAN)
         sent, statuses = self._table.last_sent, self._statuses
-        return self._chosen(row for row in self._rows if sent[row] > last and statuses[row] != dropped)
+        return self._select(row for row in self._rows if sent[row] > last and statuses[row] != dropped)
 
     @property
     def furthest(self) -> int:
@@ -189,9 +189,9 @@ class Subscribers(Sequence[Subscriber]):
     def with_ids(self, ids: Iterable[int]) -> Self:
         """Returns the subscriptions with the given ids, by id."""
         wanted = set(ids)
-        return self._chosen(row for row in self._rows if self._table.ids[row] in wanted)
+        return self._select(row for row in self._rows if self._table.ids[row] in wanted)
 
-    def _chosen(self, rows: Iterable[int]) -> Self:
+    def _select(self, rows: Iterable[int]) -> Self:
         part = copy(self)
         part._rows = array("q", rows)
         return part

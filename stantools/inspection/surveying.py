@@ -24,7 +24,7 @@ from stantools.work import Failure, Task, Threads, Work
 R = TypeVar("R")
 
 #: A channel with more bytes than this is surveyed slice by slice: in this process, and in tasks.
-_MUCH_HERE = 1 << 20
+_LOCAL_CHANNEL_BYTES = 1 << 20
 CHANNEL_BYTES = 128 << 20
 #: Cost of opening a channel, in bytes of scanning.
 _OPENING = 64 << 10
@@ -108,7 +108,7 @@ def survey_each(
     def pieces() -> Iterator[ChannelRef | _SliceItem | Task[Any]]:
         number = 0
         for place, item in enumerate(items):
-            cut = _in_parts(item, _MUCH_HERE if work.here else CHANNEL_BYTES)
+            cut = _split_channel(item, _LOCAL_CHANNEL_BYTES if work.here else CHANNEL_BYTES)
             if isinstance(cut, _Parts):
                 gathered[place] = cut
             for piece in cut.slices() if isinstance(cut, _Parts) else [cut]:
@@ -117,7 +117,7 @@ def survey_each(
                 number += 1
 
     inside = work.inside(progress)
-    do = partial(_do, then, inside)
+    do = partial(_run_item, then, inside)
     for number, result in work.map(do, pieces(), cost=_cost):
         place, piece = begun.pop(number)
         if progress and not inside:
@@ -167,16 +167,16 @@ class _Parts:
         return not self.left
 
 
-def _in_parts(item: ChannelRef | Task[Any], most: int) -> ChannelRef | Task[Any] | _Parts:
+def _split_channel(item: ChannelRef | Task[Any], limit: int) -> ChannelRef | Task[Any] | _Parts:
     """Cuts a channel into its slices if that is worth it."""
-    if isinstance(item, Task) or 0 <= item.size <= most:
+    if isinstance(item, Task) or 0 <= item.size <= limit:
         return item
     files, error = item.listed()
     if error:
         return item  # its survey reports this
     slices = files.all_slices
     size = sum(each.data_size + each.index_size for each in slices)
-    return _Parts(item, files) if len(slices) > 1 and size > most else replace(item, files=files, size=size)
+    return _Parts(item, files) if len(slices) > 1 and size > limit else replace(item, files=files, size=size)
 
 
 def _join(
@@ -190,7 +190,7 @@ def _join(
         else:
             surveys = [survey for survey in parts.surveys if survey]
             whole.append((place, parts.channel, ChannelSurvey.of(parts.files, surveys)))
-    for number, result in work.map(partial(_then, then), whole):
+    for number, result in work.map(partial(_timed_result, then), whole):
         place = whole[number][0]
         yield _surveyed(place, result, gathered[place].seconds)
 
@@ -205,7 +205,7 @@ def _cost(item: ChannelRef | _SliceItem | Task[Any]) -> int:
     return _OPENING + max(item.size, 0)
 
 
-def _do(
+def _run_item(
     then: Callable[[ChannelRef, ChannelSurvey], Any],
     progress: Progress | None,
     item: ChannelRef | _SliceItem | Task[Any],
@@ -224,7 +224,7 @@ def _do(
     return result, time.perf_counter() - begin
 
 
-def _then(
+def _timed_result(
     then: Callable[[ChannelRef, ChannelSurvey], R], item: tuple[int, ChannelRef, ChannelSurvey]
 ) -> tuple[R, float]:
     begin = time.perf_counter()

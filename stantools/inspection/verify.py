@@ -181,11 +181,11 @@ def registered_clients(root: Path, crc: Crc) -> frozenset[bytes]:
         state = path.stat()
     except OSError:
         return frozenset()
-    return _registered(path, state.st_mtime_ns, state.st_size, crc)
+    return _client_ids(path, state.st_mtime_ns, state.st_size, crc)
 
 
 @lru_cache(maxsize=16)
-def _registered(path: Path, changed: int, size: int, crc: Crc) -> frozenset[bytes]:
+def _client_ids(path: Path, changed: int, size: int, crc: Crc) -> frozenset[bytes]:
     return _ids(_fold(path, partial(salvage_clients, crc=crc))[0])
 
 
@@ -225,8 +225,8 @@ def channel_verdict(survey: ChannelSurvey, history: History, crc: Crc, subs: Sub
     messages = size = 0
     # Each message once: copies of slices under other numbers or names add nothing.
     counted_pieces = [piece for generation in history.generations for piece in generation.pieces]
-    counted_pieces += _once((run for run in strays if run.subject == raw), survey.in_slices)
-    counted_pieces += _once(foreign, Ranges())
+    counted_pieces += _new_pieces((run for run in strays if run.subject == raw), survey.in_slices)
+    counted_pieces += _new_pieces(foreign, Ranges())
     for piece in counted_pieces:
         count = piece.sequences.count()
         messages += count
@@ -243,7 +243,7 @@ def channel_verdict(survey: ChannelSurvey, history: History, crc: Crc, subs: Sub
     )
 
 
-def _once(runs: Iterable[RecordRun], known: Ranges) -> Iterator[Piece]:
+def _new_pieces(runs: Iterable[RecordRun], known: Ranges) -> Iterator[Piece]:
     """Yields the parts of runs with new sequences, by the subject of the runs."""
     seen: dict[bytes, Ranges] = {}
     for run in runs:

@@ -16,17 +16,17 @@ from stantools.notation import format_size, short_number, tick_text
 
 _SECOND = 10**9
 #: Minimum number of places: a single bar as wide as the plot looks like a mistake.
-_FEWEST = 24
+_MIN_PLACES = 24
 #: Maximum number of marks of an axis of time.
 _TICKS = 12
 #: Bars of a plot in a row of a table.
-_SPARKS = 48
+_SPARK_BARS = 48
 #: Margins beside, above and between the plots, in units of the drawing.
 _LEFT, _RIGHT, _ABOVE, _BELOW = 52, 8, 18, 20
 #: Units across a strip. It is stretched to the available width.
 _STRIP = 1000
 #: Minimum number of units of a part of a strip.
-_SEEN = 2
+_MIN_UNITS = 2
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class TimeAxis:
         """
         width = max(bucket_width(last - first, BARS), minimum) if last > first else max(_SECOND, minimum)
         begin, end = first // width, last // width + 1
-        before = max(_FEWEST - (end - begin), 0) // 2
-        return cls((begin - before) * width, width, max(end - begin, _FEWEST))
+        before = max(_MIN_PLACES - (end - begin), 0) // 2
+        return cls((begin - before) * width, width, max(end - begin, _MIN_PLACES))
 
     def place(self, time: int) -> int:
         return (time - self.start) // self.width
@@ -139,13 +139,13 @@ def sparkline(values: Mapping[int, float], places: int) -> Markup:
         return Markup("")
     bars: dict[int, float] = {}
     for place, value in values.items():
-        at = place * _SPARKS // max(places, _SPARKS)
+        at = place * _SPARK_BARS // max(places, _SPARK_BARS)
         bars[at] = bars.get(at, 0) + value
     highest = max(bars.values())
     path = "".join(
         f"M{2 * at + 1} 18v-{max(16 * value / highest, 0.6):.3g}" for at, value in sorted(bars.items()) if value
     )
-    box = f'width="{2 * _SPARKS}" height="20" viewBox="0 0 {2 * _SPARKS} 20"'
+    box = f'width="{2 * _SPARK_BARS}" height="20" viewBox="0 0 {2 * _SPARK_BARS} 20"'
     return Markup(f'<svg class="spark" {box} aria-hidden="true"><path d="{path}"/></svg>')
 
 
@@ -158,8 +158,8 @@ def strip(parts: Iterable[tuple[int, int, str]], first: int, end: int) -> Markup
     scale = _STRIP / max(end - first, 1)
     paths: dict[str, list[tuple[int, int]]] = {}
     for low, high, role in parts:
-        begin = min(int((low - first) * scale), _STRIP - _SEEN)
-        stop = max(math.ceil((high - first) * scale), begin + _SEEN)
+        begin = min(int((low - first) * scale), _STRIP - _MIN_UNITS)
+        stop = max(math.ceil((high - first) * scale), begin + _MIN_UNITS)
         path = paths.setdefault(role, [])
         if path and path[-1][0] <= begin <= path[-1][1]:  # so that a million parts draw no more than the space allows
             path[-1] = path[-1][0], max(stop, path[-1][1])

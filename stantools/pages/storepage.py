@@ -34,9 +34,9 @@ from stantools.store.sublog import SubStatus
 
 #: Maximum number of rows of a table: subscriptions and slices of one channel.
 LISTED = 2000
-_OF_CHANNEL = 100
+_CHANNEL_ROWS = 100
 #: Maximum number of healthy channels that are drawn. Channels with a problem are all drawn.
-_DRAWN = 500
+_MAX_DRAWN = 500
 #: Parts of the map of a slice.
 _PARTS = 400
 _STATES = {
@@ -93,9 +93,11 @@ class Pictures:
         slices = [_slice(each) for each in (*survey.slices, *survey.lone_indexes, *survey.strays)]
         wrong = bool(survey.damaged or survey.missing) or any(each.wrong for each in slices)
         self._healthy += not wrong
-        if not wrong and self._healthy > _DRAWN:
+        if not wrong and self._healthy > _MAX_DRAWN:
             return
-        shown = sorted(slices, key=lambda each: not each.wrong)[:_OF_CHANNEL] if len(slices) > _OF_CHANNEL else slices
+        shown = (
+            sorted(slices, key=lambda each: not each.wrong)[:_CHANNEL_ROWS] if len(slices) > _CHANNEL_ROWS else slices
+        )
         self.channels[survey.files.name] = ChannelPicture(shown, len(slices) - len(shown), *_timeline(survey, self.crc))
 
 
@@ -178,9 +180,9 @@ class _Channel:
     @property
     def subscribers(self) -> Sequence[Subscriber]:
         """Its subscriptions: first those that a start would delete, then those with the greatest lag."""
-        ghosts = self.subscriptions.having(SubStatus.GHOST)[:_OF_CHANNEL]
+        ghosts = self.subscriptions.having(SubStatus.GHOST)[:_CHANNEL_ROWS]
         others = self.subscriptions.having(*(each for each in SubStatus if each is not SubStatus.GHOST))
-        return [*ghosts, *others.with_most_lag(_OF_CHANNEL - len(ghosts))]
+        return [*ghosts, *others.with_most_lag(_CHANNEL_ROWS - len(ghosts))]
 
     @property
     def lag(self) -> int:

@@ -130,7 +130,7 @@ class _Forecaster:
                 last = channel.slices[-1]
                 for each, wanted in zip(channel.slices, wanted_of_slices(channel.slices), strict=True):
                     work = partial(lookup_slice, recovery, channel.raw_name, each, wanted, self._progress)
-                    yield Task(each.data_size, partial(_looked_up, channel if each is last else None, work))
+                    yield Task(each.data_size, partial(_lookup_part, channel if each is last else None, work))
 
 
 #: The lookups in a slice, or in a whole channel.
@@ -151,7 +151,7 @@ def _part(channel: RecoveredChannel, found: _Found | None) -> _Part:
     return channel, found
 
 
-def _looked_up(channel: RecoveredChannel | None, work: Callable[[], _Found]) -> _Part:
+def _lookup_part(channel: RecoveredChannel | None, work: Callable[[], _Found]) -> _Part:
     return channel, work()
 
 

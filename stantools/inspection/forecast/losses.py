@@ -150,15 +150,17 @@ class CutFile:
                     yield self._log_damage(judged)
                     continue
                 what = (_CLIENT_WORDS if layout is CLIENTS_LOG else _SUBS_WORDS)[judged.types[0]]
-                yield RemovedRecord(self.file, offset, size + RECORD_HEADER_SIZE, True, what, *_about(judged.message))
+                yield RemovedRecord(
+                    self.file, offset, size + RECORD_HEADER_SIZE, True, what, *_references(judged.message)
+                )
 
     def _log_damage(self, damage: LogDamage) -> RemovedRecord:
         message = damage.message
-        about = _about(message) if message is not None else ()
+        about = _references(message) if message is not None else ()
         return RemovedRecord(self.file, damage.offset, damage.length, message is not None, damage.kind.value, *about)
 
 
-def _about(message: object) -> tuple[int | None, int | None, str | None]:
+def _references(message: object) -> tuple[int | None, int | None, str | None]:
     """Returns the sequence, subscription and client that a log record refers to."""
     if isinstance(message, pb.ClientInfo | pb.ClientDelete):
         return None, None, text(message.id)
@@ -171,22 +173,22 @@ def _about(message: object) -> tuple[int | None, int | None, str | None]:
 def destroyed(recovery: Recovery, store: Datastore, start: Start) -> list[Loss]:
     """Returns the intact data that a start destroys, see `Harm`."""
     forecast = start.forecast
-    losses = [loss for change in forecast.changes.values() for loss in _shortened(recovery, store, change)]
+    losses = [loss for change in forecast.changes.values() for loss in _file_losses(recovery, store, change)]
     if not forecast.starts:
         return losses
     for channel in start.channels:
-        losses += _given_again(recovery, channel)
-        losses += _positions_lost(channel, forecast.clients)
+        losses += _reused_sequences(recovery, channel)
+        losses += _lost_positions(channel, forecast.clients)
     # Channels that the server does not see start over at the next message published to them.
     unseen = [path.name for path in store.symlinks] if forecast.recovered else store.server_channel_names
     for name in unseen:
-        held = _held(recovery, store.path / name)
+        held = _stored_sequences(recovery, store.path / name)
         if held:
             losses.append(Loss(Harm.ANEW, name, name, 1, held, held.count()))
     return losses
 
 
-def _shortened(recovery: Recovery, store: Datastore, change: Change) -> Iterator[Loss]:
+def _file_losses(recovery: Recovery, store: Datastore, change: Change) -> Iterator[Loss]:
     channel, _, file = change.path.rpartition("/")
     if isinstance(change.action, Cut) and file.endswith(".dat"):
         assert change.after is not None
@@ -203,7 +205,7 @@ def _shortened(recovery: Recovery, store: Datastore, change: Change) -> Iterator
                 yield Loss(Harm.REMOVED, channel, change.path, 0, held, held.count())
 
 
-def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss]:
+def _reused_sequences(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss]:
     """Iterates over the messages on disk whose sequences the server considers free."""
     last = channel.totals.last
     parts = []
@@ -219,7 +221,7 @@ def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss
         yield Loss(Harm.ANEW, channel.name, channel.name, last + 1, again, again.count())
 
 
-def _positions_lost(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInfo]) -> Iterator[Loss]:
+def _lost_positions(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInfo]) -> Iterator[Loss]:
     """Iterates over the durable queue groups of which all members are deleted as ghosts."""
     table = channel.subs.subscriptions
     statuses = table.statuses(clients)
@@ -231,7 +233,7 @@ def _positions_lost(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInf
         yield Loss(Harm.GHOST, channel.name, f"{channel.name}/{SUBS_FILE}", records=len(gone), groups=groups)
 
 
-def _held(recovery: Recovery, directory: Path) -> Ranges:
+def _stored_sequences(recovery: Recovery, directory: Path) -> Ranges:
     """Returns the sequences of the messages in a channel's directory; none if it cannot be read."""
     try:
         files = list_channel(directory)

@@ -149,8 +149,8 @@ def drop_slice(recovery: Recovery, channel: str, files: SliceFiles) -> SliceOutc
     assert files.data is not None
     file = f"{channel}/{files.data.name}"
     name = quote(recovery.full_name(file))
-    said = f"File {name} is empty and has no index: a slice that was begun and not used. Removed, nothing is lost"
-    return SliceOutcome(log=[report.warning(said)], changes=[Change(file, 0, None, Delete())], opened=file)
+    line = f"File {name} is empty and has no index: a slice that was begun and not used. Removed, nothing is lost"
+    return SliceOutcome(log=[report.warning(line)], changes=[Change(file, 0, None, Delete())], opened=file)
 
 
 @dataclass
@@ -197,10 +197,10 @@ class _Step:
         found.ascending = scanned.rises
         self.outcome.slice = found
 
-    def _rebuild(self, index: Buffer, why: str) -> None:
+    def _rebuild(self, index: Buffer, reason: str) -> None:
         name = quote(self.recovery.full_name(self.found.index_file))
         self.outcome.log.append(
-            report.error(f"Error with index file {name}: {why}. Truncating and recovering from data file")
+            report.error(f"Error with index file {name}: {reason}. Truncating and recovering from data file")
         )
         self.scan(index)
 

@@ -36,7 +36,7 @@ from stantools.store.sublog import read_subs
 from stantools.work import Threads
 
 #: Factor on the planned bytes for the check of free space: headers, other files, partial blocks.
-_SPARE = 1.05
+_SPACE_FACTOR = 1.05
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def compact_in_place(
 
 def room_needed(plan: CompactionPlan) -> int:
     """Returns the approximate number of bytes that the compacted store needs."""
-    return int(plan.bytes_after * _SPARE)
+    return int(plan.bytes_after * _SPACE_FACTOR)
 
 
 def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> None:
@@ -112,7 +112,7 @@ def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> Non
         pass
     done = {SERVER_FILE, CLIENTS_FILE, *(channel.files.name for channel in plan.channels)}
     done.update(path.name for path in old.leftovers)
-    _carry_over(old.path, old.path, content, done)
+    _copy_other_files(old.path, old.path, content, done)
     _check_unchanged(plan)
     _check_result(plan, content, progress)
 
@@ -127,7 +127,7 @@ def _write_channel(plan: CompactionPlan, channel: ChannelPlan, new: StoreWriter,
         new.write_subs(files.raw_name, ((each.state, each.pending) for each in live.values()))
         with mapped(directory / SUBS_FILE) as buffer:
             if read_subs(buffer, plan.crc).subscriptions != live:
-                raise _not_as_planned(f"{files.name}/{SUBS_FILE}: its subscriptions differ from the plan")
+                raise _plan_mismatch(f"{files.name}/{SUBS_FILE}: its subscriptions differ from the plan")
         _take_mode(files.subs, directory / SUBS_FILE)
     with new.slices(files.raw_name, channel.limits, last_number=channel.first_number - 1) as writer:
         _copy_messages(plan, channel, writer, progress)
@@ -138,7 +138,7 @@ def _write_channel(plan: CompactionPlan, channel: ChannelPlan, new: StoreWriter,
     for each in (*files.slices, *files.lone_indexes):
         if not each.archived:
             done.update(path.name for path in (each.data, each.index) if path is not None)
-    _carry_over(plan.store.path, files.path, directory, done)
+    _copy_other_files(plan.store.path, files.path, directory, done)
     with writing(directory):
         directory.chmod(stat.S_IMODE(files.path.stat().st_mode))
 
@@ -163,7 +163,7 @@ def _copy_messages(plan: CompactionPlan, channel: ChannelPlan, writer: SliceWrit
                     progress(int(batch.size.sum(dtype=np.int64)) + rows * RECORD_HEADER_SIZE)
 
 
-def _carry_over(root: Path, source: Path, target: Path, done: set[str]) -> None:
+def _copy_other_files(root: Path, source: Path, target: Path, done: set[str]) -> None:
     """Copies all other files: foreign files, archived slices, raft logs, links."""
     with writing(target):
         for entry in os.scandir(source):
@@ -221,10 +221,10 @@ def _check_result(plan: CompactionPlan, content: Path, progress: Progress | None
         if name not in found or (found[name].intact, found[name].messages) != (channel.kept, channel.messages):
             wrong.append(f"{name}: its messages differ from the plan")
     if wrong:
-        raise _not_as_planned(wrong[0])
+        raise _plan_mismatch(wrong[0])
 
 
-def _not_as_planned(what: str) -> StoreUnwritableError:
+def _plan_mismatch(what: str) -> StoreUnwritableError:
     return StoreUnwritableError(
         f"the new store differs from the plan ({what}); the old store is unchanged",
         "check the disk and the memory of this machine, and run it again",

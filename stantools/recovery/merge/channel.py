@@ -23,7 +23,7 @@ from stantools.recovery.salvage.model import ChannelPlan, Copy, Step
 from stantools.store.ranges import Ranges
 
 #: Conflicts of a channel that are listed one by one.
-_MANY = 1000
+_MAX_CONFLICTS = 1000
 _Content = tuple[int, bytes, bytes]
 
 
@@ -123,7 +123,7 @@ class Union:
             return []
         nearby = Ranges.of((first, last + 1) for first, last in self.differing)
         contents = [self._contents(each, nearby) for each in self.sources]
-        told: list[MessageConflict] = []
+        conflicts: list[MessageConflict] = []
         moved: dict[int, list[int]] = {}
         for sequence in (each for a, b in self.differing for each in range(a, b + 1)):
             versions: dict[_Content, list[int]] = {}
@@ -133,16 +133,16 @@ class Union:
             if len(versions) < 2:
                 continue
             fillers = {each for each, where in versions.items() if _is_filler(each, sequence, contents[where[0]])}
-            taken, why = self._winner(versions, fillers, logged.get(sequence))
+            taken, reason = self._winner(versions, fillers, logged.get(sequence))
             moved.setdefault(versions[taken][0], []).append(sequence)
-            if len(told) < _MANY:
-                told.append(self._conflict(sequence, versions, fillers, taken, why))
+            if len(conflicts) < _MAX_CONFLICTS:
+                conflicts.append(self._conflict(sequence, versions, fillers, taken, reason))
         for number, sequences in moved.items():
             chosen = Ranges.of((each, each) for each in sequences)
             for each in self.sources:
                 each.taken -= chosen
             self.sources[number].taken |= chosen
-        return told
+        return conflicts
 
     def _contents(self, source: NodeChannel, wanted: Ranges) -> dict[int, _Content]:
         found = {}
@@ -162,9 +162,9 @@ class Union:
             return real[0], "the others put an empty message into a gap"
         if logged and (in_log := (logged.timestamp, logged.reply, logged.data)) in real:
             return in_log, "it is the one in the Raft log"
-        most = max(len(versions[each]) for each in real)
-        first = min((each for each in real if len(versions[each]) == most), key=lambda each: versions[each][0])
-        alone = sum(len(versions[each]) == most for each in real) == 1
+        count = max(len(versions[each]) for each in real)
+        first = min((each for each in real if len(versions[each]) == count), key=lambda each: versions[each][0])
+        alone = sum(len(versions[each]) == count for each in real) == 1
         return first, "most stores have it" if alone else "this store is the most advanced one"
 
     def _conflict(
@@ -173,7 +173,7 @@ class Union:
         versions: Mapping[_Content, list[int]],
         fillers: set[_Content],
         taken: _Content,
-        why: str,
+        reason: str,
     ) -> MessageConflict:
         listed = [
             Version(
@@ -185,7 +185,7 @@ class Union:
             )
             for each, where in versions.items()
         ]
-        return MessageConflict(os.fsdecode(self._name), sequence, tuple(listed), why)
+        return MessageConflict(os.fsdecode(self._name), sequence, tuple(listed), reason)
 
     def steps(self, others: list[Step]) -> list[Step]:
         """Returns the steps that make the messages, in the order of sequences.
@@ -205,8 +205,8 @@ class Union:
         return Counter({each.node.name: each.taken.count() for each in self.sources if each.taken})
 
 
-def _is_filler(content: _Content, sequence: int, beside: Mapping[int, _Content]) -> bool:
+def _is_filler(content: _Content, sequence: int, contents: Mapping[int, _Content]) -> bool:
     """Returns whether a message is a filler: empty, and stored at the time of the next one."""
     timestamp, reply, data = content
-    following = beside.get(sequence + 1)
+    following = contents.get(sequence + 1)
     return not data and not reply and following is not None and following[0] == timestamp

@@ -176,7 +176,7 @@ class _Merge:
         for channel in chosen:
             self._complete(channel)
         stored = {each.name: each.union.have.last for each in chosen}
-        self._tell(log, stored)
+        self._add_losses(log, stored)
         return plan
 
     def _planned(self, node: MergedNode, store: Datastore | None, progress: Progress | None) -> SalvagePlan | None:
@@ -216,7 +216,7 @@ class _Merge:
         for node, planned in zip(self._nodes, plans, strict=True):
             for each in planned.channels if planned else ():
                 if each.name == name and (reason := self._reason_against(node, name, known)):
-                    self._leave(node, name, each.sequences, reason)
+                    self._leave_out(node, name, each.sequences, reason)
                 elif each.name == name:
                     sources.append(NodeChannel(node, each))
         if known is None and not sources:
@@ -225,10 +225,12 @@ class _Merge:
         floor = first_to_keep(sources)
         for source in sorted(sources, key=lambda each: each.place, reverse=True):
             if below := source.plan.sequences - Ranges.of([(floor, 2**64 - 1)]):
-                self._leave(source.node, name, below, f"limits have removed the messages below {floor} on other nodes")
+                self._leave_out(
+                    source.node, name, below, f"limits have removed the messages below {floor} on other nodes"
+                )
             if not channel.union.add(source, floor):
                 reason = "its messages differ from those of all others, and no Raft log says of which channel they are"
-                self._leave(source.node, name, source.plan.sequences, reason)
+                self._leave_out(source.node, name, source.plan.sequences, reason)
         first = floor or (known.first if known else 0)
         last = max(known.last if known else 0, *(each.plan.last_known for each in channel.union.sources), 0)
         channel.expected = Ranges.of([(first, last)]) if first else Ranges()
@@ -248,7 +250,7 @@ class _Merge:
             return f"an older channel of this name, which was deleted (id {number}, now {known.id})"
         return ""
 
-    def _leave(self, node: MergedNode, name: bytes, sequences: Ranges, reason: str) -> None:
+    def _leave_out(self, node: MergedNode, name: bytes, sequences: Ranges, reason: str) -> None:
         self.plan.dropped.append(Dropped(f"{node.name}: {text(name)}", -1, 0, reason, sequences, fate=Fate.LEFT_OUT))
 
     def _look_into_logs(self, channels: Sequence[_Channel]) -> None:
@@ -269,7 +271,7 @@ class _Merge:
     def _complete(self, channel: _Channel) -> None:
         """Decides where stores differ, and plans the channel."""
         plan, union, name = self.plan, channel.union, channel.name
-        plan.conflicts += union.decide(self._logged(channel))
+        plan.conflicts += union.decide(self._logged_messages(channel))
         steps, counts = [], union.counts()
         left = channel.missing
         for found, note in ((channel.found, "from the Raft log"), (channel.deleted, "from a deleted entry")):
@@ -319,7 +321,7 @@ class _Merge:
             key=self._key,
         )
 
-    def _logged(self, channel: _Channel) -> dict[int, pb.MsgProto]:
+    def _logged_messages(self, channel: _Channel) -> dict[int, pb.MsgProto]:
         """Reads those messages from the log about which stores differ."""
         differing = channel.union.differing
         cipher = raft_cipher(self._key) if self._key else None
@@ -334,7 +336,7 @@ class _Merge:
                         messages.setdefault(each.sequence, each)
         return messages
 
-    def _tell(self, log: ClusterLog, stored: dict[bytes, int]) -> None:
+    def _add_losses(self, log: ClusterLog, stored: dict[bytes, int]) -> None:
         plan = self.plan
         if not self._log_nodes:
             reason = "none of the nodes has a Raft log: clients and subscriptions are lost"
@@ -372,7 +374,7 @@ def _perhaps_uncommitted(log: ClusterLog, stored: Mapping[bytes, int]) -> list[s
         default=log.proven,
     )
     log.proven = max(log.proven, proven)
-    said = []
+    lines = []
     for index, (copies, each) in sorted(log.tail.items()):
         if index > log.proven:
             what = (
@@ -381,5 +383,5 @@ def _perhaps_uncommitted(log: ClusterLog, stored: Mapping[bytes, int]) -> list[s
                 else "no message"
             )
             have = f"{counted(copies, 'node', 'has/have')} it of {len(log.voters)}"
-            said.append(f"entry {index} ({what}) was kept, but perhaps never acknowledged to its publisher: {have}")
-    return said
+            lines.append(f"entry {index} ({what}) was kept, but perhaps never acknowledged to its publisher: {have}")
+    return lines

@@ -40,7 +40,7 @@ from stantools.store.storewriter import StoreWriter
 from stantools.work import Threads
 
 #: Factor on the planned bytes for the check of free space: logs, the manifest.
-_SPARE = 1.05
+_SPACE_FACTOR = 1.05
 #: Upper limit for the bytes of a filler message.
 _FILLER = 128
 #: Maximum number of channels that are written together, and then synced together.
@@ -88,7 +88,7 @@ def room_needed(plan: SalvagePlan) -> int:
     """Returns the approximate number of bytes that a new store needs."""
     filled = sum(channel.filled.count() for channel in plan.channels)
     indexed = INDEX_RECORD_SIZE * (plan.messages + filled)
-    return int((plan.bytes + indexed + _FILLER * filled) * _SPARE)
+    return int((plan.bytes + indexed + _FILLER * filled) * _SPACE_FACTOR)
 
 
 def result_of(plan: SalvagePlan, out: Path) -> SalvageResult:

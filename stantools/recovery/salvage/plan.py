@@ -80,7 +80,7 @@ def plan_salvage(
         foreign += _collect(store, survey, sources, plan)
         _read_subs(survey, sources, plan)
         inner += [(survey.files.raw_name, stray) for stray in survey.strays]
-    _rename_back(sources, foreign, plan)
+    _restore_names(sources, foreign, plan)
     for run in foreign:
         sources.setdefault(run.subject, _Source()).runs.append(run)
     for name, stray in [*inner, *strays]:
@@ -92,7 +92,7 @@ def plan_salvage(
     return plan
 
 
-def _rename_back(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: SalvagePlan) -> None:
+def _restore_names(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: SalvagePlan) -> None:
     """Moves subscriptions with the messages of a renamed channel directory; a copied directory becomes no channel.
 
     A renamed directory's messages all belong to one other channel without a directory of its own; for a copied one,
@@ -295,7 +295,7 @@ def _plan_channel(
     for generation, is_main in kept:
         target = ChannelPlan(name, stored_name=name)
         if not is_main:
-            target.name = _beside(name, taken)
+            target.name = _generation_name(name, taken)
             target.origin = f"an older generation of {text!r}"
             plan.changes.append(
                 f"{text}: {generation.sequences.count()} older messages went to channel {os.fsdecode(target.name)!r} "
@@ -378,7 +378,7 @@ def _choose(plan: SalvagePlan, channel: str, history: History) -> list[tuple[Gen
     return [(chosen, True)]
 
 
-def _beside(name: bytes, taken: set[bytes]) -> bytes:
+def _generation_name(name: bytes, taken: set[bytes]) -> bytes:
     """Makes a channel name for an older generation."""
     number = 1
     while (candidate := name + b".generation-%d" % number) in taken:

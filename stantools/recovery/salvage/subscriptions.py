@@ -21,7 +21,7 @@ from stantools.store.logwriter import encode_live
 from stantools.store.sublog import STATUSES, StoredSubscription, SubsState, SubStatus, SubTable
 
 #: Changes of a channel's subscriptions that are listed one by one; the others are counted.
-_TOLD = 1000
+_MAX_LISTED = 1000
 
 
 class KeptSubscriptions(Sequence[StoredSubscription]):
@@ -88,7 +88,7 @@ class KeptSubscriptions(Sequence[StoredSubscription]):
         """Describes positions and pending sequences beyond the last message, which are taken back."""
         last, table = self._last, self._table
         rows = self._rows[self._beyond[self._rows]]
-        for row in rows[:_TOLD].tolist():
+        for row in rows[:_MAX_LISTED].tolist():
             one = self._changed.get(table.ids[row]) or table.at(row)
             if one.state.last_sent > last:
                 yield (
@@ -97,8 +97,9 @@ class KeptSubscriptions(Sequence[StoredSubscription]):
                 )
             if beyond := sum(sequence > last for sequence in one.pending):
                 yield f"subscription {one.state.id}: {beyond} pending sequences beyond the last message were removed"
-        if len(rows) > _TOLD:
-            yield f"{len(rows) - _TOLD} more subscriptions: positions beyond the last message {last} were taken back"
+        if len(rows) > _MAX_LISTED:
+            more = len(rows) - _MAX_LISTED
+            yield f"{more} more subscriptions: positions beyond the last message {last} were taken back"
 
 
 #: The subscriptions of a channel that has none.
@@ -128,16 +129,16 @@ def plan_subscriptions(state: SubsState, known_clients: Container[bytes], last_s
     orphans = order[orphan]
     dropped = [
         f"subscription {one.id}: not durable, and its client {os.fsdecode(one.client_id)!r} is gone"
-        for one, _ in table.each(orphans[:_TOLD])
+        for one, _ in table.each(orphans[:_MAX_LISTED])
     ]
-    if len(orphans) > _TOLD:
-        dropped.append(f"{len(orphans) - _TOLD} more subscriptions: not durable, and their clients are gone")
-    changed = _hand_over(table, order[ghost], order[~orphan & ~ghost], changes) if ghost.any() else {}
+    if len(orphans) > _MAX_LISTED:
+        dropped.append(f"{len(orphans) - _MAX_LISTED} more subscriptions: not durable, and their clients are gone")
+    changed = _pass_positions(table, order[ghost], order[~orphan & ~ghost], changes) if ghost.any() else {}
     kept = KeptSubscriptions(table, order[~orphan & ~ghost], last_sequence, changed)
     return SubscriptionPlan(kept, changes + list(kept.changes()), dropped)
 
 
-def _hand_over(
+def _pass_positions(
     table: SubTable, ghosts: npt.NDArray[np.int64], kept: npt.NDArray[np.int64], changes: list[str]
 ) -> dict[int, StoredSubscription]:
     """Passes the position and pending messages of ghosts on to their groups, or makes one the shadow of its group."""

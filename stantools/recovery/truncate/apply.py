@@ -23,7 +23,7 @@ from stantools.store.durable import writing
 from stantools.store.locks import check_not_in_use, hold_ft_lock
 
 #: Bytes for the backup's manifest, partial blocks, and the longest index that is rebuilt.
-_SPARE = 1 << 20
+_EXTRA_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def apply_truncation(
     if plan.refusals and not force:
         raise refusal(plan)
     check_outside(root, backup_dir)
-    check_room(backup_dir / "1", _SPARE + saved_bytes(plan.steps))
+    check_room(backup_dir / "1", _EXTRA_BYTES + saved_bytes(plan.steps))
     check_not_in_use(root, force=force, quiet=quiet)
     with hold_ft_lock(root):
         _check_unchanged(root, plan.steps)

@@ -32,7 +32,7 @@ from stantools.store.mapping import Buffer, mapped
 MANIFEST = "manifest.json"
 
 _BLOCK = 1 << 20
-_RUNS = 10_000
+_MAX_BACKUPS = 10_000
 
 
 def default_backup(store: Path) -> Path:
@@ -43,10 +43,10 @@ def default_backup(store: Path) -> Path:
 
 def saved_bytes(steps: Iterable[Change]) -> int:
     """Returns how many bytes go to the backup."""
-    return sum(_saved(change) for change in steps)
+    return sum(_saved_size(change) for change in steps)
 
 
-def _saved(change: Change) -> int:
+def _saved_size(change: Change) -> int:
     """Returns how many bytes of a file go to the backup."""
     if change.before is None:
         return 0
@@ -63,7 +63,7 @@ def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progres
     untouched = f"{root} is unchanged"
     with writing(directory, untouched):
         directory.mkdir(parents=True, exist_ok=True)
-    target = _free(directory)
+    target = _free_path(directory)
     try:
         with new_directory(target, untouched=untouched) as content, writing(target, untouched):
             entries = [_save(root, change, content, progress) for change in steps]
@@ -81,8 +81,8 @@ def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progres
     return target
 
 
-def _free(directory: Path) -> Path:
-    for number in range(1, _RUNS):
+def _free_path(directory: Path) -> Path:
+    for number in range(1, _MAX_BACKUPS):
         target = directory / str(number)
         if not target.exists():
             return target
