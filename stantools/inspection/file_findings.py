@@ -161,20 +161,17 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
     records = sum(run.count for run in survey.runs)
     if not report.present:
         if records or survey.damages:
-            yield finding(
-                "index-missing",
-                f"the index is missing; the server rebuilds it from the data file ({counted(records, 'good record')})",
-                file=file,
-                channel=channel,
-            )
+            good = counted(records, "good record")
+            text = f"the index is missing; the server rebuilds it from the {good} of the data file"
+            yield finding("index-missing", text, file=file, channel=channel)
         return
     if report.header_error:
         size = min(report.size, FILE_HEADER_SIZE)
         yield finding("file-version", report.header_error, file=file, offset=0, length=size, channel=channel)
     elif report.size == FILE_HEADER_SIZE and survey.size > FILE_HEADER_SIZE:
         text = (
-            "the index holds only its file version; the server rebuilds it from the data file "
-            f"({counted(records, 'good record')})"
+            "the index holds only its file version; the server rebuilds it from the "
+            f"{counted(records, 'good record')} of the data file"
         )
         yield finding("index-empty", text, file=file, channel=channel)
         return
