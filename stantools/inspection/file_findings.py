@@ -158,21 +158,15 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
     if survey.index_error:
         yield finding("file-unreadable", survey.index_error, file=file, channel=channel)
         return
-    records = sum(run.count for run in survey.runs)
     if not report.present:
-        if records or survey.damages:
-            good = counted(records, "good record")
-            text = f"the index is missing; the server rebuilds it from the {good} of the data file"
-            yield finding("index-missing", text, file=file, channel=channel)
+        if survey.runs or survey.damages:
+            yield finding("index-missing", f"the index is missing; {_rebuild(survey)}", file=file, channel=channel)
         return
     if report.header_error:
         size = min(report.size, FILE_HEADER_SIZE)
         yield finding("file-version", report.header_error, file=file, offset=0, length=size, channel=channel)
     elif report.size == FILE_HEADER_SIZE and survey.size > FILE_HEADER_SIZE:
-        text = (
-            "the index holds only its file version; the server rebuilds it from the "
-            f"{counted(records, 'good record')} of the data file"
-        )
+        text = f"the index holds only its file version; {_rebuild(survey)}"
         yield finding("index-empty", text, file=file, channel=channel)
         return
     if report.stop != Stop.END:
@@ -191,6 +185,14 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
         text = f"{report.mismatch_count} records disagree in all; {_MAX_LISTED} are listed"
         yield finding("index-mismatch", text, file=file, channel=channel)
     yield from _index_coverage(file, channel, survey)
+
+
+def _rebuild(survey: SliceSurvey) -> str:
+    good = counted(sum(run.count for run in survey.runs), "good record")
+    if survey.damages:
+        places = counted(len(survey.damages), "damaged place")
+        return f"the data file has {good} and {places}, at which a rebuild stops"
+    return f"the server rebuilds it from the {good} of the data file"
 
 
 def _index_coverage(file: str, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
