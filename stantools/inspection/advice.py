@@ -144,9 +144,7 @@ def _fill_names(remedy: str, findings: Sequence[Finding], root: Path) -> str:
 class Health(enum.StrEnum):
     HEALTHY = "healthy"  #: no findings, and a start is harmless
     FLAWED = "flawed"  #: nothing is damaged, but something differs from what a healthy server leaves
-    DAMAGED = (
-        "damaged"  #: records are damaged or missing, the server does not start, or it does not deliver every message
-    )
+    DAMAGED = "damaged"  #: data is damaged or missing, or the server does not start or not deliver every message
     IN_DANGER = "in danger"  #: a start would destroy intact data
 
 
