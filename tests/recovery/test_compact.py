@@ -395,7 +395,7 @@ def test_a_store_in_use_is_refused(tmp_path):
     with (root / "clients.dat").open("ab") as file:
         file.write(b"x")
     for out in (lambda: apply_compaction(planned, tmp_path / "new"), lambda: compact_in_place(planned, quiet=0.1)):
-        with pytest.raises(RefusedError, match=r"clients.dat: has changed while"):
+        with pytest.raises(RefusedError, match=r"clients.dat: has changed during"):
             out()
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
