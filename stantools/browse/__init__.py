@@ -1,1 +1,1 @@
-"""What a person who looks around in a store asks: windows of messages, search, timelines, records byte by byte."""
+"""Interactive access to a store: windows of messages, search, timelines, records byte by byte."""

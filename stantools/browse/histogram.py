@@ -1,6 +1,6 @@
-"""Messages per stretch of time: counted in narrow bins, from which wider ones are put together at once.
+"""Messages per period of time: counted in narrow bins, which are added up to wider ones at once.
 
-Widths are those that people read easily, and damaged times do not break the range.
+Widths are easy to read, and damaged times do not distort the range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
 
-#: Widths of buckets in nanoseconds, rising. Each divides all that follow, so that wide buckets are sums of narrow ones.
+#: Widths of buckets in nanoseconds, rising. Each divides all later ones, so that wide buckets are sums of narrow ones.
 WIDTHS: tuple[int, ...] = (
     *(digit * 10**power for power in range(9) for digit in (1, 5)),
     *(count * _SECOND for count in (1, 5, 10, 30)),
@@ -30,16 +30,16 @@ WIDTHS: tuple[int, ...] = (
     *(count * _HOUR for count in (1, 3, 6, 12)),
     *(count * _DAY for count in (1, 5, 10, 30, 90, 360, 3600, 36000)),
 )
-#: Buckets that a page shows of a stretch of time, at most.
+#: Maximum number of buckets that a page shows.
 BARS = 240
 _UNITS = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (_SECOND, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))
 
-#: Times that a server can have stored (2000 to 2100); others are taken for damaged as long as they are few.
+#: Times that a server can have stored (2000 to 2100); others count as damaged as long as they are few.
 PLAUSIBLE = (946_684_800 * _SECOND, 4_102_444_800 * _SECOND)
-#: Times that are looked at one by one at the beginning, and at the end; of those between, groups.
+#: Times kept one by one at the beginning and at the end; the size of the groups in between.
 _HEAD, _TAIL, _GROUP = 4096, 512, 2048
 #: Share of messages that may lie outside although each of their times could be true.
-_FEW = 0.05
+_MAX_OUTLIERS = 0.05
 
 
 def width_text(width: int) -> str:
@@ -48,10 +48,10 @@ def width_text(width: int) -> str:
     return f"{width // unit} {name}"
 
 
-def fitting(span: int, most: int) -> int:
-    """Returns the smallest width at which a span of nanoseconds needs at most so many buckets, however they lie."""
+def bucket_width(span: int, limit: int) -> int:
+    """Returns the smallest width at which a span of nanoseconds needs at most `limit` buckets, wherever it begins."""
     for width in WIDTHS:
-        if span // width + 2 <= most:
+        if span // width + 2 <= limit:
             return width
     return WIDTHS[-1]
 
@@ -67,7 +67,7 @@ def narrower(width: int) -> int:
 
 
 class Samples:
-    """Some of the times of a channel, in the order of its messages: enough to see in which range they lie.
+    """A sample of a channel's times, in the order of its messages, from which to estimate their range.
 
     Of many messages it keeps the first and the last ones, and the median of each group in between.
     """
@@ -79,7 +79,7 @@ class Samples:
         self._tail: Times = np.empty(0, np.int64)
 
     def add(self, times: Times) -> None:
-        """Adds the times of the messages that follow."""
+        """Adds the times of the next messages."""
         if self.count < _HEAD:
             self._head.append(times[: _HEAD - self.count].copy())
         self.count += len(times)
@@ -90,17 +90,17 @@ class Samples:
         self._tail = np.concatenate((self._tail, times[-_TAIL:]))[-_TAIL:]
 
     def times(self) -> list[int]:
-        """Returns the times that were kept, in order."""
+        """Returns the sample in order."""
         head = np.concatenate(self._head) if self._head else np.empty(0, np.int64)
         if self.count <= _HEAD:
             return [int(each) for each in head]
         return [int(each) for each in np.concatenate((head[:_TAIL], *self._middle, self._tail))]
 
     def usual(self) -> tuple[int, int] | None:
-        """Returns a range outside which times are damaged, from the first to the last nanosecond; None for all times.
+        """Returns the first and the last nanosecond of plausible times; None if all times are plausible.
 
-        Times rise with the sequences. One that contradicts most others and lies far from them is damaged, and so is
-        one that no clock of a server shows.
+        Times rise with the sequences. A time that contradicts most others and is far from them is damaged, and so is
+        one that no server's clock shows.
         """
         times = self.times()
         low, high = PLAUSIBLE
@@ -111,11 +111,11 @@ class Samples:
         slack = max(rising[-1] - rising[0], _DAY)
         usual = max(rising[0] - slack, low), min(rising[-1] + slack, high - 1)
         outside = sum(not usual[0] <= each <= usual[1] for each in plausible)
-        return usual if outside <= max(len(plausible) * _FEW, 1) else (low, high - 1)
+        return usual if outside <= max(len(plausible) * _MAX_OUTLIERS, 1) else (low, high - 1)
 
 
 def _longest_rise(times: list[int]) -> list[int]:
-    """Returns the longest series of times that never falls, in their order: who is not in it is out of line."""
+    """Returns the longest subsequence of times that never falls; the other times are out of order."""
     ends: list[int] = []  # the lowest time with which a series of each length can end
     places: list[int] = []
     before: list[int] = []
@@ -144,32 +144,29 @@ _INT64 = (-(2**63), 2**63 - 1)
 
 @dataclass(frozen=True)
 class Bucket:
-    """What lies in a stretch of time."""
+    """The messages of a period of time."""
 
-    start: int  #: its first nanosecond
-    stop: int  #: the first nanosecond behind it
-    count: int  #: messages
-    bytes: int  #: their records' payloads
+    start: int  #: first nanosecond
+    stop: int  #: first nanosecond after it
+    count: int
+    bytes: int  #: bytes of their records' payloads
     largest: int  #: bytes of the largest one
-    first_seq: int  #: the lowest sequence, 0 if there is no message
-    last_seq: int  #: the highest sequence
-    missing: int  #: sequences of which nothing is there
-    damaged: int  #: sequences whose record is damaged
-    gap: bool  #: it lies, at least in part, between two messages with others missing or damaged between them
+    first_seq: int  #: lowest sequence, 0 if there is no message
+    last_seq: int  #: highest sequence
+    missing: int  #: sequences without any byte
+    damaged: int  #: sequences with a damaged record
+    gap: bool  #: it contains a part of the time between two messages with others missing or damaged between them
 
     @property
     def mean(self) -> float:
-        """Bytes of a message, 0 if there is none."""
+        """Bytes per message, 0 if there is none."""
         return self.bytes / self.count if self.count else 0.0
 
 
 class Histogram:
     """Messages in bins of equal width.
 
-    Args:
-        start: First nanosecond of the first bin; a multiple of the width.
-        width: Of a bin, in nanoseconds.
-        bins: How many there are.
+    `start` is the first nanosecond of the first bin, a multiple of the width (in nanoseconds).
     """
 
     def __init__(self, start: int, width: int, bins: int) -> None:
@@ -193,24 +190,22 @@ class Histogram:
 
     @property
     def stop(self) -> int:
-        """The first nanosecond behind the last bin."""
+        """The first nanosecond after the last bin."""
         return self.start + self.width * len(self)
 
     def covers(self, start: int, stop: int) -> bool:
-        """Returns whether a stretch of time lies within."""
         return self.start <= start and stop <= self.stop
 
     def places(self, times: Times) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-        """Returns which times lie in a bin, and the bins of those that do."""
+        """Returns a mask of the times that lie in a bin, and the bins of these times."""
         low, high = max(self.start, _INT64[0]), min(self.stop - 1, _INT64[1])
         inside: npt.NDArray[np.bool_] = (times >= low) & (times <= high)
         chosen = times if inside.all() else times[inside]
-        # Differences of times that are far apart exceed a signed number, never an unsigned one.
+        # Differences of distant times exceed a signed number, never an unsigned one.
         distance = np.ascontiguousarray(chosen).view(np.uint64) - np.uint64(self.start % 2**64)
         return inside, (distance // np.uint64(self.width)).astype(np.int64)
 
     def add(self, sequence: Sequences, timestamp: Times, size: Sizes) -> None:
-        """Counts messages."""
         if not len(timestamp):
             return
         inside, place = self.places(timestamp)
@@ -243,13 +238,10 @@ class Histogram:
             self.times = (min(low, self.times[0]), max(high, self.times[1])) if self.times else (low, high)
 
     def add_holes(self, before: Times, after: Times, missing: _Counts, damaged: _Counts) -> None:
-        """Notes sequences that are not there.
+        """Counts missing sequences between two messages each, stored at times `before` and `after`.
 
-        Args:
-            before: When the message before each hole was stored.
-            after: When the one behind it was.
-            missing: Sequences in the hole of which nothing is there; they are counted where the hole ends.
-            damaged: Sequences in it whose record is damaged.
+        `missing` are the sequences in the hole without any byte, counted at its end; `damaged` those with a damaged
+        record.
         """
         inside, place = self.places(after)
         np.add.at(self.missing, place, missing[inside])
@@ -266,12 +258,10 @@ class Histogram:
         self.gap |= np.cumsum(depth)[:-1] > 0
 
     def regroup(self, start: int, width: int, buckets: int) -> Histogram:
-        """Puts bins together to wider ones; where there are no bins, nothing is.
+        """Adds bins up to wider ones; times without bins count as empty.
 
-        Args:
-            start: First nanosecond of the first bucket; a multiple of its width.
-            width: Of a bucket; a multiple of the width of a bin.
-            buckets: How many.
+        `start` is the first nanosecond of the first bucket, a multiple of the new width, which is a multiple of the
+        bins' width.
         """
         each = width // self.width
         low = (start - self.start) // self.width
@@ -290,7 +280,6 @@ class Histogram:
         return result
 
     def bucket(self, place: int) -> Bucket:
-        """Returns what lies in a bin."""
         start = self.start + place * self.width
         values = {name: getattr(self, name)[place].item() for name in _COMBINE}
         if not values["count"]:
@@ -311,11 +300,7 @@ _COMBINE: dict[str, Callable[..., npt.NDArray[Any]]] = {
 
 
 class Counter:
-    """Counts, for many ranges at once, how many of their sequences are in a set.
-
-    Args:
-        sequences: The set.
-    """
+    """Counts, for many ranges at once, how many of their sequences are in a set."""
 
     def __init__(self, sequences: Ranges) -> None:
         pairs = sequences.pairs()
@@ -325,7 +310,7 @@ class Counter:
         self._before = np.concatenate((np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)))
 
     def count(self, first: Sequences, last: Sequences) -> _Counts:
-        """Returns how many sequences of the set each range from `first` to `last` holds."""
+        """Returns how many sequences of the set each range from `first` to `last` contains."""
         if not len(self._first):
             return np.zeros(len(first), np.int64)
         counts = (self._up_to(last) - self._up_to(first)).astype(np.int64)

@@ -1,7 +1,7 @@
-"""What happened in subs.dat and clients.dat: the records of one subscription or client, and what damage costs.
+"""The history of one subscription or client in subs.dat or clients.dat: its records, and losses by damage.
 
-A subs.dat may have millions of records, so an index of the records that concern one subscription is made in one pass,
-twelve bytes a record, and records are read again when they are asked for.
+A subs.dat may have millions of records, so an index of the records of one subscription is made in one pass, twelve
+bytes a record, and records are read again on access.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from stantools.store.logscan import LogDamage, LogEntry, judge_row, scan_log
 from stantools.store.mapping import Buffer, Window, mapped
 from stantools.store.sublog import SubsState, read_subs, salvage_subs
 
-#: Damaged ranges that are kept with what was found; behind them only their number is.
+#: Maximum number of damaged ranges that are kept; the rest is counted.
 MAX_DAMAGES = 10_000
-#: Longest payload that is read again for a row. Those that servers write are far below.
+#: Maximum size in bytes of a payload that is read again for a row. Servers write far smaller ones.
 _MAX_PAYLOAD = 1 << 20
 _DAMAGED = 0xFFFFFFFF
 
 
 class PendingCount:
-    """Counts what subscriptions have pending, record by record.
+    """Counts the pending messages of subscriptions, record by record.
 
-    Unlike the fold of the server it counts for ids without a New record too, as a history shows what is in the file.
+    Unlike the fold of the server it counts for ids without a New record as well, as a history shows the file's
+    content.
     """
 
     def __init__(self) -> None:
@@ -46,10 +47,8 @@ class PendingCount:
     def after(self, kind: int, number: int, sequence: int) -> int:
         """Returns how many messages are pending after a record.
 
-        Args:
-            kind: Record type; 0 for a range of bytes that is none.
-            number: Id of the subscription.
-            sequence: Of the message that was sent or acknowledged.
+        `kind` is the record type (0 for a range of bytes that is none), `number` the subscription, `sequence` that
+        of the message sent or acknowledged.
         """
         held = self._held.setdefault(number, set())
         if kind == SubRecord.MSG:
@@ -65,19 +64,16 @@ class PendingCount:
 class HistoryRecord:
     """A record of a subscription or client, or a damaged range among them."""
 
-    record: FileRecord  #: what lies there
-    id: int | None = None  #: id of the subscription; None for clients, and for damage that names none
-    sequence: int | None = None  #: the message that was sent or acknowledged
-    pending: int = 0  #: messages that are pending after it; 0 for clients
+    record: FileRecord
+    id: int | None = None  #: id of the subscription; None for clients, and for damage without one
+    sequence: int | None = None  #: the message sent or acknowledged
+    pending: int = 0  #: messages pending after it; 0 for clients
 
 
 def subscription_history(buffer: Buffer, crc: Crc, ids: Container[int] = ()) -> Iterator[HistoryRecord]:
-    """Iterates over the records of a subs.dat in file order with what is pending after each; damage is among them.
+    """Iterates over the records of a subs.dat and its damage in file order, with the messages pending after each.
 
-    Args:
-        buffer: The file.
-        crc: The store's CRC.
-        ids: Subscriptions to return; an empty container means all, with damage that names no subscription.
+    `ids` are the subscriptions to return; an empty container means all, including damage that names no subscription.
     """
     pending = PendingCount()
     for record in read_records(buffer, FileKind.SUBS, crc):
@@ -95,13 +91,13 @@ _TYPES = {kind.name.lower(): int(kind) for kind in SubRecord}
 class LogHistory:
     """An index of the records of one subscription or client; `records` reads a part of them."""
 
-    def __init__(self, path: Path, layout: LogLayout, crc: Crc, who: int | bytes) -> None:
-        self.path = path  #: the file
-        self.good = 0  #: good records that concern it
-        self.damages = 0  #: damaged ranges in the file that could concern it
+    def __init__(self, path: Path, layout: LogLayout, crc: Crc, owner: int | bytes) -> None:
+        self.path = path
+        self.good = 0  #: good records of it
+        self.damages = 0  #: damaged ranges that could be its records
         self._layout = layout
         self._crc = crc
-        self._who = who
+        self._owner = owner
         self._starts: list[int] = []
         self._offsets: list[npt.NDArray[np.int64]] = []
         self._pending: list[npt.NDArray[np.uint32]] = []
@@ -114,8 +110,7 @@ class LogHistory:
     def records(self, start: int, stop: int) -> list[HistoryRecord]:
         """Reads a part of the history from the file.
 
-        Raises:
-            StoreUnreadableError: The file is not there any more, or must not be read.
+        Raises `StoreUnreadableError` if the file is gone or not readable.
         """
         places = [self._place(row) for row in range(max(start, 0), min(stop, self._count))]
         with readable(self.path), self.path.open("rb", buffering=0) as file:
@@ -135,12 +130,12 @@ class LogHistory:
             content = memoryview(header + os.pread(descriptor, min(size, _MAX_PAYLOAD), offset + RECORD_HEADER_SIZE))
             if len(content) == RECORD_HEADER_SIZE + size:
                 judged = judge_row(self._layout, content, 0)
-                if not isinstance(judged, LogDamage) and _concerns(judged.message, self._who):
+                if not isinstance(judged, LogDamage) and _concerns(judged.message, self._owner):
                     entry = LogEntry(offset, size, judged.types[0], judged.message)
                     record = entry_record(entry, content, self._layout, self._crc)
-                    if isinstance(self._who, bytes):
+                    if isinstance(self._owner, bytes):
                         return HistoryRecord(record)
-                    return HistoryRecord(record, self._who, record.fields.get("seqno"), pending)
+                    return HistoryRecord(record, self._owner, record.fields.get("seqno"), pending)
         detail = "the file has changed since it was read"
         return HistoryRecord(FileRecord(offset, RECORD_HEADER_SIZE, "changed", False, detail=detail))
 
@@ -152,7 +147,7 @@ class LogHistory:
             self._count += len(offsets)
 
     def _damage(self, buffer: Buffer, damage: LogDamage) -> None:
-        if damage.message is not None and not _concerns(damage.message, self._who):
+        if damage.message is not None and not _concerns(damage.message, self._owner):
             return
         self.damages += 1
         if self.damages <= MAX_DAMAGES:
@@ -161,21 +156,14 @@ class LogHistory:
 
 
 def read_history(
-    path: Path, crc: Crc, who: int | bytes, *, progress: Callable[[int], None] | None = None
+    path: Path, crc: Crc, owner: int | bytes, *, progress: Callable[[int], None] | None = None
 ) -> LogHistory:
-    """Finds the records of a subscription or client.
+    """Finds the records of a subscription (then the file is read as a subs.dat) or of a client.
 
-    Args:
-        path: A subs.dat or clients.dat.
-        crc: The store's CRC.
-        who: Id of a subscription, then the file is taken for a subs.dat; or of a client.
-        progress: Called with the number of bytes as they are done.
-
-    Raises:
-        StoreUnreadableError: The file is missing or must not be read.
+    `progress` is called with bytes. Raises `StoreUnreadableError` if the file is missing or not readable.
     """
-    layout = SUBS_LOG if isinstance(who, int) else CLIENTS_LOG
-    result = LogHistory(path, layout, crc, who)
+    layout = SUBS_LOG if isinstance(owner, int) else CLIENTS_LOG
+    result = LogHistory(path, layout, crc, owner)
     pending = PendingCount()
     done = 0
     with mapped(path, sequential=True) as buffer:
@@ -193,18 +181,18 @@ def read_history(
 
 
 def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: PendingCount) -> None:
-    """Adds the records of a batch that concern the one whose history it is."""
-    who, layout = result._who, result._layout
+    """Adds the records of a batch that belong to the subscription or client."""
+    owner, layout = result._owner, result._layout
     rows, plain = np.arange(len(batch.type)), np.zeros(len(batch.type), bool)
-    if isinstance(who, int):
+    if isinstance(owner, int):
         kinds = np.asarray(batch.type)
         plain = (kinds == SubRecord.MSG) | (kinds == SubRecord.ACK)
-        rows = np.flatnonzero(~plain | (np.asarray(batch.id) == who))
+        rows = np.flatnonzero(~plain | (np.asarray(batch.id) == owner))
     offsets: list[int] = []
     counts: list[int] = []
     columns = (batch.offset, batch.type, batch.seq, plain)
     for offset, kind, sequence, known in zip(*(np.asarray(column)[rows].tolist() for column in columns), strict=True):
-        number = who if isinstance(who, int) else 0
+        number = owner if isinstance(owner, int) else 0
         if not known:
             judged = judge_row(layout, buffer, offset)
             if isinstance(judged, LogDamage):
@@ -212,7 +200,7 @@ def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: Pendi
                 offsets, counts = [], []
                 result._damage(buffer, judged)
                 continue
-            if not _concerns(judged.message, who):
+            if not _concerns(judged.message, owner):
                 continue
         offsets.append(offset)
         counts.append(pending.after(kind, number, sequence) if layout is SUBS_LOG else 0)
@@ -220,37 +208,31 @@ def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: Pendi
     result._add(offsets, counts)
 
 
-def _concerns(message: object, who: int | bytes) -> bool:
+def _concerns(message: object, owner: int | bytes) -> bool:
     if isinstance(message, (pb.SubState, pb.SubStateDelete, pb.SubStateUpdate, pb.ClientInfo, pb.ClientDelete)):
-        return bool(message.id == who)
+        return bool(message.id == owner)
     return True
 
 
 @dataclass(frozen=True)
 class LogLoss:
-    """How far the server gets in a log, beside all that is in it."""
+    """The part of a log that the server reads, compared with the whole file."""
 
-    offset: int  #: where the server stops reading
+    offset: int  #: offset at which the server stops reading
     size: int  #: size of the file in bytes
-    error: str  #: why it refuses to start with it; "" if it starts
-    read: int  #: clients or subscriptions that the server has then
+    error: str  #: reason why the server refuses to start; "" if it starts
+    read: int  #: clients or subscriptions of the server then
     read_records: int  #: good records before `offset`
-    found: int  #: clients or subscriptions that every intact record adds up to
+    found: int  #: clients or subscriptions by all intact records
     found_records: int  #: good records in the whole file
-    damages: int  #: damaged ranges
-    repaired: int  #: of them, records that prove themselves and can be kept
+    damages: int
+    repaired: int  #: damaged records that prove themselves and can be kept
 
 
 def log_loss(path: Path, kind: FileKind, crc: Crc) -> LogLoss | None:
-    """Compares what the server reads of a log with what is in it; None if it reads the whole file.
+    """Compares the part of a log that the server reads with the whole file; None if it reads all of it.
 
-    Args:
-        path: A subs.dat or clients.dat.
-        kind: Which of them.
-        crc: The store's CRC.
-
-    Raises:
-        StoreUnreadableError: The file is missing or must not be read.
+    Raises `StoreUnreadableError` if the file is missing or not readable.
     """
     strict: SubsState | ClientsState
     tolerant: SubsState | ClientsState

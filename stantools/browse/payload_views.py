@@ -1,7 +1,7 @@
-"""A payload as lines of text: as text, JSON, protobuf or hex.
+"""A payload as lines of text, JSON, protobuf or hex.
 
-A line is made of pieces with a role of syntax each, so that a screen can color them. The pieces are as the payload has
-them: whoever shows them makes them harmless.
+A line consists of pieces with a syntax role each, which a screen can color. The pieces are as in the payload: the
+caller makes them safe to show.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ from unicodedata import east_asian_width
 from stantools.browse.protobuf_fields import WireField, guesses, is_text, read_wire
 from stantools.escaping import escape, escape_line
 
-#: What a piece of a line is.
+#: The syntax role of a piece of a line.
 Syntax = Literal["", "key", "string", "number", "word", "mark", "note"]
 Piece = tuple[str, Syntax]
 Line = list[Piece]
 
-#: Larger payloads are not tried as JSON or protobuf.
-MOST_BYTES = 1 << 18
-#: Bytes of a text that are shown, and of a payload that its kind is guessed from: a few milliseconds of work.
-MOST_TEXT, _SAMPLE = 1 << 16, 1 << 13
-#: Levels of a structure that are shown unless more are asked for.
+#: Maximum number of bytes for JSON and protobuf.
+MAX_STRUCTURE = 1 << 18
+#: Bytes of a text that are shown, and bytes from which the form is guessed: a few milliseconds of work.
+MAX_TEXT, _SAMPLE = 1 << 16, 1 << 13
+#: Default number of levels of a structure that are shown.
 LEVELS = 3
-_MOST_LINES = 5000
+_MAX_LINES = 5000
 _HEX_WIDTH = 16
 _SHORT = 48
 
 
 class Form(enum.StrEnum):
-    """How a payload is shown."""
-
     TEXT = "text"
     JSON = "JSON"
     PROTOBUF = "protobuf"
@@ -42,34 +40,34 @@ class Form(enum.StrEnum):
 
 
 def likely_form(data: bytes) -> Form:
-    """Returns the form in which a payload is best shown at first."""
+    """Returns the best form for a first look at a payload."""
     if not data:
         return Form.TEXT
     start = data[:64].lstrip()[:1]
     if start in (b"{", b"[") and parse_json(data) is not None:
         return Form.JSON
     sample = data[:_SAMPLE]
-    if is_text(sample) or _almost_text(sample):
+    if is_text(sample) or _mostly_text(sample):
         return Form.TEXT
-    if len(data) <= MOST_BYTES and _plausible(data):
+    if len(data) <= MAX_STRUCTURE and _plausible_protobuf(data):
         return Form.PROTOBUF
     return Form.HEX
 
 
-def _almost_text(data: bytes) -> bool:
-    """Returns whether most of it can be read: text with a few control characters or wrong bytes in it."""
+def _mostly_text(data: bytes) -> bool:
+    """Returns whether most of it is readable: text with a few control characters or invalid bytes in it."""
     text = data.decode("utf-8", "surrogateescape")
     return sum(each.isprintable() or each in "\n\r\t" for each in text) * 10 > len(text) * 8
 
 
-def _plausible(data: bytes) -> bool:
+def _plausible_protobuf(data: bytes) -> bool:
     message = read_wire(data)
     return not message.problem and bool(message.fields) and all(each.number < 1000 for each in message.fields)
 
 
 def parse_json(data: bytes) -> tuple[Any] | None:
-    """Returns what a payload holds as JSON, alone in a tuple, or None if it is none or too large."""
-    if len(data) > MOST_BYTES:
+    """Returns the JSON value of a payload in a tuple, or None if it is no JSON or too large."""
+    if len(data) > MAX_STRUCTURE:
         return None
     try:
         # Not strict: a control character in a string does not hide the rest.
@@ -80,20 +78,13 @@ def parse_json(data: bytes) -> tuple[Any] | None:
 
 
 class str_number(str):  # noqa: N801
-    """A number as it is written: nothing of it is lost, and none is too long."""
+    """A number as it is written, in full precision and of any length."""
 
     __slots__ = ()
 
 
 def lines_of(data: bytes, form: Form, width: int, levels: int = LEVELS) -> Sequence[Line]:
-    """Shows a payload.
-
-    Args:
-        data: The payload.
-        form: How.
-        width: Columns there are; text is broken there.
-        levels: Levels of a structure; deeper ones are folded.
-    """
+    """Formats a payload in lines of up to `width` columns; deeper `levels` of a structure are folded."""
     if not data:
         return [[("the payload is empty", "note")]]
     if form is Form.HEX:
@@ -102,7 +93,7 @@ def lines_of(data: bytes, form: Form, width: int, levels: int = LEVELS) -> Seque
         found = parse_json(data)
         if found is not None:
             return _limited(_json(found[0], levels))
-        size = f"it has {len(data):,} bytes" if len(data) > MOST_BYTES else "it is none"
+        size = f"it has {len(data):,} bytes" if len(data) > MAX_STRUCTURE else "it is none"
         return [[(f"not shown as JSON: {size}", "note")], *text_lines(data, width)]
     if form is Form.PROTOBUF:
         return _limited(protobuf_lines(data, levels))
@@ -110,18 +101,18 @@ def lines_of(data: bytes, form: Form, width: int, levels: int = LEVELS) -> Seque
 
 
 def text_lines(data: bytes, width: int) -> list[Line]:
-    r"""Breaks a text into lines, at its line breaks and at the width. What cannot be shown appears as `\xNN`."""
+    r"""Breaks a text into lines, at its line breaks and at the width. Unprintable bytes appear as `\xNN`."""
     width = max(width, 8)
     lines: list[Line] = []
-    text = data[:MOST_TEXT].decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+    text = data[:MAX_TEXT].decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     for line in text.split("\n"):
         shown = line.replace("\t", "    ")
         shown = shown if shown.isprintable() else escape(shown)
         lines += [[(part, "")] for part in _broken(shown, width)] or [[]]
-        if len(lines) > _MOST_LINES:
+        if len(lines) > _MAX_LINES:
             break
-    if len(data) > MOST_TEXT:
-        lines.append([(f"… {len(data) - MOST_TEXT:,} bytes more: w saves them all, hex shows them", "note")])
+    if len(data) > MAX_TEXT:
+        lines.append([(f"… {len(data) - MAX_TEXT:,} bytes more: w saves them all, hex shows them", "note")])
     return lines
 
 
@@ -144,7 +135,7 @@ def _broken(line: str, width: int) -> Iterator[str]:
 def _limited(lines: Iterator[Line]) -> list[Line]:
     kept: list[Line] = []
     for line in lines:
-        if len(kept) >= _MOST_LINES:
+        if len(kept) >= _MAX_LINES:
             kept.append([("… more lines", "note")])
             break
         kept.append(line)
@@ -152,7 +143,7 @@ def _limited(lines: Iterator[Line]) -> list[Line]:
 
 
 def _json(value: Any, levels: int) -> Iterator[Line]:
-    """Writes a value over lines; goes down with a stack of its own, however deep it is."""
+    """Formats a value of any depth in lines, without recursion."""
     stack: list[tuple[Iterator[tuple[Line, Any, bool]], str]] = []
     yield from _begin([], value, True, levels, stack)
     while stack:
@@ -200,7 +191,7 @@ def _scalar(value: Any) -> Piece:
         return _quoted(value), "string"
     if isinstance(value, dict | list):
         return "{}" if isinstance(value, dict) else "[]", "mark"
-    if isinstance(value, float):  # NaN and Infinity, which are no JSON but are taken
+    if isinstance(value, float):  # NaN and Infinity, which are not JSON but accepted
         return json.dumps(value), "number"
     return json.dumps(value), "word"
 
@@ -211,7 +202,7 @@ def _quoted(text: str) -> str:
 
 
 def protobuf_lines(data: bytes, levels: int) -> Iterator[Line]:
-    """Writes the fields that bytes may hold, one a line."""
+    """Formats the fields that bytes may hold, one per line."""
     message = read_wire(data)
     yield from _fields(message.fields, 0, levels)
     if message.problem:
@@ -247,11 +238,7 @@ def _value(value: bytes, text: bool) -> Iterator[Piece]:
 
 
 class HexLines(Sequence[Line]):
-    """Bytes in hex with their offsets and characters; a line is made when it is looked at.
-
-    Args:
-        width: Bytes of a line.
-    """
+    """Bytes in hex with their offsets and characters, `width` bytes per line; a line is made on access."""
 
     def __init__(self, data: bytes, width: int = _HEX_WIDTH) -> None:
         self._data = data
@@ -282,7 +269,7 @@ _UNSEEN = re.compile("[^ -~]")
 
 
 def preview(data: bytes, width: int) -> str:
-    """Shows the beginning of a payload in one line, harmless, in at most so many characters."""
+    """Returns the beginning of a payload in one line of at most `width` characters, safe to show."""
     text = data[: width * 4].decode("utf-8", "surrogateescape")
     shown = escape(_BREAKS.sub(" ", text))
     return shown if len(shown) <= width else shown[: max(width - 1, 0)] + "…"

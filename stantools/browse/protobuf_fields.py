@@ -1,6 +1,6 @@
-"""Reading protobuf without a schema: the fields that bytes may hold, and a guess at what they are.
+"""Reading protobuf without a schema: possible fields, and guesses at their meaning.
 
-Bytes do not say that they are protobuf, nor what a field is: what is shown is one way to read them. Nothing raises.
+Bytes do not say that they are protobuf, nor the type of a field: the result is one possible reading. Nothing raises.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Literal
 Wire = Literal["varint", "fixed64", "bytes", "text", "message", "group", "fixed32"]
 
 _MAX_DEPTH = 16
-#: More fields are not read: what has as many is not a message that a person reads.
+#: Maximum number of fields; messages with more are not for reading.
 MAX_FIELDS = 2000
 _MASK64 = (1 << 64) - 1
 
 
 @dataclass
 class WireField:
-    """A field of a protobuf message, as it is encoded."""
+    """A field of a protobuf message, as encoded."""
 
     number: int
-    wire: Wire  #: how it is stored; for bytes, what they probably are
-    offset: int  #: where its tag begins in the whole payload
-    size: int  #: bytes with its tag
+    wire: Wire  #: wire type; for bytes, their probable type
+    offset: int  #: offset of its tag in the whole payload
+    size: int  #: bytes, including its tag
     value: int | bytes = 0  #: a number, or the bytes
-    fields: list[WireField] = field(default_factory=list)  #: what is in a message or a group
+    fields: list[WireField] = field(default_factory=list)  #: content of a message or a group
 
 
 @dataclass
 class WireMessage:
-    """What could be read of some bytes."""
+    """The readable part of some bytes."""
 
-    fields: list[WireField]  #: the fields, in order
-    end: int  #: bytes that were read; those behind make no sense
-    problem: str = ""  #: why it ended before the end, "" if it did not
+    fields: list[WireField]  #: in order
+    end: int  #: number of readable bytes
+    problem: str = ""  #: reason why reading ended early, else ""
 
 
 def read_wire(data: bytes) -> WireMessage:
@@ -124,7 +124,7 @@ class _Reader:
 
 
 def is_text(data: bytes) -> bool:
-    """Returns whether bytes are a text that can be shown as it is: UTF-8 without control characters but line breaks."""
+    """Returns whether bytes are printable text: UTF-8 whose only control characters are line breaks."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -133,7 +133,7 @@ def is_text(data: bytes) -> bool:
 
 
 def guesses(found: WireField) -> Iterator[str]:
-    """Iterates over what else a number may mean, besides itself."""
+    """Iterates over other possible meanings of a number."""
     value = found.value
     if isinstance(value, bytes):
         return
@@ -155,13 +155,13 @@ class MessageHead:
     """The beginning of a stored message (msgs.N.dat, filestore.md section 3.5)."""
 
     subject: bytes = b""
-    reply: bytes = b""  #: its reply subject
-    data: bytes = b""  #: as much of the payload as is there
-    data_size: int = 0  #: bytes that the whole payload has
+    reply: bytes = b""  #: reply subject
+    data: bytes = b""  #: the available part of the payload
+    data_size: int = 0  #: bytes of the whole payload
 
 
 def message_head(head: bytes) -> MessageHead:
-    """Reads the fields of a message of which only the beginning is there, as far as they are."""
+    """Reads the fields in the available beginning of a message."""
     reader = _Reader(head)
     at, found = 0, {2: b"", 3: b"", 4: b""}
     sizes = {4: 0}

@@ -1,7 +1,7 @@
-"""What every byte of a record means: size, type, CRC, and each field of its payload, good or damaged.
+"""The meaning of every byte of a record: size, type, CRC, and each field of its payload, good or damaged.
 
-Any bytes whatsoever can be looked at. The parts cover them all, in order, without a gap and without overlap.
-Facts: filestore.md sections 2 and 3.
+Any bytes are accepted. The parts cover them all, in order, without a gap and without overlap. Facts: filestore.md
+sections 2 and 3.
 """
 
 from __future__ import annotations
@@ -28,28 +28,26 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.records import LOGS, FileKind
 from stantools.notation import format_time
 
-#: Fields and index records that are listed one by one; what follows is one part.
-_MOST = 512
-#: Characters of a value that are given.
-_SHOWN = 80
+#: Fields and index records that are listed one by one; the rest is one part.
+_MAX_PARTS = 512
+#: Maximum number of characters of a value.
+_MAX_VALUE = 80
 _LENGTH_DELIMITED = 2
 
 
 class PartRole(enum.StrEnum):
-    """What bytes are for."""
-
     VERSION = "version"  #: the file's version
-    SIZE = "size"  #: how long a record is
-    TYPE = "type"  #: which kind of record
+    SIZE = "size"  #: size of a record
+    TYPE = "type"  #: type of a record
     CRC = "crc"  #: a CRC that is right, or cannot be checked
-    WRONG = "wrong"  #: a value that is not what it should be
-    TAG = "tag"  #: which field follows, and how long it is
+    WRONG = "wrong"  #: a wrong value
+    TAG = "tag"  #: number and length of the next field
     NUMBER = "number"
     TIME = "time"
     TEXT = "text"
-    DATA = "data"  #: the payload that a client has published
+    DATA = "data"  #: the payload published by a client
     ZEROS = "zeros"
-    UNKNOWN = "unknown"  #: bytes that mean nothing here
+    UNKNOWN = "unknown"  #: bytes without a meaning here
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +55,18 @@ class RecordPart:
     """Some bytes of a record."""
 
     start: int  #: offset of the first one in the file
-    end: int  #: offset behind the last one
-    name: str  #: what it is
-    value: str  #: what it says, harmless to print; for `WRONG` also what was expected
-    role: PartRole  #: what it is for
+    end: int  #: offset after the last one
+    name: str
+    value: str  #: content, safe to show; for `WRONG` also the expected value
+    role: PartRole
 
 
 def record_parts(
     record: bytes, kind: FileKind, crc: Crc, *, offset: int, length: int | None = None
 ) -> list[RecordPart]:
-    """Returns what every byte of a record, or of a damaged range, means. Never raises for what is in it.
+    """Returns the meaning of every byte of a record, or of a damaged range; never raises for its content.
 
-    Args:
-        record: Its bytes; of a long one the beginning is enough.
-        kind: What the file holds.
-        crc: The store's CRC.
-        offset: Where it lies in the file; at 0 there is the file's version.
-        length: Bytes of the whole range, if `record` is only its beginning.
+    `record` may be only the beginning of a range of `length` bytes. At offset 0 of the file is its version.
     """
     length = max(length or 0, len(record))
     parts = _Parts(offset)
@@ -88,15 +81,15 @@ def record_parts(
         _index(parts, record, crc)
     else:
         _record(parts, record, kind, crc, length)
-    parts.fill(parts.begin + length, "not looked at", PartRole.UNKNOWN)
+    parts.fill(parts.begin + length, "not read", PartRole.UNKNOWN)
     return parts.list
 
 
 class _Parts:
-    """Collects parts, one behind the other."""
+    """Collects consecutive parts."""
 
     def __init__(self, offset: int) -> None:
-        self.begin = offset  # of the record itself, behind the version
+        self.begin = offset  # of the record itself, after the version
         self.end = offset
         self.list: list[RecordPart] = []
 
@@ -106,7 +99,7 @@ class _Parts:
             self.end += length
 
     def fill(self, end: int, name: str, role: PartRole) -> None:
-        """Adds what is left up to an offset."""
+        """Adds the rest up to an offset."""
         count = end - self.end
         self.add(count, name, "1 byte" if count == 1 else f"{count:,} bytes", role)
 
@@ -126,7 +119,7 @@ def _version(parts: _Parts, record: bytes, offset: int) -> bytes:
 
 def _index(parts: _Parts, data: bytes, crc: Crc) -> None:
     numbers = (("sequence", 8, False), ("offset", 8, True), ("timestamp", 8, True), ("size", 4, False))
-    for at in range(0, min(len(data), _MOST * INDEX_RECORD_SIZE), INDEX_RECORD_SIZE):
+    for at in range(0, min(len(data), _MAX_PARTS * INDEX_RECORD_SIZE), INDEX_RECORD_SIZE):
         record = data[at : at + INDEX_RECORD_SIZE]
         if len(record) < INDEX_RECORD_SIZE:
             what = f"{len(record)} of the {INDEX_RECORD_SIZE} bytes of a record"
@@ -174,7 +167,7 @@ def _record(parts: _Parts, record: bytes, kind: FileKind, crc: Crc, length: int)
     _crc(parts, stored, crc(payload[:size]) if size <= len(payload) else None)
     descriptor = cast(Descriptor, message.DESCRIPTOR) if message else None
     inner = payload[:size]
-    # A size that is too small hides fields that are there; one that is too big, other records.
+    # A size that is too small hides fields; one that is too big covers other records.
     if size < len(payload) and _whole_fields(payload) and not _whole_fields(inner):
         inner = payload
     _fields(parts, inner, descriptor)
@@ -183,7 +176,7 @@ def _record(parts: _Parts, record: bytes, kind: FileKind, crc: Crc, length: int)
 
 def _whole_fields(payload: bytes) -> bool:
     at = 0
-    for _ in range(_MOST):
+    for _ in range(_MAX_PARTS):
         if at == len(payload):
             return True
         try:
@@ -197,7 +190,7 @@ def _whole_fields(payload: bytes) -> bool:
 
 def _fields(parts: _Parts, payload: bytes, descriptor: Descriptor | None) -> None:
     at = 0
-    for _ in range(_MOST):
+    for _ in range(_MAX_PARTS):
         if at >= len(payload):
             return
         try:
@@ -209,7 +202,7 @@ def _fields(parts: _Parts, payload: bytes, descriptor: Descriptor | None) -> Non
 
 
 def _field(parts: _Parts, payload: bytes, at: int, descriptor: Descriptor | None) -> int:
-    """Adds a field and returns where the next one begins."""
+    """Adds a field and returns the offset of the next one."""
     end = gogo.skip_field(payload, at, max_fields=fieldscan.MAX_FIELDS)
     if end > len(payload):
         raise gogo.DecodeError(f"a field announces {end - len(payload):,} bytes more than there are")
@@ -233,14 +226,14 @@ def _value(data: bytes, wire: int, known: FieldDescriptor | None) -> tuple[str, 
     if known is None:
         if wire == 0:
             return f"{fieldscan.varint(data, 0)[0]:,}", PartRole.UNKNOWN
-        return _cut(escape(data[:_SHOWN])), PartRole.UNKNOWN
+        return _cut(escape(data[:_MAX_VALUE])), PartRole.UNKNOWN
     if (known.type == FieldDescriptor.TYPE_BYTES) != (wire == _LENGTH_DELIMITED) or wire not in (0, _LENGTH_DELIMITED):
         return f"wire type {wire} does not go with this field", PartRole.WRONG
     if wire == _LENGTH_DELIMITED:
         if known.name == "conn_id":
-            return data.hex()[:_SHOWN], PartRole.TEXT
+            return data.hex()[:_MAX_VALUE], PartRole.TEXT
         role = PartRole.DATA if known.name == "data" else PartRole.TEXT
-        return _cut(escape(data[:_SHOWN])), role
+        return _cut(escape(data[:_MAX_VALUE])), role
     number = fieldscan.varint(data, 0)[0]
     if known.type == FieldDescriptor.TYPE_BOOL:
         return "yes" if number else "no", PartRole.NUMBER
@@ -256,4 +249,4 @@ def _bytes(count: int) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"

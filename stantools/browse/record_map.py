@@ -1,7 +1,7 @@
-"""Where the records of a file lie: enough to go to any of them at once, however many there are.
+"""The places of a file's records: fast access to each of them, in a file of any size.
 
-Good records that follow each other are one stretch, of which only the beginning is kept; what is not a good record is
-kept one by one. The map of a slice that was scanned follows from its survey; else the file is gone through once.
+Of consecutive good records only the first is kept; everything else is kept one by one. The map of a scanned slice
+follows from its survey; otherwise the file is read once.
 """
 
 from __future__ import annotations
@@ -32,55 +32,53 @@ from stantools.store.mapping import WINDOW, Buffer, Window
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage, DamageKind
 
-#: Records of a stretch, at most, where a file is gone through here.
+#: Maximum number of records per entry in a file that is read here.
 _STRETCH = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Good records that follow each other."""
+    """Consecutive good records."""
 
     row: int  #: number of the first one in the file, from 0
-    rows: int  #: how many there are
+    rows: int  #: number of records
     start: int  #: offset of the first one
-    end: int  #: offset behind the last one
+    end: int  #: offset after the last one
 
 
 @dataclass(frozen=True, slots=True)
 class Single:
     """The version of the file, the record of a file that has only one, or a range that is not a good record."""
 
-    row: int  #: its number in the file
-    start: int  #: its first byte
-    end: int  #: the first byte behind it
-    type: str  #: what it is; of damage, which
-    ok: bool  #: it is as it should be
-    detail: str = ""  #: what is wrong
-    sequence: int | None = None  #: the sequence that was stored here, as far as that can be determined
+    row: int  #: number in the file
+    start: int  #: first byte
+    end: int  #: first byte after it
+    type: str  #: type of the record, or kind of damage
+    ok: bool  #: it is good
+    detail: str = ""  #: the damage
+    sequence: int | None = None  #: sequence that was stored here, if known
 
     rows = 1
 
 
 @dataclass
 class RecordMap:
-    """Where the records of a file lie."""
+    """The places of a file's records."""
 
-    kind: FileKind  #: what the file holds
-    size: int = 0  #: its bytes
-    #: Stretches and single ranges, in order; together they cover the file.
+    kind: FileKind
+    size: int = 0  #: bytes of the file
+    #: Entries in order; together they cover the file.
     entries: list[Stretch | Single] = field(default_factory=list)
     rows: int = 0  #: records and damaged ranges
-    flaws: list[Single] = field(default_factory=list)  #: those of the single ranges that are no good records
+    flaws: list[Single] = field(default_factory=list)  #: single ranges that are not good records
 
     def add_stretch(self, rows: int, start: int, end: int) -> None:
-        """Adds good records."""
         self.entries.append(Stretch(self.rows, rows, start, end))
         self.rows += rows
 
     def add_single(
         self, start: int, end: int, type: str, ok: bool, detail: str = "", sequence: int | None = None
     ) -> None:
-        """Adds a range."""
         if end <= start:
             return
         single = Single(self.rows, start, end, type, ok, detail, sequence)
@@ -90,22 +88,21 @@ class RecordMap:
             self.flaws.append(single)
 
     def at_row(self, row: int) -> Stretch | Single:
-        """Returns where a row is.
+        """Returns the entry of a row.
 
-        Raises:
-            IndexError: There is no such row.
+        Raises `IndexError` if there is no such row.
         """
         if not 0 <= row < self.rows:
             raise IndexError(row)
         return self.entries[bisect_right(self.entries, row, key=lambda entry: entry.row) - 1]
 
     def at_offset(self, offset: int) -> Stretch | Single | None:
-        """Returns where a byte lies, or the last entry before it; None in an empty file."""
+        """Returns the entry of a byte, or the last one before it; None in an empty file."""
         place = bisect_right(self.entries, offset, key=lambda entry: entry.start) - 1
         return self.entries[max(place, 0)] if self.entries else None
 
     def next_flaw(self, row: int) -> Single | None:
-        """Returns the next range behind a row that is not a good record."""
+        """Returns the next range after a row that is not a good record."""
         place = bisect_right(self.flaws, row, key=lambda flaw: flaw.row)
         return self.flaws[place] if place < len(self.flaws) else None
 
@@ -115,7 +112,7 @@ class RecordMap:
         return self.flaws[place - 1] if place else None
 
     def next_good(self, flaw: Single) -> int | None:
-        """Returns the offset of the first good record behind a flaw; None if there is none."""
+        """Returns the offset of the first good record after a flaw; None if there is none."""
         begin = bisect_right(self.entries, flaw.row, key=lambda entry: entry.row)
         for entry in self.entries[begin:]:
             if isinstance(entry, Stretch) or entry.ok:
@@ -131,14 +128,9 @@ def map_records(
     channel: bytes = b"",
     progress: Progress | None = None,
 ) -> RecordMap:
-    """Goes through a file and notes where its records lie. Never raises for what is in it.
+    """Reads a file and maps its records; never raises for its content.
 
-    Args:
-        buffer: The file.
-        kind: What it holds.
-        crc: The store's CRC.
-        channel: Name of the channel, as stored in subjects.
-        progress: Called with the number of bytes as they are done.
+    `channel` is the name as stored in subjects. `progress` is called with bytes.
     """
     result = RecordMap(kind, len(buffer))
     if kind is FileKind.SERVER:
@@ -165,7 +157,7 @@ def _add_version(result: RecordMap, error: str | None, size: int) -> None:
 
 
 def map_of_survey(survey: SliceSurvey) -> RecordMap:
-    """Returns the map of a data file that was scanned already."""
+    """Returns the map of a scanned data file."""
     result = RecordMap(FileKind.MESSAGES, survey.size)
     _add_version(result, survey.header_error, survey.size)
     ranges = [(run.start, run) for run in survey.runs] + [(n.damage.offset, n.damage) for n in survey.damages]
@@ -210,7 +202,7 @@ def _map_messages(result: RecordMap, buffer: Buffer, channel: bytes, crc: Crc, p
 
 
 def _add_split(result: RecordMap, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], end: int) -> None:
-    """Adds good records in stretches of a size that is read again in no time."""
+    """Adds good records in entries small enough to be read again at once."""
     for low in range(0, len(offsets), _STRETCH):
         high = low + _STRETCH
         stop = int(offsets[high]) if high < len(offsets) else end
@@ -224,7 +216,7 @@ def _map_log(result: RecordMap, buffer: Buffer, layout: LogLayout, crc: Crc, pro
             _add_log_damage(result, part)
         else:
             offsets, kinds, ids, sequences = map(np.asarray, (part.offset, part.type, part.id, part.seq))
-            # Acknowledgements are decoded by the scan; of the others, which are few, each is looked at.
+            # Acknowledgements are decoded by the scan; the others, which are few, are decoded one by one.
             seen = (kinds == SubRecord.ACK) | (kinds == SubRecord.MSG) if layout is SUBS_LOG else kinds < 0
             seen = seen & (ids > 0) & (sequences > 0)
             low = 0
@@ -247,7 +239,7 @@ def _add_log_damage(result: RecordMap, damage: LogDamage) -> None:
 def _map_index(result: RecordMap, buffer: Buffer, crc: Crc, progress: Progress | None) -> None:
     window = Window(buffer)
     at, limit = FILE_HEADER_SIZE, len(buffer)
-    bad = -1  # where records begin that do not match their CRCs
+    bad = -1  # offset of the first of the records that do not match their CRCs
     while at < limit:
         window.reach(at)
         end = min(at + WINDOW // 4 // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE, limit)
@@ -284,7 +276,7 @@ def _add_bad(result: RecordMap, start: int, end: int) -> None:
 
 
 def _zeros_end(buffer: Buffer, at: int) -> int:
-    """Returns where whole records of zeros end."""
+    """Returns the end of whole records of zeros."""
     step = INDEX_RECORD_SIZE * 4096
     while at < len(buffer):
         chunk = np.frombuffer(buffer[at : at + step], np.uint8)

@@ -1,7 +1,7 @@
-"""Reading single records of a file of any size, wherever they lie in it.
+"""Reading single records anywhere in a file of any size.
 
-The file stays open and only what is asked for is read. Nothing of it is mapped: a file that is cut by somebody else
-while it is open yields fewer bytes, and nothing worse.
+The file stays open and only requested parts are read. Nothing of it is mapped: if another program cuts the open
+file, it yields fewer bytes, and nothing worse.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from stantools.inspection.subscribers import fields_json
 from stantools.store.logscan import decode_record
 from stantools.store.mapping import open_regular
 
-#: Stretches whose records are remembered.
-_REMEMBERED = 8
-#: Bytes of a record that are looked at; of a longer one the CRC is not computed.
-MOST = 4 << 20
+#: Number of decoded entries that are kept.
+_CACHED_ENTRIES = 8
+#: Bytes of a record that are read; of a longer one the CRC is not computed.
+MAX_RECORD = 4 << 20
 
 
 class _Decoded:
-    """The records of a stretch; each is decoded when it is asked for."""
+    """The records of an entry; each is decoded on access."""
 
     def __init__(
         self,
@@ -41,46 +41,39 @@ class _Decoded:
         sequences: npt.NDArray[np.uint64],
         describe: Callable[[int, int], list[FileRecord]],
     ) -> None:
-        self.offsets = offsets  #: where they lie in the file
-        self.sequences = sequences  #: their sequences; none in a log
+        self.offsets = offsets  #: offsets in the file
+        self.sequences = sequences  #: sequences; none in a log
         self.describe = describe
 
 
 class RecordReader:
-    """An open file.
+    """An open file; `channel` is the name as stored in subjects.
 
-    Args:
-        path: The file.
-        kind: What it holds.
-        crc: The store's CRC.
-        channel: Name of the channel, as stored in subjects.
-
-    Raises:
-        StoreUnreadableError: It cannot be opened.
+    Raises `StoreUnreadableError` if it cannot be opened.
     """
 
     def __init__(self, path: Path, kind: FileKind, crc: Crc, channel: bytes = b"") -> None:
         self.path = path
         self.kind = kind
-        self.map = RecordMap(kind)  #: where its records lie; to be set once it is known
+        self.map = RecordMap(kind)  #: map of its records; set by the caller once it is known
         self._crc = crc
         self._channel = channel
         self._decoded: OrderedDict[int, _Decoded] = OrderedDict()
         self._descriptor, _ = open_regular(path)
 
     def close(self) -> None:
-        """Closes the file; nothing can be read afterwards."""
+        """Closes the file; later reads return nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     @property
     def size(self) -> int:
-        """Bytes of the file at this moment, 0 once it is closed."""
+        """Present size of the file in bytes, 0 once it is closed."""
         return os.fstat(self._descriptor).st_size if self._descriptor >= 0 else 0
 
     def read(self, offset: int, length: int) -> bytes:
-        """Reads bytes: fewer where the file ends or cannot be read."""
+        """Reads bytes: fewer if the file ends or cannot be read."""
         if self._descriptor < 0 or length <= 0 or offset < 0:
             return b""
         try:
@@ -89,9 +82,13 @@ class RecordReader:
             return b""
 
     def parts(self, row: FileRecord) -> list[RecordPart]:
-        """Returns what every byte of a record means."""
+        """Returns the meaning of every byte of a record."""
         return record_parts(
-            self.read(row.offset, min(row.length, MOST)), self.kind, self._crc, offset=row.offset, length=row.length
+            self.read(row.offset, min(row.length, MAX_RECORD)),
+            self.kind,
+            self._crc,
+            offset=row.offset,
+            length=row.length,
         )
 
     def row(self, number: int) -> FileRecord | None:
@@ -100,7 +97,7 @@ class RecordReader:
         return found[0] if found else None
 
     def rows(self, start: int, stop: int) -> list[FileRecord]:
-        """Returns records from one number up to another; fewer where the file has changed since it was mapped."""
+        """Returns records from one number up to another; fewer if the file has changed since it was mapped."""
         found: list[FileRecord] = []
         row = start
         while row < min(stop, self.map.rows):
@@ -120,7 +117,7 @@ class RecordReader:
         return found
 
     def row_at(self, offset: int) -> int:
-        """Returns the number of the record that holds a byte; of the last one before it, if none does."""
+        """Returns the number of the record that holds a byte, or of the last one before it."""
         entry = self.map.at_offset(offset)
         if entry is None:
             return 0
@@ -130,13 +127,13 @@ class RecordReader:
         return entry.row + max(int(np.searchsorted(offsets, offset, side="right")) - 1, 0)
 
     def row_of_sequence(self, sequence: int) -> int | None:
-        """Returns the number of the first record of a message; None if it is not here. Goes through the whole file."""
+        """Returns the number of the first record of a message; None if it is not here. Reads the whole file."""
         for entry in self.map.entries:
             if isinstance(entry, Single):
                 if entry.sequence == sequence:
                     return entry.row
                 continue
-            # Not by way of what is remembered: this may be asked for in the background.
+            # Not from the cache: this may run in the background.
             found = np.flatnonzero(self._decode(entry).sequences == np.uint64(sequence))
             if len(found):
                 return entry.row + int(found[0])
@@ -148,7 +145,7 @@ class RecordReader:
             self._decoded.move_to_end(entry.start)
             return known
         decoded = self._decoded[entry.start] = self._decode(entry)
-        while len(self._decoded) > _REMEMBERED:
+        while len(self._decoded) > _CACHED_ENTRIES:
             self._decoded.popitem(last=False)
         return decoded
 
@@ -162,7 +159,7 @@ class RecordReader:
 
     def _messages(self, data: bytes, entry: Stretch) -> _Decoded:
         columns = MessageColumns(entry.rows)
-        # The CRCs were checked when the file was gone through; that of the record at the cursor is checked again.
+        # The CRCs were checked when the file was mapped; that of the record at the cursor is checked again.
         rows, _, _ = kernels.scan_messages(data, 0, len(data), self._crc.unchecked, self._channel, columns)
         part = columns.take(rows)
         offsets = part.offset + entry.start
@@ -231,12 +228,11 @@ class RecordReader:
         return FileRecord(entry.start, length, entry.type, entry.ok, crc, detail=entry.detail, fields=fields)
 
     def _stored(self, offset: int) -> int | None:
-        """Reads a CRC."""
         stored = self.read(offset, 4)
         return int.from_bytes(stored, "little") if len(stored) == 4 else None
 
 
 def part_at(parts: list[RecordPart], offset: int) -> int:
-    """Returns the place of the part that holds a byte; -1 if none does."""
+    """Returns the index of the part that holds a byte; -1 if none does."""
     place = bisect_right(parts, offset, key=lambda part: part.start) - 1
     return place if place >= 0 and offset < parts[place].end else -1

@@ -1,8 +1,8 @@
-"""What runs in the process of `stantools.browse.search`.
+"""The worker process of `stantools.browse.search`.
 
-It is run as a script, and imports nothing but the standard library, so that it is there at once. Its argument is the
-process id of the one that started it. On its input it is given the pattern and then lists of messages, as pickles; it
-answers each list with a byte for each message: 1 if the pattern is found in one of the message's texts, else 0.
+It runs as a script, and imports only the standard library, so that it starts at once. Its argument is the process id
+of its parent. It reads the pattern and then lists of messages, as pickles; it answers each list with a byte for each
+message: 1 if the pattern is found in one of the message's texts, else 0.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pickle
 import signal
 import sys
 
-#: How often it is looked whether the one that started this is still there, in seconds.
-_LOOK = 1.0
+#: Seconds between checks that the parent still runs.
+_CHECK_INTERVAL = 1.0
 
 
 def main() -> None:
@@ -24,9 +24,9 @@ def main() -> None:
         if os.getppid() != parent:
             os._exit(1)
 
-    # `re` lets signals through while it matches; without this a match that never ends would outlive a killed parent.
+    # `re` lets signals through while it matches; without this, a match that never ends would outlive a killed parent.
     signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, _LOOK, _LOOK)
+    signal.setitimer(signal.ITIMER_REAL, _CHECK_INTERVAL, _CHECK_INTERVAL)
     source, target = sys.stdin.buffer, sys.stdout.buffer
     try:
         search = pickle.load(source).search

@@ -1,7 +1,7 @@
-"""What a channel's slices consist of, as rows: stretches of messages, and notes where something is missing or wrong.
+"""A channel's slices as rows: runs of messages, and notes on missing and damaged parts.
 
-A stretch stands for any number of messages and takes a few numbers; only its gaps take more, eight bytes each. Rows are
-found by arithmetic and by searching sorted numbers, never by going through messages.
+A run stands for any number of messages and takes a few numbers; only its gaps take more, eight bytes each. Rows are
+found by arithmetic and by searching sorted numbers, never by reading messages.
 """
 
 from __future__ import annotations
@@ -21,45 +21,43 @@ NO_POSITIONS: Positions = np.empty(0, np.int64)
 
 
 class NoteKind(enum.StrEnum):
-    """What a row says that is not a message."""
-
-    GAP = "gap"  #: sequences of which nothing is there
-    DAMAGE = "damage"  #: bytes that are no good record
-    BACK = "back"  #: the sequence goes back: an earlier generation ends, or records are there again
-    INDEX = "index"  #: something is wrong with an index
+    GAP = "gap"  #: sequences without any byte
+    DAMAGE = "damage"  #: bytes that are not a good record
+    BACK = "back"  #: the sequence goes back: an earlier generation ends, or records are repeated
+    INDEX = "index"  #: an index is wrong
     NAMED = "named"  #: messages that only an index names
     UNINDEXED = "unindexed"  #: the index does not name the messages from here on
     FOREIGN = "foreign"  #: messages of another subject begin
     FILE = "file"  #: a file cannot be read
-    PENDING = "pending"  #: messages that are not looked at yet
+    PENDING = "pending"  #: messages that are not read yet
 
 
 @dataclass(frozen=True)
 class Note:
     """A row between the messages."""
 
-    kind: NoteKind  #: what it says
+    kind: NoteKind
     text: str  #: in words, without the sequences
-    file: str = ""  #: the slice, without its directory; "" if it concerns none
-    offset: int | None = None  #: first byte concerned, None if there is none
-    length: int | None = None  #: bytes concerned
-    first: int = 0  #: first sequence concerned, 0 if that is not known
-    last: int = 0  #: last sequence concerned
+    file: str = ""  #: the slice, without its directory; "" if there is none
+    offset: int | None = None  #: first byte, None if there is none
+    length: int | None = None  #: number of bytes
+    first: int = 0  #: first sequence, 0 if unknown
+    last: int = 0  #: last sequence
 
     @property
     def messages(self) -> int:
-        """How many sequences it concerns, 0 if that is not known."""
+        """Number of sequences, 0 if unknown."""
         return self.last - self.first + 1 if self.last else 0
 
     @property
     def sequences(self) -> str:
-        """The sequences for people: `7`, `7–18`, or "" if they are not known."""
+        """The sequences for people: `7`, `7–18`, or "" if unknown."""
         if not self.last:
             return ""
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
     def sentence(self) -> str:
-        """Returns what the row says: `12 missing (7–18)`, `damaged 81 bytes at msgs.2.dat:1234: …`."""
+        """Returns the text of the row: `12 missing (7–18)`, `damaged 81 bytes at msgs.2.dat:1234: …`."""
         if self.kind is NoteKind.GAP:
             return f"{self.messages:,} missing ({self.sequences})"
         if self.kind is NoteKind.DAMAGE:
@@ -74,41 +72,41 @@ class Note:
 
 
 def gap(first: int, last: int) -> Note:
-    """Returns the row for sequences that are not there."""
+    """Returns the row for missing sequences."""
     return Note(NoteKind.GAP, "missing", first=first, last=last)
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Messages that lie side by side in one slice, with one subject and strictly rising sequences."""
+    """Consecutive messages of one slice, with one subject and strictly rising sequences."""
 
-    files: SliceFiles  #: the slice
+    files: SliceFiles
     subject: bytes  #: subject of the records
-    count: int  #: how many messages
+    count: int  #: number of messages
     start: int  #: offset of the first record
-    end: int  #: offset behind the last one
+    end: int  #: offset after the last one
     first: int  #: sequence of the first message
     last: int  #: sequence of the last one
     last_timestamp: int  #: of the last message, in nanoseconds
-    #: Number of the first message's record in the index; None if the index is not to be used.
+    #: Number of the first message's record in the index; None if the index is not used.
     index_from: int | None = None
-    #: Positions of messages here and there, the first is 0; from there on the data can be read.
+    #: Positions of some messages, the first is 0, from which the data can be read.
     marks: Positions = field(default_factory=lambda: NO_POSITIONS)
     offsets: Positions = field(default_factory=lambda: NO_POSITIONS)  #: offsets of the records at the marks
-    #: Positions of the messages in front of which sequences are missing, rising.
+    #: Positions of the messages before which sequences are missing, rising.
     breaks: Positions = field(default_factory=lambda: NO_POSITIONS)
 
     @property
     def rows(self) -> int:
-        """Rows that it takes: its messages and its gaps."""
+        """Number of rows: its messages and its gaps."""
         return self.count + len(self.breaks)
 
     def row_of(self, position: int) -> int:
-        """Returns the row of a message, from the first row of the stretch."""
+        """Returns the row of a message, counted from the first row of the run."""
         return position + int(np.searchsorted(self.breaks, position, side="right"))
 
     def at_row(self, row: int) -> tuple[int, bool]:
-        """Returns what is in a row: the position of a message and False, or of the message behind a gap and True."""
+        """Returns the position of a message and False, or the position of the message after a gap and True."""
         breaks = self.breaks
         before = bisect_left(range(len(breaks)), row, key=lambda number: int(breaks[number]) + number)
         return row - before, before < len(breaks) and int(breaks[before]) + before == row
@@ -118,12 +116,12 @@ class Stretch:
 class Proven:
     """A message whose record header is damaged and whose payload is proven by its CRC."""
 
-    files: SliceFiles  #: the slice
-    offset: int  #: of the damaged record
+    files: SliceFiles
+    offset: int  #: offset of the damaged record
     start: int  #: offset of its payload
-    size: int  #: the payload's true length in bytes
-    sequence: int  #: of the message
-    timestamp: int  #: of the message, in nanoseconds
+    size: int  #: true length of the payload in bytes
+    sequence: int
+    timestamp: int  #: nanoseconds since 1970
 
 
 Piece = Stretch | Proven | Note
@@ -131,24 +129,20 @@ Piece = Stretch | Proven | Note
 
 @dataclass(frozen=True)
 class SliceParts:
-    """One slice as pieces."""
-
     name: str  #: name of its data file, or of its index if there is no other
-    mark: tuple[int, ...]  #: differs once the files have changed: sizes, inodes, times of change
+    mark: tuple[int, ...]  #: sizes, inodes and times of its files, to detect a change
     pieces: tuple[Piece, ...]  #: in the order of the file
-    exact: bool = True  #: everything that can be known is known: only a look at every record can still find damage
+    exact: bool = True  #: the pieces are final, except for damage that only reading every record reveals
 
 
 def joined(parts: list[SliceParts], channel: bytes) -> list[Piece]:
-    """Puts slices together: between their pieces comes what is missing, what goes back, and where subjects change.
+    """Joins slices (by number), with notes between them on missing sequences, repetitions and changes of the subject.
 
-    Args:
-        parts: The slices, by number.
-        channel: The channel's name as stored in subjects.
+    `channel` is the name as stored in subjects.
     """
     pieces: list[Piece] = []
     subject, before = channel, 0
-    since = 0  # where the notes begin that follow the last message of the channel
+    since = 0  # index of the first note after the last message of the channel
     for piece in (piece for part in parts for piece in part.pieces):
         if isinstance(piece, Note):
             if piece.kind is NoteKind.PENDING:
@@ -171,7 +165,7 @@ def joined(parts: list[SliceParts], channel: bytes) -> list[Piece]:
 
 
 def _between(pieces: list[Piece], since: int, before: int, first: int, piece: Stretch | Proven) -> None:
-    """Accounts for the sequences between two messages: what notes say of them stays, the rest is missing."""
+    """Accounts for the sequences between two messages: those in notes stay, the rest is missing."""
     if first <= before:
         text = f"the sequence goes back from {before} to {first}"
         pieces.append(Note(NoteKind.BACK, text, piece.files.name, _start(piece)))

@@ -1,9 +1,8 @@
-"""Finding messages of a window that hold a text, a pattern or bytes, forward and backward.
+"""Search for messages of a window that contain a text, a pattern or bytes, forward and backward.
 
-A plain payload is searched where it lies: records are read many at a time, the bytes of all are searched in one go, and
-only where something is found it is asked which record it lies in. Patterns and encrypted payloads are looked at message
-by message, patterns in a process of their own: however long one takes, the search can be cancelled and nothing else
-stands still.
+A plain payload is searched in place: records are read many at a time, their bytes are searched in one pass, and the
+record of a match is determined afterwards. Patterns and encrypted payloads are searched message by message, patterns
+in a separate process: however long one takes, the search can be cancelled and nothing else stops.
 """
 
 from __future__ import annotations
@@ -41,24 +40,19 @@ _REGION = 1 << 20
 
 @dataclass(frozen=True)
 class Query:
-    """What to look for."""
+    """A search expression."""
 
     pattern: re.Pattern[bytes]  #: found in a payload or a reply subject
-    fixed: bool  #: it is a text or bytes: where it is found does not depend on what is around
+    fixed: bool  #: a plain text or bytes: a match does not depend on the bytes around it
     text: str  #: as the user wrote it
     case: bool  #: upper and lower case differ
 
 
 def parse_query(text: str) -> Query:
-    r"""Reads what to look for: a text, `r:` and a regular expression over bytes, or `x:` and bytes in hex.
+    r"""Parses a search expression: a text, `r:` and a regular expression over bytes, or `x:` and bytes in hex.
 
-    Upper and lower case differ as soon as there is an upper one.
-
-    Args:
-        text: What the user wrote. `t:` in front of a text makes it one that begins with `r:`, `x:` or `t:`.
-
-    Raises:
-        UsageError: It cannot be understood.
+    Case matters if the text contains an upper-case letter. `t:` at the beginning allows a text that begins with
+    `r:`, `x:` or `t:`. Raises `UsageError` if the expression is invalid.
     """
     kind, wanted = (text[0], text[2:]) if text[:2] in ("r:", "x:", "t:") else ("t", text)
     if not wanted.strip():
@@ -80,7 +74,7 @@ def parse_query(text: str) -> Query:
 
 
 def _literal(text: str, *, case: bool) -> re.Pattern[bytes]:
-    """Returns a pattern for a text; without case it takes each letter in all its forms."""
+    """Returns a pattern for a text; without case it matches each letter in all its forms."""
     if case or text.isascii():
         whole = re.escape(text.encode("utf-8", "surrogateescape"))
         return re.compile(whole, 0 if case else re.IGNORECASE)
@@ -93,14 +87,9 @@ def _literal(text: str, *, case: bool) -> re.Pattern[bytes]:
 
 
 class Searcher:
-    """Looks for messages. It reads with a window of its own.
+    """Searches the rows of a window, by a window of its own.
 
-    Args:
-        window: Whose rows are searched.
-        query: What to look for.
-        crc: The store's CRC.
-        key: The encryption key, if payloads are to be decrypted.
-        channel: The channel's name as stored in subjects.
+    Payloads are decrypted if there is a key. `channel` is the name as stored in subjects.
     """
 
     def __init__(self, window: Window, query: Query, crc: Crc, channel: bytes, key: bytes | None = None) -> None:
@@ -111,26 +100,21 @@ class Searcher:
         self._matcher = None if query.fixed else Matcher(query.pattern)
 
     def close(self) -> None:
-        """Closes the files and ends the matching."""
+        """Closes the files and ends the worker process."""
         self._window.close()
         if self._matcher is not None:
             self._matcher.close()
 
     def forward(self, first: int, last: int, progress: Progress | None = None) -> int | None:
-        """Returns the first row from `first` up to but without `last` that matches, None if none does.
+        """Returns the first matching row from `first` to `last` (exclusive), None if there is none.
 
-        Args:
-            first: The first row to look at.
-            last: The row behind the last one.
-            progress: Called with the number of rows as they are done, and 0 while a pattern takes long.
-
-        Raises:
-            StantoolsError: A pattern cannot be matched.
+        `progress` is called with rows as they are done, and with 0 while a pattern takes long. Raises
+        `StantoolsError` if the worker process fails.
         """
         return next(self.matches(first, last, progress), None)
 
     def matches(self, first: int, last: int, progress: Progress | None = None) -> Iterator[int]:
-        """Iterates over every row that matches, rising; see `forward`."""
+        """Iterates over every matching row, rising; arguments and errors as in `forward`."""
         at = first
         for low, high in self._spans(first, last):
             yield from self._of_span(low, high, progress)
@@ -139,7 +123,7 @@ class Searcher:
             at = high
 
     def backward(self, first: int, last: int, progress: Progress | None = None) -> int | None:
-        """Returns the last row from `first` up to but without `last` that matches; see `forward`."""
+        """Returns the last matching row from `first` to `last` (exclusive); arguments and errors as in `forward`."""
         for low, high in reversed(self._spans(first, last)):
             found = self._of_span(low, high, progress)
             if found:
@@ -161,7 +145,7 @@ class Searcher:
             ):
                 found.append(row)
         for stretch, begin, low, high in self._window.stretches(first, last):
-            with suppress(StoreUnreadableError):  # its rows say why
+            with suppress(StoreUnreadableError):  # its rows show the reason
                 located = self._window.located(stretch, low, high)
                 found += [begin + stretch.row_of(low + each) for each in self._of_messages(stretch, located, progress)]
         return sorted(found)
@@ -208,7 +192,7 @@ class Searcher:
     def _plain(
         self, raw: bytes, columns: MessageColumns, good: np.ndarray[tuple[int], np.dtype[np.bool_]]
     ) -> list[int]:
-        """Finds records by what is found in the bytes of all: it counts where it lies within a payload or reply."""
+        """Finds records by matches in their joint bytes; a match counts within a payload or reply."""
         found: list[int] = []
         search, at = self._query.pattern.search, 0
         fields = (columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)
@@ -222,14 +206,14 @@ class Searcher:
                 begin = int(begins[position])
                 if sizes[position] and begin <= start and end <= begin + int(sizes[position]):
                     found.append(position)
-                    # Enough of this record.
+                    # The record matches already: continue after it.
                     at = int(columns.offset[position]) + RECORD_HEADER_SIZE + int(columns.size[position])
                     break
         return found
 
     def _decrypted(self, data: bytes) -> bytes:
         if self._cipher is not None and data:
-            with suppress(DecryptError):  # as it is stored then, as it is shown
+            with suppress(DecryptError):  # shown and searched as stored
                 return self._cipher.decrypt(data)
         return data
 
@@ -241,12 +225,11 @@ class Searcher:
 
 
 def _texts(data: bytes, reply: bytes) -> Sequence[bytes]:
-    """Returns what of a message is searched."""
     return (data, reply) if reply else (data,)
 
 
 def _regions(located: Rows) -> Iterator[tuple[int, int]]:
-    """Iterates over parts of some messages that are read together."""
+    """Iterates over groups of messages that are read together."""
     ends = located.offset + located.size.astype(np.int64) + RECORD_HEADER_SIZE
     low = 0
     while low < len(located):
@@ -256,22 +239,19 @@ def _regions(located: Rows) -> Iterator[tuple[int, int]]:
         low = high
 
 
-#: How often it is looked whether the work was cancelled, in seconds.
-_LOOK = 0.05
+#: Seconds between checks for cancellation.
+_CHECK_INTERVAL = 0.05
 _CHILD = Path(__file__).with_name("regex_worker.py")
 
 
 class Matcher:
     """Finds the messages that match a pattern, in a process of its own. For one thread at a time.
 
-    `re` holds the interpreter's lock while it looks at one text, and some patterns take years on forty letters
-    (`(a+)+$`): in a thread they would stop everything, and nothing could stop them. A process can be waited for while
-    other threads run, and be ended. No pattern is refused.
+    `re` holds the interpreter's lock while it matches a text, and some patterns take years on forty letters
+    (`(a+)+$`): in a thread they would stop everything, and nothing could stop them. A process leaves other threads
+    running, and can be ended. No pattern is refused.
 
-    The process is started when it is needed first, and ended by `close`, with the last reference, or with the program.
-
-    Args:
-        pattern: What to look for.
+    The process starts with the first use, and ends by `close`, with the last reference, or with the program.
     """
 
     def __init__(self, pattern: re.Pattern[bytes]) -> None:
@@ -280,7 +260,7 @@ class Matcher:
         self._end: weakref.finalize[..., Matcher] | None = None
 
     def close(self) -> None:
-        """Ends the process, whatever it is doing."""
+        """Ends the process at once."""
         if self._end is not None:
             self._end()
         self._process = self._end = None
@@ -288,15 +268,11 @@ class Matcher:
     def matching(self, messages: Sequence[Sequence[bytes]], progress: Progress | None = None) -> list[bool]:
         """Returns for each message whether the pattern is found in one of its texts.
 
-        Args:
-            messages: The texts of each message.
-            progress: Called with 0 twenty times a second while it waits; what it raises ends the process.
-
-        Raises:
-            StantoolsError: The process cannot be started, or has ended by itself.
+        `progress` is called with 0 twenty times a second during the wait; an exception from it ends the process.
+        Raises `StantoolsError` if the process cannot be started, or has ended by itself.
         """
         try:
-            return self._ask(messages, progress)
+            return self._match(messages, progress)
         except OSError as problem:
             self.close()
             text = f"the pattern cannot be matched: {problem.strerror or problem}"
@@ -305,17 +281,17 @@ class Matcher:
             self.close()
             raise
 
-    def _ask(self, messages: Sequence[Sequence[bytes]], progress: Progress | None) -> list[bool]:
+    def _match(self, messages: Sequence[Sequence[bytes]], progress: Progress | None) -> list[bool]:
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
-        # The process takes in all of it before it begins, so that this does not wait for a match.
+        # The process reads all of it before it begins, so that this does not wait for a match.
         pickle.dump(messages, process.stdin)
         process.stdin.flush()
         found = bytearray()
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout, selectors.EVENT_READ)
             while len(found) < len(messages):
-                if not ready.select(_LOOK):
+                if not ready.select(_CHECK_INTERVAL):
                     if progress:
                         progress(0)
                     continue
@@ -326,7 +302,7 @@ class Matcher:
         return [each != 0 for each in found]
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # Neither the environment nor installed packages concern it.
+        # Independent of the environment and of installed packages.
         command = [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid())]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
@@ -339,7 +315,7 @@ class Matcher:
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     for pipe in (process.stdin, process.stdout):
-        with suppress(OSError):  # what it has not read is of no use any more
+        with suppress(OSError):  # unread input is worthless now
             if pipe is not None:
                 pipe.close()
     process.wait()

@@ -1,4 +1,4 @@
-"""A data file as a bar: which of its bytes are good, damaged, zero, or unknown to the index."""
+"""A data file as a bar: bytes that are good, damaged, zero, or unknown to the index."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stantools.inspection.runs import RecordRun
 from stantools.inspection.survey import SliceSurvey
 from stantools.store.resync import DamageKind
 
-#: Ranges of orphans that are drawn each; more do not fit any screen.
-_MOST = 1000
+#: Maximum number of ranges of orphans that are drawn; more do not fit any screen.
+_MAX_ORPHANS = 1000
 
 
 class BytesState(enum.IntEnum):
-    """What bytes of a data file are; where several fall on one place of a bar, the highest is shown."""
+    """State of bytes of a data file; a place of a bar shows the highest one of its bytes."""
 
     EMPTY = 0  #: there are no bytes
     UNKNOWN = 1  #: not scanned yet
@@ -33,7 +33,7 @@ class BytesState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Bytes of one state, from `start` up to but without `end`."""
+    """Bytes of one state, from `start` to `end` (exclusive)."""
 
     start: int
     end: int
@@ -41,10 +41,9 @@ class Segment:
 
 
 def segments(survey: SliceSurvey | None) -> list[Segment]:
-    """Returns what a scan knows about a data file, in order; later segments lie on top of earlier ones.
+    """Returns the states in a scanned data file, in order; later segments lie on top of earlier ones.
 
-    Args:
-        survey: The scan; None if there was none.
+    Without a scan there are none.
     """
     if survey is None:
         return [Segment(0, 1, BytesState.UNKNOWN)]
@@ -68,7 +67,7 @@ def _orphans(survey: SliceSurvey) -> Iterator[Segment]:
     report = survey.index
     if not report.present or not report.orphan_count:
         return
-    pairs = report.orphans.pairs()[:_MOST]
+    pairs = report.orphans.pairs()[:_MAX_ORPHANS]
     for run in survey.runs:
         for first, last in pairs:
             if last < run.first or first > run.last:
@@ -81,7 +80,7 @@ def _orphans(survey: SliceSurvey) -> Iterator[Segment]:
 
 
 def _place(run: RecordRun, sequence: int) -> int:
-    """Returns about where a message of a run lies: in proportion between two places that are known."""
+    """Returns about where a message of a run lies: interpolated between two known places."""
     marks = [(run.first, run.start), *run.marks, (run.last + 1, run.end)]
     at = bisect_right(marks, sequence, key=lambda mark: mark[0])
     if at >= len(marks):
@@ -91,14 +90,9 @@ def _place(run: RecordRun, sequence: int) -> int:
 
 
 def cells(found: Sequence[Segment], size: int, width: int) -> list[BytesState]:
-    """Draws a file as places of a bar, each for an equal part of its bytes.
+    """Draws a file of `size` bytes (0: unknown) as a bar of `width` places, each for an equal part of its bytes.
 
-    What is worse than good is never invisible, however few bytes it has.
-
-    Args:
-        found: What is where.
-        size: Bytes of the file; 0 for a file whose bytes are not known.
-        width: Places of the bar.
+    States worse than good are always visible, however few bytes they have.
     """
     bar = [BytesState.EMPTY] * width
     if width <= 0:
@@ -117,21 +111,20 @@ def cells(found: Sequence[Segment], size: int, width: int) -> list[BytesState]:
 
 @dataclass(frozen=True)
 class IndexState:
-    """How an index compares with its data file, in few words."""
+    """The result of comparing an index with its data file, in a few words."""
 
     level: str  #: `clean`, `warning` or `error`
     short: str  #: for a narrow column
-    text: str  #: the whole of it
+    text: str  #: the full text
 
 
 def index_state(survey: SliceSurvey) -> IndexState:
-    """Says how a slice's index is."""
     report = survey.index
     if survey.index_error:
         return IndexState("error", "unreadable", survey.index_error)
     if not report.present:
         if survey.files.index is None and survey.size <= FILE_HEADER_SIZE and not survey.error:
-            return IndexState("clean", "none", "there is no index, and nothing to name in it")
+            return IndexState("clean", "none", "there is no index, and no message for one")
         return IndexState("warning", "missing", "there is no index: the server makes a new one from the data file")
     if report.header_error:
         return IndexState("error", "version", f"the index: {report.header_error}")
@@ -144,7 +137,7 @@ def index_state(survey: SliceSurvey) -> IndexState:
         (report.orphan_count, "unnamed", "good messages that it does not name", "warning"),
         (report.dangling_count, "dangling", "records that point to no good message", "error"),
         (report.mismatch_count, "differ", "records that differ from their message", "error"),
-        (report.displaced_count, "displaced", "records in each other's places", "error"),
+        (report.displaced_count, "displaced", "records in the wrong order", "error"),
     ):
         if count:
             short = short or f"{count:,} {name}"

@@ -1,7 +1,7 @@
-"""When the messages of a channel were stored: how many in each stretch of time, and where some are missing.
+"""Times of a channel's messages: how many in each period, and where some are missing.
 
-Where the index of a slice can be trusted, it is enough; otherwise the data file is scanned.
-What was read is remembered in pieces with their times, so that a look at a short stretch reads little again.
+If the index of a slice can be trusted, it is enough; otherwise the data file is scanned. The data read so far is
+kept in pieces with their times, so that a look at a short period reads little again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stantools.browse.histogram import Counter, Histogram, Samples, Sequences, Sizes, Times, fitting
+from stantools.browse.histogram import Counter, Histogram, Samples, Sequences, Sizes, Times, bucket_width
 from stantools.errors import StoreUnreadableError
 from stantools.format import index
 from stantools.format.columns import MessageColumns
@@ -27,16 +27,16 @@ from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS, Rows, open_slice, scan_slice
 from stantools.store.resync import Damage
 
-#: Bins over the whole time: so many that zooming in finds details at once for some steps.
+#: Bins over the whole time: enough for some steps of zooming in without reading again.
 BINS = 8192
 #: Rows of data files without index that are kept, so that they need not be scanned again: 20 bytes each.
-_KEEP = 500_000
-#: Rows of an index that make a piece.
+_MAX_KEPT_ROWS = 500_000
+#: Rows of an index per piece.
 _PIECE = 1 << 16
 
 
 class _Rows(NamedTuple):
-    """Messages without their places, which nobody asks for here."""
+    """Messages without their places."""
 
     sequence: Sequences
     timestamp: Times
@@ -44,16 +44,16 @@ class _Rows(NamedTuple):
 
 
 def _copied(rows: Rows | _Rows) -> _Rows:
-    # What is mapped is let go, and sums of strided fields cost more.
+    # Copies: mapped memory is released, and sums of strided fields cost more.
     return _Rows(rows.sequence.copy(), rows.timestamp.copy(), rows.size.copy())
 
 
 @dataclass
 class _Piece:
-    """Messages that follow each other in one slice.
+    """Consecutive messages of one slice.
 
     `begin` and `end` are rows of the index, or offsets in the data file. `highest` is the highest sequence before it
-    and `time` when the message before it was stored; both 0 for the first piece.
+    and `time` the time of the message before it; both are 0 for the first piece.
     """
 
     files: SliceFiles
@@ -71,11 +71,11 @@ class _Piece:
 
 
 class Timeline:
-    """The times of a channel's messages; `read_timeline` makes it.
+    """The times of a channel's messages, from `read_timeline`.
 
     Attributes:
-        count: Messages, damaged ones that an index still names included.
-        bytes: Their records' payloads.
+        count: Messages, including damaged ones that an index still names.
+        bytes: Bytes of their records' payloads.
         earliest: The earliest time of all, in nanoseconds since 1970; 0 if there is no message.
         latest: The latest time of all.
         disorder: Messages with an earlier time than the one before them.
@@ -88,7 +88,7 @@ class Timeline:
         self.first = self.last = 0
         #: The messages with usual times, in fine bins; without bins if there is no message.
         self.whole = Histogram(0, 1, 0)
-        self.problems: list[str] = []  #: what could not be read, and why
+        self.problems: list[str] = []  #: files that could not be read, with the reason
         self._files = files
         self._crc = crc
         self._pieces: list[_Piece] = []
@@ -100,7 +100,7 @@ class Timeline:
         self._damaged = survey.damaged if survey else Ranges()
         self._missing = survey.missing if survey else Ranges()
         self._damaged_counter, self._missing_counter = Counter(self._damaged), Counter(self._missing)
-        # What a scan knows about an index is better than what its last record says.
+        # A scan shows more about an index than its last record.
         self._distrusted = (
             {
                 each.files.number
@@ -113,30 +113,24 @@ class Timeline:
 
     @property
     def strays(self) -> int:
-        """Messages whose times lie far outside: they are damaged, or a clock was wrong."""
+        """Messages whose times are far outside: they are damaged, or a clock was wrong."""
         return self.whole.strays
 
     @property
     def damaged(self) -> int:
-        """Sequences whose record is damaged, as far as a scan has shown."""
+        """Sequences with a damaged record, as far as a scan has shown."""
         return self._damaged.count()
 
     @property
     def missing(self) -> int | None:
-        """Sequences of which nothing is there; None before a scan."""
+        """Sequences without any byte; None before a scan."""
         return self._missing.count() if self._known else None
 
     def detail(self, start: int, stop: int, width: int, progress: Progress | None = None) -> Histogram:
-        """Counts the messages of a stretch of time.
+        """Counts the messages from `start` to `stop` (exclusive), in bins of `width`; all in nanoseconds.
 
-        Args:
-            start: Its first nanosecond; a multiple of the width.
-            stop: The first nanosecond behind it.
-            width: Of a bin.
-            progress: Called with the number of messages that were looked at.
-
-        Raises:
-            StoreUnreadableError: A file has gone since the timeline was read.
+        `start` is a multiple of the width. `progress` is called with numbers of messages. Raises
+        `StoreUnreadableError` if a file has disappeared since the timeline was read.
         """
         result = Histogram(start, width, max(-(-(stop - start) // width), 1))
         for piece in self._pieces:
@@ -152,10 +146,9 @@ class Timeline:
         return result
 
     def time_of(self, sequence: int) -> int | None:
-        """Returns when a message was stored, or the one before it if it is not there; None if there is neither.
+        """Returns the time of a message, or of the one before it if it is missing; None if there is neither.
 
-        Raises:
-            StoreUnreadableError: A file has gone since the timeline was read.
+        Raises `StoreUnreadableError` if a file has disappeared since the timeline was read.
         """
         found: tuple[int, int] | None = None
         for piece in self._pieces:
@@ -171,7 +164,7 @@ class Timeline:
         return found[1] if found else None
 
     def read(self, progress: Progress | None = None) -> None:
-        """Reads the times of all messages. Files that cannot be read are noted in `problems`."""
+        """Reads the times of all messages. Unreadable files go to `problems`."""
         for files in self._files.slices:
             try:
                 for piece, rows in self._read_slice(files):
@@ -186,13 +179,13 @@ class Timeline:
         low, high = max(self._usual[0], self.earliest), min(self._usual[1], self.latest)
         self.whole = self._binned(low, high, progress)
         if self.whole.times and self.whole.times != (low, high):
-            # The range was wide enough for what may be; now it is known what is there.
+            # The range was wide enough for all possible times; now it is cut to the actual ones.
             low, high = self.whole.times
             self.whole = self._binned(low, high, progress)
         self.first, self.last = low, high
 
     def _binned(self, low: int, high: int, progress: Progress | None) -> Histogram:
-        width = fitting(high - low, BINS)
+        width = bucket_width(high - low, BINS)
         return self.detail(low // width * width, high + 1, width, progress)
 
     def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_Piece, _Rows]]:
@@ -209,7 +202,7 @@ class Timeline:
                     continue
                 rows = _Rows(part.sequence, part.timestamp, part.size)
                 piece = self._piece(files, False, int(part.offset[0]), part.end, rows)
-                if self._kept < _KEEP:
+                if self._kept < _MAX_KEPT_ROWS:
                     piece.rows = _copied(rows)
                     self._kept += piece.count
                 yield piece, rows
@@ -285,7 +278,7 @@ class Timeline:
         result.add(rows.sequence, rows.timestamp, rows.size)
 
     def _count_holes(self, result: Histogram, piece: _Piece, rows: _Rows) -> None:
-        """Finds sequences that are left out: what is higher by more than one than all before it follows a hole."""
+        """Finds missing sequences: a sequence higher by more than one than all before it follows a hole."""
         sequence = rows.sequence
         highest = np.maximum.accumulate(np.concatenate((np.array([piece.highest], np.uint64), sequence)))[:-1]
         behind = np.flatnonzero((sequence > highest) & (sequence - highest > np.uint64(1)) & (highest > 0))
@@ -297,14 +290,14 @@ class Timeline:
         damaged = self._damaged_counter.count(first, last)
         missing = self._missing_counter.count(first, last) if self._known else (last - first).astype(np.int64) + 1
         known = (damaged > 0) | (missing > 0)
-        # A time far outside says nothing about where the hole is; then its other end does.
+        # A time far outside says nothing about the place of the hole; then its other end does.
         low, high = self._usual
         before = np.where((before < low) | (before > high), after, before)
         after = np.where((after < low) | (after > high), before, after)
         result.add_holes(before[known], after[known], missing[known], damaged[known])
 
     def _count_ends(self, result: Histogram) -> None:
-        """Counts what is damaged or missing before the first message and behind the last one, where they are."""
+        """Counts damaged and missing sequences before the first message and after the last one, at these ends."""
         if not self._known or not self._pieces:
             return
         lowest = min(piece.first_seq for piece in self._pieces)
@@ -327,14 +320,10 @@ def read_timeline(
     survey: ChannelSurvey | None = None,
     progress: Progress | None = None,
 ) -> Timeline:
-    """Reads when the messages of a channel were stored.
+    """Reads the times of a channel's messages.
 
-    Args:
-        files: The channel.
-        crc: The store's CRC.
-        survey: The scan of the channel, if it was scanned: it shows which messages are damaged and which indexes are
-            wrong.
-        progress: Called with the number of messages as they are read: once for their times, once for counting them.
+    A `survey` shows damaged messages and wrong indexes. `progress` is called with numbers of messages: once for
+    their times, once for their count.
     """
     timeline = Timeline(files, crc, survey=survey)
     timeline.read(progress)

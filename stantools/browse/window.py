@@ -1,4 +1,4 @@
-"""The rows of a channel, any of them at any time: messages in the order of the slices, with notes in between.
+"""The rows of a channel, with random access: messages in the order of the slices, with notes in between.
 
     row  0  message 1
     row  1  message 2
@@ -6,8 +6,8 @@
     row  3  message 15
     …
 
-Of a channel of any size only its outline is in memory (`row_model`); messages are read when their rows are asked for.
-Where a record is not what the outline promises, its row says so: looking at rows never raises for what is in the files.
+Of a channel of any size only its outline is in memory (`row_model`); messages are read on access to their rows. A
+record that differs from the outline becomes a note: reading rows never raises for the content of the files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import accumulate
 import numpy as np
 
 from stantools.browse.row_model import Note, NoteKind, Piece, Proven, SliceParts, Stretch, gap, joined
-from stantools.browse.window_build import Builder, is_small, roughly
+from stantools.browse.window_build import Builder, estimate, is_small
 from stantools.browse.window_reader import Row, StretchReader, WindowMessage
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
@@ -34,10 +34,7 @@ __all__ = ["Note", "NoteKind", "Row", "Stretch", "Window", "WindowMessage", "ope
 class Window:
     """The rows of a channel. Not for several threads at once; `another` makes one more on the same outline.
 
-    Args:
-        crc: The store's CRC.
-        parts: Its slices, as `window_build` returns them.
-        key: The encryption key given to the server; None leaves payloads as they are stored.
+    `parts` are from `window_build`. Without a key, payloads stay as they are stored.
     """
 
     def __init__(
@@ -56,8 +53,8 @@ class Window:
         self._sampled = False
         self._pieces: list[Piece] = joined(parts, files.raw_name)
         self._starts = [0, *accumulate(_rows(piece) for piece in self._pieces)]
-        self.messages = sum(_messages(piece) for piece in self._pieces)  #: how many messages it has
-        self.highest = max((_last(piece) for piece in self._pieces), default=0)  #: the highest sequence among them
+        self.messages = sum(_messages(piece) for piece in self._pieces)  #: number of messages
+        self.highest = max((_last(piece) for piece in self._pieces), default=0)  #: highest sequence
 
     @property
     def exact(self) -> bool:
@@ -66,7 +63,7 @@ class Window:
 
     @property
     def decrypts(self) -> bool:
-        """A key was given."""
+        """There is a key."""
         return self._reader.cipher is not None
 
     @property
@@ -87,13 +84,10 @@ class Window:
         return Window(self.files, self._crc, self.parts, key=key)
 
     def close(self) -> None:
-        """Closes the files."""
         self._reader.close()
 
     def __len__(self) -> int:
         return self._starts[-1]
-
-    # rows
 
     def row(self, row: int) -> Row:
         """Returns one row, with a payload of any size and everything checked."""
@@ -111,7 +105,7 @@ class Window:
         return whole[0] if whole else _changed(piece)
 
     def rows(self, start: int, stop: int) -> list[Row]:
-        """Returns rows from `start` up to but without `stop`. Of large records only the beginning is read."""
+        """Returns rows from `start` to `stop` (exclusive). Of large records only the beginning is read."""
         start, stop = max(start, 0), min(stop, len(self))
         rows: list[Row] = []
         _ = self.encrypted
@@ -156,13 +150,10 @@ class Window:
             return Note(NoteKind.GAP, "missing", stretch.files.name)
         return gap(int(around[0]) + 1, int(around[1]) - 1)
 
-    # where messages lie
-
     def stretches(self, first: int, last: int) -> Iterator[tuple[Stretch, int, int, int]]:
-        """Iterates over what lies in a range of rows, for who reads many messages.
+        """Iterates over the runs in a range of rows, for bulk readers.
 
-        Yields:
-            A stretch, the row it begins at, and which positions of it are in the range: from, up to but without.
+        Yields a run, its first row, and the range of its positions within the rows (end exclusive).
         """
         place = bisect_right(self._starts, first) - 1
         while place < len(self._pieces) and self._starts[place] < last:
@@ -176,7 +167,7 @@ class Window:
             place += 1
 
     def single_rows(self, first: int, last: int) -> Iterator[int]:
-        """Iterates over the rows in a range that hold a message by themselves, outside of stretches."""
+        """Iterates over the rows in a range that hold a message outside of runs."""
         place = bisect_right(self._starts, first) - 1
         while place < len(self._pieces) and self._starts[place] < last:
             if isinstance(self._pieces[place], Proven) and self._starts[place] >= first:
@@ -184,27 +175,17 @@ class Window:
             place += 1
 
     def located(self, stretch: Stretch, low: int, high: int) -> Rows:
-        """Returns where messages of a stretch lie, by their positions; fewer if the files have changed.
-
-        Raises:
-            StoreUnreadableError: A file cannot be read.
-        """
+        """Returns the places of messages of a run, by their positions; fewer if the files have changed."""
         return self._reader.located(stretch, low, high)
 
     def read(self, stretch: Stretch, offset: int, size: int) -> bytes:
-        """Reads bytes of the slice that a stretch lies in; fewer if it ends before.
-
-        Raises:
-            StoreUnreadableError: It cannot be read.
-        """
+        """Reads bytes of the slice of a run; fewer if it ends before."""
         return self._reader.read(stretch, offset, size)
 
-    # finding rows
-
     def row_of_sequence(self, sequence: int) -> int:
-        """Returns the row of a message, or the one where it would be.
+        """Returns the row of a message, or the row where it would be.
 
-        Where several have the sequence (a copied slice, a restart) it is the last one.
+        If several have the sequence (a copied slice, a restart), it is the last one.
         """
         note, after = -1, -1
         for place in reversed(range(len(self._pieces))):
@@ -227,7 +208,7 @@ class Window:
         return note if note >= 0 else max(after, 0)
 
     def row_of_time(self, timestamp: int) -> int:
-        """Returns the row of the first message that is not older, the last row if all are."""
+        """Returns the row of the first message at or after a time, the last row if all are older."""
         for place, piece in enumerate(self._pieces):
             if isinstance(piece, Stretch) and piece.last_timestamp >= timestamp:
                 return self._starts[place] + piece.row_of(self._reader.position_of(piece, timestamp, "timestamp"))
@@ -238,9 +219,7 @@ class Window:
     def row_of_place(self, file: str, offset: int) -> int | None:
         """Returns the row of the record or damage at a byte of a slice, None if the file has no row.
 
-        Args:
-            file: Name of the slice, with or without directories; an index stands for its data file.
-            offset: A byte in it.
+        `file` is the name of the slice, with or without directories; an index stands for its data file.
         """
         name = file.rpartition("/")[2]
         found = None
@@ -284,8 +263,6 @@ class Window:
         piece = self._pieces[place]
         return piece, piece.at_row(row - self._starts[place])[0] if isinstance(piece, Stretch) else 0
 
-    # notes
-
     def next_note(self, row: int, *, backward: bool = False) -> int | None:
         """Returns the next row that is not a message, from a row on; None if there is none."""
         if not self._pieces:
@@ -309,7 +286,7 @@ def _last(piece: Piece) -> int:
 
 
 def _next_break(stretch: Stretch, row: int, *, backward: bool) -> int | None:
-    """Returns the row of the next gap of a stretch before or behind a row, counted from its first."""
+    """Returns the row of the next gap of a run before or after a row, counted from its first."""
     numbers = range(len(stretch.breaks))
 
     def row_of(number: int) -> int:
@@ -326,15 +303,11 @@ def open_window(
     key: bytes | None = None,
     survey: ChannelSurvey | None = None,
 ) -> Window:
-    """Opens a channel at once: a small one exactly, a large one as its indexes say (`refine` does the rest).
+    """Opens a channel at once: a small one exactly, a large one from its indexes (`refine` does the rest).
 
-    Args:
-        files: The channel.
-        crc: The store's CRC.
-        key: The encryption key given to the server; None leaves payloads as they are stored.
-        survey: What a scan has found, if there was one.
+    Without a key, payloads stay as they are stored. A `survey` of the channel is used if given.
     """
-    parts = Builder(files.raw_name, crc).exactly(files, {}, survey) if is_small(files) else roughly(files)
+    parts = Builder(files.raw_name, crc).build(files, {}, survey) if is_small(files) else estimate(files)
     return Window(files, crc, parts, key=key)
 
 
@@ -348,20 +321,14 @@ def refine(
     live: bool = False,
     progress: Progress | None = None,
 ) -> Window:
-    """Finds out all rows of a channel as it is now.
+    """Determines all rows of a channel as it is now.
 
-    Args:
-        window: What is known so far; slices whose files are the same are not looked at again.
-        files: The channel.
-        crc: The store's CRC.
-        key: The encryption key given to the server; None leaves payloads as they are stored.
-        survey: What a scan has found, if there was one.
-        live: A server is writing.
-        progress: Called with the number of bytes as they are done.
+    Slices of `window` with unchanged files are not read again. Without a key, payloads stay as they are stored.
+    `live`: a server is writing. `progress` is called with bytes.
     """
     known = {part.name: part for part in window.parts} if window else {}
     builder = Builder(files.raw_name, crc, live=live)
-    return Window(files, crc, builder.exactly(files, known, survey, progress), key=key)
+    return Window(files, crc, builder.build(files, known, survey, progress), key=key)
 
 
 def _rows(piece: Piece) -> int:
@@ -375,4 +342,4 @@ def _messages(piece: Piece) -> int:
 
 
 def _changed(stretch: Stretch) -> Note:
-    return Note(NoteKind.FILE, f"{stretch.files.name} has changed since it was looked at", stretch.files.name)
+    return Note(NoteKind.FILE, f"{stretch.files.name} has changed since it was read", stretch.files.name)

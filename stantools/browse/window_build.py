@@ -1,7 +1,7 @@
-"""Finding out which rows a channel has: at once and roughly, by its indexes, or exactly by what a scan has found.
+"""Determining the rows of a channel: at once and roughly, from its indexes, or exactly, from a scan.
 
-An index is taken at its word if it is whole, agrees with the last record, and names record after record without a hole
-(then nobody reads the data). Any other slice is scanned as `verify` does it, and what verify has found already is used.
+An index is trusted if it is whole, agrees with the last record, and names record after record without a hole (then
+the data is not read). Any other slice is scanned as by `verify`, or its survey by verify is used.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from stantools.store.ranges import Ranges
 from stantools.store.reading import OpenSlice, open_slice, scan_slice
 from stantools.store.resync import Damage, DamageKind
 
-#: Slices at the start and at the end of a channel that are looked at when it is opened.
-_PEEKED_FIRST, _PEEKED_LAST = 128, 32
-#: A channel with no more bytes and slices is looked at whole when it is opened.
+#: Slices at the start and at the end of a channel that are read when it is opened.
+_FIRST_SLICES, _LAST_SLICES = 128, 32
+#: A channel up to this number of bytes and slices is read completely when it is opened.
 SMALL_BYTES, SMALL_SLICES = 1 << 19, 32
-_MOST_RANGES = 3
+_MAX_RANGES = 3
 
 
 def mark_of(files: SliceFiles) -> tuple[int, ...]:
-    """Returns what differs once a slice's files have changed: sizes, inodes and times; zeros for a missing one."""
+    """Returns sizes, inodes and times of a slice's files, to detect a change; zeros for a missing one."""
     values: list[int] = []
     for path in (files.data, files.index):
         try:
@@ -65,21 +65,21 @@ def in_order(files: ChannelFiles) -> list[SliceFiles]:
 
 
 def is_small(files: ChannelFiles) -> bool:
-    """Returns whether a channel can be looked at whole while somebody waits."""
+    """Returns whether a channel can be read completely while the user waits."""
     slices = in_order(files)
     return len(slices) <= SMALL_SLICES and sum(each.data_size for each in slices) <= SMALL_BYTES
 
 
-def roughly(files: ChannelFiles) -> list[SliceParts]:
-    """Returns at once what the ends of the channel's indexes say; nothing is checked."""
+def estimate(files: ChannelFiles) -> list[SliceParts]:
+    """Returns the rows by the ends of the channel's indexes at once; nothing is checked."""
     channel = files.raw_name
     slices = in_order(files)
     parts: list[SliceParts] = []
-    hidden = range(_PEEKED_FIRST, len(slices) - _PEEKED_LAST)
+    hidden = range(_FIRST_SLICES, len(slices) - _LAST_SLICES)
     for place, each in enumerate(slices):
         if place in hidden:
             if place == hidden.start:
-                text = f"{len(hidden):,} more slices are being looked at"
+                text = f"{len(hidden):,} more slices are being read"
                 parts.append(SliceParts(each.name, (), (Note(NoteKind.PENDING, text, each.name),), exact=False))
             continue
         parts.append(SliceParts(each.name, (), _peek(each, channel), exact=False))
@@ -88,7 +88,7 @@ def roughly(files: ChannelFiles) -> list[SliceParts]:
 
 def _peek(files: SliceFiles, channel: bytes) -> tuple[Piece, ...]:
     count = (files.index_size - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
-    pending = Note(NoteKind.PENDING, f"{files.name} is being looked at", files.name)
+    pending = Note(NoteKind.PENDING, f"{files.name} is being read", files.name)
     if files.data is None or files.data_size <= FILE_HEADER_SIZE:
         return () if files.data is not None else (pending,)
     if files.index is None or count <= 0:
@@ -127,12 +127,10 @@ def _indexed(
 
 
 class Builder:
-    """Finds out the rows of a channel's slices.
+    """Determines the rows of a channel's slices.
 
-    Args:
-        channel: The channel's name as stored in subjects.
-        crc: The store's CRC.
-        live: A server is writing: what is unfinished at the end is no damage, and its index may come later.
+    `channel` is the name as stored in subjects. `live`: a server is writing; an unfinished record at the end is no
+    damage, and its index record may come later.
     """
 
     def __init__(self, channel: bytes, crc: Crc, *, live: bool = False) -> None:
@@ -140,20 +138,17 @@ class Builder:
         self._crc = crc
         self._live = live
 
-    def exactly(
+    def build(
         self,
         files: ChannelFiles,
         known: dict[str, SliceParts],
         survey: ChannelSurvey | None = None,
         progress: Progress | None = None,
     ) -> list[SliceParts]:
-        """Looks at every slice that is not known yet.
+        """Reads every slice that is not known yet.
 
-        Args:
-            files: The channel.
-            known: What an earlier look has found, by name of the slice; used where the files are the same.
-            survey: What a scan has found; used where it saw all of the slice.
-            progress: Called with the number of bytes as they are done.
+        `known` are the results of an earlier call, by name of the slice, used for unchanged files. A `survey` is
+        used for slices that it covers completely. `progress` is called with bytes.
         """
         slices = in_order(files)
         surveys = {each.files.name: each for each in (*survey.slices, *survey.lone_indexes)} if survey else {}
@@ -167,14 +162,14 @@ class Builder:
             elif have is not None and have.exact and have.mark == mark:
                 pieces = have.pieces
             else:
-                pieces = self._look(each, progress)
+                pieces = self._read(each, progress)
             if self._live and each is slices[-1]:
                 pieces = tuple(without_end(pieces))
-                mark = ()  # what is unfinished now is looked at again
+                mark = ()  # an unfinished slice is read again
             parts.append(SliceParts(each.name, mark, pieces))
         return parts
 
-    def _look(self, files: SliceFiles, progress: Progress | None) -> tuple[Piece, ...]:
+    def _read(self, files: SliceFiles, progress: Progress | None) -> tuple[Piece, ...]:
         if files.data is not None:
             try:
                 with open_slice(files, self._channel, self._crc) as opened:
@@ -186,17 +181,17 @@ class Builder:
         return self._of_survey(survey_slice(files, self._channel, self._crc, progress))
 
     def _of_index(self, files: SliceFiles, opened: OpenSlice, progress: Progress | None) -> tuple[Piece, ...] | None:
-        """Returns the pieces by the index and what lies behind it, or None if the index is not enough."""
+        """Returns the pieces by the index and those after it, or None if the index is not enough."""
         if opened.index is None or (opened.problem and not self._live):
             return None
         stretches = _stretches(files, opened.index, progress)
         if stretches is None:
             return None
-        behind = self._behind(files, opened.data, stretches[-1].end)
-        return (*(replace(each, subject=self._channel) for each in stretches), *behind)
+        unindexed = self._after_index(files, opened.data, stretches[-1].end)
+        return (*(replace(each, subject=self._channel) for each in stretches), *unindexed)
 
-    def _behind(self, files: SliceFiles, data: Buffer, start: int) -> Iterator[Piece]:
-        """Iterates over what the index does not name yet."""
+    def _after_index(self, files: SliceFiles, data: Buffer, start: int) -> Iterator[Piece]:
+        """Iterates over messages that the index does not name yet."""
         builder = RunBuilder(files, self._channel, data)
         damages: list[Neighbours] = []
         for part in scan_slice(data, self._channel, self._crc, start=start):
@@ -220,9 +215,9 @@ class Builder:
             notes.append(Note(NoteKind.INDEX, problem, (files.index or files.data or Path(files.name)).name))
         reader = StretchReader(self._channel, self._crc.unchecked, key=None)
         try:
-            pieces = list(_with_orphans(pieces, survey, reader))
+            pieces = list(_note_orphans(pieces, survey, reader))
         except (StoreUnreadableError, IndexError):
-            pass  # the file has changed meanwhile; who looks at its rows will see it
+            pass  # the file has changed meanwhile; its rows will show it
         finally:
             reader.close()
         return (*notes, *pieces, *_named(survey, pieces))
@@ -235,7 +230,7 @@ class Builder:
 
 
 def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) -> list[Stretch] | None:
-    """Goes through an index; None if it does not name record after record without a hole."""
+    """Reads an index; None if it does not name record after record without a hole."""
     stretches: list[Stretch] = []
     breaks: list[Positions] = []
     begin, first, last = 0, view[0].copy(), view[0].copy()
@@ -256,17 +251,17 @@ def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) ->
             if cut < len(part):
                 previous = part[cut - 1].copy() if cut else last
                 end = int(offset[cut])
-                stretches.append(_whole(files, begin, at + cut, first, previous, end, breaks))
+                stretches.append(_stretch(files, begin, at + cut, first, previous, end, breaks))
                 begin, first, breaks = at + cut, part[cut].copy(), []
                 low = cut
         last, expected, at = part[-1].copy(), int(ends[-1]), at + len(part)
         if progress:
             progress(part.nbytes)
-    stretches.append(_whole(files, begin, at, first, last, expected, breaks))
+    stretches.append(_stretch(files, begin, at, first, last, expected, breaks))
     return stretches
 
 
-def _whole(
+def _stretch(
     files: SliceFiles, begin: int, stop: int, first: np.void, last: np.void, end: int, breaks: list[Positions]
 ) -> Stretch:
     missing = np.concatenate(breaks) if breaks else NO_POSITIONS
@@ -333,7 +328,7 @@ def _of_damage(files: SliceFiles, neighbours: Neighbours) -> Iterator[Piece]:
 
 
 def _index_problem(survey: SliceSurvey) -> str:
-    """Says what is wrong with the index as a whole."""
+    """Describes the problem of the index as a whole."""
     report: IndexReport = survey.index
     if survey.files.data is None:
         name = survey.files.name.replace(".idx", ".dat")
@@ -350,17 +345,17 @@ def _index_problem(survey: SliceSurvey) -> str:
     if not report.count:
         return f"{name} names no message"
     if report.stop is not Stop.END:
-        return f"{name} is damaged behind {report.count:,} records"
+        return f"{name} is damaged after {report.count:,} records"
     if report.mismatch_count:
         what = "record of it does" if report.mismatch_count == 1 else "records of it do"
         return f"{name}: {report.mismatch_count:,} {what} not agree with the data"
     if report.displaced_count:
-        return f"{name}: {report.displaced_count:,} records of it lie in each other's places"
+        return f"{name}: {report.displaced_count:,} of its records are in the wrong order"
     return ""
 
 
-def _with_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReader) -> Iterator[Piece]:
-    """Notes where the messages begin that a usable index does not name."""
+def _note_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReader) -> Iterator[Piece]:
+    """Adds notes where the messages begin that a usable index does not name."""
     report = survey.index
     at = report.first_orphan if report.usable and report.orphan_count else -1
     for piece in pieces:
@@ -368,7 +363,7 @@ def _with_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReade
             yield piece
             continue
         position = reader.position_of(piece, at, "offset", side="right")
-        which = describe_ranges(report.orphans, _MOST_RANGES)
+        which = describe_ranges(report.orphans, _MAX_RANGES)
         many = "message" if report.orphan_count == 1 else "messages"
         text = f"the index does not name {report.orphan_count:,} {many} ({which}): the server may not see them"
         note = Note(NoteKind.UNINDEXED, text, survey.files.name, at)
@@ -381,7 +376,7 @@ def _with_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReade
 
 
 def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretch, Stretch]:
-    """Cuts a stretch in two before a message of it."""
+    """Cuts a run in two before one of its messages."""
     around = reader.located(stretch, position - 1, position + 1)
     offset, marks = int(around.offset[1]), stretch.marks
     one = replace(
@@ -394,22 +389,22 @@ def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretc
         offsets=stretch.offsets[marks < position],
         breaks=stretch.breaks[stretch.breaks < position],
     )
-    behind = marks > position
+    later = marks > position
     two = replace(
         stretch,
         count=stretch.count - position,
         start=offset,
         first=int(around.sequence[1]),
         index_from=None if stretch.index_from is None else stretch.index_from + position,
-        marks=np.concatenate((np.zeros(1, np.int64), marks[behind] - position)),
-        offsets=np.concatenate((np.array([offset], np.int64), stretch.offsets[behind])),
+        marks=np.concatenate((np.zeros(1, np.int64), marks[later] - position)),
+        offsets=np.concatenate((np.array([offset], np.int64), stretch.offsets[later])),
         breaks=stretch.breaks[stretch.breaks > position] - position,
     )
     return one, two
 
 
 def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:
-    """Iterates over what only the index names, apart from what the damages show."""
+    """Iterates over messages that only the index names, apart from those in damaged ranges."""
     reported = Ranges.of((each.first, each.last) for each in pieces if isinstance(each, Note) and each.last)
     present = Ranges.union([run.sequences for run in survey.runs])
     proven = Ranges.of((each.sequence, each.sequence) for each in pieces if isinstance(each, Proven))
@@ -418,14 +413,14 @@ def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:
     if survey.files.data is None:
         where = "the data file is missing"
     for number, (first, last) in enumerate(left):
-        if number >= _MOST_RANGES:
+        if number >= _MAX_RANGES:
             yield Note(NoteKind.NAMED, f"and more, {where}", survey.files.name, None, None, first, left.last)
             return
         yield Note(NoteKind.NAMED, where, survey.files.name, None, None, first, last)
 
 
 def without_end(pieces: tuple[Piece, ...]) -> list[Piece]:
-    """Leaves out what may be a write in progress: damage at the end, and notes on an index that comes later."""
+    """Leaves out pieces that may be a write in progress: damage at the end, and notes on an index that comes later."""
     kept = [
         each
         for each in pieces

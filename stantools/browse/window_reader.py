@@ -1,4 +1,4 @@
-"""Reading the messages of a stretch: where they lie, and what they are.
+"""Reading the messages of a run: their places, and their content.
 
 Little is kept: a few blocks of places, a few open files.
 """
@@ -27,29 +27,23 @@ from stantools.inspection.survey import stop_text
 from stantools.store.mapping import open_regular
 from stantools.store.reading import Rows
 
-#: Files that are open at the same time.
+#: Maximum number of open files.
 _OPEN = 16
 
 
 class OpenFiles:
-    """A few open files, read in pieces. A file that is removed while it is open can be read on.
+    """A few open files, read in pieces. A file that is removed while it is open stays readable.
 
-    They are not mapped: a mapping that is kept would end the program if another one cut the file.
+    They are not mapped: a kept mapping would end the program if another one cut the file.
     """
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
-        """Reads a part of a file; less than asked for if the file ends before.
+        """Reads a part of a regular file; fewer bytes if the file ends before.
 
-        Args:
-            path: A regular file.
-            offset: First byte.
-            size: How many bytes.
-
-        Raises:
-            StoreUnreadableError: The file is missing, not a regular file, or cannot be read.
+        Raises `StoreUnreadableError` if the file is missing, not a regular file, or cannot be read.
         """
         if size <= 0 or offset < 0:
             return b""
@@ -71,7 +65,6 @@ class OpenFiles:
         return descriptor
 
     def close(self) -> None:
-        """Closes all files."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
@@ -82,7 +75,7 @@ class OpenFiles:
 #: Messages that are located together.
 BLOCK = 4096
 _BLOCKS_KEPT = 8
-#: A record of more bytes is not read whole for a row of a table; only so much of it is.
+#: Bytes of a record above which a table row reads only its beginning; bytes of that beginning.
 LARGE, HEAD = 1 << 16, 1 << 12
 _SAMPLES = 8
 
@@ -96,64 +89,45 @@ class WindowMessage:
     subject: bytes  #: as stored
     reply: bytes  #: reply subject, empty if there is none
     data: bytes  #: payload, decrypted if a key was given and fits; only its beginning if `whole` is False
-    size: int  #: bytes of the payload as it is stored
+    size: int  #: bytes of the payload as stored
     file: str  #: the slice, without its directory
     offset: int  #: of its record
     record_size: int  #: bytes of the record without its header
-    crc: int  #: the CRC in the record's header
-    flags: Flag  #: what is special about the record
-    error: str = ""  #: why the payload could not be decrypted; "" if it could, or no key was given
+    crc: int  #: CRC in the record's header
+    flags: Flag  #: properties of the record
+    error: str = ""  #: reason why the payload could not be decrypted, else ""
     encrypted: bool = False  #: it was decrypted, or seems to be encrypted
     whole: bool = True  #: all of the record was read, and it is good
-    proven: bool = False  #: the record's header is damaged, and its payload is good nevertheless
+    proven: bool = False  #: the record's header is damaged, its payload is good
 
 
 Row = WindowMessage | Note
 
 
 class StretchReader:
-    """Reads the messages of stretches. Not for several threads at once.
+    """Reads the messages of runs. Not for several threads at once.
 
-    Args:
-        channel: The channel's name as stored in subjects.
-        crc: The store's CRC.
-        key: The encryption key given to the server; None leaves payloads as they are stored.
+    `channel` is the name as stored in subjects. Without a key, payloads stay as they are stored.
     """
 
     def __init__(self, channel: bytes, crc: Crc, *, key: bytes | None) -> None:
         self._channel = channel
         self._crc = crc
         self.cipher = ChannelCipher(key, channel) if key else None  #: decrypts, if a key was given
-        self.encrypted = False  #: payloads with the shape of encrypted ones are taken for some
+        self.encrypted = False  #: payloads that look encrypted are taken as encrypted
         self._open = OpenFiles()
         self._blocks: OrderedDict[tuple[int, int], Rows] = OrderedDict()
 
     def close(self) -> None:
-        """Closes the files."""
         self._open.close()
 
     def read(self, stretch: Stretch, offset: int, size: int) -> bytes:
-        """Reads bytes of the slice that a stretch lies in; fewer if it ends before.
-
-        Raises:
-            StoreUnreadableError: It cannot be read.
-        """
+        """Reads bytes of the slice of a run; fewer if it ends before."""
         assert stretch.files.data is not None
         return self._open.read(stretch.files.data, offset, size)
 
-    # where messages lie
-
     def located(self, stretch: Stretch, low: int, high: int) -> Rows:
-        """Returns where messages of a stretch lie; fewer if the files have changed.
-
-        Args:
-            stretch: One of this window.
-            low: Position of the first message in the stretch.
-            high: Position behind the last one.
-
-        Raises:
-            StoreUnreadableError: A file cannot be read.
-        """
+        """Returns the places of messages of a run, from `low` to `high` (exclusive); fewer if the files changed."""
         parts: list[Rows] = []
         while low < high:
             begin, block = self._block(stretch, low)
@@ -203,8 +177,6 @@ class StretchReader:
         rows, _, _ = kernels.scan_messages(raw, 0, len(raw), self._crc.unchecked, stretch.subject, columns)
         part = columns.take(rows)
         return Rows(part.sequence, part.offset + start, part.timestamp, part.size)
-
-    # messages
 
     def messages(self, stretch: Stretch, located: Rows, *, whole: bool = False) -> list[Row]:
         """Reads messages; each that is not good becomes a note."""
@@ -306,7 +278,7 @@ class StretchReader:
     def proven(self, piece: Proven) -> Row:
         """Reads a message whose header is damaged."""
         assert piece.files.data is not None
-        note = Note(NoteKind.DAMAGE, "it has changed since it was looked at", piece.files.name, piece.offset, 0)
+        note = Note(NoteKind.DAMAGE, "it has changed since it was read", piece.files.name, piece.offset, 0)
         try:
             payload = self._open.read(piece.files.data, piece.start, piece.size)
             message = gogo.decode(pb.MsgProto, payload)
@@ -342,10 +314,8 @@ class StretchReader:
             return False
         return may_be_encrypted((row.sequence, row.data) for row in rows if isinstance(row, WindowMessage))
 
-    # finding messages
-
     def position_of(self, stretch: Stretch, value: int, name: str, side: str = "left") -> int:
-        """Returns the position of the first message whose value is not below one, or the last not above it."""
+        """Returns the position of the first message whose value is at least one, or the last at most one."""
 
         def head(number: int) -> int:
             if stretch.index_from is None:
@@ -365,7 +335,7 @@ class StretchReader:
         wanted = np.asarray(min(value, 2**64 - 1 if inside.dtype == np.uint64 else 2**63 - 1), inside.dtype)
         if side == "right":
             return low + max(int(np.searchsorted(inside, wanted, side="right")) - 1, 0)
-        # Times may go back: the first that is not below, as somebody who reads on would find it.
+        # Times may go back: the first that is not below, as for a sequential reader.
         reached = np.flatnonzero(inside >= wanted)
         position = low + (int(reached[0]) if len(reached) else len(inside))
         return min(position, stretch.count - 1)
@@ -389,7 +359,7 @@ class StretchReader:
 
 
 def _possible(stretch: Stretch, records: npt.NDArray[np.void]) -> Rows:
-    """Returns what index records say, up to the first that cannot be: the index has changed or lies."""
+    """Returns the places in index records, up to the first impossible one: the index has changed or is wrong."""
     offset = records["offset"]
     end = offset + records["size"].astype(np.int64) + RECORD_HEADER_SIZE
     possible = (offset >= stretch.start) & (end <= stretch.end)
@@ -400,16 +370,7 @@ def _possible(stretch: Stretch, records: npt.NDArray[np.void]) -> Rows:
 
 
 def _bad(stretch: Stretch, found: bytes, stop: Stop, offset: int, size: int, sequence: int) -> Note:
-    """Returns the row for a record that is not what it should be.
-
-    Args:
-        stretch: Where it lies.
-        found: What was read of it, or more.
-        stop: Why a reader would stop at it.
-        offset: Of the record.
-        size: Of its payload, as it should be.
-        sequence: As it should be.
-    """
+    """Returns the note for a bad record."""
     text = stop_text(stop)
     if len(found) < RECORD_HEADER_SIZE:
         text = "the file ends before it"

@@ -1,1 +1,1 @@
-"""Questions about a store: overview, verify, forecast, subscription state. Nothing in this package can write."""
+"""Questions about a store: overview, verify, forecast, subscriptions. Nothing in this package writes to a store."""

@@ -1,4 +1,4 @@
-"""What verify and forecast come to: the verdict on a store, and the one safe step to take next."""
+"""The verdict on a store, from the results of verify and forecast, and the one safe step to take next."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from stantools.store.locks import Use
 from stantools.store.options import ReadOptions, open_store
 from stantools.store.serverinfo import stored_cluster_id
 
-#: Stands for the cluster id where the store does not name it any more; salvage refuses it.
+#: Placeholder for a cluster id that the store no longer contains; salvage refuses it.
 PLACEHOLDER = "<cluster-id>"
 
 #: Findings after which the cluster id may be lost.
 _IDENTITY_GONE = ("server-missing", "server-damaged", "file-version", "file-unreadable")
 
-#: Errors of a start that no repair is needed for.
+#: Errors of a start that need no repair.
 _NO_DAMAGE = re.compile(r'permission denied$|^cluster ID ".*" does not match')
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A step that makes nothing worse."""
+    """A next step that cannot make things worse."""
 
     text: str  #: what to do and why, in one sentence
-    command: tuple[str, ...] = ()  #: the command that does it, as separate words; empty where no command of ours does
+    command: tuple[str, ...] = ()  #: the command as separate words; empty if no command of ours does it
 
 
 def advise(
@@ -48,50 +48,47 @@ def advise(
 ) -> Advice:
     """Chooses the next step.
 
-    Args:
-        path: The store's directory, as the user wrote it.
-        findings: What verify found.
-        start: What a normal start comes to; None if that cannot be determined.
-        uses: Signs that somebody is using the store.
-        outcomes: What became of the messages of each channel; those of the start if not given.
+    `path` is the directory as the user wrote it. `start` is None if the forecast is unknown. Without `outcomes`,
+    those of the start count.
     """
     if uses:
-        return Advice(f"{uses[0].detail}: stop the server before anything is changed, and look again")
+        return Advice(f"{uses[0].detail}: stop the server before you change anything, then check again")
     forecast = start.forecast if start else None
     damaged = [finding for finding in findings or () if finding.severity is Severity.ERROR]
     if forecast is not None and not damaged:
         if forecast.error and _NO_DAMAGE.search(forecast.error):
-            return Advice(f"Nothing to repair; the server has to be started differently: {escape(forecast.error)}")
+            return Advice(f"Nothing to repair; start the server differently: {escape(forecast.error)}")
         if forecast.destroys and all(loss.how is Harm.REMOVED for loss in forecast.destroys):
-            return Advice("Start the server with limits that leave the messages where they are (0 is without limit)")
+            return Advice("Start the server with limits that keep the messages (0: no limit)")
     salvage: tuple[str, ...] = ("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged")))
-    new_store = "write what is intact to a new store"
-    if _nameless(path, findings, forecast):
+    new_store = "write the intact data to a new store"
+    if _needs_cluster_id(path, findings, forecast):
         salvage += ("--cluster-id", PLACEHOLDER)
-        new_store += f" (with the cluster id that clients connect with in the place of {PLACEHOLDER})"
+        new_store += f" (replace {PLACEHOLDER} by the cluster id that clients connect with)"
     known = outcomes or (start.channels if start else {})
     if any(each.archived & each.intact.holes() for each in known.values()):
         salvage += ("--archived",)
-        new_store += "; --archived takes what archived slices hold between the others"
-    what_else = _what_else(start, known)
-    new_store += what_else
+        new_store += "; --archived includes the messages of archived slices"
+    notes = _salvage_notes(start, known)
+    new_store += notes
     if (start and start.destructive) or (damaged and (forecast is None or not forecast.starts)):
-        why = "what it would do cannot be determined" if forecast is None else "it would destroy data"
+        why = "its effect cannot be determined" if forecast is None else "it would destroy data"
         why = "the start would fail" if forecast is not None and not forecast.starts else why
         return Advice(f"Do not start the server on this store ({why}): {new_store}", salvage)
     flawed = any(finding.severity is not Severity.INFO for finding in findings or ())
     if damaged or start is None or not start.delivers:
         why = counted(len(damaged), "place", "is/are") + " damaged" if damaged else "A start would not be harmless"
         return Advice(f"{why}: {new_store}", salvage)
-    if what_else and not flawed:
+    if notes and not flawed:
         text = (
-            "Look for what is missing, in backups and copies: a salvage cannot bring it back; subscribers skip the gaps"
+            "Look for the missing messages in backups and copies: a salvage cannot restore them; "
+            "subscribers skip the gaps"
         )
         return Advice(text, ("stantools", "verify", str(path)))
-    if what_else:
+    if notes:
         return Advice(new_store[0].upper() + new_store[1:], salvage)
     if flawed:
-        what = "No message" if start.harmless else "No message that is there"
+        what = "No message" if start.harmless else "No remaining message"
         return Advice(f"{what} is at risk. A salvaged copy is free of these findings", salvage)
     return Advice(
         "Nothing to repair; see what a move to JetStream would look like",
@@ -99,18 +96,18 @@ def advise(
     )
 
 
-def _what_else(start: StartVerdict | None, outcomes: Mapping[str, ChannelOutcome]) -> str:
-    """Says what comes before a salvage, or with it: a look for what is missing, positions that are set back."""
+def _salvage_notes(start: StartVerdict | None, outcomes: Mapping[str, ChannelOutcome]) -> str:
+    """Returns the steps before and after a salvage: a search for missing messages, positions to check."""
     parts = []
     if any(each.kind is FlawKind.AHEAD for each in (start.flaws if start else ())):
-        parts.append("in it subscriptions stand at the last message there is, so that they get what is published next")
+        parts.append("in the new store, subscriptions stand at the last message, so that they receive new ones")
     if any(each.missing or each.suspected for each in outcomes.values()):
-        parts.append("look for what is missing first, in backups and copies: a salvage cannot bring it back")
+        parts.append("first look for the missing messages in backups and copies: a salvage cannot restore them")
     return "".join(f"; {part}" for part in parts)
 
 
-def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast | None) -> bool:
-    """Returns whether salvage asks for the cluster id, because nothing in the store names it any more."""
+def _needs_cluster_id(path: Path, findings: Sequence[Finding] | None, forecast: Forecast | None) -> bool:
+    """Returns whether salvage will ask for the cluster id because the store no longer contains it."""
     suspected = any(finding.code in _IDENTITY_GONE for finding in findings or ())
     if not suspected and (forecast is None or forecast.recovered):
         return False
@@ -119,68 +116,57 @@ def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast
 
 
 def remedies(findings: Sequence[Finding], root: Path) -> list[str]:
-    """Returns what helps against findings, each remedy once.
+    """Returns the remedies of findings, each once.
 
-    Args:
-        findings: What was found.
-        root: The store's directory, as the user wrote it.
-
-    Returns:
-        Texts in whose commands CHANNEL and FILE have become the first place that a remedy is for. STORE and NEW stay.
+    In their commands, CHANNEL and FILE become the first place that a remedy is for. STORE and NEW stay.
     """
     helpful: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.remedy and finding.severity is not Severity.INFO:
             helpful.setdefault(finding.remedy, []).append(finding)
-    # "Do this" is redundant beside "do this, which also …".
-    said = [each for each in helpful if not any(other != each and other.startswith(each) for other in helpful)]
-    return [_with_names(each, helpful[each], root) for each in said]
+    # "Do this" is redundant next to "do this, which also …".
+    unique = [each for each in helpful if not any(other != each and other.startswith(each) for other in helpful)]
+    return [_fill_names(each, helpful[each], root) for each in unique]
 
 
-def _with_names(remedy: str, findings: Sequence[Finding], root: Path) -> str:
-    """Fills in the first place that a remedy is for, and says for how many others it holds as well."""
+def _fill_names(remedy: str, findings: Sequence[Finding], root: Path) -> str:
+    """Fills in the first place that a remedy is for, and the number of other places."""
     channels = list(dict.fromkeys(each.channel for each in findings if each.channel))
     files = list(dict.fromkeys(each.file for each in findings if each.file))
     text = remedy
     for word, names in (("CHANNEL", channels), ("FILE", [str(root / file) for file in files])):
         if names and (filled := fill_in(text, {word: names[0]})) != text:
             others = len(names) - 1
-            text = filled + (f" (and so on for {counted(others, f'other {word.lower()}')})" if others else "")
+            text = filled + (f" (and the same for {counted(others, f'other {word.lower()}')})" if others else "")
     return text
 
 
 class Health(enum.StrEnum):
-    """How a store is, in a word."""
-
-    HEALTHY = "healthy"  #: nothing was found, and a start is harmless
-    FLAWED = "flawed"  #: nothing is damaged, but something is not as a healthy server leaves it
-    DAMAGED = "damaged"  #: records are damaged or missing, or the server does not start or not deliver every message
-    IN_DANGER = "in danger"  #: a start would destroy what is intact
+    HEALTHY = "healthy"  #: no findings, and a start is harmless
+    FLAWED = "flawed"  #: nothing is damaged, but something differs from what a healthy server leaves
+    DAMAGED = "damaged"  #: data is damaged or missing, or the server does not start or not deliver every message
+    IN_DANGER = "in danger"  #: a start would destroy intact data
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is the matter with a store."""
-
-    path: Path  #: its directory, as the user wrote it
-    state: Health  #: in a word
-    verdict: str  #: in a sentence, without full stop
-    verified: Verdict  #: what verify found
-    #: For each version of the server that would do otherwise, the first one first: the forecast of a normal start, and
-    #: that of one with the truncate option. Empty if that cannot be determined.
+    path: Path  #: directory, as the user wrote it
+    state: Health
+    verdict: str  #: one sentence without a full stop
+    verified: Verdict  #: result of verify
+    #: For each server version with a different outcome, the requested one first: the forecast of a normal start, and of
+    #: one with the truncate option. Empty if it cannot be determined.
     starts: Sequence[tuple[StartVerdict, StartVerdict]]
-    outcomes: Mapping[str, ChannelOutcome]  #: what became of the messages of each channel, by a normal start
-    uses: Sequence[Use]  #: signs that somebody is using the store
-    advice: Advice  #: the next step
-    encryption: CiphertextReport = CiphertextReport()  #: which payloads may be encrypted
+    outcomes: Mapping[str, ChannelOutcome]  #: the messages of each channel, compared with a normal start
+    uses: Sequence[Use]  #: signs that a program uses the store
+    advice: Advice
+    encryption: CiphertextReport = CiphertextReport()  #: channels with payloads that may be encrypted
 
     @property
     def totals(self) -> Totals:
-        """How many messages became what."""
         return Totals.of(self.outcomes.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the diagnosis for json output."""
         severities = [each.severity for each in self.verified.findings]
         return {
             "path": str(self.path),
@@ -215,13 +201,9 @@ class Diagnosis:
 def diagnose(
     path: Path, verified: Verdict, starts: Sequence[tuple[Forecast, Forecast]], uses: Sequence[Use] = ()
 ) -> Diagnosis:
-    """Says what is the matter with a store, what matters most first.
+    """Judges a store; the verdict names the worst problem first.
 
-    Args:
-        path: The store's directory, as the user wrote it.
-        verified: What verify found.
-        starts: What starts of the server would do, by version; see `Diagnosis`.
-        uses: Signs that somebody is using the store.
+    `path` is the directory as the user wrote it, `starts` is as in `Diagnosis`.
     """
     outcomes = verified.outcomes
     judged = [(judge_start(one, outcomes), judge_start(two, outcomes)) for one, two in starts]
@@ -235,12 +217,12 @@ def diagnose(
         state = Health.IN_DANGER
         outlook = f"do not start the server on it: a start would destroy data: the server would {harms}"
     elif not normals:
-        state, outlook = Health.DAMAGED, "what the server would do cannot be determined"
+        state, outlook = Health.DAMAGED, "the effect of a start cannot be determined"
     elif not normals[0].forecast.starts:
         state, outlook = Health.DAMAGED, "the server does not start on it"
     elif not normals[0].delivers:
-        hurt = lost or normals[0].undelivered or any(each.kind in HARMFUL for each in normals[0].flaws)
-        state = Health.DAMAGED if hurt else Health.FLAWED
+        harmful = lost or normals[0].undelivered or any(each.kind in HARMFUL for each in normals[0].flaws)
+        state = Health.DAMAGED if harmful else Health.FLAWED
         outlook = f"a start is not harmless: the server would {'; it would '.join(normals[0].harms())}"
     else:
         state = (
@@ -250,7 +232,7 @@ def diagnose(
             if verified.clean and normals[0].harmless and not missing
             else Health.FLAWED
         )
-        outlook = "a start is harmless" if normals[0].harmless else "a start delivers every message that is there"
+        outlook = "a start is harmless" if normals[0].harmless else "a start delivers every message in the store"
     data = missing_sentence(outcomes)
     parts = (outlook, data) if state is Health.IN_DANGER else (data, outlook)
     advice = advise(path, verified.findings, normals[0] if normals else None, uses, outcomes)

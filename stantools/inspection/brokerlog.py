@@ -1,7 +1,7 @@
-"""What errors and warnings of the broker mean that the original server does not have, and what to do about them.
+"""Errors and warnings that only the broker logs: meaning, cause and remedy.
 
-The texts of the original are in `serverlog`; a test finds every text of the broker that is in neither. Lines that
-several parts write in the same words have one entry.
+The texts of the original server are in `serverlog`; a test finds every text of the broker that is in neither. Lines
+that several parts of the broker write in the same words have one entry.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from stantools.inspection.serverlog import LogLine, line_of
 _DOCTOR: Final = "stop the broker, then: `stantools doctor STORE`"
 _JETSTREAM: Final = "stop the broker, then: `stantools doctor STORE` with the store directory of the streams"
 _BUG: Final = "a mistake of the broker's own; report it with the lines around it"
-_CLIENT: Final = "look at the client that is named; the broker goes on"
+_CLIENT: Final = "check the client named in the line; the broker continues"
 _NATS: Final = "see the log of the NATS server: `max_payload`, permissions, or why it ended"
 
 BROKER_LINES: Final[tuple[LogLine, ...]] = (
-    # The process
+    # The process.
     line_of(
         r"The end in order takes longer than",
         "the broker ended before everything was closed.",
-        remedy="none: what was acknowledged is kept",
+        remedy="none: acknowledged messages are kept",
     ),
     line_of(
         r"Internal error|Error in a handler|rror in the handler of|Error while handling input",
-        "the broker could not do what one request or timer asked for; everything else goes on.",
+        "a request or a timer failed; all other work continues.",
         "",
         _BUG,
     ),
@@ -37,7 +37,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     line_of(
         r"Out of file descriptors",
-        "connections are turned away, as the process may open no more files.",
+        "connections are refused: the process has reached its limit of open files.",
         "many clients or channels",
         "raise ulimit -n",
     ),
@@ -60,7 +60,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     line_of(
         r"(?:has )?no effect",
-        "a key of the configuration file, or an option, changes nothing.",
+        "a key of the configuration file, or an option, has no effect.",
         "a typing error, or a key in the map of another level",
         "`stan-broker -t -c FILE` lists all of them",
     ),
@@ -71,7 +71,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     line_of(
         r"Peer name contains ','",
-        "the names of several nodes are in one text; they were taken apart.",
+        "the names of several nodes were given as one text, which was split.",
         remedy='write `peers: ["a", "b"]`',
     ),
     line_of(
@@ -88,21 +88,22 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     line_of(
         r"JetStream is not clustered|embedded NATS server is linked to no other|will not be verified",
-        "an option works otherwise than its name may suggest; the line says how.",
+        "an option works differently from what its name suggests; the line says how.",
     ),
     line_of(
         r"The store could not be closed", "the last changes may not be on disk.", "a full or failing disk", _DOCTOR
     ),
     line_of(
         r"What is wrong with the store, and what to do",
-        "the broker did not start, as the store is damaged; it names the command that says how.",
+        "the broker did not start, because the store is damaged; the command in the line shows the damage "
+        "and the next step.",
         "",
         "run that command",
     ),
-    # The NATS server
+    # The NATS server.
     line_of(
         r"Cluster name was dynamically generated|Plaintext passwords detected",
-        "the configuration of the NATS server works, and something in it should be better.",
+        "the configuration of the NATS server works, but should be improved.",
         remedy="set `cluster { name }`; use nkeys or bcrypt",
     ),
     line_of(
@@ -113,13 +114,13 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     line_of(
         r"authentication error|authentication timeout|Authorization Violation",
-        "somebody did not say who they are, or with a wrong password, token or key.",
+        "a client or server gave no credentials, or a wrong password, token or key.",
         "",
         "correct the client's login",
     ),
     line_of(
         r"maximum payload exceeded|max_payload of the NATS server is|is sent as \d+ bytes|limit of messages reached",
-        "a message is larger than what the NATS server takes.",
+        "a message is larger than the NATS server accepts.",
         "max_payload differs between servers, or is too small",
         "raise max_payload of the NATS server to the number in the line",
     ),
@@ -127,7 +128,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         r"maximum connections exceeded|maximum subscriptions exceeded",
         "a limit of the NATS server refused a client.",
         "max_connections or max_subscriptions",
-        "raise the limit, or look why clients do not close",
+        "raise the limit, or find out why clients do not close",
     ),
     line_of(
         r"TLS handshake error",
@@ -148,10 +149,10 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         "network, ports, or names",
         "check `cluster { routes }` and `server_name` of both",
     ),
-    # NATS somewhere else, nodes
+    # A remote NATS server, nodes.
     line_of(
         r'connection ".*?" has been disconnected|connection ".*?": ',
-        "the connection to the NATS server was lost or refused; it is made again.",
+        "the connection to the NATS server was lost or refused; the broker reconnects.",
         "the NATS server, or the network",
         _NATS,
     ),
@@ -164,20 +165,20 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     line_of(
         r"JetStream does not answer yet|This server cannot lead yet|The lease is lost|its state cannot be read yet"
         r"|cannot be gone on with yet|cannot be made: ",
-        "the node does not serve, as JetStream has no majority or does not answer.",
+        "the node does not serve, because JetStream has no majority or does not answer.",
         "fewer than half of the NATS servers run",
-        "start the other nodes; it goes on by itself",
+        "start the other nodes; the node continues by itself",
     ),
     line_of(
         r"The copy in files|The copy of channel|the copy in files|JetStream has lost it|has lost \d+ messages",
-        "the copy of the channels in files and the streams differ; what either has is used.",
-        "JetStream was away, or lost what it had",
+        "the copy of the channels in files and the streams differ; the messages of both are used.",
+        "JetStream was unavailable, or lost data",
         "wait until the node follows again; then `stantools doctor STORE`",
     ),
     line_of(
         r"only the broker may write to it|its records are written again|What was there is kept in"
         r"|is cut at offset \d+ of \d+",
-        "a file or a stream of a node was changed from outside, or not by an end in order; it is read again.",
+        "a file or a stream of a node was changed by another program, or by an unclean end; it is read again.",
         "",
         _DOCTOR,
     ),
@@ -189,22 +190,22 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     line_of(
         r"Unable to store clients and subscriptions|Unable to store subscriptions",
-        "what clients did is not in the store yet; it is tried again.",
+        "changes by clients are not in the store yet; the broker tries again.",
         "JetStream does not answer",
         _NATS,
     ),
-    # Stores in files
+    # Stores in files.
     line_of(
         r"Unable to (?:flush|sync|compact|expire|remove|take back|look for a time|store|update)|could not be stored",
-        "a file of the store could not be read or written; what was not acknowledged is refused.",
+        "a file of the store could not be read or written; unacknowledged messages are refused.",
         "a full or failing disk, or permissions",
-        "make room or repair the disk; " + _DOCTOR,
+        "free space or repair the disk; " + _DOCTOR,
     ),
     line_of(
         r"Creating channel .* failed|Error deleting channel",
         "a channel could not be made or removed.",
         "a limit, or the disk",
-        "raise -mc or make room",
+        "raise -mc or free space",
     ),
     line_of(
         r"limit reached|Reached limits for store",
@@ -212,7 +213,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         "max_msgs or max_bytes",
         "raise the limits of the channel if the old messages are wanted",
     ),
-    # Requests of streaming clients
+    # Requests of streaming clients.
     line_of(
         r"Invalid (?:conn|Subscription|unsub|ClientID|DurableName)|[Ii]nvalid (?:client publish|close request)"
         r"|Invalid .* in subscription request|Unable to unmarshal|Missing ClientID|Unknown client"
@@ -226,12 +227,12 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     line_of(
         r"Timed out on heartbeats",
         "a client did not answer heartbeats any more, and was closed.",
-        "the client ended, hangs, or the network is gone",
+        "the client ended or hangs, or the network is down",
         "start the client again; -hbi, -hbt and -hbf set the time",
     ),
     line_of(
         r"Failed sending to subid|subid=\d+, subject=\S+, seq=\d+, err=|Error deleting subscription",
-        "a message could not be sent or an acknowledgement not be stored; the message is sent again.",
+        "a message could not be sent, or an acknowledgement could not be stored; the message is sent again.",
         "",
         "see the reason at the end of the line",
     ),
@@ -243,22 +244,22 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     line_of(
         r"Not recovering ghost|Duplicate shadow",
-        "a subscription in the store has no client any more, or is there twice.",
-        "an end in between",
+        "a subscription in the store has no client any more, or is stored twice.",
+        "the server ended in between",
         "none needed; `stantools subs STORE` lists them",
         "orphan-subscription",
     ),
     line_of(
         r"Server information was not recovered",
-        "server.dat was gone; the server begins with a new one.",
+        "server.dat was missing; the server begins with a new one.",
         "the file was removed",
         _DOCTOR,
         "server-missing",
     ),
-    # Fault tolerance and partitions
+    # Fault tolerance and partitions.
     line_of(
         r"ft: |Unable to send FT heartbeat|store lock",
-        "the servers of a group could not agree on who is active.",
+        "the servers of a group could not agree on the active one.",
         "a file system without locks, or the NATS server is away",
         "all servers need the same directory and one NATS server",
     ),
@@ -268,7 +269,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         "two servers name the same channel",
         "give each channel to one server only",
     ),
-    # Streams
+    # Streams.
     line_of(
         r"is not a stream \S+:",
         "a channel cannot be read as a stream.",
@@ -291,14 +292,13 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         r"moved to |a purge was interrupted|a change of the configuration was interrupted|is not used: "
         r"|takes its place|as they were|the file as it was|has another hash than|is missing or empty|is empty: what was"
         r"|the same at \d+ more places|has the records of block|\.blk ",
-        "the files of a stream were not as an end in order leaves them. What is good is served; what was moved is kept "
-        "beside it.",
+        "the files of a stream were not left by a clean end. Intact data is served; moved files are kept next to it.",
         "a crash, a loss of power, or a damaged disk",
         _JETSTREAM,
     ),
     line_of(
         r"its transfer was given up",
-        "a snapshot or a restore ended, as the other side said nothing for five seconds.",
+        "a snapshot or a restore ended, because the other side was silent for five seconds.",
         "the client ended",
         "begin it again",
     ),
@@ -310,7 +310,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
 )
 
-#: How lines begin after which the process ends, where the reason in them is not known.
+#: Beginnings of lines after which the process ends, if no entry explains the reason in them.
 FATAL_LINES: Final[tuple[LogLine, ...]] = (
     line_of(
         r"^Failed to start: ", "the server did not start, for the reason in the line.", "", "`stantools doctor STORE`"

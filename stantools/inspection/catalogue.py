@@ -1,8 +1,8 @@
-"""The catalogue of finding codes: what each means, what the real server does with it, and what to do.
+"""The catalogue of finding codes: meaning, cause, behaviour of the real server, remedy.
 
-Codes never change their meaning. `docs/findings.md` is generated from this table (`make docs`), and
-`stantools explain CODE` prints an entry of it. Texts are parts of sentences: they begin with a small letter and end
-without a full stop, and "it" in `server` is the server.
+Codes never change their meaning. `docs/findings.md` is generated from this table (`make docs`), and `stantools
+explain CODE` prints an entry of it. Texts are parts of sentences: they begin with a small letter and end without a
+full stop, and "it" in `server` is the server.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 @dataclass(frozen=True)
 class Entry:
-    """One finding code."""
-
-    code: str  #: stable name
-    severity: Severity  #: how bad it is
-    meaning: str  #: what was found
-    cause: str  #: how it usually comes about
-    server: str  #: what the real server does with it
-    remedy: str  #: what to do
+    code: str
+    severity: Severity
+    meaning: str
+    cause: str  #: usual cause
+    server: str  #: behaviour of the real server
+    remedy: str
 
 
 _SALVAGE = "run `stantools salvage STORE --out NEW`: it keeps every intact record"
@@ -38,7 +36,7 @@ _LOOK_OR_KEEP = (
     "record"
 )
 _CRASH = "a crash or power failure while the file was being written"
-_BITROT = "a bad disk, bad memory or a bad copy; somebody edited the file"
+_BITROT = "a bad disk, bad memory or a bad copy; a manual edit of the file"
 
 _STORE = (
     Entry(
@@ -56,13 +54,13 @@ _STORE = (
         "server.dat cannot be read",
         _CRASH + "; " + _BITROT + "; or the CRC polynomial that was given is not the store's",
         "it refuses to start, even with its truncate option",
-        _SALVAGE + " (server.dat is recreated, from what is left of it or from --cluster-id)",
+        _SALVAGE + " (server.dat is recreated, from its remains or from --cluster-id)",
     ),
     Entry(
         "clients-missing",
         _W,
         "clients.dat is missing",
-        "a partial copy, or somebody removed it",
+        "a partial copy, or the file was removed",
         "it starts without clients: open durable queue groups are deleted with their position, plain subscriptions "
         "are dropped but stay in subs.dat",
         _SALVAGE + ", and the position of every durable and durable queue group",
@@ -89,13 +87,13 @@ _STORE = (
         "a temporary file of an interrupted compaction",
         "a crash during compaction",
         "it ignores the file and never removes it",
-        "`stantools records FILE` shows what is in it; compare it with the file it was to replace, then delete it",
+        "`stantools records FILE` shows its content; compare it with the file it was to replace, then delete it",
     ),
     Entry(
         "foreign-file",
         _I,
         "a file that does not belong to a store",
-        "somebody put it there",
+        "a user or another program put it there",
         "it ignores the file",
         "move it elsewhere",
     ),
@@ -111,7 +109,7 @@ _STORE = (
         "inner-directory",
         _I,
         "a directory inside a channel directory",
-        "somebody put it there",
+        "a user or another program put it there",
         "it ignores the directory",
         "move it elsewhere",
     ),
@@ -120,8 +118,8 @@ _STORE = (
         _W,
         "a symbolic link to a directory in the root",
         "a channel was moved to another disk",
-        "it does not recover the channel; when the channel is used again it appends to the files behind the link "
-        "without having read them",
+        "it does not recover the channel; when the channel is used again, it appends to the linked files "
+        "without reading them",
         "mount or copy the directory in place of the link; `stantools salvage` follows the link",
     ),
     Entry(
@@ -154,8 +152,8 @@ _STORE = (
         "archived slices (.bak) lie in the channel directory",
         "an archive script left them there, or failed",
         "it never reads them",
-        "`stantools messages STORE CHANNEL --archived` reads them in place, `stantools salvage --archived` takes them "
-        "along",
+        "`stantools messages STORE CHANNEL --archived` reads them in place, `stantools salvage --archived` "
+        "includes them",
     ),
 )
 
@@ -195,9 +193,9 @@ _LOGS = (
     Entry(
         "log-dangling-header",
         _W,
-        "clients.dat or subs.dat ends with a record header and nothing behind it",
+        "clients.dat or subs.dat ends with a record header and nothing after it",
         _CRASH,
-        "it takes that for the end; later records are appended behind it, and the next start fails",
+        "it takes that for the end; later records are appended after it, and the next start fails",
         _SALVAGE + " and leaves the header out",
     ),
     Entry(
@@ -239,16 +237,16 @@ _SLICES = (
         "slice-name",
         _E,
         "a msgs.*.dat file whose number cannot be read",
-        "somebody renamed or copied a slice inside the channel directory",
+        "a slice was renamed or copied inside the channel directory",
         "it refuses to start",
-        "where its messages are nowhere else (`slice-stray`), salvage keeps them; otherwise move the file elsewhere",
+        "if its messages are in no other file (`slice-stray`), salvage keeps them; otherwise move the file elsewhere",
     ),
     Entry(
         "slice-stray",
         _W,
-        "a file with messages of its own that the server does not take for a slice",
-        "somebody renamed or copied a slice",
-        "it ignores the file, or refuses to start because of its name; the messages are not there for it",
+        "a file with messages of its own that the server does not treat as a slice",
+        "a slice was renamed or copied",
+        "it ignores the file, or refuses to start because of its name; it does not see the messages",
         _SALVAGE + ", also of such a file",
     ),
     Entry(
@@ -257,7 +255,7 @@ _SLICES = (
         "a slice number is missing, and with it the sequences between its neighbours",
         "a file was removed or not copied",
         "it starts; the messages are gone, and consumers skip them",
-        "find the file; without it nothing can be done",
+        "find the file; without it the messages cannot be restored",
     ),
     Entry(
         "slice-torn",
@@ -274,15 +272,15 @@ _SLICES = (
         "zero bytes where records should be in a data file",
         _CRASH,
         "if it has to read the data file: eight or more, it cuts the file there silently, whatever follows; "
-        "fewer, it refuses to start. If the index is good it does not notice, and appends behind the zeros",
+        "fewer, it refuses to start. With a good index it does not notice them, and appends after the zeros",
         _LOOK_OR_KEEP,
     ),
     Entry(
         "slice-dangling-header",
         _W,
-        "a data file ends with a record header and nothing behind it",
+        "a data file ends with a record header and nothing after it",
         _CRASH,
-        "it takes that for the end; new messages are appended behind it and are lost when the index is rebuilt",
+        "it takes that for the end; new messages are appended after it and are lost when the index is rebuilt",
         _SALVAGE + " and leaves the header out",
     ),
     Entry(
@@ -292,7 +290,7 @@ _SLICES = (
         _BITROT,
         "if the index is good and the message is not the last of its slice, it starts, and delivery on the channel "
         "stops at this message for every subscriber; otherwise it refuses to start and deletes the index",
-        _SALVAGE + " (--fill-gaps puts an empty message in the place of this one, so that consumers go on)",
+        _SALVAGE + " (--fill-gaps puts an empty message in its place, so that consumers continue)",
     ),
     Entry(
         "slice-bad-length",
@@ -322,7 +320,7 @@ _SLICES = (
     Entry(
         "slice-garbage",
         _E,
-        "bytes in which no record can be made out",
+        "bytes in which no record can be recognised",
         _CRASH + "; " + _BITROT,
         "it refuses to start if it has to read the data file. If the index is good it does not notice bytes at the "
         "end, and stops delivery at bytes in the middle",
@@ -344,7 +342,8 @@ _INDEXES = (
         _W,
         "an index holds only its file version although the slice has messages",
         "a crash before the first index record was written, or while the index was rebuilt",
-        "it reads the whole data file; a defect makes it stumble over a torn end or zeros that it would cut otherwise",
+        "it reads the whole data file; because of a defect, it fails at a torn end or zeros that it would "
+        "cut otherwise",
         _FORECAST,
     ),
     Entry(
@@ -353,7 +352,7 @@ _INDEXES = (
         "an index record is torn, zero, or does not match its CRC",
         _CRASH + "; " + _BITROT,
         "torn or wrong CRC: it rebuilds the index from the data file. Zeros: it cuts the index there, and no "
-        "longer sees the messages behind",
+        "longer sees the messages after that",
         _FORECAST,
     ),
     Entry(
@@ -367,10 +366,10 @@ _INDEXES = (
     Entry(
         "index-disorder",
         _E,
-        "index records that are right by themselves lie in each other's places",
-        "a repair by hand, or a copy put together of parts",
-        "it looks for a message at the place that its sequence implies, and before it: what lies further behind is "
-        "missing, and what is read ahead may be another message",
+        "correct index records are in the wrong order",
+        "a manual repair, or a copy assembled from parts",
+        "it looks for a message at the place that its sequence implies, and before it: messages further on "
+        "are not found, and read-ahead may return another message",
         _SALVAGE + " and writes new indexes",
     ),
     Entry(
@@ -378,7 +377,7 @@ _INDEXES = (
         _W,
         "good messages that the index does not name",
         "a crash between writing the data and writing the index",
-        "it does not see them, appends behind them and assigns their sequences to new messages",
+        "it does not see them, appends after them and assigns their sequences to new messages",
         _SALVAGE,
     ),
     Entry(
@@ -413,7 +412,7 @@ _SEQUENCES = (
     Entry(
         "sequence-damaged",
         _E,
-        "messages of the channel whose records are damaged, where the findings of its slices do not name each",
+        "messages of the channel with damaged records, if the findings of its slices do not name each",
         "see the findings of the slice",
         "see the findings of the slice",
         _SALVAGE,
@@ -429,7 +428,7 @@ _SEQUENCES = (
     Entry(
         "sequence-disorder",
         _W,
-        "messages lie behind messages with higher sequences",
+        "messages are stored after messages with higher sequences",
         "slices were renamed or swapped",
         "lookups can fail",
         "`stantools salvage STORE --out NEW` writes them in order",
@@ -484,14 +483,14 @@ _LOOK_AT_NODES = (
     "prints the entries of a raft.log"
 )
 _LOOK_AT_BOTH = "find out which of the two was changed; `stantools messages STORE CHANNEL` prints messages of a store"
-_DELIVERS = "nats-server delivers what is in the stream; consumers cannot notice that it is not what was stored"
+_DELIVERS = "nats-server delivers the content of the stream; consumers cannot notice the difference"
 
 _DIFFERENCES = (
     Entry(
         "stream-missing",
         _E,
-        "a stream that should be there is not",
-        "it was never made, or somebody deleted it; the connection belongs to another account",
+        "a planned stream is missing",
+        "it was never created, or was deleted; the connection belongs to another account",
         "nats-server knows nothing of it",
         "check server, account and domain; then migrate its channels",
     ),
@@ -507,16 +506,16 @@ _DIFFERENCES = (
         "stream-config",
         _W,
         "a stream with another configuration than planned",
-        "somebody changed it, or the plan was changed since",
+        "it was changed, or the plan was changed since",
         "it uses the configuration that it has",
         "update the stream, if the difference is not wanted; a backup has to be rewritten",
     ),
     Entry(
         "archive-damaged",
         _E,
-        "a backup or a stream's directory that is not as it was written",
+        "a backup or a stream's directory that has changed since it was written",
         _BITROT + "; a copy that was cut short",
-        "of a block with a damaged record it leaves out the rest, without an error; other damage makes a restore fail",
+        "it skips the rest of a block after a damaged record, without an error; other damage makes a restore fail",
         "remove it and write it again from the store",
     ),
     Entry(
@@ -572,13 +571,13 @@ _DIFFERENCES = (
         _E,
         "messages whose subject differs",
         "another subject mapping, or another stream",
-        "nats-server delivers them to whoever asks for the subject that is stored",
+        "nats-server delivers them to subscribers of the stored subject",
         _LOOK_AT_BOTH,
     ),
     Entry(
         "message-headers",
         _E,
-        "messages whose headers are not those that carry reply and origin",
+        "messages whose headers do not carry the expected reply and origin",
         "another program migrated them, or with other options",
         _DELIVERS,
         _LOOK_AT_BOTH,
@@ -594,17 +593,17 @@ _DIFFERENCES = (
     Entry(
         "consumer-missing",
         _E,
-        "a consumer that should be there is not",
-        "somebody deleted it, or it was inactive for too long",
+        "a planned consumer is missing",
+        "it was deleted, or was inactive for too long",
         "nats-server knows nothing of the durable's position",
-        "migrate the stream again, or make the consumer by hand at the position that the plan shows",
+        "migrate the stream again, or create the consumer manually at the position in the plan",
     ),
     Entry(
         "consumer-position",
         _E,
-        "a consumer whose position is not that of the durable",
-        "clients have used it since, it was made by hand, or a server that was down while a stream with replicas was "
-        "loaded came back, led the consumer and did not know its position (seen with 2.9)",
+        "a consumer whose position differs from that of the durable",
+        "clients have used it since; it was created manually; or a server that was down while a stream with "
+        "replicas was loaded came back, became leader of the consumer and did not know its position (seen with 2.9)",
         "nats-server delivers from the consumer's position: messages come again, or never",
         "if no client has used it: " + _AGAIN,
     ),
@@ -612,14 +611,14 @@ _DIFFERENCES = (
         "consumer-config",
         _W,
         "a consumer with another configuration than planned",
-        "somebody updated it",
+        "it was updated",
         "nats-server uses the configuration that it has",
         "update the consumer, if the difference is not wanted",
     ),
     Entry(
         "subscription-differs",
         _E,
-        "a subscription that only one of two stores has, or that is not the same in both",
+        "a subscription that only one of two stores has, or that differs between them",
         "clients used one of the stores meanwhile; a repair changed it",
         "it delivers from the subscription's position: messages come again, or never",
         "`stantools subs STORE` prints the subscriptions of a store",
@@ -627,9 +626,9 @@ _DIFFERENCES = (
     Entry(
         "client-differs",
         _W,
-        "a client that only one of two stores has, or that is not the same in both",
+        "a client that only one of two stores has, or that differs between them",
         "clients used one of the stores meanwhile",
-        "it waits for clients that it knows, and gives up their subscriptions when they stay away",
+        "it waits for clients that it knows, and removes their subscriptions if they stay away",
         "`stantools clients STORE` prints the clients of a store",
     ),
     Entry(
@@ -643,15 +642,15 @@ _DIFFERENCES = (
     Entry(
         "entry-differs",
         _E,
-        "an entry of which the Raft logs of two nodes have different copies, though index and term are the same",
+        "an entry of which the Raft logs of two nodes have different copies with the same index and term",
         _BITROT + "; or they are nodes of different clusters",
-        "it applies the copy that it has, so that its state is not that of the others",
+        "it applies its own copy, so that its state differs from the others",
         _LOOK_AT_NODES,
     ),
     Entry(
         "entry-branch",
         _W,
-        "entries of one node's Raft log in place of which the other has entries of a later term",
+        "entries of one node's Raft log that the other node has replaced by entries of a later term",
         "the node was the leader when it wrote them, and was replaced before a majority had them",
         "it discards them when it hears of the later leader",
         _LOOK_AT_NODES,
@@ -660,19 +659,20 @@ _DIFFERENCES = (
         "log-behind",
         _I,
         "the Raft log of one node ends before that of the other",
-        "the node stopped earlier, or was behind",
-        "the leader sends it what it lacks, or a snapshot",
+        "the node stopped earlier, or had not caught up",
+        "the leader sends it the missing entries, or a snapshot",
         "no action is needed",
     ),
 )
 
 _NODE = (
     "take the log from a copy of this node, or the state from another node of the cluster; "
-    "`stantools merge NODE... --out NEW` takes from each what is whole"
+    "`stantools merge NODE... --out NEW` takes the intact parts of each"
 )
 _AMNESIA = (
-    "do not start this node before the directories of all nodes are copied: as a leader it makes the cluster forget; "
-    "give it the data directory of a node that is whole, or merge them: `stantools merge NODE... --out NEW`"
+    "do not start this node before the directories of all nodes are copied: as a leader it makes the cluster "
+    "forget data; "
+    "give it the data directory of an intact node, or merge them: `stantools merge NODE... --out NEW`"
 )
 _RAFT = (
     Entry(
@@ -688,8 +688,8 @@ _RAFT = (
         _W,
         "one of the two meta pages of a Raft log is damaged",
         _CRASH + "; " + _BITROT,
-        "it starts with the other one: the log may end one transaction earlier, and the leader fills it up",
-        "no action is needed while other nodes are whole; keep a copy of the file",
+        "it starts with the other one: the log may end one transaction earlier, and the leader sends the rest",
+        "no action is needed while other nodes are intact; keep a copy of the file",
     ),
     Entry(
         "raft-page",
@@ -718,7 +718,7 @@ _RAFT = (
     Entry(
         "raft-start-missing",
         _E,
-        "a Raft log begins behind what the usable snapshots hold",
+        "a Raft log begins after the end of the usable snapshots",
         "a snapshot that is damaged or was removed, after the log had been cut",
         "it panics with `log not found`, or refuses to start if no snapshot is usable",
         _NODE + ", or its snapshot",
@@ -736,7 +736,7 @@ _RAFT = (
         _E,
         "a command in a Raft log cannot be decoded",
         _BITROT + "; or the encryption key that was given is not the node's",
-        "it ignores the command silently, so that this node alone lacks what it did; with a wrong key, or at an "
+        "it ignores the command silently, so that this node alone lacks its effect; with a wrong key, or at an "
         "operation it does not know, it stops",
         _NODE + "; check the encryption key",
     ),
@@ -753,9 +753,10 @@ _RAFT = (
         _E,
         "a Raft snapshot that a server skips",
         _CRASH + "; " + _BITROT,
-        "it takes the next older one; if the log was cut behind that it panics with `log not found`, and if there is "
+        "it takes the next older one; if the log was cut after that one, it panics with `log not found`, and "
+        "if there is "
         "no other it refuses to start: failed to load any existing snapshots",
-        "take the snapshot from another node: all of one index hold the same",
+        "take the snapshot from another node: snapshots of one index are equal",
     ),
     Entry(
         "snapshot-temporary",
@@ -770,14 +771,14 @@ _RAFT = (
         _E,
         "a channel that the snapshot holds is not in the file store of the node",
         "the data directory was lost or restored in part, and the Raft directory was not",
-        "it comes up without the channel and its subscriptions; when it is elected the cluster has lost both, and "
+        "it starts without the channel and its subscriptions; when it is elected, the cluster has lost both, and "
         "nodes that still have the channel delete it at the first message",
         _AMNESIA,
     ),
     Entry(
         "store-behind-snapshot",
         _W,
-        "the file store ends before what log and snapshot hold, and the log no longer has all of the rest",
+        "the file store ends before log and snapshot do, and the log no longer has all of the missing messages",
         "the data directory was restored from an older copy",
         "it asks the leader for the missing messages; without one that has them it aborts: unable to restore messages",
         "start it when a leader with all messages runs, or give it the data directory of such a node",
@@ -787,7 +788,7 @@ _RAFT = (
         _I,
         "the log holds messages that the file store does not",
         "the node ended before it had applied them, or its data directory is an older copy",
-        "it stores them when it has a leader that says that they are committed",
+        "it stores them once a leader reports that they are committed",
         "keep the Raft directory together with the store",
     ),
     Entry(
@@ -795,12 +796,12 @@ _RAFT = (
         _W,
         "a Raft directory without the file store of its node",
         "only a part was copied, or the data directory is elsewhere",
-        "it makes an empty store; what only the snapshots held is gone then, see snapshot-channel-missing",
+        "it creates an empty store; the messages that the snapshots cover are then lost, see snapshot-channel-missing",
         _AMNESIA,
     ),
 )
 
-#: The entries under the headings of `docs/findings.md`.
+#: Entries by heading of `docs/findings.md`.
 GROUPS: dict[str, tuple[Entry, ...]] = {
     "The store as a whole": _STORE,
     "Clients and subscriptions": _LOGS,
@@ -815,13 +816,9 @@ CATALOGUE: dict[str, Entry] = {entry.code: entry for group in GROUPS.values() fo
 
 
 def finding(code: str, detail: str, *, severity: Severity | None = None, **place: Any) -> Finding:
-    """Makes a finding of a catalogued code, with the catalogue's severity (unless given) and remedy.
+    """Makes a finding with the catalogue's remedy, and its severity unless one is given.
 
-    Args:
-        code: A code of the catalogue.
-        detail: What was found and what was expected.
-        severity: If this case is better or worse than usual.
-        **place: `file`, `offset`, `length`, `channel`, `seq` as in `Finding`.
+    `place` takes `file`, `offset`, `length`, `channel`, `seq` as in `Finding`.
     """
     entry = CATALOGUE[code]
     return Finding(code, severity or entry.severity, detail=detail, remedy=entry.remedy, **place)

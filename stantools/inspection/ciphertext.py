@@ -1,6 +1,7 @@
-"""Which channels of a store may hold encrypted payloads, and whether a key opens them.
+"""Channels of a store that may hold encrypted payloads, and whether a key decrypts them.
 
-A store does not say that it is encrypted. Without the key nothing is certain; with it, the tag of a message is proof.
+A store does not say that it is encrypted. Without the key nothing is certain; with it, the tag of a message is
+proof.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from stantools.notation import counted, some_of
 from stantools.options import SERVER_KEY_VARIABLE
 from stantools.store.directory import ChannelFiles, Datastore
 
-#: Messages at each end of a channel that are looked at: encryption may have been turned on or off in between.
+#: Messages read at each end of a channel: encryption may have been turned on or off in between.
 _SAMPLES: Final = 4
 _NAMED: Final = 3
 
 
 @dataclass(frozen=True)
 class CiphertextReport:
-    """What a look at the first and last messages of each channel says about encryption."""
+    """Signs of encryption in the first and last messages of each channel."""
 
     suspected: tuple[str, ...] = ()  #: channels whose payloads may be encrypted; no key was given
-    opened: tuple[str, ...] = ()  #: channels with payloads that the key opens: these are encrypted
-    refused: tuple[str, ...] = ()  #: channels whose payloads have the shape, and none is opened by the key
+    opened: tuple[str, ...] = ()  #: channels with payloads that the key decrypts
+    refused: tuple[str, ...] = ()  #: channels with payloads that look encrypted, none of which the key decrypts
 
     @property
     def sentence(self) -> str:
-        """Says it in one line, "" if nothing has the shape of encrypted data; STORE is the store in its command."""
+        """One sentence, "" if nothing looks encrypted; STORE stands for the store in its command."""
         parts = []
         if self.opened:
             parts.append(f"payloads of {_listed(self.opened)} are encrypted, and the key opens them")
@@ -48,17 +49,11 @@ class CiphertextReport:
         return "; ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it for json output."""
         return {"suspected": list(self.suspected), "opened": list(self.opened), "refused": list(self.refused)}
 
 
 def find_ciphertext(store: Datastore, names: Iterable[str] | None = None) -> CiphertextReport:
-    """Looks at a few messages of each channel.
-
-    Args:
-        store: The store, with the key if there is one.
-        names: The channels; all if not given.
-    """
+    """Reads a few messages of each channel (all channels by default), with the store's key if it has one."""
     found: dict[str, list[str]] = {"suspected": [], "opened": [], "refused": []}
     for name in store.channel_names if names is None else names:
         try:
@@ -66,7 +61,7 @@ def find_ciphertext(store: Datastore, names: Iterable[str] | None = None) -> Cip
         except StoreChangedError:
             raise
         except StantoolsError:
-            continue  # verify says so
+            continue  # verify reports this
         if state:
             found[state].append(name)
     return CiphertextReport(**{state: tuple(channels) for state, channels in found.items()})

@@ -1,9 +1,9 @@
-"""The one log of a cluster, put together from the Raft logs and snapshots of its nodes, and the state that it comes to.
+"""The log of a cluster, merged from the Raft logs and snapshots of its nodes, and the resulting state.
 
-Facts: clustered-stores.md sections 6.6 and 12. Of each entry the copies are compared: nothing in a Raft log has a
-checksum, so that only another copy reveals damage. Entries of a branch that was given up have another term and do not
-count. The logs are gone through side by side, in flat memory; entries with messages that follow each other, and are
-byte by byte the same in all of them, are taken together.
+Facts: clustered-stores.md sections 6.6 and 12. Nothing in a Raft log has a checksum, so only another copy reveals
+damage: the copies of each entry are compared. Entries of an abandoned branch have another term and do not count. The
+logs are read side by side, in flat memory; consecutive entries with messages that are byte by byte the same in all
+logs are handled together.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from stantools.store.raft import OpenLog, open_log
 from stantools.store.raftstate import ClusterState
 from stantools.store.ranges import Ranges
 
-#: Entries at the end of a log that are kept until it is known whether a majority has a later one.
-_MOST_TAIL = 10_000
+#: Entries kept at the end of a log until it is known whether a majority has a later one.
+_MAX_TAIL = 10_000
 #: Entries with different copies that are listed one by one.
-_MANY = 1000
+_MAX_LISTED = 1000
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class EntryConflict:
 
     index: int
     term: int
-    taken: tuple[str, ...]  #: the nodes whose copy counts
-    others: tuple[str, ...]  #: the nodes whose copy is damaged
-    why: str  #: why, in words
+    taken: tuple[str, ...]  #: nodes whose copy counts
+    others: tuple[str, ...]  #: nodes whose copy is damaged
+    why: str  #: reason, in words
 
     def __str__(self) -> str:
         taken, others = ", ".join(self.taken), ", ".join(self.others)
@@ -50,7 +50,7 @@ class EntryConflict:
 
 
 class Publish(NamedTuple):
-    """An entry that holds messages: which, of which channel, and where it lies."""
+    """An entry with messages: its channel, its sequences, and its place in the log."""
 
     channel: bytes
     channel_id: int
@@ -65,43 +65,43 @@ class Publish(NamedTuple):
 
 @dataclass
 class ClusterLog:
-    """What the logs and snapshots of a cluster's nodes come to."""
+    """The merged log, and the state after its last entry."""
 
-    names: tuple[str, ...]  #: the nodes with a Raft log
-    winner: str = ""  #: the one whose log counts where branches differ
-    voters: tuple[str, ...] = ()  #: who votes, by its configuration
-    term: int = 0  #: term of the last entry
-    index: int = 0  #: index of the last entry
-    state: ClusterState = field(default_factory=ClusterState)  #: clients and subscriptions after it
-    begins: str = ""  #: what the state begins with: the name of a snapshot, or "" for the beginning of the log
-    missing: Ranges = field(default_factory=Ranges)  #: entries behind that which no node has: what they did is unknown
-    proven: int = 0  #: up to this entry all were committed for sure
-    #: Of the entries behind, how many nodes have each.
+    names: tuple[str, ...]  #: nodes with a Raft log
+    winner: str = ""  #: node whose log counts where branches differ
+    voters: tuple[str, ...] = ()  #: members with a vote, by its configuration
+    term: int = 0
+    index: int = 0
+    state: ClusterState = field(default_factory=ClusterState)  #: clients and subscriptions after the last entry
+    begins: str = ""  #: name of the snapshot that the state begins with, "" for the beginning of the log
+    missing: Ranges = field(default_factory=Ranges)  #: entries after it that no node has: unknown effect
+    proven: int = 0  #: up to this entry, all are certainly committed
+    #: For each entry after the proven ones, the number of nodes that have it.
     tail: dict[int, tuple[int, Publish | None]] = field(default_factory=dict)
-    conflicts: list[EntryConflict] = field(default_factory=list)  #: entries with different copies
-    conflict_count: int = 0  #: how many there are
-    unreadable: int = 0  #: commands behind that which cannot be decoded or decrypted
-    #: Entries that nodes have of a branch that was given up, by node.
+    conflicts: list[EntryConflict] = field(default_factory=list)
+    conflict_count: int = 0  #: number of all conflicts, including those not listed
+    unreadable: int = 0  #: commands after it that cannot be decoded or decrypted
+    #: Number of entries of an abandoned branch, by node.
     branches: dict[str, int] = field(default_factory=dict)
 
 
 class _Cursor:
-    """The entries of one node, in order, one ahead; those that hold messages and follow each other come together."""
+    """The entries of one node in order, one read ahead; consecutive entries with messages form one part."""
 
     def __init__(self, number: int, report: NodeReport, log: OpenLog) -> None:
         self.number = number
         self.log = log
-        self._most = report.stable.term
-        self._behind = report.settled
+        self._max_term = report.stable.term
+        self._settled = report.settled
         self._rest = self._all()
-        self._ahead: deque[Entry | Publishes] = deque()
+        self._queue: deque[Entry | Publishes] = deque()
         self._before = 0
-        self._look()
+        self._fill_queue()
 
     def _all(self) -> Iterator[Entry | Publishes]:
         log = self.log
         if log.bolt.meta is None:
-            # No tree leads to the pages any more; of an entry that is there several times the newest counts.
+            # No tree leads to the pages any more; of several copies of an entry the newest counts.
             for _ in log.entries():
                 pass
             loose = sorted(log.free_entries(), key=lambda each: (each.index, each.term))
@@ -109,46 +109,46 @@ class _Cursor:
                 *_, last = copies
                 yield last
             return
-        for each in log.runs(self._behind):
-            if isinstance(each, Entry | Publishes) and _first(each) > self._behind:
+        for each in log.runs(self._settled):
+            if isinstance(each, Entry | Publishes) and _first(each) > self._settled:
                 yield each
 
-    def _look(self) -> None:
-        ahead = self._ahead
-        while len(ahead) < 2 and (more := next(self._rest, None)):
-            ahead.append(more)
-        #: What comes next; None at the end.
-        self.head = ahead[0] if ahead else None
-        self.index = _first(ahead[0]) if ahead else 0  #: its first index
+    def _fill_queue(self) -> None:
+        queue = self._queue
+        while len(queue) < 2 and (more := next(self._rest, None)):
+            queue.append(more)
+        #: The next part; None at the end.
+        self.head = queue[0] if queue else None
+        self.index = _first(queue[0]) if queue else 0  #: index of its first entry
 
     @property
     def entry(self) -> Entry | None:
-        """The next entry, where it comes alone; None at the end."""
+        """The next entry, if it is a single one; None at the end."""
         head = self.head
         assert head is None or isinstance(head, Entry)
         return head
 
     def expand(self) -> None:
-        """Has entries that come together come one by one."""
+        """Splits the next part into single entries."""
         if isinstance(self.head, Publishes):
-            run = cast(Publishes, self._ahead.popleft())
-            self._ahead.extendleft(reversed(list(self.log.expand(run))))
-            self._look()
+            run = cast(Publishes, self._queue.popleft())
+            self._queue.extendleft(reversed(list(self.log.expand(run))))
+            self._fill_queue()
 
     def advance(self, part: Publishes | None = None) -> None:
-        """Goes on behind the next entry, or behind the first of those that come together."""
-        sound, head = self.sound, self._ahead.popleft()
+        """Moves past the next entry, or past the first entries of the next part."""
+        sound, head = self.sound, self._queue.popleft()
         if sound:
             self._before = head.term
         if part and isinstance(head, Publishes) and head.last > part.last:
-            self._ahead.appendleft(head.behind(part))
-        self._look()
+            self._queue.appendleft(head.behind(part))
+        self._fill_queue()
 
     @property
     def sound(self) -> bool:
-        """The term fits between those around it; else it is damaged, or one of those is."""
-        term, following = self._ahead[0].term, self._ahead[1].term if len(self._ahead) > 1 else None
-        return self._before <= term and (following is None or term <= following) and term <= (self._most or term)
+        """The term fits between its neighbours; otherwise it, or one of them, is damaged."""
+        term, following = self._queue[0].term, self._queue[1].term if len(self._queue) > 1 else None
+        return self._before <= term and (following is None or term <= following) and term <= (self._max_term or term)
 
 
 def _first(found: Entry | Publishes) -> int:
@@ -156,15 +156,9 @@ def _first(found: Entry | Publishes) -> int:
 
 
 class History:
-    """The merged log of nodes, which can be gone through any number of times.
+    """The merged log of nodes, which can be read any number of times.
 
-    Args:
-        reports: The nodes, of which each has a Raft log.
-        names: What they are called.
-        key: The encryption key, if there is one.
-
-    Raises:
-        RefusedError: They are not of one cluster.
+    Raises `RefusedError` if the nodes belong to different clusters. Each node needs a Raft log.
     """
 
     def __init__(self, reports: Sequence[NodeReport], names: Sequence[str], key: bytes | None = None) -> None:
@@ -181,27 +175,19 @@ class History:
             self.log.voters = tuple(each.id for each in newest.servers if each.voter)
 
     def entries(self) -> Iterator[tuple[Entry, pb.RaftOperation | None, int, int]]:
-        """Iterates over the log in order: the entry, its operation, the node that it is taken from, how many have it.
-
-        Raises:
-            StoreUnreadableError: A log cannot be read any more.
-        """
+        """Iterates over the log in order: the entry, its operation, its node, and how many nodes have it."""
         for found, *more in self.parts(lambda _run, _copies: True):
             assert isinstance(found, Entry)
             yield found, *more  # type: ignore[misc]
 
     def parts(
-        self, single: Callable[[Publishes, int], bool], stops: Sequence[int] = (), *, telling: bool = False
+        self, single: Callable[[Publishes, int], bool], stops: Sequence[int] = (), *, record_conflicts: bool = False
     ) -> Iterator[tuple[Entry | Publishes, pb.RaftOperation | None, int, int]]:
-        """Iterates as `entries`; where entries hold messages of one channel, one behind the other, they come together.
+        """Iterates as `entries`, but consecutive entries with messages of one channel form one part.
 
-        Args:
-            single: Says of such entries, and how many nodes have them, whether they have to come one by one.
-            stops: Indexes, rising, behind each of which what comes together ends.
-            telling: Note in `log` what differs.
-
-        Raises:
-            StoreUnreadableError: A log cannot be read any more.
+        `single` is called with such a part and the number of nodes that have it, and returns whether its entries
+        must come one by one. A part ends after each index in `stops` (ascending). `record_conflicts`: differences
+        are recorded in `log`.
         """
         shared, equal = Counter[int](), Counter[int]()
         with ExitStack() as stack:
@@ -213,7 +199,7 @@ class History:
             while live := [each for each in cursors if each.head]:
                 index = min(each.index for each in live)
                 here = [each for each in live if each.index == index]
-                run = self.together(index, here, [each.index for each in live if each.index > index], cursors, stops)
+                run = self.common_part(index, here, [each.index for each in live if each.index > index], cursors, stops)
                 if run and not single(run, len(here)):
                     if len(here) > 1:
                         count = run.last - run.first + 1
@@ -226,37 +212,29 @@ class History:
                 for each in here:
                     each.expand()
                 chosen = self._chosen(here, cursors[self._best]) if index <= self.log.index else []
-                if telling:
+                if record_conflicts:
                     for each in here:
                         if each not in chosen:
                             name = self._names[each.number]
                             self.log.branches[name] = self.log.branches.get(name, 0) + 1
                 if chosen:
-                    taken = self._compare(index, chosen, shared, equal, telling)
+                    taken = self._compare(index, chosen, shared, equal, record_conflicts)
                     assert taken.entry
                     yield taken.entry, self._operation(taken.entry), taken.number, len(chosen)
                 for each in here:
                     each.advance()
         strangers = [self._names[at] for at in shared if shared[at] > 1 and not equal[at]]
-        if strangers and telling:
+        if strangers and record_conflicts:
             raise RefusedError(
                 f"{', '.join(strangers)}: every entry differs from those of the others with the same index and term: "
                 "these are nodes of different clusters",
                 "merge the nodes of one cluster only",
             )
 
-    def together(
+    def common_part(
         self, index: int, here: list[_Cursor], others: list[int], cursors: list[_Cursor], stops: Sequence[int]
     ) -> Publishes | None:
-        """Returns entries of which all nodes that are here have the same; None if they have to be looked at.
-
-        Args:
-            index: The first one.
-            here: The nodes that have it.
-            others: Where the other nodes continue.
-            cursors: All nodes.
-            stops: As for `parts`.
-        """
+        """Returns entries of which all of the nodes `here` have the same copy; None if the copies must be compared."""
         heads = [each.head for each in here]
         first, best = heads[0], cursors[self._best].head
         # Entry 1, and terms that reveal damage or a branch, are for `_chosen` and `_compare`.
@@ -265,7 +243,7 @@ class History:
         stop = stops[at] if (at := bisect_left(stops, index)) < len(stops) else first.last
         end, last = min([first.last, stop, self.log.index, *(other - 1 for other in others)]), first.last_sequence
         if len(here) == 1 and end < first.last:
-            return None  # which is rare
+            return None  # rare
         for each, head in zip(here, heads, strict=True):
             if not isinstance(head, Publishes) or head.term != first.term or not each.sound:
                 return None
@@ -279,18 +257,18 @@ class History:
         candidates = sound or here
         if best in candidates:
             term = best.head.term if best.head else 0
-            # Nobody is elected without what a majority has: then it is this log's copy that is damaged.
+            # A node without the entries of a majority cannot be elected: so this log's copy is the damaged one.
             counts = Counter(each.entry.term for each in candidates if each.entry)
             needed = max(len(self.log.voters) // 2 + 1, 2)
             term = max((each for each, count in counts.items() if count >= needed and each > term), default=term)
         else:
-            # What is committed has the highest term at its index, and none that is higher than a later one.
-            most = best.head.term if best.head else max(each.entry.term for each in candidates if each.entry)
-            term = max((t.entry.term for t in candidates if t.entry and t.entry.term <= most), default=0)
+            # A committed entry has the highest term at its index, and no term higher than a later one.
+            max_term = best.head.term if best.head else max(each.entry.term for each in candidates if each.entry)
+            term = max((t.entry.term for t in candidates if t.entry and t.entry.term <= max_term), default=0)
         return [each for each in candidates if each.entry and each.entry.term == term]
 
     def _compare(
-        self, index: int, chosen: list[_Cursor], shared: Counter[int], equal: Counter[int], telling: bool
+        self, index: int, chosen: list[_Cursor], shared: Counter[int], equal: Counter[int], record_conflicts: bool
     ) -> _Cursor:
         """Returns the copy of an entry that counts."""
         if len(chosen) == 1 or index == 1:  # each node of a first start puts itself first in entry 1
@@ -313,9 +291,9 @@ class History:
             for each in readable:
                 shared[each.number] += 1
                 equal[each.number] += len(readable) > 1
-        if len(copies) > 1 and telling:
+        if len(copies) > 1 and record_conflicts:
             self.log.conflict_count += 1
-            if len(self.log.conflicts) < _MANY:
+            if len(self.log.conflicts) < _MAX_LISTED:
                 assert taken[0].entry
                 others = tuple(self._names[e.number] for each in votes if each is not taken for e in each)
                 ours_ = tuple(self._names[each.number] for each in taken)
@@ -323,7 +301,7 @@ class History:
         return taken[0]
 
     def _content(self, cursor: _Cursor) -> bytes | None:
-        """Returns what has to be equal in all copies; None if it is encrypted, with a nonce of each node's own."""
+        """Returns the content that is equal in all copies; None if it is encrypted, as each node has its own nonce."""
         entry = cursor.entry
         assert entry
         kind = bytes([entry.type & 0xFF])
@@ -348,15 +326,8 @@ class History:
         except EntryError:
             return None
 
-    # The state.
-
     def fold(self) -> ClusterLog:
-        """Goes through the log and rebuilds clients and subscriptions from every snapshot that it continues from.
-
-        Raises:
-            RefusedError: The nodes are not of one cluster.
-            StoreUnreadableError: A log cannot be read.
-        """
+        """Reads the log and rebuilds clients and subscriptions from every snapshot that it continues from."""
         log = self.log
         bases = {(0, 0, ""): ClusterState()}
         for report in self._reports:
@@ -369,10 +340,10 @@ class History:
         needed = len(log.voters) // 2 + 1
 
         def perhaps_last(run: Publishes, copies: int) -> bool:
-            return copies < needed and run.last > log.proven and len(log.tail) < _MOST_TAIL
+            return copies < needed and run.last > log.proven and len(log.tail) < _MAX_TAIL
 
         stops = sorted({index for index, _, _ in bases})
-        for entry, operation, node, copies in self.parts(perhaps_last, stops, telling=True):
+        for entry, operation, node, copies in self.parts(perhaps_last, stops, record_conflicts=True):
             first = _first(entry)
             for key, state in bases.items():
                 if first > state.index + 1:
@@ -391,7 +362,7 @@ class History:
             if copies >= needed:
                 log.proven = max(log.proven, entry.index)
                 log.tail.clear()
-            elif entry.index > log.proven and len(log.tail) < _MOST_TAIL:
+            elif entry.index > log.proven and len(log.tail) < _MAX_TAIL:
                 log.tail[entry.index] = copies, _publish(entry, operation, node)
         whole = [key for key in bases if not lacking[key] and bases[key].index == log.index]
         chosen = max(whole or bases)
@@ -402,25 +373,15 @@ class History:
         log.state.keep_pending([bases[key] for key in whole])
         return log
 
-    # Messages.
-
     def publishes(self, wanted: Mapping[bytes, Ranges]) -> Iterator[Publish]:
-        """Iterates over the entries that hold wanted messages, by channel.
-
-        Raises:
-            StoreUnreadableError: A log cannot be read.
-        """
-        for entry, operation, node, _ in self.parts(lambda run, _copies: self._of_interest(run, wanted)):
+        """Iterates over the entries with the given messages, by channel."""
+        for entry, operation, node, _ in self.parts(lambda run, _copies: self._has_wanted(run, wanted)):
             found = _publish(entry, operation, node) if isinstance(entry, Entry) else None
-            if found and self._of_interest(found, wanted):
+            if found and self._has_wanted(found, wanted):
                 yield found
 
     def deleted_publishes(self, wanted: Mapping[bytes, Ranges]) -> Iterator[Publish]:
-        """Iterates over such entries in free pages: deleted ones. Of several the one that most pages have counts.
-
-        Raises:
-            StoreUnreadableError: A log cannot be read.
-        """
+        """Iterates over such entries in free pages: deleted ones. Of several copies, the most frequent one counts."""
         found: dict[int, Counter[tuple[int, int]]] = {}
         places: dict[tuple[int, int, int], Publish] = {}
         for node, report in enumerate(self._reports):
@@ -434,7 +395,7 @@ class History:
                         continue
                     operation = self._operation(entry)
                     publish = _publish(entry, operation, node)
-                    if operation and publish and self._of_interest(publish, wanted):
+                    if operation and publish and self._has_wanted(publish, wanted):
                         content = hash(operation.SerializeToString())
                         found.setdefault(entry.index, Counter())[entry.term, content] += 1
                         places.setdefault((entry.index, entry.term, content), publish)
@@ -443,7 +404,7 @@ class History:
             _, content = max((count, content) for (term, content), count in votes.items() if term == newest)
             yield places[index, newest, content]
 
-    def _of_interest(self, publish: Publish | Publishes, wanted: Mapping[bytes, Ranges]) -> bool:
+    def _has_wanted(self, publish: Publish | Publishes, wanted: Mapping[bytes, Ranges]) -> bool:
         channel = self.log.state.channels.get(publish.channel)
         if channel and channel.id and publish.channel_id and channel.id != publish.channel_id:
             return False
@@ -452,7 +413,7 @@ class History:
 
 
 def _end(report: NodeReport) -> tuple[int, int]:
-    """Returns term and index of the last entry of a node, also where no meta page leads to the entries any more."""
+    """Returns term and index of the last entry of a node, even if no meta page leads to the entries any more."""
     if report.last or not report.files.log or not any(each.code == "raft-metas" for each in report.findings):
         return report.last_term, report.last
     with open_log(report.files.log) as log:
@@ -465,7 +426,7 @@ def _publish(entry: Entry, operation: pb.RaftOperation | None, node: int) -> Pub
     messages = operation.publish_batch.messages
     sizes = [len(each.data) for each in messages]
     sequences = [each.sequence for each in messages]
-    # Without a checksum, this is what reveals damaged numbers: messages of an entry follow each other.
+    # Without a checksum, this reveals damaged numbers: messages of an entry have consecutive sequences.
     if not sequences or sequences != list(range(sequences[0], sequences[0] + len(sequences))) or not sequences[0]:
         return None
     return Publish(
@@ -482,16 +443,7 @@ def _publish(entry: Entry, operation: pb.RaftOperation | None, node: int) -> Pub
 
 
 def log_differences(reports: Sequence[NodeReport], names: Sequence[str], key: bytes | None = None) -> list[Finding]:
-    """Compares the Raft logs of nodes, as far as several have the same entry.
-
-    Args:
-        reports: The nodes, of which each has a Raft log.
-        names: What they are called.
-        key: The encryption key, if there is one.
-
-    Raises:
-        StoreUnreadableError: A log cannot be read.
-    """
+    """Compares the Raft logs of nodes, for entries that several nodes have."""
     history = History(reports, names, key)
     try:
         log = history.fold()
@@ -501,7 +453,7 @@ def log_differences(reports: Sequence[NodeReport], names: Sequence[str], key: by
     if log.conflict_count > len(found):
         found.append(finding("entry-differs", f"{log.conflict_count - len(found)} more of this kind"))
     for name, count in log.branches.items():
-        text_ = f"{name}: {counted(count, 'entry', 'is/are')} of a branch that was given up"
+        text_ = f"{name}: {counted(count, 'entry', 'is/are')} of an abandoned branch"
         found.append(finding("entry-branch", text_))
     for report, name in zip(reports, names, strict=True):
         if (end := _end(report)) < (log.term, log.index):

@@ -1,8 +1,8 @@
-"""What a start of a cluster's nodes comes to: which start, which of them can lead, and what the cluster forgets then.
+"""Forecast of a cluster's start: nodes that start, nodes that can lead, channels that the cluster then forgets.
 
-Facts: clustered-stores.md sections 7 and 10. Elections look at the logs only. So a node that lost channels of its file
-store, and whose log was cut behind a snapshot, can win: then the cluster has lost these channels with their
-subscriptions, and the other nodes delete their intact messages at the first one that is published.
+Facts: clustered-stores.md sections 7 and 10. Elections compare the logs only. So a node that lost channels of its
+file store can win if its log was cut after a snapshot: then the cluster has lost these channels with their
+subscriptions, and the other nodes delete their intact messages when the first message is published to the channel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stantools.escaping import text
 from stantools.inspection.node import NodeReport
 from stantools.inspection.overview import Overview
 
-#: Findings that end a start, with what the server says.
+#: Findings that prevent a start, with the server's text.
 _FATAL = {
     "raft-metas": "Failed to start: checksum error, invalid database or version mismatch",
     "raft-page": "panic or fault while it walks the pages of the log",
@@ -27,51 +27,48 @@ _NO_SNAPSHOT = "Failed to start: failed to load any existing snapshots"
 
 @dataclass(frozen=True)
 class Forgotten:
-    """A channel that a leader does not bring along."""
+    """A channel that a leader does not have."""
 
-    channel: str  #: its name
-    first: int  #: first sequence that its snapshot knows
-    last: int  #: last sequence that its log knows
-    subscriptions: int  #: how many it has
+    channel: str
+    first: int  #: first sequence in its snapshot
+    last: int  #: last sequence in its log
+    subscriptions: int  #: number of subscriptions
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One way in which the election may end."""
+    """One possible result of the election."""
 
-    leader: str  #: the node
-    forgets: tuple[Forgotten, ...]  #: what the cluster loses when it leads
+    leader: str
+    forgets: tuple[Forgotten, ...]  #: channels that the cluster loses when this node leads
 
 
 @dataclass(frozen=True)
 class NodeStart:
-    """Whether a node starts."""
-
-    name: str  #: its id, or the name of its directory where the id is not known
-    error: str  #: what stops it; "" if nothing does
+    name: str  #: id, or the name of the directory if the id is unknown
+    error: str  #: reason why it does not start; "" if it starts
 
 
 @dataclass(frozen=True)
 class ClusterForecast:
-    """What a start of some nodes comes to."""
+    """The forecast of a start of some nodes."""
 
-    voters: tuple[str, ...]  #: ids of the members that vote, by the newest configuration
-    nodes: tuple[NodeStart, ...]  #: those that were given
-    outcomes: tuple[Outcome, ...]  #: one for each node that can be elected; none if no leader can be
+    voters: tuple[str, ...]  #: ids of the voting members, by the newest configuration
+    nodes: tuple[NodeStart, ...]  #: the nodes given
+    outcomes: tuple[Outcome, ...]  #: one for each node that can be elected; none if there can be no leader
 
     @property
     def majority(self) -> int:
-        """How many votes a leader needs."""
+        """Number of votes that a leader needs."""
         return len(self.voters) // 2 + 1
 
     @property
     def harmless(self) -> bool:
-        """Every node starts, one will lead, and none that can forgets anything."""
+        """Every node starts, one will lead, and no possible leader forgets anything."""
         lost = any(each.forgets for each in self.outcomes) or any(each.error for each in self.nodes)
         return bool(self.outcomes) and not lost
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the forecast with the names of docs/reference/json.md."""
         return {
             "voters": list(self.voters),
             "majority": self.majority,
@@ -83,11 +80,7 @@ class ClusterForecast:
 
 
 def forecast_cluster(nodes: Sequence[tuple[NodeReport, Overview]]) -> ClusterForecast:
-    """Predicts what happens when these nodes are started, and no others.
-
-    Args:
-        nodes: The nodes, as `node_overview` returns them.
-    """
+    """Predicts a start of these nodes and no others; `nodes` are results of `node_overview`."""
     newest = max((report for report, _ in nodes), key=lambda report: (report.last_term, report.last))
     voters = tuple(each.id for each in newest.servers if each.voter)
     starts = tuple(NodeStart(_name(report, voters), _error(report)) for report, _ in nodes)
@@ -99,7 +92,7 @@ def forecast_cluster(nodes: Sequence[tuple[NodeReport, Overview]]) -> ClusterFor
     outcomes = []
     for name, report, view in running:
         place = report.last_term, report.last
-        # Nobody votes for a log that is behind the own one.
+        # No node votes for a log that is older than its own.
         votes = sum((other.last_term, other.last) <= place for _, other, _ in running)
         if votes > len(voters) // 2:
             outcomes.append(Outcome(name, _forgotten(report, view)))
@@ -119,7 +112,7 @@ def _error(report: NodeReport) -> str:
 
 def _forgotten(report: NodeReport, view: Overview) -> tuple[Forgotten, ...]:
     if report.base is None or report.base.state is None:
-        return ()  # the whole log is there: it brings everything back
+        return ()  # the whole log is there: it restores everything
     saved = {text(each.channel) for each in report.base.state.channels}
     in_store = {each.name for each in view.channels if each.slices or each.disk_bytes}
     lost = []

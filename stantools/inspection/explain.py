@@ -1,4 +1,4 @@
-"""What a finding code or a line of the server's log means."""
+"""Meaning of a finding code or of a line of the server's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.logformats import server_lines
 from stantools.inspection.serverlog import LINES, WRAPPERS, LogLine
 
-#: `[PID] 2026/11/21 03:00:00.123456 [ERR] STREAM: ` in front of every line; older servers say STAN.
+#: `[PID] 2026/11/21 03:00:00.123456 [ERR] STREAM: ` at the start of every line; older servers write STAN.
 _PREFIX = re.compile(
     r"^\s*(?:\[\d+\]\s+)?(?:\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?\s+)?(?:\[[A-Z]{3}\]\s+)?(?:ST(?:REAM|AN): )?"
 )
@@ -23,33 +23,25 @@ _START = re.compile(r"^(?:Failed to start: |panic: )")
 
 @dataclass(frozen=True)
 class Explanation:
-    """What something means."""
-
-    subject: str  #: the code, or the part of the log line that is explained
-    meaning: str  #: what happened or was found
-    cause: str = ""  #: how it usually comes about; may be empty
-    server: str = ""  #: what the real server does with it; empty for log lines, which say so in `meaning`
-    remedy: str = ""  #: what to do next; may be empty
+    subject: str  #: the code, or the explained part of the log line
+    meaning: str
+    cause: str = ""  #: usual cause; may be empty
+    server: str = ""  #: behaviour of the real server; empty for log lines, whose `meaning` includes it
+    remedy: str = ""  #: next step; may be empty
     codes: tuple[str, ...] = ()  #: related finding codes
-    aside: bool = False  #: it is part of a description, and says nothing about the store by itself
+    aside: bool = False  #: part of a description that says nothing about the store by itself
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the explanation for json output."""
         values = {**asdict(self), "codes": list(self.codes)}
         del values["aside"]
         return values
 
 
 def explain(text: str) -> list[Explanation]:
-    """Explains a finding code or a log line.
+    """Explains a finding code, or a log line with or without its prefix, also as log collectors keep it.
 
-    Args:
-        text: A code of the catalogue, or a line as it is in the server's log, with or without its prefix, also as
-            collectors of logs keep it (`logformats`).
-
-    Returns:
-        One explanation for a code. For a log line one for each level of the error, outermost first; only one of them
-        has a remedy. Empty if it is neither.
+    A code has one explanation. A log line has one for each level of the error, outermost first; only one of them has
+    a remedy. The result is empty if the text is neither.
     """
     code = text.strip().lower()
     if entry := CATALOGUE.get(code):
@@ -62,7 +54,7 @@ def _explain_line(text: str) -> list[Explanation]:
     line = _START.sub("", whole)
     around = [(match, each) for each in WRAPPERS if (match := each.pattern.search(line))]
     around.sort(key=lambda found: found[0].start())
-    # Within a wrapper the reason follows behind it; otherwise the whole line may be one.
+    # After a wrapper comes the reason; otherwise the whole line may be one.
     rest = line[min(match.end() for match, _ in around) :] if around else line
     reason = next(((match, each) for each in (*LINES, *BROKER_LINES) if (match := each.pattern.search(rest))), None)
     if not around and reason is None:
@@ -79,7 +71,7 @@ def _explain_line(text: str) -> list[Explanation]:
 
 
 def explain_log(lines: Iterable[str]) -> list[Explanation]:
-    """Explains each kind of line in a log once, in the order in which they come; what only describes is left out."""
+    """Explains each kind of line in a log once, in the order of the lines; mere descriptions are left out."""
     found: dict[tuple[str, str], Explanation] = {}
     for line in lines:
         for each in explain(line):
@@ -89,7 +81,7 @@ def explain_log(lines: Iterable[str]) -> list[Explanation]:
 
 
 def similar_codes(text: str) -> list[str]:
-    """Returns finding codes that look like what was asked for."""
+    """Returns finding codes that resemble the text."""
     return difflib.get_close_matches(text.strip().lower(), CATALOGUE, n=3, cutoff=0.5)
 
 

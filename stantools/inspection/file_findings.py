@@ -1,4 +1,4 @@
-"""Findings of a channel's slices, made from its survey, and of clients.dat and subs.dat, from their tolerant folds."""
+"""Findings about a channel's slices, from its survey, and about clients.dat and subs.dat, from their tolerant folds."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ _CODES = {
     DamageKind.UNDECODABLE: "slice-undecodable",
     DamageKind.GARBAGE: "slice-garbage",
 }
-#: Single disagreements of an index that are listed each; more are summed up.
-_LISTED = 20
+#: Single disagreements of an index that are listed; more are summed up.
+_MAX_LISTED = 20
 _RANGES_SHOWN = 8
-#: For `bytes.translate`: whether a number of `STATUSES` is of a client that is not there and would have to be.
+#: For `bytes.translate`: whether a number of `STATUSES` means that a required client is missing.
 _GONE = bytes(each in (SubStatus.GHOST, SubStatus.ORPHAN) for each in STATUSES).ljust(256, b"\0")
 
 
 def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
-    """Iterates over the findings of all slices of a channel, in the order of the files."""
     channel = survey.files.name
     if survey.error:
         yield finding("file-unreadable", survey.error, file=channel, channel=channel)
@@ -61,7 +60,7 @@ def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
 
 
 def _stray(root: Path, survey: ChannelSurvey, stray: SliceSurvey) -> Iterator[Finding]:
-    """Iterates over the messages of a file that is a slice under another name, unless the slices have all of them."""
+    """Iterates over the findings about a slice under another name, unless the other slices have all of its messages."""
     assert stray.files.data is not None
     file, channel = _relative(root, stray.files.data), survey.files.name
     runs = [run for run in stray.runs if run.subject == survey.files.raw_name]
@@ -80,21 +79,21 @@ def _stray(root: Path, survey: ChannelSurvey, stray: SliceSurvey) -> Iterator[Fi
 
 
 class MissingSlices(NamedTuple):
-    """Slices that are not there although messages between their neighbours are missing."""
+    """Slices whose numbers are missing, together with messages between their neighbours."""
 
-    low: int  #: the first number
-    high: int  #: the last number
-    first: int  #: the first sequence that is missing with them
-    last: int  #: the last one
+    low: int
+    high: int
+    first: int  #: first missing sequence
+    last: int  #: last missing sequence
 
     @property
     def numbers(self) -> str:
-        """Their numbers in words."""
+        """The numbers in words."""
         return str(self.low) if self.low == self.high else f"{self.low} to {self.high}"
 
 
 def missing_slices(survey: ChannelSurvey) -> Iterator[MissingSlices]:
-    """Iterates over the gaps in the numbers of a channel's slices that messages are missing in, too."""
+    """Iterates over the gaps in the numbers of a channel's slices where messages are missing as well."""
     filled = [one for one in survey.slices if one.runs]
     for one, two in pairwise(filled):
         low, high = one.files.number + 1, two.files.number - 1
@@ -149,7 +148,7 @@ def _where(neighbours: Neighbours) -> str:
         return f"sequence {neighbours.sequence}"
     if before and after:
         return f"between sequences {before} and {after}"
-    return f"behind sequence {before}" if before else f"before sequence {after}" if after else ""
+    return f"after sequence {before}" if before else f"before sequence {after}" if after else ""
 
 
 def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
@@ -159,16 +158,15 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
     if survey.index_error:
         yield finding("file-unreadable", survey.index_error, file=file, channel=channel)
         return
-    records = sum(run.count for run in survey.runs)
     if not report.present:
-        if records or survey.damages:
-            yield finding("index-missing", f"the data file holds {records} good records", file=file, channel=channel)
+        if survey.runs or survey.damages:
+            yield finding("index-missing", f"the index is missing; {_rebuild(survey)}", file=file, channel=channel)
         return
     if report.header_error:
         size = min(report.size, FILE_HEADER_SIZE)
         yield finding("file-version", report.header_error, file=file, offset=0, length=size, channel=channel)
     elif report.size == FILE_HEADER_SIZE and survey.size > FILE_HEADER_SIZE:
-        text = f"it holds only its file version; the data file holds {records} good records"
+        text = f"the index holds only its file version; {_rebuild(survey)}"
         yield finding("index-empty", text, file=file, channel=channel)
         return
     if report.stop != Stop.END:
@@ -176,32 +174,46 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
         yield finding(
             "index-damaged", text, file=file, offset=report.end, length=report.size - report.end, channel=channel
         )
-    for mismatch in report.mismatches[:_LISTED]:
+    for mismatch in report.mismatches[:_MAX_LISTED]:
         pairs = ", ".join(
             f"{name} is {index}, in the data {data}"
             for name, index, data in zip(mismatch.fields, mismatch.index, mismatch.data, strict=True)
         )
         text = f"record {mismatch.position}: {pairs}"
         yield finding("index-mismatch", text, file=file, offset=mismatch.file_offset, length=32, channel=channel)
-    if report.mismatch_count > _LISTED:
-        text = f"{report.mismatch_count} records disagree in all; {_LISTED} are listed"
+    if report.mismatch_count > _MAX_LISTED:
+        text = f"{report.mismatch_count} records disagree in all; {_MAX_LISTED} are listed"
         yield finding("index-mismatch", text, file=file, channel=channel)
     yield from _index_coverage(file, channel, survey)
+
+
+def _rebuild(survey: SliceSurvey) -> str:
+    good = counted(sum(run.count for run in survey.runs), "good record")
+    if survey.damages:
+        places = counted(len(survey.damages), "damaged place")
+        return f"the data file has {good} and {places}, at which a rebuild stops"
+    return f"the server rebuilds it from the {good} of the data file"
 
 
 def _index_coverage(file: str, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
     report = survey.index
     if report.orphan_count:
-        text = f"not named: {_count(report.orphan_count)}, {_sequences(report.orphans)}"
+        text = f"{_count(report.orphan_count)} not in the index: {_sequences(report.orphans)}"
         yield finding("index-orphans", text, file=file, offset=report.end, channel=channel, seq=report.orphans.first)
     if report.displaced_count:
-        text = f"records in each other's places: {report.displaced_count}, {_sequences(report.displaced)}"
+        text = (
+            f"{counted(report.displaced_count, 'index record', 'is/are')} in the wrong order: "
+            f"{_sequences(report.displaced)}"
+        )
         offset = FILE_HEADER_SIZE + report.first_displaced * INDEX_RECORD_SIZE
         yield finding("index-disorder", text, file=file, offset=offset, channel=channel, seq=report.displaced.first)
     held = Ranges.union(run.sequences for run in survey.runs)
-    # That the index names what is damaged in the data is as it should be.
+    # An index that names records damaged in the data file is correct.
     if report.dangling_count and (not survey.damages or report.dangling & held):
-        text = f"records that point to no good message: {report.dangling_count}, {_sequences(report.dangling)}"
+        text = (
+            f"{counted(report.dangling_count, 'index record')} without a message in the data file: "
+            f"{_sequences(report.dangling)}"
+        )
         offset = FILE_HEADER_SIZE + report.first_dangling * INDEX_RECORD_SIZE
         yield finding("index-dangling", text, file=file, offset=offset, channel=channel, seq=report.dangling.first)
 
@@ -215,7 +227,6 @@ def _index_stop(report: IndexReport) -> str:
 
 
 def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Finding]:
-    """Iterates over the findings about the sequences of a channel as a whole."""
     channel = survey.files.name
     damaged, missing = survey.damaged, survey.missing
     named = (each.sequence for one in survey.slices for each in one.damages if each.sequence)
@@ -226,7 +237,7 @@ def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Findi
         text = f"{_count(missing.count())}: {_sequences(missing)}"
         yield finding("sequence-missing", text, file=channel, channel=channel, seq=missing.first)
     yield from _pieces("sequence-duplicate", channel, history.duplicates, "stored a second time")
-    yield from _pieces("sequence-disorder", channel, history.disordered, "behind higher sequences")
+    yield from _pieces("sequence-disorder", channel, history.disordered, "after higher sequences")
     lived = [g for g in history.generations if not g.superseded]
     if len(lived) > 1:
         text = "; ".join(f"{n}: {_sequences(g.sequences)}" for n, g in enumerate(lived, 1))
@@ -278,12 +289,9 @@ def _pieces(code: str, channel: str, pieces: list[Piece], words: str) -> Iterato
 
 
 def directory_findings(root: Path, survey: ChannelSurvey, *, in_use: bool) -> Iterator[Finding]:
-    """Iterates over the findings about what else lies in a channel directory.
+    """Iterates over the findings about other files in a channel directory.
 
-    Args:
-        root: The store.
-        survey: The channel.
-        in_use: The channel has messages, subscriptions or a subs.dat.
+    `in_use`: the channel has messages, subscriptions or a subs.dat.
     """
     files = survey.files
     for path in files.raft_logs:
@@ -328,13 +336,7 @@ _LOG_CODES = {
 
 
 def log_findings(file: str, state: LogState, channel: str | None = None) -> Iterator[Finding]:
-    """Iterates over a finding for each damaged range of a log.
-
-    Args:
-        file: Path relative to the store's root.
-        state: Its tolerant fold.
-        channel: The channel of a subs.dat.
-    """
+    """Iterates over one finding for each damaged range of a log; `file` is relative to the store's root."""
     for damage in state.damages:
         code, text = _LOG_CODES[damage.kind], damage.detail
         if damage.stop == Stop.DANGLING and damage.length == RECORD_HEADER_SIZE:
@@ -353,14 +355,9 @@ def _unknown_type(damage: LogDamage) -> bool:
 def subscription_findings(
     file: str, channel: str, state: SubsState, known_clients: Container[bytes], last_sequence: int
 ) -> Iterator[Finding]:
-    """Iterates over the findings about subscriptions whose client is not there, or that are ahead of the messages.
+    """Iterates over the findings about subscriptions whose client is missing, or whose position is beyond the messages.
 
-    Args:
-        file: The subs.dat, relative to the root.
-        channel: The channel.
-        state: Its tolerant fold.
-        known_clients: Ids of the clients in clients.dat.
-        last_sequence: Highest sequence of the channel that is there, damaged or not.
+    `file` is relative to the root. `last_sequence` is the highest sequence found in the channel, damaged or not.
     """
     table = state.subscriptions
     rows, statuses = range(len(table)), table.statuses(known_clients)

@@ -1,9 +1,9 @@
-"""A store that a server is writing, surveyed again and again: every look reads only what has been appended.
+"""Repeated surveys of a store that a server is writing; each one reads only the bytes appended since the last.
 
-The surveys are those of `inspection.survey`, so that whatever is made of them, a plan above all, is made of a growing
-store as of one at rest. In the slice that a server is writing they end where it is safe to read (`store.safe_end`):
-what lies behind is a write in progress, or was left by a killed server and may yet be taken back. Slices that limits
-removed are left out of the next survey; those that were replaced are surveyed anew.
+The surveys are those of `inspection.survey`, so that a plan for a growing store is made like one for a store at
+rest. In the slice that a server is writing they end where it is safe to read (`store.safe_end`): bytes after that
+are a write in progress, or were left by a killed server and may yet be taken back. Slices that limits removed are
+left out of the next survey; replaced ones are surveyed anew.
 """
 
 from __future__ import annotations
@@ -23,29 +23,25 @@ from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, Sli
 from stantools.store.safe_end import Looked, Mark, Position, Sign, WatchedSlice, settling, sign
 from stantools.work import Failure, Threads
 
-#: Looks at a channel whose files go while they are looked at.
-_LOOKS = 5
-#: A slice up to this size is surveyed once more, with its index, when its server has stopped within a record.
-_ANEW = 256 << 20
+#: Attempts at a channel whose files disappear during the survey.
+_ATTEMPTS = 5
+#: A slice up to this size is surveyed once more, with its index, if its server stopped within a record.
+_MAX_RESCAN = 256 << 20
 
 
 @dataclass
 class _Seen(Looked):
-    """A channel as it was at the last look."""
+    """A channel as of the last look."""
 
-    survey: ChannelSurvey  #: what was found
-    #: The data files that were surveyed, by path: their inodes, and the last message if it is known. A name may be used
-    #: again.
+    survey: ChannelSurvey
+    #: The data files surveyed, by path: their inodes, and the last message if it is known. A name may be used again.
     files: dict[Path, tuple[int, Mark | None]] = field(default_factory=dict)
 
 
 class GrowingStore:
-    """The surveys of a store's channels.
+    """The surveys of a store's channels that match the patterns (NATS wildcards); none takes all.
 
-    Args:
-        path: The store.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        workers: Channels that are looked at at the same time.
+    `workers` channels are surveyed at the same time.
     """
 
     def __init__(self, path: Path, crc: Crc, patterns: Sequence[str] = (), *, workers: int = 2) -> None:
@@ -63,25 +59,19 @@ class GrowingStore:
         return {name: seen.survey for name, seen in self._seen.items()}
 
     def look(self, *, stopped: bool = False, progress: Progress | None = None) -> list[str]:
-        """Looks at the store.
+        """Surveys the store again; returns the names of the channels whose messages changed, or that are gone.
 
-        Args:
-            stopped: Nobody writes it any more: all that is there counts.
-            progress: Called with the number of bytes as they are read, of slices that were not looked at before.
-
-        Returns:
-            The names of the channels whose messages are not those of the last look, or that are gone.
-
-        Raises:
-            StoreUnreadableError: The store, or a channel of it, cannot be read.
-            StoreChangedError: A channel does not hold still.
+        `stopped`: no server writes the store any more, so that all bytes count. `progress` is called with bytes read
+        of slices that are surveyed for the first time. Raises `StoreChangedError` if a channel keeps changing during
+        the survey.
         """
         now, listed = time.time(), sign(os.fspath(self.path))
         if listed != self._listed or stopped:
             self._names = open_datastore(self.path).matching(self._patterns)
             self._listed = listed
         gone = self._seen.keys() - set(self._names)
-        due = [name for name in self._names if stopped or not self._known(name, now)]
+        known = () if stopped else {name for name, seen in self._seen.items() if seen.unchanged(now)}
+        due = [name for name in self._names if name not in known]
         look = _Look(self.path, self._crc, stopped, Threads(self._workers).inside(progress))
         changed = sorted(gone)
         for name in gone:
@@ -91,13 +81,9 @@ class GrowingStore:
                 raise found.error()
             before = self._seen.get(due[place])
             self._seen[due[place]] = found
-            if before is None or _places(before.survey) != _places(found.survey):
+            if before is None or _ends(before.survey) != _ends(found.survey):
                 changed.append(due[place])
         return changed
-
-    def _known(self, name: str, now: float) -> bool:
-        seen = self._seen.get(name)
-        return seen is not None and seen.unchanged(now)
 
     def written(self) -> float:
         """Returns when a server last wrote to the store, as far as its files show, in seconds since 1970."""
@@ -111,20 +97,18 @@ class GrowingStore:
 
 @dataclass(frozen=True)
 class _Look:
-    """One look."""
-
-    root: Path  #: the store
+    root: Path
     crc: Crc
     stopped: bool  #: as for `GrowingStore.look`
     progress: Progress | None  #: as for `GrowingStore.look`
 
     def at(self, name: str, before: _Seen | None) -> _Seen:
-        """Looks at a channel, and once more where its files go while they are looked at."""
-        for attempt in range(_LOOKS):
+        """Surveys a channel, and once more if its files disappear meanwhile."""
+        for attempt in range(_ATTEMPTS):
             try:
                 return self._channel(name, before)
             except (StoreUnreadableError, StoreChangedError):
-                if attempt == _LOOKS - 1:
+                if attempt == _ATTEMPTS - 1:
                     raise
                 time.sleep(0.01)
         raise AssertionError
@@ -133,9 +117,9 @@ class _Look:
         directory = self.root / name
         listed = sign(os.fspath(directory))
         files = list_channel(directory)
-        top = self._top(files)
-        # What things look like before they are looked at: what changes meanwhile is then seen the next time.
-        paths = tuple(map(str, self._growing(files, top)))
+        live = self._live_number(files)
+        # File states from before the survey: a change during it is then seen the next time.
+        paths = tuple(map(str, self._growing_files(files, live)))
         signs = tuple(map(sign, paths))
         surveys = {each.files.data: each for each in before.survey.slices} if before else {}
         seen, waiting = _Seen(ChannelSurvey(files, [])), False
@@ -148,7 +132,7 @@ class _Look:
             survey = surveys.get(each.data) if inode == status[0] else None
             was_growing = before is not None and str(each.data) in before.paths
             if survey is None or survey.size != status[1] or (self.stopped and was_growing):
-                grows = not self.stopped and (top is None or each.number >= top)
+                grows = not self.stopped and (live is None or each.number >= live)
                 survey, last = self._slice(files, each, survey, last, grows=grows)
                 waiting = waiting or (grows and survey.size < status[1])
             seen.files[each.data] = status[0], last
@@ -159,7 +143,7 @@ class _Look:
         seen.settles = settling(newest) if waiting else float("inf")
         return seen
 
-    def _top(self, files: ChannelFiles) -> int | None:
+    def _live_number(self, files: ChannelFiles) -> int | None:
         """Returns the number of the slice that is written: the last one with messages."""
         for each in reversed(files.slices):
             if each.data_size > FILE_HEADER_SIZE:
@@ -168,10 +152,10 @@ class _Look:
                         return each.number
         return None
 
-    def _growing(self, files: ChannelFiles, top: int | None) -> Iterator[Path]:
-        """Yields the data file and the index that grow; what begins is seen by the directory."""
+    def _growing_files(self, files: ChannelFiles, live: int | None) -> Iterator[Path]:
+        """Yields the data file and the index that grow; the directory's state shows new files."""
         for each in files.slices:
-            if each.number >= (top or 0):
+            if each.number >= (live or 0):
                 assert each.data is not None
                 yield each.data
                 yield each.data.with_suffix(".idx")
@@ -189,7 +173,7 @@ class _Look:
             survey = old or SliceSurvey(each)
             return (extend_survey(survey, files.raw_name, self.crc, mark.end), mark) if mark else (survey, last)
         complete = mark is not None and mark.end == size
-        if old is None or (not complete and size <= _ANEW):
+        if old is None or (not complete and size <= _MAX_RESCAN):
             return _readable(survey_slice(each, files.raw_name, self.crc, self.progress)), mark if complete else None
         grown = old if old.size == size else extend_survey(old, files.raw_name, self.crc, size)
         return grown, mark if complete else None
@@ -208,6 +192,6 @@ def _readable(survey: SliceSurvey) -> SliceSurvey:
     return survey
 
 
-def _places(survey: ChannelSurvey) -> list[tuple[Path | None, int]]:
-    """Returns how far each slice was surveyed."""
+def _ends(survey: ChannelSurvey) -> list[tuple[Path | None, int]]:
+    """Returns the end of the survey of each slice."""
     return [(each.files.data, each.size) for each in survey.slices]

@@ -1,7 +1,7 @@
-"""Comparing a slice's index with its data, record by record, while the data is scanned.
+"""Comparison of a slice's index with its data, record by record, during the scan of the data.
 
-Facts: filestore.md sections 2.3 and 7.6 and weaknesses W6 to W9. The usual case, an index that names
-exactly the records of the data file in their order, costs four comparisons of arrays a batch.
+Facts: filestore.md sections 2.3 and 7.6 and weaknesses W6 to W9. The usual case, an index that names exactly the
+records of the data file in their order, costs four comparisons of arrays per batch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _FIELDS = ("offset", "sequence", "timestamp", "size")
-#: How many single disagreements are kept; the counts are always complete.
-_KEEP = 100
+#: Number of single disagreements that are kept; the counts are always complete.
+_MAX_MISMATCHES = 100
 
 
 @dataclass(frozen=True)
@@ -36,42 +36,42 @@ class IndexMismatch:
 
     @property
     def file_offset(self) -> int:
-        """Where the record lies in the index file."""
+        """Offset of the record in the index file."""
         return FILE_HEADER_SIZE + self.position * INDEX_RECORD_SIZE
 
 
 @dataclass
 class IndexReport:
-    """How an index compares with its data file."""
+    """The result of a comparison of an index with its data file."""
 
-    present: bool = False  #: the file is there
-    size: int = 0  #: its length in bytes
-    header_error: str | None = None  #: what is wrong with its file version, if anything
+    present: bool = False  #: the file exists
+    size: int = 0  #: length in bytes
+    header_error: str | None = None  #: error in its file version
     count: int = 0  #: good records from the start
-    stop: Stop = Stop.END  #: why reading them ended
+    stop: Stop = Stop.END  #: reason why reading them ended
     orphans: Ranges = field(default_factory=Ranges)  #: sequences of good data records that no index record points to
-    orphan_count: int = 0  #: how many such data records there are
+    orphan_count: int = 0  #: number of such data records
     first_orphan: int = -1  #: offset of the first of them in the data file, -1 if none
-    #: Sequences that index records name at offsets where no good data record lies.
+    #: Sequences in index records whose offset has no good data record.
     dangling: Ranges = field(default_factory=Ranges)
-    dangling_count: int = 0  #: how many such index records there are
+    dangling_count: int = 0  #: number of such index records
     first_dangling: int = -1  #: number of the first of them, -1 if none
     #: Index records that point to a record with other values (the first hundred).
     mismatches: list[IndexMismatch] = field(default_factory=list)
-    mismatch_count: int = 0  #: how many there are
-    #: Sequences whose index record is right and lies in another's place.
+    mismatch_count: int = 0  #: number of all of them
+    #: Sequences whose index record is right but in the place of another.
     displaced: Ranges = field(default_factory=Ranges)
-    displaced_count: int = 0  #: how many such index records there are
+    displaced_count: int = 0  #: number of such index records
     first_displaced: int = -1  #: number of the first of them, -1 if none
 
     @property
     def end(self) -> int:
-        """First byte of the index file behind its good records."""
+        """End of the good records in the index file."""
         return min(self.size, FILE_HEADER_SIZE + self.count * INDEX_RECORD_SIZE)
 
     @property
     def usable(self) -> bool:
-        """The index holds records that the server would go by."""
+        """The index holds records that the server would use."""
         return self.present and self.header_error is None and self.count > 0
 
     def agrees(self) -> bool:
@@ -85,12 +85,9 @@ class IndexReport:
 
 
 class IndexCheck:
-    """Collects the comparison; feed it every batch of good data records, then ask for the report.
+    """Compares batches of good data records with the index records, and fills in `report`.
 
-    Args:
-        report: Where the result goes.
-        records: The good records of the index.
-        entries: The mapped index file that they lie in; what was compared of it is let go.
+    `entries` is the mapped index file of `records`; its pages are released after the comparison.
     """
 
     def __init__(self, report: IndexReport, records: npt.NDArray[np.void], entries: Buffer) -> None:
@@ -106,7 +103,7 @@ class IndexCheck:
         self._matched: list[range | npt.NDArray[np.int64]] = []
 
     def agrees(self, rows: int) -> None:
-        """Takes the next index records for those of as many messages: they were compared."""
+        """Skips the next `rows` index records, which were compared elsewhere."""
         end = self._next + rows
         if self._seen is not None:
             self._seen[self._next : end] = True
@@ -114,7 +111,6 @@ class IndexCheck:
         self._next = end
 
     def add(self, columns: MessageColumns) -> None:
-        """Compares one batch of good records with the index."""
         rows = len(columns.offset)
         end = self._next + rows
         self._window.reach(FILE_HEADER_SIZE + self._next * INDEX_RECORD_SIZE)
@@ -143,7 +139,7 @@ class IndexCheck:
             differs |= self.records[name][positions] != getattr(columns, name)[rows]
         self._report.mismatch_count += int(differs.sum())
         for row, position in zip(rows[differs].tolist(), positions[differs].tolist(), strict=True):
-            if len(self._report.mismatches) >= _KEEP:
+            if len(self._report.mismatches) >= _MAX_MISMATCHES:
                 break
             self._report.mismatches.append(self._mismatch(columns, row, position))
         self._matched.append(positions[~differs])
@@ -151,7 +147,7 @@ class IndexCheck:
             self._next = int(positions[-1]) + 1
 
     def _find_displaced(self) -> None:
-        """Finds index records that agree with their message, and do not lie in the order of the messages."""
+        """Finds index records that agree with their message, but are not in the order of the messages."""
         ends = [(int(part[0]), int(part[-1])) for part in self._matched if len(part)]
         inside = any(bool((part[1:] < part[:-1]).any()) for part in self._matched if not isinstance(part, range))
         if not inside and all(one[1] < two[0] for one, two in pairwise(ends)):
@@ -180,7 +176,7 @@ class IndexCheck:
         return self._seen
 
     def finish(self) -> IndexReport:
-        """Returns the report, with the index records that no data record answered to."""
+        """Returns the report, including the index records without a data record."""
         report, dangling, window = self._report, [], Window(self._entries)
         for first in range(self._next if self._seen is None else 0, len(self.records), INDEX_ROWS):
             part = self.records["sequence"][first : first + INDEX_ROWS]

@@ -1,4 +1,4 @@
-r"""The server's own line in what log collectors make of it.
+r"""The server's own line in the formats of log collectors.
 
 {"log":"…\n","stream":"stderr","time":"…"}          Docker
 {"__CURSOR":"…","MESSAGE":"…" or [91, 49, …]}        journald, `-o json`; json-pretty has a member a line
@@ -18,26 +18,26 @@ from typing import Any, Final
 _COLOURS: Final = re.compile(r"(?:\x1b|#033|\\u001b|\\x1b)\[[0-9;]*[mK]")
 #: Members of JSON objects that hold the line, or a further object.
 _MEMBERS: Final = ("log", "MESSAGE", "message", "msg", "text", "textPayload", "jsonPayload", "line", "body", "event")
-#: Such a member alone in a line, or in a text that is no JSON since a shell has taken its quotes away.
+#: Such a member alone in a line, or in JSON text that lost its quotes in a shell.
 _MEMBER: Final = re.compile(rf'"?\b(?:{"|".join(_MEMBERS)})"?\s*[:=]\s*')
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
-#: Where the line of the server begins: `[PID] DATE TIME [ERR] `, of which collectors keep what they like.
+#: Beginning of the server's line: `[PID] DATE TIME [ERR] `, of which collectors keep a part.
 _BEGIN: Final = re.compile(
     r"(?:\[\d+\]\s+)?(?:\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?\s+)?\[(?:ERR|FTL|WRN|INF|DBG|TRC)\]\s"
     r"|\bST(?:REAM|AN): "
 )
 _CRI: Final = re.compile(r"^\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) [FP] ")
-#: What follows the line in a JSON object whose quotes are gone.
+#: The text after the line in a JSON object without quotes.
 _REST: Final = re.compile(r'(?:\\n)?"?,\s*"?(?:stream|time|_\w+|[A-Z_]+)"?\s*:.*$')
-_DEEPEST: Final = 4
-#: Longer texts are no lines of a log that is worth decoding.
-_LONGEST: Final = 1 << 20
+_MAX_DEPTH: Final = 4
+#: Characters; longer texts are not decoded.
+_MAX_LENGTH: Final = 1 << 20
 
 
 def server_lines(text: str, depth: int = 0) -> Iterator[str]:
-    """Yields the lines of the server that a line of a log may hold, the likeliest first."""
+    """Yields the server's lines that a line of a log may hold, the likeliest first."""
     plain = _COLOURS.sub("", text).strip()
-    if depth < _DEEPEST and len(plain) < _LONGEST:
+    if depth < _MAX_DEPTH and len(plain) < _MAX_LENGTH:
         for inner in _members(plain):
             for line in inner.splitlines() or [inner]:
                 yield from server_lines(line, depth + 1)
@@ -71,9 +71,9 @@ def _texts(value: Any, depth: int = 0) -> Iterator[str]:
     elif isinstance(value, list) and value and all(isinstance(each, int) and 0 <= each < 256 for each in value):
         yield bytes(value).decode("utf-8", "surrogateescape")
     elif isinstance(value, list):
-        for each in value if depth < _DEEPEST else ():
+        for each in value if depth < _MAX_DEPTH else ():
             yield from _texts(each, depth + 1)
-    elif isinstance(value, dict) and depth < _DEEPEST:
+    elif isinstance(value, dict) and depth < _MAX_DEPTH:
         for name in _MEMBERS:
             if name in value:
                 yield from _texts(value[name], depth + 1)

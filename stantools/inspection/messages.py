@@ -1,8 +1,8 @@
 """Reading the messages of a channel: a selection of them, in order, as far as they are intact.
 
 Slices with a good index are read through it, so that a few messages out of millions cost little; others are scanned.
-Where a record that the index promises is not good, the rest of the slice is scanned, and the damage is reported in
-between the messages. Nothing raises for what is in the files.
+If a record named by the index is not good, the rest of the slice is scanned, and the damage is reported in between
+the messages. No content of a file raises an exception.
 """
 
 from __future__ import annotations
@@ -39,44 +39,39 @@ _MAX_SEQUENCE = 2**64 - 1
 
 @dataclass(frozen=True)
 class Selection(Bounds):
-    """Which messages are wanted; all conditions hold together."""
+    """Conditions on messages; all of them hold together."""
 
-    tail: int | None = None  #: at most so many, the last ones
-    pattern: re.Pattern[bytes] | None = None  #: found in the payload (decrypted, if a key was given)
+    tail: int | None = None  #: number of messages at the end of the channel
+    pattern: re.Pattern[bytes] | None = None  #: pattern in the payload (decrypted, if a key was given)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message."""
-
     sequence: int
     timestamp: int  #: nanoseconds since 1970
-    subject: bytes  #: as stored; the channel's name unless the record is a stranger
+    subject: bytes  #: as stored; the channel's name unless the record is foreign
     reply: bytes  #: reply subject, empty if there is none
     data: bytes  #: payload, decrypted if a key was given and fits
-    file: str  #: the slice that holds it
-    offset: int  #: of its record in there
-    error: str = ""  #: why the payload could not be decrypted; "" if it could, or no key was given
+    file: str  #: slice that holds it
+    offset: int  #: offset of its record in the slice
+    error: str = ""  #: reason why the payload could not be decrypted, else ""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A place where something is not as it should be, met on the way."""
+    """Damage found while reading messages."""
 
     file: str  #: the slice, relative to the channel directory
-    offset: int | None  #: first byte, None if it concerns the file as a whole
-    length: int | None  #: bytes concerned
-    sequence: int | None  #: the sequence that was stored there, if that can be determined
-    detail: str  #: what is wrong
+    offset: int | None  #: first byte, None for the file as a whole
+    length: int | None  #: number of bytes
+    sequence: int | None  #: sequence that was stored there, if known
+    detail: str
 
 
 class MessageReader:
     """Reads the messages of one channel.
 
-    Args:
-        crc: The store's CRC.
-        key: The encryption key given to the server; None leaves payloads as they are stored.
-        archived: Read `.bak` slices as well.
+    Without a key, payloads stay as they are stored. `archived`: reads `.bak` slices as well.
     """
 
     def __init__(
@@ -100,9 +95,9 @@ class MessageReader:
         return channel_ends(self._slices, self._channel, self._crc)[1]
 
     def read(self, selection: Selection) -> Iterator[StoredMessage | Trouble]:
-        """Iterates over the selected messages in the order of the slices, with every trouble where it is met.
+        """Iterates over the selected messages in the order of the slices, with damage at its place.
 
-        Troubles of slices that need not be read are not met.
+        Damage in slices that need not be read is not reported.
         """
         if selection.counts_from_end:
             selection = selection.resolved(self.last_sequence())
@@ -120,7 +115,7 @@ class MessageReader:
                 break
             kept: deque[StoredMessage] = deque(maxlen=wanted)
             troubles: list[StoredMessage | Trouble] = []
-            for item in self._slice(files, selection, most=wanted):
+            for item in self._slice(files, selection, limit=wanted):
                 if isinstance(item, StoredMessage):
                     kept.append(item)
                 else:
@@ -131,14 +126,14 @@ class MessageReader:
             yield from part
 
     def _slice(
-        self, files: SliceFiles, selection: Selection, most: int | None = None
+        self, files: SliceFiles, selection: Selection, limit: int | None = None
     ) -> Iterator[StoredMessage | Trouble]:
         assert files.data is not None
         try:
             with open_slice(files, self._channel, self._crc) as opened:
                 data = opened.data
                 if opened.index is not None:
-                    yield from self._indexed(files, data, opened.index, selection, most)
+                    yield from self._indexed(files, data, opened.index, selection, limit)
                     return
                 if opened.header_error:
                     yield Trouble(files.name, 0, min(len(data), FILE_HEADER_SIZE), None, opened.header_error)
@@ -149,12 +144,12 @@ class MessageReader:
             yield Trouble(files.name, None, None, None, error.message)
 
     def _indexed(
-        self, files: SliceFiles, data: Buffer, view: IndexView, selection: Selection, most: int | None
+        self, files: SliceFiles, data: Buffer, view: IndexView, selection: Selection, limit: int | None
     ) -> Iterator[StoredMessage | Trouble]:
         """Iterates over messages by their index records, as long as these are right, then by a scan."""
         rows = np.flatnonzero(chosen(view["sequence"], view["timestamp"], selection))
-        if most is not None and selection.pattern is None:
-            rows = rows[-most:]
+        if limit is not None and selection.pattern is None:
+            rows = rows[-limit:]
         given = -1
         for begin in range(0, len(rows), _BATCH):
             part = view[rows[begin : begin + _BATCH]]
@@ -165,10 +160,10 @@ class MessageReader:
             good &= (columns.sequence == part["sequence"]) & (columns.size == part["size"])
             wrong = np.flatnonzero(~good)
             right = columns.take(int(wrong[0]) if len(wrong) else len(part))
-            yield from self._give(files, data, right, selection)
+            yield from self._decode(files, data, right, selection)
             given = int(right.offset[-1]) if right.capacity else given
             if len(wrong):
-                # The index is of no more use here: go by the data, and repeat nothing.
+                # The index is wrong from here on: scan the data, and repeat nothing.
                 yield from self._scan(files, data, selection, given=given)
                 return
         last = view[-1]
@@ -189,14 +184,8 @@ class MessageReader:
     ) -> Iterator[StoredMessage | Trouble]:
         """Iterates over messages by reading the data file from an offset.
 
-        Args:
-            files: The slice.
-            data: Its data file.
-            selection: What is wanted.
-            start: Offset of the first record.
-            given: Messages up to this offset were given before.
-            unindexed: The index is good and does not name what is found here.
-            before: Sequence of the message before the start.
+        Messages up to offset `given` were returned before. `unindexed`: the index is good and does not name the
+        messages found here. `before` is the sequence of the message before the start.
         """
         pending: list[Damage] = []
         for part in scan_slice(data, self._channel, self._crc, start=start):
@@ -218,9 +207,9 @@ class MessageReader:
             before = int(part.sequence[-1])
             wanted = chosen(part.sequence, part.timestamp, selection) & (part.offset > given)
             if wanted.all():
-                yield from self._give(files, data, part, selection)
+                yield from self._decode(files, data, part, selection)
             elif wanted.any():
-                yield from self._give(files, data, part.pick(wanted), selection)
+                yield from self._decode(files, data, part.pick(wanted), selection)
         yield from self._damages(files, pending, selection, before, None)
 
     def _damages(
@@ -254,7 +243,7 @@ class MessageReader:
                 if chosen(sequence, timestamp, selection).all() and _matches(item, selection):
                     yield item
 
-    def _give(
+    def _decode(
         self, files: SliceFiles, data: Buffer, columns: MessageColumns, selection: Selection
     ) -> Iterator[StoredMessage]:
         foreign = int(Flag.FOREIGN_SUBJECT)
@@ -294,7 +283,7 @@ class MessageReader:
 
 
 def chosen(sequence: npt.NDArray[Any], timestamp: npt.NDArray[Any], selection: Selection) -> npt.NDArray[np.bool_]:
-    """Returns which rows the sequences and times of a selection take, as they are without `resolved`."""
+    """Returns the rows within the sequences and times of a selection, before `resolved`."""
     taken = np.ones(len(sequence), bool)
     if selection.first is not None:
         taken &= sequence >= np.uint64(min(selection.first, _MAX_SEQUENCE))
@@ -320,15 +309,9 @@ def follow(
 ) -> Iterator[StoredMessage]:
     """Iterates over the messages that a running server adds.
 
-    A record that is still being written is given when it is whole. Damage is not reported: what looks like it may be
-    a write in progress.
-
-    Args:
-        list_channel: Lists the channel's files again.
-        reader: Makes a reader for a listing.
-        after: The last sequence that was given.
-        wait: Waits for the next look; returns False to end.
-        selection: What is wanted of them.
+    A record that is still being written is returned when it is complete. Damage is not reported: it may be a write
+    in progress. `after` is the last sequence returned before. `wait` waits for the next look, and returns False to
+    end.
     """
     seen: dict[int, int] = {}
     while wait():

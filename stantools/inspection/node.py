@@ -1,7 +1,7 @@
-"""A clustered node: what its Raft log and snapshots hold, what is wrong with them, what its file store lacks.
+"""A clustered node: content of its Raft log and snapshots, their damage, and messages missing in its file store.
 
-Facts: clustered-stores.md sections 5 to 8 and 10. The log is gone through once, in flat memory; beside clients and
-subscriptions only ranges of sequences are kept.
+Facts: clustered-stores.md sections 5 to 8 and 10. The log is read once, in flat memory; besides clients and
+subscriptions, only ranges of sequences are kept.
 """
 
 from __future__ import annotations
@@ -51,53 +51,53 @@ from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubsState, read_subs
 
 #: Findings of one code that are listed one by one; the rest is counted.
-_MANY = 100
+_MAX_LISTED = 100
 _KEY_SIZE = 8
 
 
 @dataclass
 class NodeReport:
-    """What the directories of a node hold."""
+    """Contents of a node's directories."""
 
-    files: NodeFiles  #: where they are
-    node_id: str = ""  #: the node's id, from its file store, or by whom it voted for; "" if neither is known
+    files: NodeFiles
+    node_id: str = ""  #: from its file store, or by its vote; "" if neither is known
     stable: StableStore = field(default_factory=StableStore)  #: terms, vote, ids of channels
-    servers: tuple[Server, ...] = ()  #: the members of the cluster, as the newest configuration names them
+    servers: tuple[Server, ...] = ()  #: members of the cluster, by the newest configuration
     first: int = 0  #: index of the first entry; 0 if the log is empty
     last: int = 0  #: index of the last entry, in the log or in a snapshot
     last_term: int = 0
-    entries: int = 0  #: how many there are
+    entries: int = 0  #: number of entries
     operations: Counter[str] = field(default_factory=Counter)  #: commands by kind
     snapshots: list[Snapshot] = field(default_factory=list)  #: the newest first
-    base: Snapshot | None = None  #: the snapshot that the state begins with
+    base: Snapshot | None = None  #: snapshot that the state begins with
     #: Clients and subscriptions as a leader would recover them.
     state: ClusterState = field(default_factory=ClusterState)
     published: dict[bytes, Ranges] = field(default_factory=dict)  #: sequences in entries of the log, by channel
-    lost: Ranges = field(default_factory=Ranges)  #: indexes without an entry that a start needs
-    #: Up to this index entries do not count, as the newest snapshot came from another node: behind them is a hole that
-    #: it covers, and they may be of a branch that was given up.
+    lost: Ranges = field(default_factory=Ranges)  #: indexes of missing entries that a start needs
+    #: Up to this index entries do not count, as the newest snapshot came from another node and covers the hole after
+    #: them; they may belong to an abandoned branch.
     settled: int = 0
-    #: Indexes of entries that are not in the log, deleted or lost, and lie in free pages; if asked for.
+    #: Indexes of entries in free pages only (deleted or lost), on request.
     in_free_pages: Ranges = field(default_factory=Ranges)
     used_by: list[str] = field(default_factory=list)  #: processes that have the log open for writing
-    findings: list[Finding] = field(default_factory=list)  #: what is wrong
+    findings: list[Finding] = field(default_factory=list)
     bytes_scanned: int = 0  #: bytes of the log and of the snapshots
 
     @property
     def orphans(self) -> int:
-        """Pending messages of members that left a queue group, which servers count as acknowledged."""
+        """Pending messages of members that left a queue group; servers count them as acknowledged."""
         groups = (group for channel in self.state.channels.values() for group in channel.groups.values())
         return sum(len(group.orphans) for group in groups)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Returns what it is and how far it is, for people: what, and how it is."""
+        """Returns the node's state for people, as pairs of name and value."""
         members = ", ".join(each.id + ("" if each.voter else " (no voter)") for each in self.servers)
         operations = ", ".join(f"{count} {name}" for name, count in self.operations.most_common())
         facts = [
             ("raft directory", str(self.files.raft)),
             ("file store", str(self.files.data) if self.files.data else "not here"),
             ("members", members or "unknown"),
-            ("term", f"{self.stable.term}, voted for {self.stable.vote or 'nobody'} in term {self.stable.vote_term}"),
+            ("term", f"{self.stable.term}, voted for {self.stable.vote or 'no node'} in term {self.stable.vote_term}"),
             ("log", f"entries {self.first} to {self.last}, the last of term {self.last_term}: {operations or 'none'}"),
             ("state", f"from snapshot {self.base.name} and the log" if self.base else "from the log alone"),
         ]
@@ -114,7 +114,6 @@ class NodeReport:
         return facts
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the node with the names of docs/reference/json.md."""
         return {
             "id": self.node_id,
             "cluster_id": self.files.cluster_id,
@@ -151,14 +150,8 @@ def examine(
 ) -> NodeReport:
     """Reads a node's Raft directory.
 
-    Args:
-        files: Where it is.
-        reading: With the encryption key, if there is one.
-        free_pages: Look for entries in free pages, too.
-
-    Raises:
-        StoreUnreadableError: The log cannot be read.
-        StoreChangedError: It got shorter while it was read.
+    `free_pages`: looks for entries in free pages as well. Raises `StoreChangedError` if the log gets shorter
+    meanwhile.
     """
     return _Examination(files, reading).run(free_pages)
 
@@ -171,11 +164,11 @@ class _Examination:
         self._raft, self._path = files.raft, files.log
         self._file = _relative(files.log, files.path)
         self._cipher = raft_cipher(reading.encryption_key) if reading.encryption_key else None
-        self._told: Counter[str] = Counter()
+        self._listed: Counter[str] = Counter()
         self._sealed = 0
         self._gaps: list[Flaw] = []
         self._lost: list[tuple[int, int]] = []
-        #: Spans of sequences by channel; one lasts as long as entries follow each other.
+        #: Spans of sequences by channel; a span covers consecutive entries.
         self._published: dict[bytes, list[tuple[int, int]]] = {}
         self.report = NodeReport(files)
 
@@ -190,7 +183,7 @@ class _Examination:
                 self._fault(fault, fatal=log.bolt.meta is None)
             for each in log.runs(report.state.index):
                 if isinstance(each, Publishes):
-                    self._run(each)
+                    self._publishes(each)
                 elif isinstance(each, Entry):
                     self._entry(each)
                 elif isinstance(each, Fault):
@@ -199,28 +192,29 @@ class _Examination:
                     self._flaw(each)
             self._gap_findings()
             if free_pages:
-                have = Ranges.of([(report.first, report.last)]) - Ranges.of(self._lost + self._holes())
+                gaps = [(gap.first, gap.last) for gap in self._gaps]
+                have = Ranges.of([(report.first, report.last)]) - Ranges.of(self._lost + gaps)
                 free = {each.index for each in log.free_entries()}
                 report.in_free_pages = Ranges.of((index, index) for index in free) - have
         if self._sealed:
             text_ = f"{counted(self._sealed, 'command')} in the log cannot be read without the encryption key"
             self._add(finding("raft-encrypted", text_))
         self._add_rest()
-        report.node_id = report.node_id or _voted_for_itself(report)
+        report.node_id = report.node_id or _id_by_vote(report)
         return report
 
     def _add(self, one: Finding) -> None:
         one = one if one.file else replace(one, file=self._file)
-        self._told[one.code] += 1
-        if self._told[one.code] <= _MANY:
+        self._listed[one.code] += 1
+        if self._listed[one.code] <= _MAX_LISTED:
             self.report.findings.append(one)
 
     def _add_rest(self) -> None:
-        """Counts the findings that were too many to be reported one by one."""
+        """Counts the findings beyond the limit per code."""
         last = {each.code: each for each in self.report.findings}
-        for code, count in self._told.items():
-            if count > _MANY:
-                text_ = f"{count - _MANY} more of this kind"
+        for code, count in self._listed.items():
+            if count > _MAX_LISTED:
+                text_ = f"{count - _MAX_LISTED} more of this kind"
                 self.report.findings.append(replace(last[code], detail=text_, offset=None, length=None, seq=None))
 
     def _read_snapshots(self) -> None:
@@ -260,7 +254,7 @@ class _Examination:
         if flaw.kind is not FlawKind.TERM:
             self._lost.append((flaw.first, flaw.last))
 
-    def _run(self, run: Publishes) -> None:
+    def _publishes(self, run: Publishes) -> None:
         self._count(run.first, run.last, run.term)
         self.report.operations[OPERATIONS[pb.RaftOperation.PUBLISH]] += run.last - run.first + 1
         self._span(run.channel, run.first_sequence, run.last_sequence)
@@ -304,36 +298,33 @@ class _Examination:
                 self._span(messages[0].subject, messages[0].sequence, messages[-1].sequence)
         report.state.advance(entry, operation)
 
-    def _holes(self) -> list[tuple[int, int]]:
-        return [(gap.first, gap.last) for gap in self._gaps]
-
     def _gap_findings(self) -> None:
-        """Reports missing entries: what is in a snapshot is not needed, so a hole there is as it should be."""
+        """Reports missing entries, except holes that a snapshot covers."""
         report = self.report
         base = report.base.index if report.base else 0
         if report.first > base + 1:
             behind = f"the snapshot, which ends at {base}" if base else "the beginning, and there is no usable snapshot"
-            self._add(finding("raft-start-missing", f"the log begins with entry {report.first}, behind {behind}"))
+            self._add(finding("raft-start-missing", f"the log begins with entry {report.first}, after {behind}"))
             self._lost.append((base + 1, report.first - 1))
         for gap in self._gaps:
             if gap.last > base:
                 self._add(finding("raft-gap", gap.detail, seq=gap.first))
                 self._lost.append((max(gap.first, base + 1), gap.last))
-            elif not any(self._told[code] for code in ("raft-page", "raft-stale-page", "raft-entry")):
-                report.settled = gap.last  # where something is damaged, that is what made the hole
+            elif not any(self._listed[code] for code in ("raft-page", "raft-stale-page", "raft-entry")):
+                report.settled = gap.last  # where something is damaged, the damage made the hole
         report.lost = Ranges.of(self._lost)
         report.published = {name: Ranges.of(spans) for name, spans in self._published.items()}
 
 
 def _relative(path: Path, root: Path) -> str:
-    """Names a file of a node as findings do: below the node's directory where it lies there."""
+    """Names a file of a node as findings do: relative to the node's directory where it lies there."""
     if root == path:
         return path.name
     return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
 def _range_of_keys(fault: Fault) -> str:
-    """Names the entries that a page should hold, where the keys around it are indexes."""
+    """Names the entries that a page should hold, if the keys around it are indexes."""
     if len(fault.low) != _KEY_SIZE or (fault.high is not None and len(fault.high) != _KEY_SIZE):
         return ""
     first = int.from_bytes(fault.low, "big")
@@ -342,8 +333,8 @@ def _range_of_keys(fault: Fault) -> str:
     )
 
 
-def _voted_for_itself(report: NodeReport) -> str:
-    """Returns the id of a node whose path names it as its vote does: a default path has the id in front of the log."""
+def _id_by_vote(report: NodeReport) -> str:
+    """Returns the id of a node whose path names it as its vote does: a default path contains the id before the log."""
     parent = report.files.raft.absolute().parent.name if report.files.raft else ""
     return parent if parent in {each.id for each in report.servers} else ""
 
@@ -356,13 +347,10 @@ def fold(channel: ClusterChannel) -> SubsState:
 
 
 def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first: int, last: int) -> Subscribers:
-    """Returns the subscriptions of a channel in the log as those of a store: status, pending, lag.
+    """Returns the subscriptions of a channel in the log like those of a store: status, pending, lag.
 
-    Args:
-        channel: The channel; None has none.
-        clients: Ids of the clients that are registered.
-        first: First sequence of the channel.
-        last: Last sequence of the channel.
+    `clients` are the ids of registered clients, `first` and `last` the channel's sequences. Without a channel there
+    are none.
     """
     return Subscribers(fold(channel) if channel else SubsState(), clients, first, last)
 
@@ -375,17 +363,10 @@ def node_overview(
     limits: StoreLimits | None = None,
     free_pages: bool = False,
 ) -> tuple[NodeReport, Overview]:
-    """Looks at a node: its store, as `overview` does, with clients and subscriptions from its log and snapshots.
+    """Reads a node: its store, as `overview` does, with clients and subscriptions from its log and snapshots.
 
-    Args:
-        files: Where its directories are.
-        reading: How to read them.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        limits: Show each channel as a server with these limits does.
-        free_pages: Look for entries in free pages, too.
-
-    Raises:
-        StoreUnreadableError: The log or the store cannot be read.
+    With `limits`, each channel is shown as by a server with these limits. `free_pages`: looks for entries in free
+    pages as well.
     """
     report = examine(files, reading, free_pages=free_pages)
     if files.data:
@@ -407,7 +388,7 @@ def node_overview(
 
 
 def _check_store(report: NodeReport, result: Overview, patterns: Sequence[str]) -> None:
-    """Adds the channels that only the log knows, and what the store lacks."""
+    """Adds the channels that only the log knows, and findings about messages missing in the store."""
     in_store = {each.name: each for each in result.channels}
     names = [text(name) for name in report.state.channels]
     if patterns:
@@ -429,7 +410,7 @@ def _check_store(report: NodeReport, result: Overview, patterns: Sequence[str]) 
             in_log = missing & report.published.get(raw, Ranges())
             absent = missing - in_log
             detail = f"the store ends at {have.last_seq}, log and snapshot at {known.last}; "
-            detail += f"in the log are {describe_ranges(in_log, 4)}" if in_log else "none of it is in the log"
+            detail += f"in the log are {describe_ranges(in_log, 4)}" if in_log else "none of the rest is in the log"
             code = "store-behind-snapshot" if absent else "store-behind-log"
             report.findings.append(finding(code, detail, channel=name, seq=have.last_seq + 1))
     result.channels.sort(key=lambda each: each.name.encode("utf-8", "surrogateescape"))
@@ -443,14 +424,9 @@ def verify_node(
     workers: int = 2,
     on_finding: Callable[[Finding], object] | None = None,
 ) -> Verdict:
-    """Checks everything of a node: its log and snapshots, then its file store; a clean one has nothing to report.
+    """Checks a node completely: its log and snapshots, then its file store.
 
-    Args:
-        files: Where its directories are.
-        reading: How to read them.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        workers: Slices that are scanned at the same time.
-        on_finding: Called with each finding as it is made.
+    `workers` slices are scanned at the same time. `on_finding` is called with each finding at once.
     """
     begin = time.perf_counter()
     report, result = node_overview(files, reading, patterns=patterns)

@@ -1,15 +1,14 @@
-"""What became of a channel's messages: counted here, once, for doctor, forecast, verify, salvage, report and browser.
+"""The state of a channel's messages, counted in one place for doctor, forecast, verify, salvage, report and browser.
 
-    intact         whole messages, wherever they lie in the store; what a salvage keeps
-      readable       those that a server, started now, would find at their sequences
-      recoverable    the others
-    archived       those that only archived slices hold (`msgs.N.dat.bak`)
-    missing        before anything is done: damaged beyond proof, or gone
-    unknown        what a slice held that shows nothing any more
-    lost           intact, and destroyed or left out by the step that is planned
+intact         whole messages, wherever they lie in the store; salvage keeps them
+  readable       those that a server, started now, would find at their sequences
+  recoverable    the others
+archived       messages in archived slices only (`msgs.N.dat.bak`) missing        before any step: damaged beyond
+proof, or gone unknown        content of a slice that shows nothing any more lost           intact, and destroyed or
+left out by the planned step
 
-Each is a set of sequences; totals are derived. A message is the channel's that its record names, in whatever directory
-it lies. Of a channel whose sequences began again (`inspection.runs`), the sets are about its newest generation;
+Each is a set of sequences; totals are derived. The record of a message names its channel, in whatever directory it
+lies. If the sequences of a channel began again (`inspection.runs`), the sets refer to its newest generation;
 messages of older ones count as intact.
 """
 
@@ -37,12 +36,12 @@ _RANGES = 4
 
 @dataclass(frozen=True)
 class Unknown:
-    """Sequences of which nothing shows whether there were messages."""
+    """Sequences that may or may not have had messages."""
 
-    first: int  #: the first of them
-    last: int | None  #: the last; None: nobody knows how far the channel went
-    reason: str  #: why nothing shows it, names as they are
-    suspected: bool  #: something was there; else it is only not proven that nothing was
+    first: int
+    last: int | None  #: the last one; None if the end of the channel is unknown
+    reason: str  #: reason, with names as they are
+    suspected: bool  #: there was something; otherwise it is only not proven that there was nothing
 
     @property
     def sequences(self) -> str:
@@ -52,63 +51,57 @@ class Unknown:
         return f"sequence {self.first}" if self.first == self.last else f"sequences {self.first}-{self.last}"
 
     def sentence(self, channel: str) -> str:
-        """Says it of a channel; names in it are safe to show."""
+        """Describes it for a channel; names in it are safe to show."""
         if self.suspected:
-            return f"what {escape(channel)} held {self._where} is unknown ({escape(self.reason)})"
+            where = self.sequences if self.last is None else f"in {self.sequences}"
+            return f"the content of {escape(channel)} {where} is unknown ({escape(self.reason)})"
         return f"nothing proves that {escape(channel)} ended at {self.first - 1} ({escape(self.reason)})"
 
-    @property
-    def _where(self) -> str:
-        return self.sequences if self.last is None else f"in {self.sequences}"
-
     def as_json(self) -> dict[str, Any]:
-        """Returns it for json output."""
         return {"first": self.first, "last": self.last, "reason": self.reason, "suspected": self.suspected}
 
 
 @dataclass(frozen=True)
 class ChannelOutcome:
-    """What became of the messages of one channel."""
+    """The messages of one channel."""
 
-    name: str  #: the channel
+    name: str
     intact: Ranges = field(default_factory=Ranges)  #: whole messages
     older: tuple[Ranges, ...] = ()  #: whole messages of older generations, oldest first
-    archived: Ranges = field(default_factory=Ranges)  #: messages that only archived slices hold
+    archived: Ranges = field(default_factory=Ranges)  #: messages in archived slices only
     missing: Ranges = field(default_factory=Ranges)  #: messages that are damaged beyond proof, or gone
-    #: Of the missing ones those that nothing shows ever to have been there: sequences that whole records leave out.
+    #: Missing sequences without a trace of a message: whole records leave them out.
     gaps: Ranges = field(default_factory=Ranges)
-    unknown: tuple[Unknown, ...] = ()  #: where nothing shows what there was
-    #: Of the intact ones those that a server would find; None where no start is forecast.
+    unknown: tuple[Unknown, ...] = ()  #: sequences with unknown content
+    #: Intact messages that a server would find; None without a forecast.
     readable: Ranges | None = None
-    sent: int = 0  #: the highest sequence that was sent to a subscription
-    lost: Ranges = field(default_factory=Ranges)  #: intact ones that the planned step destroys or leaves out
+    sent: int = 0  #: highest sequence that was sent to a subscription
+    lost: Ranges = field(default_factory=Ranges)  #: intact messages that the planned step destroys or leaves out
 
     @property
     def known(self) -> Ranges:
-        """Every sequence that is or was there."""
+        """Every sequence that has or had a message."""
         return Ranges.union((self.intact, self.archived, self.missing, *self.older))
 
     @property
     def count(self) -> int:
-        """How many whole messages there are."""
+        """Number of whole messages."""
         return self.intact.count() + sum(each.count() for each in self.older)
 
     @property
     def recoverable(self) -> Ranges:
-        """Intact messages that a server would not find; none where no start is forecast."""
+        """Intact messages that a server would not find; none without a forecast."""
         return Ranges() if self.readable is None else self.intact - self.readable
 
     @property
     def suspected(self) -> bool:
-        """Something may be gone that nothing counts."""
+        """Messages may be gone that no count includes."""
         return any(each.suspected for each in self.unknown)
 
     def with_directory(self, more: Ranges, other: ChannelOutcome | None = None) -> ChannelOutcome:
-        """Returns the outcome with what another directory shows of the channel.
+        """Returns the outcome together with messages of the channel in another directory.
 
-        Args:
-            more: Messages of the channel in there.
-            other: What became of that directory, if it is the channel's, renamed or copied.
+        `other` is the outcome of that directory if it is this channel's, renamed or copied.
         """
         intact = self.intact | more
         gone = Ranges.union((self.missing, intact.holes(), other.missing if other else Ranges()))
@@ -120,7 +113,6 @@ class ChannelOutcome:
         return replace(self, intact=intact, missing=missing, gaps=self.gaps - intact, sent=sent)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the sets for json output."""
         sets: dict[str, Any] = {
             "intact": self.intact.as_json(),
             "older_generations": [each.as_json() for each in self.older],
@@ -137,28 +129,27 @@ class ChannelOutcome:
 
 @dataclass(frozen=True)
 class Totals:
-    """The same in numbers, of some channels together."""
+    """Numbers of messages, for several channels together."""
 
     intact: int = 0
-    readable: int | None = None  #: None where no start is forecast
+    readable: int | None = None  #: None without a forecast
     archived: int = 0
     missing: int = 0
     lost: int = 0
-    unknown: int = 0  #: channels in which something is unknown
+    unknown: int = 0  #: channels with unknown sequences
 
     @property
     def recoverable(self) -> int:
-        """Intact messages that a server would not find; 0 where no start is forecast."""
+        """Intact messages that a server would not find; 0 without a forecast."""
         return 0 if self.readable is None else self.intact - self.readable
 
     @property
     def whole(self) -> int:
-        """All messages that are known to have been there."""
+        """All messages that are known to have existed."""
         return self.intact + self.archived + self.missing
 
     @classmethod
     def of(cls, outcomes: Iterable[ChannelOutcome]) -> Totals:
-        """Counts the messages of some channels."""
         all_ = list(outcomes)
         forecast = all_ and all(each.readable is not None for each in all_)
         return cls(
@@ -171,7 +162,7 @@ class Totals:
         )
 
     def sentence(self, step: str = "this step") -> str:
-        """Says the numbers in one line; `step` is what loses messages."""
+        """Describes the numbers in one line; `step` is the step that loses messages."""
         parts = [counted(self.intact, "message") + " intact"]
         if self.readable is not None:
             parts[0] += f" ({self.readable} readable now, {self.recoverable} recoverable)"
@@ -182,7 +173,6 @@ class Totals:
         return ", ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the numbers for json output."""
         return {
             "intact": self.intact,
             "readable": self.readable,
@@ -195,14 +185,14 @@ class Totals:
 
 
 def name_ranges(sets: Mapping[str, Ranges]) -> str:
-    """Names channels with their sequences in a sentence, the first ones only; names in it are safe to show."""
+    """Names the first channels with their sequences; names in it are safe to show."""
     named = [f"{escape(name)} {describe_ranges(ranges, _RANGES)}" for name, ranges in sets.items() if ranges]
     more = len(named) - _NAMED
     return "; ".join(named[:_NAMED]) + (f" and {counted(more, 'more channel')}" if more > 0 else "")
 
 
 def missing_sentence(outcomes: Mapping[str, ChannelOutcome]) -> str:
-    """Says how many messages are missing, and which; names in it are safe to show."""
+    """Describes how many messages are missing, and which; names in it are safe to show."""
     totals = Totals.of(outcomes.values())
     if totals.missing:
         verb = "is" if totals.missing == 1 else "are"
@@ -221,20 +211,17 @@ def missing_sentence(outcomes: Mapping[str, ChannelOutcome]) -> str:
     ends.sort(key=lambda end: not end[1].suspected)
     if ends:
         (name, end), more = ends[0], len(ends) - 1
-        text += f"; {end.sentence(name)}" + (f" (and so in {counted(more, 'more place')})" if more else "")
+        text += f"; {end.sentence(name)}" + (f" (and in {counted(more, 'more place')})" if more else "")
     return text
 
 
 def channel_outcome(
     survey: ChannelSurvey, history: History, subs: SubsState | None = None, archived: Ranges | None = None
 ) -> ChannelOutcome:
-    """Determines what became of the channel of one directory, as far as that directory shows it.
+    """Determines the state of a channel's messages, as far as one directory shows it.
 
-    Args:
-        survey: What is in its slices.
-        history: Its records in order.
-        subs: The fold of its subs.dat: what was delivered was there.
-        archived: Sequences in archived slices, where these are not in the survey.
+    `history` has the records of the survey in order. Delivered sequences in `subs` prove messages. `archived` are
+    sequences in archived slices, unless the survey includes them.
     """
     generations = history.generations
     newest = generations[-1].sequences if generations else Ranges()
@@ -242,13 +229,13 @@ def channel_outcome(
     raw = survey.files.raw_name
     own = [run.sequences for run in survey.runs() if run.subject != raw and not _is_channel(run)]
     intact = Ranges.union((newest, survey.in_strays - Ranges.union(older), survey.repairable, *own))
-    # What the indexes name and the damaged ranges show belongs to no certain generation.
+    # Sequences named by indexes or shown by damaged ranges belong to no certain generation.
     gone = (survey.damaged | survey.missing) if not older else (survey.damaged | newest.holes())
     archived = (archived or Ranges()) - intact
     missing = gone - intact - archived
     last = Ranges.union((intact, missing, archived, *older)).last
     unknown = tuple(_unknown(survey, last))
-    sent = _last_sent(subs)
+    sent = max(subs.subscriptions.last_sent, default=0) if subs else 0
     if sent > last:
         if last:
             missing = missing | Ranges.of([(last + 1, sent)])
@@ -271,37 +258,33 @@ def _is_channel(run: RecordRun) -> bool:
     return is_channel_name(run.subject.decode("utf-8", "surrogateescape"))
 
 
-def _last_sent(subs: SubsState | None) -> int:
-    return max(subs.subscriptions.last_sent, default=0) if subs else 0
-
-
 def _unknown(survey: ChannelSurvey, last: int) -> Iterator[Unknown]:
-    """Iterates over what the ends of a channel do not show.
+    """Iterates over the sequences at the ends of a channel whose content is unknown.
 
-    Between two messages nothing is unknown, because sequences have no gaps. At the ends, an index that is whole shows
-    what there was, or the data file itself, where its index agrees.
+    Between two messages nothing is unknown, because sequences have no gaps. At the ends, a whole index shows the
+    messages, or the data file itself, if its index agrees.
     """
     slices = [each for each in survey.slices if not each.files.archived]
     filled = [place for place, each in enumerate(slices) if each.runs]
     first, final = (filled[0], filled[-1]) if filled else (0, 0)
     begin = slices[first].runs[0].first if filled else 0
     for each in slices[: first + bool(filled)]:
-        if begin > 1 and not _shows(each) and (not each.runs or any(not n.before for n in _unexplained(each))):
+        if begin > 1 and not _is_complete(each) and (not each.runs or any(not n.before for n in _unexplained(each))):
             yield Unknown(1, begin - 1, _reason(each), suspected=True)
             break
     for each in slices[final:]:
         suspected = not each.runs or any(not n.after for n in _unexplained(each))
-        if not _shows(each) or (suspected and each.index.orphan_count):
+        if not _is_complete(each) or (suspected and each.index.orphan_count):
             yield Unknown(last + 1, None, _reason(each), suspected)
             break
 
 
 def _unexplained(survey: SliceSurvey) -> list[Neighbours]:
-    """Returns the damaged ranges that may have held a message of which the bytes do not tell the sequence."""
+    """Returns the damaged ranges that may have held a message of unknown sequence."""
     return [each for each in survey.damages if each.damage.kind is not DamageKind.ZEROS and each.sequence is None]
 
 
-def _shows(survey: SliceSurvey) -> bool:
+def _is_complete(survey: SliceSurvey) -> bool:
     """Returns whether a slice shows everything that was written to it: its index is whole."""
     index = survey.index
     return not survey.error and index.usable and index.stop is Stop.END
@@ -323,14 +306,11 @@ def _reason(survey: SliceSurvey) -> str:
 def store_outcomes(
     directories: Iterable[tuple[ChannelOutcome, Mapping[str, Ranges]]], in_root: Mapping[str, Ranges]
 ) -> dict[str, ChannelOutcome]:
-    """Puts together what became of each channel of a store.
+    """Combines the directories of a store into the state of each channel.
 
-    A directory all of whose messages name one other channel is that channel's, renamed or copied; what is missing in it
-    is missing there.
-
-    Args:
-        directories: Each channel, as far as its own directory shows it, and messages of other channels in there.
-        in_root: Messages in files of the root, by the channel they name.
+    A directory all of whose messages name one other channel is that channel's, renamed or copied; its missing
+    messages are missing there. Each directory comes with the messages of other channels in it; `in_root` has the
+    messages in files of the root, by channel.
     """
     outcomes: dict[str, ChannelOutcome] = {}
     elsewhere: list[tuple[Mapping[str, Ranges], ChannelOutcome | None]] = [(in_root, None)]

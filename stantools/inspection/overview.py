@@ -1,7 +1,7 @@
-"""What is in a store, from its indexes and logs alone: the state that the server recovers from it.
+"""Contents of a store, from its indexes and logs alone: the state that the server recovers from it.
 
 Cheap by design: of the message files only the indexes and the last record of each slice are read, unless an index
-cannot be believed. Damage in the middle of a data file is not seen here; `inspection.verify` reads everything.
+cannot be trusted. Damage in the middle of a data file is not seen here; `inspection.verify` reads everything.
 """
 
 from __future__ import annotations
@@ -27,27 +27,24 @@ from stantools.work import Threads
 
 @dataclass
 class ChannelOverview:
-    """One channel."""
-
     name: str
     first_seq: int = 0  #: first sequence as the server counts (`slicesummary.Totals`); 0 if it has no message
-    last_seq: int = 0  #: last sequence
-    count: int = 0  #: messages
-    bytes: int = 0  #: their size in the server's accounting (payload of the record + 40 each)
-    slices: list[SliceSummary] = field(default_factory=list)  #: its slices, by number
-    archived: list[SliceSummary] = field(default_factory=list)  #: its `.bak` slices, by number
-    subscriptions: Subscribers = NOBODY  #: its subscriptions, by id
+    last_seq: int = 0
+    count: int = 0
+    bytes: int = 0  #: size in the server's accounting (payload of the record + 40 each)
+    slices: list[SliceSummary] = field(default_factory=list)  #: by number
+    archived: list[SliceSummary] = field(default_factory=list)  #: `.bak` slices, by number
+    subscriptions: Subscribers = NOBODY  #: by id
     disk_bytes: int = 0  #: size of its files
-    logical: LogicalView | None = None  #: what a server with the given limits shows, if limits were given
+    logical: LogicalView | None = None  #: state shown by a server with the given limits, if limits were given
     encrypted: bool = False  #: messages of it may be encrypted
-    #: What was noticed on the way, in words, each with the file's name in front.
+    #: Problems in words, each after its file's name.
     problems: list[str] = field(default_factory=list)
 
     def as_json(self, *, streamed: bool = False) -> dict[str, Any]:
         """Returns the channel with the names of the json contract; under limits as a server with them shows it.
 
-        Args:
-            streamed: The subscriptions are an iterator instead of a list.
+        `streamed`: the subscriptions are an iterator instead of a list.
         """
         subscriptions = (each.as_json() for each in self.subscriptions)
         shown: ChannelOverview | LogicalView = self.logical or self
@@ -90,27 +87,25 @@ def _slice_json(each: SliceSummary) -> dict[str, Any]:
 
 @dataclass
 class Overview:
-    """A whole store."""
-
-    path: str  #: its directory
-    server: pb.ServerInfo | None = None  #: what server.dat holds, or None
+    path: str
+    server: pb.ServerInfo | None = None  #: content of server.dat
     #: Clients as recovered, in the order in which they connected.
     clients: list[pb.ClientInfo] = field(default_factory=list)
-    channels: list[ChannelOverview] = field(default_factory=list)  #: its channels, by name
-    polynomial: int = 0  #: the CRC polynomial that was used
-    era: str = ""  #: which releases of the server it looks like
-    leftovers: list[str] = field(default_factory=list)  #: names of temporary files that a compaction left behind
+    channels: list[ChannelOverview] = field(default_factory=list)  #: by name
+    polynomial: int = 0  #: CRC polynomial of the store
+    era: str = ""  #: releases of the server that write such a store
+    leftovers: list[str] = field(default_factory=list)  #: names of temporary files of an interrupted compaction
     symlinks: list[str] = field(default_factory=list)  #: names of links to directories, which the server ignores
     foreign: list[str] = field(default_factory=list)  #: names of other files in the root
     raft_logs: list[str] = field(default_factory=list)  #: paths of raft logs, relative to the root
     #: Groups of channel names that differ by letter case only.
     case_collisions: list[list[str]] = field(default_factory=list)
     witness: bool = False  #: the last start used the truncate option
-    #: What was noticed on the way, in words; those of the channels are with the channels.
+    #: Problems in words, without those of the channels.
     problems: list[str] = field(default_factory=list)
 
     def all_problems(self) -> Iterator[str]:
-        """Iterates over every problem, the store's first, with the channel's name in front of those of channels."""
+        """Iterates over every problem, the store's first; those of channels after the channel's name."""
         yield from self.problems
         for channel in self.channels:
             yield from (f"{channel.name}/{problem}" for problem in channel.problems)
@@ -118,8 +113,7 @@ class Overview:
     def as_json(self, *, streamed: bool = False) -> dict[str, Any]:
         """Returns the store with the names of docs/reference/json.md.
 
-        Args:
-            streamed: The channels, and the subscriptions of each, are iterators instead of lists.
+        `streamed`: the channels, and the subscriptions of each, are iterators instead of lists.
         """
         channels = (each.as_json(streamed=streamed) for each in self.channels)
         return {
@@ -147,14 +141,10 @@ def overview(
     workers: int = 2,
     progress: Callable[[int], None] | None = None,
 ) -> Overview:
-    """Looks at a store without reading its messages.
+    """Reads a store without its messages.
 
-    Args:
-        store: The store.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        limits: Show each channel as a server with these limits does.
-        workers: Channels that are looked at at the same time.
-        progress: Called with the number of bytes of data files as they are done.
+    With `limits`, each channel is shown as by a server with these limits. `workers` channels are read at the same
+    time. `progress` is called with bytes of data files.
     """
     result = root_overview(store)
     known = {client.id: client for client in result.clients}
@@ -168,7 +158,7 @@ def overview(
 
 
 def root_overview(store: Datastore) -> Overview:
-    """Looks at a store's root: server.dat, clients.dat and the names in it. Of the channels nothing is read."""
+    """Reads a store's root: server.dat, clients.dat and the names in it, nothing of the channels."""
     server = _server(store)
     clients = load_clients(store.clients, store.crc)
     known = list(clients.state.clients.values())
@@ -188,14 +178,9 @@ def channel_overviews(
     limits: StoreLimits | None = None,
     workers: int = 2,
 ) -> Iterator[ChannelOverview]:
-    """Looks at channels one after the other, as `overview` does; each is given as soon as it is known.
+    """Reads channels one after the other, as `overview` does; yields each at once.
 
-    Args:
-        store: The store.
-        known_clients: The clients, as `root_overview` returns them, by id.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        limits: Show each channel as a server with these limits does.
-        workers: Channels that are looked at at the same time.
+    `known_clients` are those of `root_overview`, by id.
     """
     now_ns = time.time_ns()
 
@@ -206,7 +191,7 @@ def channel_overviews(
 
 
 def era(result: Overview) -> str:
-    """Returns which releases of the server an overview looks like, once its channels are known."""
+    """Returns the releases of the server that an overview looks like, once its channels are known."""
     slices = [each.files for channel in result.channels for each in channel.slices if each.count]
     return era_of(result.server, has_indexes=any(s.index_size > 4 for s in slices), has_slices=bool(slices))
 
@@ -271,42 +256,34 @@ def _disk_bytes(files: ChannelFiles) -> int:
 
 
 class ClientStatus(enum.StrEnum):
-    """Where a client is known."""
-
     REGISTERED = "registered"  #: it is in clients.dat
-    AWAY = "away"  #: it left and has durables that wait for it
+    AWAY = "away"  #: it left, and has durables that wait for it
     GHOST = "ghost"  #: it is not in clients.dat, and has subscriptions that need it
 
 
 @dataclass
 class ClientSummary:
-    """A client with what it owns."""
+    """A client with its subscriptions."""
 
-    id: bytes  #: its id as stored
-    info: pb.ClientInfo | None = None  #: its record in clients.dat; None if there is none
+    id: bytes  #: id as stored
+    info: pb.ClientInfo | None = None  #: record in clients.dat; None if there is none
     channels: dict[str, int] = field(default_factory=dict)  #: number of its subscriptions by channel
-    pending: int = 0  #: messages that were sent to it and not acknowledged
+    pending: int = 0  #: messages sent to it and not acknowledged
     needed: int = 0  #: subscriptions that the server drops or deletes because it does not know the client
 
     @property
     def subscriptions(self) -> int:
-        """How many subscriptions it has."""
         return sum(self.channels.values())
 
     @property
     def status(self) -> ClientStatus:
-        """Where it is known."""
         if self.info is not None:
             return ClientStatus.REGISTERED
         return ClientStatus.GHOST if self.needed else ClientStatus.AWAY
 
 
 class ClientList:
-    """Puts clients together with their subscriptions, channel by channel.
-
-    Args:
-        registered: The clients of clients.dat, in their order.
-    """
+    """Assigns subscriptions to clients, channel by channel, from `registered` (the clients of clients.dat)."""
 
     def __init__(self, registered: Iterable[pb.ClientInfo]) -> None:
         self._clients = {info.id: ClientSummary(info.id, info) for info in registered}

@@ -1,7 +1,7 @@
-"""Every record of a single file of a store, as it lies there: good, damaged, and what is between.
+"""Every record of a single file of a store: good, damaged, and the bytes in between.
 
-The file may lie anywhere: a `.bak` slice, a copy, a leftover of a compaction. What kind it is follows from its name or
-is given.
+The file may be anywhere: a `.bak` slice, a copy, a leftover of a compaction. Its kind follows from its name or is
+given.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ from stantools.store.resync import Damage
 
 
 class FileKind(enum.StrEnum):
-    """What a file holds."""
-
     SERVER = "server"
     CLIENTS = "clients"
     SUBS = "subs"
@@ -54,7 +52,7 @@ class FileKind(enum.StrEnum):
     INDEX = "index"
 
 
-#: How logs are laid out, by what they hold.
+#: Layouts of logs, by kind.
 LOGS: Final = {FileKind.CLIENTS: CLIENTS_LOG, FileKind.SUBS: SUBS_LOG}
 _NAMES = (
     (re.compile(r"server\.dat"), FileKind.SERVER),
@@ -63,12 +61,12 @@ _NAMES = (
     (re.compile(r"msgs\..*\.dat(\.bak)?"), FileKind.MESSAGES),
     (re.compile(r"msgs\..*\.idx(\.bak)?"), FileKind.INDEX),
 )
-#: What an index record says, in its order.
+#: Fields of an index record, in their order.
 INDEX_FIELDS: Final = ("sequence", "offset", "timestamp", "size")
 
 
 def kind_of(name: str) -> FileKind | None:
-    """Returns what a file holds, by its name; None if the name says nothing."""
+    """Returns the kind of a file by its name; None if the name does not tell."""
     for pattern, kind in _NAMES:
         if pattern.fullmatch(name):
             return kind
@@ -80,17 +78,17 @@ class FileRecord:
     """A record, or a range of bytes that is none."""
 
     offset: int  #: first byte
-    length: int  #: bytes, header included
+    length: int  #: bytes, including the header
     type: str  #: name of the record's type; "version" for the file's first bytes
     ok: bool  #: the record is good
-    crc: int | None = None  #: the stored CRC; None where there is none
-    computed: int | None = None  #: the CRC that the payload has; None where that cannot be determined
-    detail: str = ""  #: what is wrong
-    fields: dict[str, Any] = field(default_factory=dict)  #: what the record says, by field name
+    crc: int | None = None  #: stored CRC; None if there is none
+    computed: int | None = None  #: CRC of the payload; None if it cannot be determined
+    detail: str = ""  #: damage
+    fields: dict[str, Any] = field(default_factory=dict)  #: content of the record, by field name
 
     @property
     def sequence(self) -> int | None:
-        """That of the message it is about, if it is about one."""
+        """Sequence of the message that it refers to."""
         return self.fields.get("sequence", self.fields.get("seqno"))
 
     def as_json(self) -> dict[str, Any]:
@@ -110,11 +108,7 @@ class FileRecord:
 def read_records(buffer: Buffer, kind: FileKind, crc: Crc, *, channel: bytes = b"") -> Iterator[FileRecord]:
     """Iterates over every record of a file of a store; together they cover all its bytes.
 
-    Args:
-        buffer: The file.
-        kind: What it holds.
-        crc: The store's CRC.
-        channel: Name of the channel, if known: messages of another one are marked.
+    With a `channel`, messages of another one are marked.
     """
     if error := check_file_version(buffer):
         yield FileRecord(0, min(len(buffer), FILE_HEADER_SIZE), "version", False, detail=error)
@@ -131,12 +125,7 @@ def read_records(buffer: Buffer, kind: FileKind, crc: Crc, *, channel: bytes = b
 
 
 def read_raft_entries(buffer: Buffer, cipher: DataCipher | None = None) -> Iterator[FileRecord]:
-    """Iterates over the entries of a Raft log and over what is wrong with it, then over what only free pages hold.
-
-    Args:
-        buffer: The file.
-        cipher: Decrypts commands, if they are encrypted.
-    """
+    """Iterates over the entries of a Raft log and the damage in it, then over entries in free pages only."""
     log = OpenLog(buffer)
     yield from map(_flawed, log.faults)
     seen: list[tuple[int, int]] = []
@@ -199,7 +188,7 @@ def _operation_fields(operation: pb.RaftOperation) -> dict[str, Any]:
 
 
 def _set_fields(message: Message) -> Iterator[tuple[str, Any]]:
-    """Iterates over the fields of a message that are set, with those of the messages in it."""
+    """Iterates over the fields of a message that are set, including those of nested messages."""
     for descriptor, value in message.ListFields():
         if isinstance(value, Message):
             yield from _set_fields(value)
@@ -242,27 +231,14 @@ def _log(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[FileRecord]:
 
 
 def damage_record(damage: LogDamage, buffer: Buffer, crc: Crc) -> FileRecord:
-    """Describes a damaged range of a log.
-
-    Args:
-        damage: The range.
-        buffer: The file.
-        crc: The store's CRC.
-    """
+    """Describes a damaged range of a log."""
     stored, computed = _crcs(buffer, damage.offset, damage.length, crc)
     fields = fields_json(damage.message) if damage.message else {}
     return FileRecord(damage.offset, damage.length, damage.kind.value, False, stored, computed, damage.detail, fields)
 
 
 def entry_record(entry: LogEntry, buffer: Buffer, layout: LogLayout, crc: Crc) -> FileRecord:
-    """Describes a record of a log that makes sense; its CRC may be wrong.
-
-    Args:
-        entry: The record.
-        buffer: The file from the record's header on.
-        layout: Which log it is.
-        crc: The store's CRC.
-    """
+    """Describes a log record that makes sense; its CRC may be wrong. `buffer` begins at the record's header."""
     _, _, stored, payload = record_at(buffer, 0)
     computed = crc(payload)
     return FileRecord(
@@ -338,7 +314,7 @@ def _index(buffer: Buffer, crc: Crc) -> Iterator[FileRecord]:
 
 
 def _crcs(buffer: Buffer, offset: int, length: int, crc: Crc) -> tuple[int | None, int | None]:
-    """Returns the CRC in what would be a record header, and that of the bytes of the range behind it."""
+    """Returns the CRC in a supposed record header, and the CRC of the bytes of the range after it."""
     if length < RECORD_HEADER_SIZE or offset + RECORD_HEADER_SIZE > len(buffer):
         return None, None
     stored = RECORD_HEADER.unpack_from(buffer, offset)[1]

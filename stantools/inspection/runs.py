@@ -1,12 +1,12 @@
 """Sorting a channel's records into one history, duplicates, and earlier or superseded generations.
 
-A healthy channel is one history: sequences rise through its slices. Three things break that
-(filestore.md section 7.7 and weaknesses W1, W6, W27):
+A healthy channel is one history: sequences rise through its slices. Three things break that (filestore.md section
+7.7 and weaknesses W1, W6, W27):
 
 * the same records twice, for example a copied slice: equal sequence, timestamp, size and CRC. One copy counts.
 * a restart: a server that lost `server.dat` began again at sequence 1 in the same files. Everything from there on is
   a new generation.
-* reused sequences: records that no index named were forgotten and their sequences given again. The newer record
+* reused sequences: records that no index named were forgotten and their sequences assigned again. The newer record
   continues the history, the older one is superseded and becomes a generation of its own.
 
 Records are taken in the order in which they lie on disk (slice number, offset), because timestamps may go back.
@@ -38,49 +38,44 @@ if TYPE_CHECKING:
 
 @dataclass
 class RecordRun:
-    """A stretch of good records of one slice with one subject and strictly increasing sequences."""
+    """Consecutive good records of one slice with one subject and strictly increasing sequences."""
 
-    slice: SliceFiles  #: the slice it lies in
-    subject: bytes  #: the subject that all its records carry
+    slice: SliceFiles
+    subject: bytes  #: subject of all its records
     start: int  #: offset of its first record
-    end: int  #: offset behind its last record
-    sequences: Ranges  #: which sequences it holds
-    count: int  #: how many records
-    bytes: int  #: their size as the server accounts it (payload + 40 each, filestore.md section 5.1)
+    end: int  #: end of its last record
+    sequences: Ranges
+    count: int  #: number of records
+    bytes: int  #: size in the server's accounting (payload + 40 each, filestore.md section 5.1)
     first_timestamp: int  #: of its first record, in nanoseconds
     last_timestamp: int  #: of its last record
-    payload: int = 0  #: bytes of the messages' data, as they are stored
+    payload: int = 0  #: bytes of the messages' data, as stored
     largest: int = 0  #: bytes of the largest message's data
-    #: Sequence and offset of a record here and there, rising, so that a part can be read by itself.
+    #: Sequence and offset of some records, rising, so that a part can be read by itself.
     marks: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def first(self) -> int:
-        """Lowest sequence."""
         return self.sequences.first
 
     @property
     def last(self) -> int:
-        """Highest sequence."""
         return self.sequences.last
 
     def place(self, sequence: int) -> int:
-        """Returns the offset of a record, not far before the one with this sequence."""
+        """Returns the offset of a record at or shortly before a sequence."""
         before = bisect_right(self.marks, sequence, key=lambda mark: mark[0])
         return self.marks[before - 1][1] if before else self.start
 
 
-#: Marks of a run are at least so many bytes apart, however small the batches were.
-_APART = 1 << 16
+#: Minimum distance in bytes between the marks of a run, however small the batches were.
+_MARK_DISTANCE = 1 << 16
 
 
 class RunBuilder:
-    """Turns batches of good records into runs.
+    """Combines batches of good records into runs.
 
-    Args:
-        channel: The channel's name as stored in subjects.
-        buffer: The mapped data file.
-        found: The runs in front of the first batch; the last one may continue.
+    `channel` is the channel's name as stored in subjects. The last run in `found` may continue.
     """
 
     def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer, found: Sequence[RecordRun] = ()) -> None:
@@ -89,9 +84,9 @@ class RunBuilder:
         self._buffer = buffer
         self._pieces: list[Ranges] = []
         self._run: RecordRun | None = None
-        self.runs: list[RecordRun] = list(found)  #: the runs, when it is closed
+        self.runs: list[RecordRun] = list(found)  #: the runs, after `close`
         if self.runs:
-            # A copy: somebody may be reading by the run as it was.
+            # A copy: a reader may still use the run as it was.
             run = self.runs.pop()
             self._run, self._pieces = replace(run, marks=list(run.marks)), [run.sequences]
 
@@ -101,7 +96,7 @@ class RunBuilder:
         return self._pieces[-1].last if self._run else 0
 
     def add(self, columns: MessageColumns) -> None:
-        """Adds a batch that follows the one before without a gap."""
+        """Adds a batch that directly follows the one before."""
         sequence = columns.sequence
         cuts = np.flatnonzero(sequence[1:] <= sequence[:-1]) + 1
         if int(np.bitwise_or.reduce(columns.flags)) & Flag.FOREIGN_SUBJECT:
@@ -135,7 +130,7 @@ class RunBuilder:
                 subject,
                 start=int(part.offset[0]),
                 end=part.end,
-                sequences=_contiguous(part.sequence),
+                sequences=_as_ranges(part.sequence),
                 count=high - low,
                 bytes=int(part.size.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * (high - low),
                 first_timestamp=int(part.timestamp[0]),
@@ -146,7 +141,7 @@ class RunBuilder:
         )
 
     def extend(self, more: RecordRun) -> None:
-        """Adds records of one subject whose sequences rise, to the run before them if they continue it."""
+        """Adds records of one subject with rising sequences, to the previous run if they continue it."""
         run = self._run
         if run and run.subject == more.subject and run.end == more.start and more.sequences.first > self.last:
             run.end = more.end
@@ -154,7 +149,7 @@ class RunBuilder:
             run.bytes += more.bytes
             run.payload += more.payload
             run.largest = max(run.largest, more.largest)
-            if more.start - (run.marks[-1][1] if run.marks else run.start) >= _APART:
+            if more.start - (run.marks[-1][1] if run.marks else run.start) >= _MARK_DISTANCE:
                 run.marks.append((more.sequences.first, more.start))
             run.last_timestamp = more.last_timestamp
             self._pieces.append(more.sequences)
@@ -164,26 +159,23 @@ class RunBuilder:
             self._run = more
 
     def close(self) -> None:
-        """Ends the current run."""
         if self._run is not None:
             self._run.sequences = Ranges.union(self._pieces)
             self.runs.append(self._run)
             self._run = None
 
 
-def _contiguous(sequence: NDArray[np.uint64]) -> Ranges:
+def _as_ranges(sequence: NDArray[np.uint64]) -> Ranges:
     whole = int(sequence[-1]) - int(sequence[0]) + 1 == len(sequence)
     return Ranges.of([(int(sequence[0]), int(sequence[-1]))]) if whole else Ranges.from_sequences(sequence)
 
 
-#: sequence, timestamp, size, stored CRC: equal in all four means the same record.
+#: Sequence, timestamp, size, stored CRC: equal in all four means the same record.
 _FINGERPRINT = [("sequence", "<u8"), ("timestamp", "<i8"), ("size", "<u4"), ("crc", "<u4")]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Part of a run."""
-
     run: RecordRun
     sequences: Ranges
 
@@ -192,10 +184,10 @@ class Piece:
 class Generation:
     """A history: every sequence at most once."""
 
-    pieces: list[Piece] = field(default_factory=list)  #: what it consists of, in the order of the files
-    sequences: Ranges = field(default_factory=Ranges)  #: which sequences it holds
-    last_timestamp: int = 0  #: of the record that was added last, in nanoseconds
-    superseded: bool = False  #: it holds only records whose sequences were given again
+    pieces: list[Piece] = field(default_factory=list)  #: its parts, in the order of the files
+    sequences: Ranges = field(default_factory=Ranges)
+    last_timestamp: int = 0  #: of the record added last, in nanoseconds
+    superseded: bool = False  #: it holds only records whose sequences were assigned again
 
     def add(self, piece: Piece) -> None:
         """Adds records whose sequences are not in the generation yet."""
@@ -204,7 +196,7 @@ class Generation:
         self.last_timestamp = piece.run.last_timestamp
 
     def remove(self, sequences: Ranges) -> list[Piece]:
-        """Takes records out and returns them."""
+        """Removes records and returns them."""
         taken = [Piece(p.run, p.sequences & sequences) for p in self.pieces]
         left = [Piece(p.run, p.sequences - sequences) for p in self.pieces]
         self.pieces = [piece for piece in left if piece.sequences]
@@ -212,7 +204,7 @@ class Generation:
         return [piece for piece in taken if piece.sequences]
 
     def ordered(self) -> Iterator[Piece]:
-        """Iterates over the pieces, cut and sorted so that copying them in turn yields rising sequences."""
+        """Iterates over the pieces, cut and sorted so that their sequences rise."""
         spans = sorted((first, last, number) for number, p in enumerate(self.pieces) for first, last in p.sequences)
         for number, group in groupby(spans, key=lambda span: span[2]):
             yield Piece(self.pieces[number].run, Ranges.of((first, last) for first, last, _ in group))
@@ -220,13 +212,13 @@ class Generation:
 
 @dataclass
 class History:
-    """The result for one channel."""
+    """The records of one channel."""
 
-    #: Oldest first; superseded ones before the generation that took their place. The last one is what the channel is
-    #: now. Empty if there are no records.
+    #: Oldest first; superseded ones before the generation that replaced them. The last one is the channel's present
+    #: state.
     generations: list[Generation] = field(default_factory=list)
-    duplicates: list[Piece] = field(default_factory=list)  #: records that are there a second time
-    disordered: list[Piece] = field(default_factory=list)  #: records that lie behind records with higher sequences
+    duplicates: list[Piece] = field(default_factory=list)  #: second copies of records
+    disordered: list[Piece] = field(default_factory=list)  #: records that lie after records with higher sequences
 
 
 def arrange(runs: Iterable[RecordRun], crc: Crc) -> History:
@@ -241,7 +233,7 @@ def arrange(runs: Iterable[RecordRun], crc: Crc) -> History:
         piece = _without_duplicates(run, timelines, superseded, history, crc)
         if not piece.sequences:
             continue
-        target = _place(piece, timelines)
+        target = _choose_generation(piece, timelines)
         if target is None:
             target = Generation()
             timelines.append(target)
@@ -258,7 +250,7 @@ def arrange(runs: Iterable[RecordRun], crc: Crc) -> History:
 
 
 def _layers(pieces: list[Piece]) -> list[Generation]:
-    """Puts superseded records into as few generations as keep every sequence single."""
+    """Distributes superseded records over the fewest generations in which every sequence is unique."""
     layers: list[Generation] = []
     for piece in pieces:
         for layer in layers:
@@ -293,7 +285,7 @@ def _without_duplicates(
     return Piece(run, fresh)
 
 
-def _place(piece: Piece, timelines: list[Generation]) -> Generation | None:
+def _choose_generation(piece: Piece, timelines: list[Generation]) -> Generation | None:
     """Chooses the generation that a piece continues, or None if it begins a new one."""
     if not timelines:
         return None
@@ -301,14 +293,14 @@ def _place(piece: Piece, timelines: list[Generation]) -> Generation | None:
     ahead = [t for t in timelines if first > t.sequences.last]
     in_time = [t for t in ahead if t.last_timestamp <= run.first_timestamp]
     if in_time:
-        # Of several that end at the same time the newest.
+        # Of several that end at the same time, the newest.
         return max(reversed(in_time), key=lambda t: t.last_timestamp)
     if ahead:
         return ahead[-1]
     newest = timelines[-1]
     later = run.first_timestamp > newest.last_timestamp
     if newest.sequences & piece.sequences:
-        # Sequences were given again. From 1, or from below everything, that is a restart; else a forgotten tail.
+        # Sequences were assigned again. From 1, or from below everything, that is a restart; else a forgotten tail.
         return newest if first > max(1, newest.sequences.first) and later else None
     if first < newest.sequences.first and first == 1 and later:
         return None
@@ -316,14 +308,10 @@ def _place(piece: Piece, timelines: list[Generation]) -> Generation | None:
 
 
 def same_records(one: RecordRun, other: RecordRun, sequences: Ranges, crc: Crc, *, sealed: bool = False) -> Ranges:
-    """Returns which of the sequences are the same record in both runs.
+    """Returns the sequences that are the same record in both runs.
 
-    Args:
-        one: A run.
-        other: Another one.
-        sequences: Those that both have.
-        crc: Of the store.
-        sealed: Payloads are encrypted, by each store with nonces of its own: time and size have to do.
+    `sequences` are those that both have. `sealed`: each store encrypts payloads with its own nonces, so only time
+    and size are compared.
     """
     a, b = _fingerprints(one, sequences, crc), _fingerprints(other, sequences, crc)
     if sealed:
@@ -335,15 +323,14 @@ def same_records(one: RecordRun, other: RecordRun, sequences: Ranges, crc: Crc, 
 
 
 def read_records(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[pb.MsgProto]:
-    """Iterates over some messages of a run."""
-    for data, batch in _reread(run, sequences, crc):
+    for data, batch in _read_again(run, sequences, crc):
         for start, size in zip((batch.offset + RECORD_HEADER_SIZE).tolist(), batch.size.tolist(), strict=True):
             yield gogo.decode(pb.MsgProto, data[start : start + size])
 
 
 def _fingerprints(run: RecordRun, sequences: Ranges, crc: Crc) -> NDArray[np.void]:
     parts: list[NDArray[np.void]] = []
-    for data, batch in _reread(run, sequences, crc):
+    for data, batch in _read_again(run, sequences, crc):
         part = np.empty(batch.capacity, dtype=_FINGERPRINT)
         part["sequence"] = batch.sequence
         part["timestamp"] = batch.timestamp
@@ -354,8 +341,8 @@ def _fingerprints(run: RecordRun, sequences: Ranges, crc: Crc) -> NDArray[np.voi
     return np.concatenate(parts) if parts else np.empty(0, dtype=_FINGERPRINT)
 
 
-def _reread(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[tuple[Buffer, MessageColumns]]:
-    """Yields some records of a run again, with what they point into, up to the first that is not as it was."""
+def _read_again(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[tuple[Buffer, MessageColumns]]:
+    """Yields some records of a run again with their buffer, up to the first that has changed."""
     assert run.slice.data is not None
     with mapped(run.slice.data) as data:
         for batch in scan_slice(data[: run.end], run.subject, crc.unchecked, start=run.place(sequences.first)):

@@ -1,7 +1,7 @@
-"""What the server's log lines about its file store mean, and which command helps.
+"""The server's log lines about its file store: meaning, cause, and the command that helps.
 
-Facts: filestore.md sections 1.4, 4.3, 5, 7, 9 and 11. The first line of a match is what is in the
-log; a fatal error is often several texts in each other, and each level has its entry here.
+Facts: filestore.md sections 1.4, 4.3, 5, 7, 9 and 11. The first argument of an entry matches text in the log. A
+fatal error is often several nested texts; each level has an entry of its own.
 """
 
 from __future__ import annotations
@@ -12,34 +12,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LogLine:
-    """One text that the server writes."""
-
     pattern: re.Pattern[str]  #: matches the text anywhere in a line
-    meaning: str  #: what happened
-    cause: str = ""  #: how it usually comes about
-    remedy: str = ""  #: what to do next
-    codes: tuple[str, ...] = ()  #: findings of `stantools verify` that go with it
-    #: Its remedy holds whatever reason follows in the line; otherwise the reason says what to do.
+    meaning: str
+    cause: str = ""  #: usual cause
+    remedy: str = ""  #: next step
+    codes: tuple[str, ...] = ()  #: findings of `stantools verify` for it
+    #: Its remedy holds whatever reason follows in the line; otherwise the reason determines the remedy.
     decides: bool = False
     aside: bool = False  #: part of a description that says nothing about the store by itself
 
 
 def line_of(pattern: str, meaning: str, cause: str = "", remedy: str = "", *codes: str, **more: bool) -> LogLine:
-    """Returns the entry of a text."""
     return LogLine(re.compile(pattern), meaning, cause, remedy, codes, **more)
 
 
 _CRASH = "a crash or power failure while the file was being written"
 _LOOK = "stop the server, then: `stantools doctor STORE`"
-_MERGE = "`stantools merge NODE... --out NEW` puts together what all nodes have"
+_MERGE = "`stantools merge NODE... --out NEW` combines the data of all nodes"
 _SALVAGE = "`stantools salvage STORE --out NEW` keeps every intact record"
 _CUT = (
     "`stantools truncate-bad-eof STORE --dry-run` shows what the server's repair would cut; "
-    "`stantools salvage STORE --out NEW` keeps what lies behind the damage"
+    "`stantools salvage STORE --out NEW` keeps the records after the damage"
 )
 _REPORT = "see the lines around it; this one only describes the first bad record"
 
-#: Errors that say which file could not be recovered. The reason follows in the same line.
+#: Errors that name the file that could not be recovered. The reason follows in the same line.
 WRAPPERS = (
     line_of(
         r"unable to recover server file ",
@@ -99,7 +96,7 @@ WRAPPERS = (
         "the message {place} could not be read. Delivery on this channel stops at it for every subscriber.",
         "damage in the middle of a data file, which the server does not notice at start; or a wrong encryption key",
         "`stantools verify STORE --channel CHANNEL` says what is intact; `stantools salvage STORE --out NEW "
-        "--fill-gaps` puts an empty message in its place, so that consumers go on",
+        "--fill-gaps` puts an empty message in its place, so that consumers continue",
         "slice-bad-payload",
         "index-mismatch",
         decides=True,
@@ -195,7 +192,7 @@ LINES = (
     line_of(
         r"message log has an invalid name: (?P<name>\S+)",
         "{name} looks like a message slice, but there is no number in its name.",
-        "somebody renamed or copied a slice inside the channel directory",
+        "a slice was renamed or copied inside the channel directory",
         "stantools verify STORE says whether it holds messages that are nowhere else: then salvage; otherwise "
         "move the file out of the channel directory",
         "slice-name",
@@ -217,8 +214,8 @@ LINES = (
     ),
     line_of(
         r"Restart with the ContinueOnUnexpectedEOF flag to truncate this file to this offset: (?P<offset>\d+)",
-        "there is no flag of that name; what is meant is -file_truncate_bad_eof. It would cut the file at offset "
-        "{offset} and lose everything behind it, intact or not.",
+        "there is no flag of that name; -file_truncate_bad_eof is meant. It would cut the file at offset "
+        "{offset} and lose everything after it, intact or not.",
         remedy=_CUT,
     ),
     line_of(
@@ -240,12 +237,12 @@ LINES = (
     line_of(r"Follow instructions in documentation in order to recover", "general advice.", "", _SALVAGE, aside=True),
     line_of(
         r"File (?P<file>\".*?\") has been truncated to offset: (?P<offset>\d+)",
-        "the server cut {file} to {offset} bytes, because it was started with -file_truncate_bad_eof. What was "
-        "behind is lost.",
+        "the server cut {file} to {offset} bytes, because it was started with -file_truncate_bad_eof. The "
+        "bytes after that are lost.",
         "",
         "if you have a copy from before: `stantools salvage COPY --out NEW`",
     ),
-    line_of(r"Recovery resumes\.\.\.", "the server goes on behind the place that it has just cut.", aside=True),
+    line_of(r"Recovery resumes\.\.\.", "the server continues at the cut.", aside=True),
     line_of(
         r"unable to repair file .* by truncating at offset",
         "the truncate option found the place but could not cut the file.",
@@ -269,7 +266,7 @@ LINES = (
     ),
     line_of(
         r"unable to read last record: EOF|unable to set position to",
-        "the index is ahead of its data file: the last record it names lies behind the file's end.",
+        "the index is ahead of its data file: the last record it names lies beyond the file's end.",
         _CRASH,
         _LOOK,
         "index-dangling",
@@ -298,7 +295,7 @@ LINES = (
     line_of(
         r"Server information was not recovered, however channels are present",
         "server.dat was lost or empty; the server (0.25 and later) writes a new one with the cluster id it was "
-        "started with, right or wrong, and goes on.",
+        "started with, right or wrong, and continues.",
         "a crash at the first start, or a partial copy",
         "compare the cluster id with what clients use",
         "server-missing",
@@ -349,7 +346,7 @@ LINES = (
     ),
     line_of(
         r"ft: error attempting to get the store lock: (?:ft: fatal error getting the store lock: )?(?P<error>.*)",
-        "a server on standby cannot even try to become the active one: {error}. It goes on trying.",
+        "a server on standby cannot even try to become the active one: {error}. It keeps trying.",
         "the shared directory is not mounted, or its lock service does not work",
         "mount the directory; `touch DIR/.rootdir.lck` as the server's user shows whether it can be written",
     ),
@@ -357,24 +354,24 @@ LINES = (
         r"ft: serverID (?P<server>\".*?\") claims to be active, aborting",
         "two servers of a fault-tolerance group were active on one store; this one, active for a shorter time, ended.",
         "the lock file was removed, or the file server gave the lock away while its holder was cut off",
-        f"stop the group and look at what both have written: `stantools doctor STORE`; {_SALVAGE}",
+        f"stop the group and check the data that both have written: `stantools doctor STORE`; {_SALVAGE}",
     ),
     line_of(
         r"ft: serverID (?P<server>\".*?\") claims to be active",
         "two servers of a fault-tolerance group are active on one store; the other one should end by itself.",
         "the lock file was removed, or the file server gave the lock away while its holder was cut off",
-        f"make sure that the other one has ended, then look at the store: `stantools doctor STORE`; {_SALVAGE}",
+        f"make sure that the other one has ended, then check the store: `stantools doctor STORE`; {_SALVAGE}",
     ),
     line_of(
         r"ft: the store is in use by the group (?P<group>\".*?\"), this server belongs to the group (?P<own>\".*?\")",
-        "the directory belongs to the fault-tolerance group {group}; a server of the group {own} does not join in.",
+        "the directory belongs to the fault-tolerance group {group}; a server of the group {own} does not join.",
         "two groups were given the same directory, or one of its servers another name",
         "give all servers of a directory the same `ft_group`",
     ),
     line_of(
         r"Unable to send FT heartbeat: (?P<error>.*)",
         "the active server of a fault-tolerance group has no connection to NATS: {error}. It stays active.",
-        remedy="look at the NATS server; the others cannot take over as long as this one has the lock",
+        remedy="check the NATS server; the others cannot take over as long as this one has the lock",
     ),
     line_of(
         r"cannot restart server in clustered mode if it was not previously clustered",
@@ -385,12 +382,12 @@ LINES = (
         r"failed to load any existing snapshots",
         "no snapshot in the node's Raft directory is usable, and it does not start without one.",
         "a crash or bit rot; or files of different nodes or times were put together",
-        f"`stantools verify NODE` says what is wrong with each; {_MERGE}",
+        f"`stantools verify NODE` lists the damage of each; {_MERGE}",
         "snapshot-damaged",
     ),
     line_of(
         r"log not found",
-        "an entry is missing in the node's Raft log, behind what its newest usable snapshot holds.",
+        "an entry is missing in the node's Raft log, after the end of its newest usable snapshot.",
         "a page of raft.log that was lost or not written, or a snapshot that is damaged or was removed",
         f"`stantools verify NODE` names the entries; {_MERGE}",
         "raft-gap",
@@ -438,8 +435,8 @@ LINES = (
     ),
     line_of(
         r"Messages of \d+ channel\(s\) may be encrypted",
-        "the broker runs without encryption on a store whose messages have the shape of encrypted ones. If they are, "
-        "clients get what nobody can read, and new messages are stored plain.",
+        "the broker runs without encryption on a store whose messages have the shape of encrypted ones. If "
+        "they are, clients receive unreadable payloads, and new messages are stored unencrypted.",
         "the store was written with -encrypt, and the broker was started without it",
         "`stantools doctor STORE --encryption-key-env NATS_STREAMING_ENCRYPTION_KEY` says whether the key of the old "
         "server opens them; then start with -encrypt and that key",
@@ -496,13 +493,13 @@ LINES = (
         "the archive script failed for a slice that the limits removed. It is not tried again; the .bak files "
         "stay in the channel directory.",
         "the script, or permissions",
-        "archive the .bak files by hand; `stantools messages STORE CHANNEL --archived` reads them",
+        "archive the .bak files manually; `stantools messages STORE CHANNEL --archived` reads them",
         "archived-slices",
     ),
     line_of(r"Output of archive script for (?P<channel>\S+)", "a slice of {channel} was handed to the archive script."),
     line_of(
         r"Channel (?P<channel>\".*?\") has been deleted",
-        "the channel {channel} was removed with all its messages, because nobody used it for the time of -mi. "
+        "the channel {channel} was removed with all its messages, because it was unused for the time of -mi. "
         "Offline durables do not prevent that.",
     ),
     line_of(

@@ -1,7 +1,7 @@
-"""What slices hold, from their indexes alone where these can be believed, and what limits leave of a channel.
+"""Contents of slices, from their indexes alone if these can be trusted; messages that limits leave in a channel.
 
-Facts: filestore.md sections 5.3 and 7.6. Where an index cannot be believed, the data file is scanned. Unlike the
-server, a scan here continues behind damage and changes no file.
+Facts: filestore.md sections 5.3 and 7.6. If an index cannot be trusted, the data file is scanned. Unlike the
+server's, a scan here continues after damage and changes no file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stantools.store.resync import Damage
 
 
 class SummarySource(enum.StrEnum):
-    """Where the facts about a slice come from."""
+    """Source of the facts about a slice."""
 
     INDEX = "index"
     SCAN = "scan"
@@ -43,28 +43,26 @@ class SummarySource(enum.StrEnum):
 
 @dataclass
 class SliceSummary:
-    """What one slice holds."""
-
     files: SliceFiles
-    count: int = 0  #: messages
-    bytes: int = 0  #: their size in the server's accounting (payload of the record + 40 each, filestore.md section 5.1)
+    count: int = 0
+    bytes: int = 0  #: size in the server's accounting (payload of the record + 40 each, filestore.md section 5.1)
     first_seq: int = 0  #: sequence of the first message in the file, 0 if there is none
     last_seq: int = 0  #: sequence of the last message in the file
     first_timestamp: int = 0  #: of the first message, in nanoseconds
     last_timestamp: int = 0  #: of the last message
-    source: SummarySource = SummarySource.NOTHING  #: where this comes from
-    problems: tuple[str, ...] = ()  #: what is not as a healthy server leaves it, in words
+    source: SummarySource = SummarySource.NOTHING
+    problems: tuple[str, ...] = ()  #: differences from what a healthy server leaves, in words
     encrypted: bool = False  #: messages of it may be encrypted
 
 
 @dataclass
 class Totals:
-    """What the server counts of a channel when it has recovered its slices."""
+    """The server's counts for a channel after it has recovered its slices."""
 
-    first: int = 0  #: the lowest of the slices' first sequences, 0 if there is no message
-    last: int = 0  #: the highest of their last sequences
-    count: int = 0  #: messages
-    bytes: int = 0  #: their size in the server's accounting
+    first: int = 0  #: lowest of the slices' first sequences, 0 if there is no message
+    last: int = 0  #: highest of their last sequences
+    count: int = 0
+    bytes: int = 0  #: size in the server's accounting
 
     def add(self, first: int, last: int, count: int, size: int) -> None:
         """Counts a slice; one without messages changes nothing."""
@@ -78,12 +76,12 @@ class Totals:
 
 @dataclass(frozen=True)
 class LogicalView:
-    """What the server shows of a channel under given limits, while older messages are still on disk."""
+    """The server's view of a channel under given limits, while older messages are still on disk."""
 
     first_seq: int  #: first sequence; last_seq + 1 if age removed everything, 0 if the channel never had a message
-    last_seq: int  #: last sequence
-    count: int  #: messages
-    bytes: int  #: their size in the server's accounting
+    last_seq: int
+    count: int
+    bytes: int  #: size in the server's accounting
     removed: int  #: messages on disk that the limits hide
 
 
@@ -97,12 +95,7 @@ def logical_view(
 ) -> LogicalView:
     """Applies limits to a channel as the server does at its start.
 
-    Args:
-        slices: The channel's slices, by number.
-        limits: What the channel may hold.
-        channel: The channel's name as stored in subjects.
-        crc: The store's CRC.
-        now_ns: The present, for the age.
+    `slices` come by number, `channel` as stored in subjects. Ages are relative to `now_ns`.
     """
     filled = [each for each in slices if each.count]
     totals = totals_of(filled)
@@ -116,27 +109,21 @@ def logical_view(
 class Held:
     """A slice to which limits are applied."""
 
-    count: int  #: messages, at least one
-    bytes: int  #: their size in the server's accounting
-    rows: Callable[[], Iterable[Rows]]  #: iterates over them
+    count: int  #: at least one
+    bytes: int  #: size in the server's accounting
+    rows: Callable[[], Iterable[Rows]]  #: iterates over the messages
 
 
 def remove_by_limits(
     slices: Sequence[Held], totals: Totals, limits: ChannelLimits, now_ns: int
 ) -> tuple[int, int] | None:
-    """Removes from a channel's totals what limits remove at a start (filestore.md sections 5.4 and 7.6, weakness W20).
+    """Removes messages beyond the limits from a channel's totals, as a start does.
 
-    All messages on disk are counted again at every start, and removed in memory only; a file goes when all its messages
-    are removed.
+    Facts: filestore.md sections 5.4 and 7.6, weakness W20. All messages on disk are
+    counted again at every start, and removed in memory only; a file goes when all its messages are removed.
 
-    Args:
-        slices: The channel's slices, by number.
-        totals: What they hold.
-        limits: What the channel may hold.
-        now_ns: The time of the start.
-
-    Returns:
-        How many slices lose all their messages, and how many messages the next one loses; None if no limit applies.
+    Returns how many slices (in order of number) lose all their messages, and how many messages the next one loses;
+    None if no limit applies. `now_ns` is the time of the start.
     """
     over = (0 < limits.max_msgs < totals.count) or (0 < limits.max_bytes < totals.bytes)
     if not slices or not (over or limits.max_age_ns > 0):
@@ -161,7 +148,7 @@ def remove_by_limits(
 
 
 def totals_of(slices: Iterable[SliceSummary]) -> Totals:
-    """Returns what the server counts of a channel with these slices."""
+    """Returns the server's counts for a channel with these slices."""
     result = Totals()
     for each in slices:
         result.add(each.first_seq, each.last_seq, each.count, each.bytes)
@@ -169,7 +156,7 @@ def totals_of(slices: Iterable[SliceSummary]) -> Totals:
 
 
 def held_sequences(files: SliceFiles, channel: bytes, crc: Crc) -> Ranges:
-    """Returns the sequences of the messages in a slice, from its index where that can be believed."""
+    """Returns the sequences of the messages in a slice, from its index if that can be trusted."""
     found = summarise(files, channel, crc)
     if not found.count:
         return Ranges()
@@ -179,7 +166,7 @@ def held_sequences(files: SliceFiles, channel: bytes, crc: Crc) -> Ranges:
 
 
 def channel_ends(slices: Iterable[SliceFiles], channel: bytes, crc: Crc) -> tuple[int, int]:
-    """Returns the first and the last sequence of a channel as `Totals` has them, 0 and 0 without a message.
+    """Returns the first and the last sequence of a channel as in `Totals`, 0 and 0 without a message.
 
     Of an index that looks right only the ends are read.
     """
@@ -194,13 +181,7 @@ def channel_ends(slices: Iterable[SliceFiles], channel: bytes, crc: Crc) -> tupl
 
 
 def summarise(files: SliceFiles, channel: bytes, crc: Crc) -> SliceSummary:
-    """Looks at one slice; never raises for what is in its files.
-
-    Args:
-        files: The slice.
-        channel: The channel's name as stored in subjects.
-        crc: The store's CRC.
-    """
+    """Reads one slice; never raises for the content of its files. `channel` is the name as stored in subjects."""
     if files.data is None:
         return SliceSummary(files, problems=("the index has no data file",))
     try:
@@ -232,7 +213,7 @@ def _from_index(
 
 
 def _sampled(count: int) -> list[int]:
-    """Returns the rows to look at: encryption may have been turned on or off in between."""
+    """Returns the rows to check: encryption may have been turned on or off in between."""
     half = SAMPLES // 2
     return [*range(min(half, count)), *range(max(count - half, half), count)]
 

@@ -1,8 +1,8 @@
-"""What a start of the server comes to: the forecast of it beside the messages that the files hold.
+"""The verdict on a start of the server: its forecast, compared with the messages in the files.
 
-"Harmless" is a promise: every intact message that the limits leave is delivered at its sequence, to a subscriber from
-the first message on and to one that begins anywhere else; no sequence is given a second time; no subscription stands
-beyond the last message; nothing is destroyed. All that breaks it is a `Flaw`.
+"Harmless" is a promise: every intact message that the limits leave is delivered at its sequence, to a subscriber
+from the first message on and to one that begins anywhere else; no sequence is assigned a second time; no
+subscription stands beyond the last message; nothing is destroyed. Every exception is a `Flaw`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMED = 3
 
 
 class FlawKind(enum.Enum):
-    """Why a start is not harmless, in the order in which a sentence says it; the value begins what it says."""
+    """Why a start is not harmless, in the order of the sentence; the value is the beginning of its text."""
 
     CRASH = "end with a panic at the first lookup of a message"
     REUSED = "give sequences a second time"
@@ -37,12 +37,12 @@ class FlawKind(enum.Enum):
     REPEATED = "deliver messages twice"
     ALONE = "fail to deliver messages to a subscriber that begins there, and to deliver them again"
     OVERLAID = "lose sight of messages as soon as one is published"
-    MISPLACED = "not find again what is published next"
+    MISPLACED = "not find messages that are published next"
     UNKNOWN = "perhaps give sequences a second time"
-    UNPROVEN = "deliver every message that is there"  #: nothing proves that a channel ended with its last message
+    UNPROVEN = "deliver every message in the store"  #: nothing proves that a channel ended with its last message
 
 
-#: Those that leave some message undelivered, or deliver the wrong one.
+#: Kinds that leave a message undelivered, or deliver the wrong one.
 UNDELIVERED = frozenset(
     (
         FlawKind.CRASH,
@@ -57,21 +57,20 @@ UNDELIVERED = frozenset(
 )
 
 
-#: Those that do harm as soon as something is published.
+#: Kinds that do harm once a message is published.
 HARMFUL = frozenset((FlawKind.REUSED, FlawKind.AHEAD, FlawKind.MISPLACED))
 
 
 @dataclass(frozen=True)
 class Flaw:
-    """Something in one channel for which a start is not harmless."""
+    """A reason in one channel why a start is not harmless."""
 
     kind: FlawKind
-    channel: str  #: the channel
-    sequences: Ranges = field(default_factory=Ranges)  #: the messages
-    detail: str = ""  #: more about it, safe to show
+    channel: str
+    sequences: Ranges = field(default_factory=Ranges)
+    detail: str = ""  #: details, safe to show
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it for json output."""
         return {
             "kind": self.kind.name.lower(),
             "channel": self.channel,
@@ -82,11 +81,11 @@ class Flaw:
 
 @dataclass(frozen=True)
 class StartVerdict:
-    """A start of the server, and what it does to the messages that are there."""
+    """A start of the server, and its effect on the messages in the store."""
 
     forecast: Forecast
-    channels: Mapping[str, ChannelOutcome]  #: with what a server finds, and what the start destroys
-    flaws: tuple[Flaw, ...]  #: why it is not harmless, apart from files that it changes
+    channels: Mapping[str, ChannelOutcome]  #: with the messages that a server finds, and those that the start destroys
+    flaws: tuple[Flaw, ...]  #: reasons why it is not harmless, apart from changed files
     limited: Mapping[str, Ranges]  #: intact messages that the limits hide, by channel
 
     @cached_property
@@ -101,12 +100,12 @@ class StartVerdict:
 
     @cached_property
     def ghosts(self) -> int:
-        """How many durable queue members a start would delete."""
+        """Number of durable queue members that a start would delete."""
         return sum(each.subscriptions.count(SubStatus.GHOST) for each in self.forecast.channels.values())
 
     @property
     def destructive(self) -> bool:
-        """Bytes go that may hold something."""
+        """The start removes bytes that may hold data."""
         return bool(self.shortened or self.forecast.destroys)
 
     @property
@@ -116,22 +115,22 @@ class StartVerdict:
 
     @property
     def delivers(self) -> bool:
-        """A start does no harm that the files show; perhaps nothing proves where a channel ended."""
+        """The files show no harm by a start, although the end of a channel may be unproven."""
         works = self.forecast.starts and self.forecast.recovered
         unproven = all(each.kind is FlawKind.UNPROVEN for each in self.flaws)
         return works and unproven and not (self.destructive or self.ghosts)
 
     @property
     def harmless(self) -> bool:
-        """A start does what the module's text promises."""
+        """The start keeps the promise in the module's docstring."""
         return self.delivers and not self.flaws
 
     def sentence(self) -> str:
-        """Says in one sentence what the server would do if it were started now; names in it are safe to show."""
+        """Describes in one sentence what the server would do if it were started now; names in it are safe to show."""
         return "Started now, the server would " + self.outlook()
 
     def outlook(self) -> str:
-        """Says the same as the rest of a sentence that ends in `would`."""
+        """Returns the same as the rest of a sentence that ends in `would`."""
         forecast = self.forecast
         if not forecast.starts:
             reason = f": {escape(forecast.error)}" if forecast.error else ""
@@ -139,7 +138,7 @@ class StartVerdict:
         if not forecast.recovered:
             return "start over as if the store were empty"
         if self.delivers and self.flaws:
-            return f"start and deliver every message that is there; {self.unproven()}"
+            return f"start and deliver every message in the store; {self.unproven()}"
         if parts := self.harms():
             return f"start, and would {'; it would '.join(parts)}"
         if self.limited:
@@ -147,12 +146,12 @@ class StartVerdict:
         return "start and deliver every message"
 
     def unproven(self) -> str:
-        """Says of which channels nothing proves where they ended."""
+        """Names the channels whose end is not proven."""
         first, *more = [each.detail for each in self.flaws if each.kind is FlawKind.UNPROVEN]
-        return first + (f" (and so of {counted(len(more), 'more channel')})" if more else "")
+        return first + (f" (and of {counted(len(more), 'more channel')})" if more else "")
 
     def harms(self) -> list[str]:
-        """Says what a start does that is not harmless, each the rest of a sentence that ends in `would`."""
+        """Returns the harmful effects of a start, each as the rest of a sentence that ends in `would`."""
         parts = []
         if lost := self.shortened:
             gone: dict[str, Ranges] = {}
@@ -171,13 +170,13 @@ class StartVerdict:
             if kind is FlawKind.UNPROVEN:
                 continue
             if flaws := [each for each in self.flaws if each.kind is kind]:
-                parts.append(_said(kind, flaws))
+                parts.append(_sentence(kind, flaws))
         if self.ghosts:
             parts.append(f"delete {counted(self.ghosts, 'durable queue member')} whose client is gone")
         return parts
 
 
-def _said(kind: FlawKind, flaws: list[Flaw]) -> str:
+def _sentence(kind: FlawKind, flaws: list[Flaw]) -> str:
     if kind is FlawKind.STALL:
         first = flaws[0]
         where = f"{escape(first.channel)} at sequence {first.sequences.first}"
@@ -191,12 +190,7 @@ def _said(kind: FlawKind, flaws: list[Flaw]) -> str:
 
 
 def judge_start(forecast: Forecast, outcomes: Mapping[str, ChannelOutcome]) -> StartVerdict:
-    """Puts the forecast of a start beside what the files hold.
-
-    Args:
-        forecast: The start, with lookups.
-        outcomes: What became of the messages of each channel (`Verdict.outcomes`).
-    """
+    """Compares the forecast of a start (with lookups) with the messages in the files (`Verdict.outcomes`)."""
     channels: dict[str, ChannelOutcome] = {}
     flaws: list[Flaw] = []
     limited: dict[str, Ranges] = {}
@@ -228,7 +222,7 @@ def _flaws(outcome: ChannelOutcome, shown: ChannelForecast | None, hidden: Range
             yield Flaw(FlawKind.UNREACHABLE, name, outcome.intact)
         return
     wanted = outcome.intact - hidden
-    yield from _beyond(outcome, shown, anew=anew)
+    yield from _end_flaws(outcome, shown, anew=anew)
     if shown.stalls_at is not None and shown.stall_error.startswith("panic"):
         yield Flaw(FlawKind.CRASH, name, shown.lookups.failing)
         return
@@ -240,7 +234,7 @@ def _flaws(outcome: ChannelOutcome, shown: ChannelForecast | None, hidden: Range
     if outside and not anew:
         yield Flaw(FlawKind.UNREACHABLE, name, outside)
     delivered = Ranges.of(shown.delivered)
-    twice = _twice(shown.delivered)
+    twice = _repeated(shown.delivered)
     if shown.stalls_at is not None:
         rest = wanted & inside & Ranges.of([(shown.stalls_at, shown.last_seq)])
         not_delivered = f"{describe_sequences(rest, 4)} not delivered" if rest else "nothing after it is delivered"
@@ -264,8 +258,8 @@ def _flaws(outcome: ChannelOutcome, shown: ChannelForecast | None, hidden: Range
         yield Flaw(FlawKind.MISPLACED, name, Ranges(), f"from sequence {shown.last_seq + 1} on")
 
 
-def _beyond(outcome: ChannelOutcome, shown: ChannelForecast, *, anew: bool) -> Iterator[Flaw]:
-    """Iterates over what the end of the channel, as the server shows it, does to new messages."""
+def _end_flaws(outcome: ChannelOutcome, shown: ChannelForecast, *, anew: bool) -> Iterator[Flaw]:
+    """Iterates over the effects of the channel's end, as the server shows it, on new messages."""
     name, last = outcome.name, shown.last_seq
     again = outcome.known - Ranges.of([(0, last)])
     if again and not anew:
@@ -285,7 +279,7 @@ def _beyond(outcome: ChannelOutcome, shown: ChannelForecast, *, anew: bool) -> I
             yield Flaw(FlawKind.UNPROVEN, name, Ranges(), each.sentence(name))
 
 
-def _twice(delivered: Iterable[tuple[int, int]]) -> Ranges:
+def _repeated(delivered: Iterable[tuple[int, int]]) -> Ranges:
     """Returns the sequences that occur in more than one run of a delivery."""
     again, end = [], -1
     for first, last in sorted(delivered):

@@ -1,7 +1,7 @@
-"""Subscriptions and clients as people and programs want to see them: folded state, status, lag.
+"""Subscriptions and clients for display and output: folded state, status, lag.
 
-Facts: filestore.md sections 4.1 to 4.4. The state is the one that the server recovers; where it would
-refuse the file, whatever is intact in it is folded instead and the problem is reported.
+Facts: filestore.md sections 4.1 to 4.4. The state is the one that the server recovers; where it would refuse the
+file, all intact records are folded instead and the problem is reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GROUPED = by_flags(lambda flags: flags & int(SubFlag.HAS_GROUP))
 
 
 def as_ranges(sequences: Sequence[int]) -> list[tuple[int, int]]:
-    """Joins ascending sequences to ranges (first, last)."""
+    """Joins ascending sequences into ranges (first, last)."""
     ranges: list[tuple[int, int]] = []
     for sequence in sequences:
         if ranges and ranges[-1][1] + 1 == sequence:
@@ -41,19 +41,15 @@ def as_ranges(sequences: Sequence[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def first_ranges(sequences: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """Joins ascending sequences to ranges, like `as_ranges`, but only until there are so many.
+def first_ranges(sequences: Sequence[int], limit: int) -> list[tuple[int, int]]:
+    """Joins ascending, distinct sequences into at most `limit` ranges.
 
-    What it takes grows with the ranges, not with the sequences.
-
-    Args:
-        sequences: Ascending, each once.
-        most: How many ranges.
+    The time depends on the number of ranges, not of sequences.
     """
     ranges: list[tuple[int, int]] = []
     at = 0
-    while at < len(sequences) and len(ranges) < most:
-        # Sequences rise by one at least, so a stretch without a gap can be found by bisection.
+    while at < len(sequences) and len(ranges) < limit:
+        # Sequences rise by one at least, so a part without a gap can be found by bisection.
         inside, outside = at, len(sequences)
         while outside - inside > 1:
             middle = (inside + outside) // 2
@@ -67,28 +63,28 @@ def first_ranges(sequences: Sequence[int], most: int) -> list[tuple[int, int]]:
 
 
 class Subscriber(NamedTuple):
-    """A subscription with what follows from the channel and the clients around it."""
+    """A subscription with values derived from its channel and clients."""
 
-    state: pb.SubState  #: its state as recovered
-    pending: tuple[int, ...]  #: sequences that were sent and not acknowledged, ascending
-    status: SubStatus  #: what the server makes of it
-    lag: int  #: messages in the channel that were not sent to it yet; for a queue group not to any member
+    state: pb.SubState  #: state as recovered
+    pending: tuple[int, ...]  #: sequences sent and not acknowledged, ascending
+    status: SubStatus  #: the server's treatment of it
+    lag: int  #: messages in the channel that were not sent to it yet; for a queue group, not to any member
 
     @property
     def kind(self) -> str:
-        """What it is: plain, durable, queue, or durable queue."""
+        """Its kind: plain, durable, queue, or durable queue."""
         if self.state.q_group:
             return "durable queue" if self.state.is_durable else "queue"
         return "durable" if self.state.durable_name else "plain"
 
     @property
     def name(self) -> str:
-        """Its durable's or queue group's name, "" if it has none."""
+        """Name of its durable or queue group, "" if it has none."""
         return text(self.state.q_group or self.state.durable_name)
 
     @property
     def at_limit(self) -> bool:
-        """As much is pending as may be in flight: the server sends nothing more before something is acknowledged."""
+        """The maximum number of messages is pending: the server sends nothing more before an acknowledgement."""
         return 0 < self.state.max_in_flight <= len(self.pending)
 
     def as_json(self) -> dict[str, Any]:
@@ -124,15 +120,9 @@ def subscription_json(state: pb.SubState, pending: Iterable[int], status: SubSta
 
 
 class Subscribers(Sequence[Subscriber]):
-    """The subscriptions of a channel by id, beside its messages and the store's clients.
+    """The subscriptions of a channel by id; `first_seq` and `last_seq` are those of the channel.
 
-    There may be millions: each is put together when it is asked for.
-
-    Args:
-        subs: The fold of the channel's subs.dat.
-        known_clients: Ids of the clients recovered from clients.dat.
-        first_seq: The channel's first sequence.
-        last_seq: The channel's last sequence.
+    There may be millions: each object is made on access.
     """
 
     def __init__(
@@ -144,7 +134,7 @@ class Subscribers(Sequence[Subscriber]):
         self._statuses = table.statuses(known_clients)
         self._sent = table.last_sent
         self._bounds = max(first_seq - 1, 0), last_seq
-        # A queue group has got what any of its members has got.
+        # A message sent to any member counts as sent to the queue group.
         groups: dict[tuple[bytes, bool], list[int]] = {}
         grouped = table.rows(_GROUPED)
         for row, (state, _) in zip(grouped, table.each(grouped), strict=True):
@@ -152,9 +142,9 @@ class Subscribers(Sequence[Subscriber]):
         if groups:
             self._sent = self._sent[:]
         for members in groups.values():
-            most = max(map(table.last_sent.__getitem__, members))
+            last_sent = max(map(table.last_sent.__getitem__, members))
             for row in members:
-                self._sent[row] = most
+                self._sent[row] = last_sent
 
     def _lag(self, row: int) -> int:
         removed, last = self._bounds
@@ -171,25 +161,25 @@ class Subscribers(Sequence[Subscriber]):
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
         row = self._rows[place]
-        return self._put_together(row, self._table.state(row), self._table.pending(row))
+        return self._subscriber(row, self._table.state(row), self._table.pending(row))
 
     def __iter__(self) -> Iterator[Subscriber]:
         for row, (state, pending) in zip(self._rows, self._table.each(self._rows), strict=True):
-            yield self._put_together(row, state, pending)
+            yield self._subscriber(row, state, pending)
 
-    def _put_together(self, row: int, state: pb.SubState, pending: Iterable[int]) -> Subscriber:
+    def _subscriber(self, row: int, state: pb.SubState, pending: Iterable[int]) -> Subscriber:
         return Subscriber(state, tuple(pending), STATUSES[self._statuses[row]], self._lag(row))
 
     def having(self, *statuses: SubStatus) -> Self:
-        """Returns those of some statuses, by id."""
+        """Returns the subscriptions with some statuses, by id."""
         wanted = {STATUSES.index(each) for each in statuses}
-        return self._chosen(row for row in self._rows if self._statuses[row] in wanted)
+        return self._select(row for row in self._rows if self._statuses[row] in wanted)
 
     def beyond(self, last: int) -> Self:
-        """Returns those that a server keeps although they stand beyond a channel's last sequence, by id."""
+        """Returns the subscriptions that a server keeps although they stand beyond a channel's last sequence, by id."""
         dropped = STATUSES.index(SubStatus.ORPHAN)
         sent, statuses = self._table.last_sent, self._statuses
-        return self._chosen(row for row in self._rows if sent[row] > last and statuses[row] != dropped)
+        return self._select(row for row in self._rows if sent[row] > last and statuses[row] != dropped)
 
     @property
     def furthest(self) -> int:
@@ -197,22 +187,21 @@ class Subscribers(Sequence[Subscriber]):
         return max((self._table.last_sent[row] for row in self._rows), default=0)
 
     def with_ids(self, ids: Iterable[int]) -> Self:
-        """Returns those of the given ids, by id."""
+        """Returns the subscriptions with the given ids, by id."""
         wanted = set(ids)
-        return self._chosen(row for row in self._rows if self._table.ids[row] in wanted)
+        return self._select(row for row in self._rows if self._table.ids[row] in wanted)
 
-    def _chosen(self, rows: Iterable[int]) -> Self:
+    def _select(self, rows: Iterable[int]) -> Self:
         part = copy(self)
         part._rows = array("q", rows)
         return part
 
-    def most_behind(self, most: int) -> Sequence[Subscriber]:
-        """Returns so many of them, those with the greatest lag first."""
-        places = heapq.nlargest(most, range(len(self)), key=lambda place: (self._lag(self._rows[place]), place))
+    def with_most_lag(self, limit: int) -> Sequence[Subscriber]:
+        """Returns up to `limit` subscriptions, those with the greatest lag first."""
+        places = heapq.nlargest(limit, range(len(self)), key=lambda place: (self._lag(self._rows[place]), place))
         return [self[place] for place in places]
 
     def count(self, status: SubStatus) -> int:
-        """Returns how many there are of a status."""
         return bytes(map(self._statuses.__getitem__, self._rows)).count(STATUSES.index(status))
 
 
@@ -224,9 +213,9 @@ NOBODY = Subscribers(SubsState())
 class QueueGroup:
     """The subscriptions of a channel that share its messages."""
 
-    name: str  #: of the group; of a durable one with the durable's name in front, as it is stored
+    name: str  #: name of the group; of a durable one, after the durable's name, as stored
     durable: bool  #: it outlives its members
-    #: Its subscriptions, by id; what keeps the position of a group without members is one of them.
+    #: Its subscriptions, by id, including the one that keeps the position of a group without members.
     members: tuple[Subscriber, ...]
 
     @property
@@ -236,22 +225,22 @@ class QueueGroup:
 
     @property
     def pending(self) -> int:
-        """Messages that were sent to members and not acknowledged."""
+        """Messages sent to members and not acknowledged."""
         return sum(len(each.pending) for each in self.members)
 
     @property
     def lag(self) -> int:
-        """Messages that were not sent to any member yet."""
+        """Messages not sent to any member yet."""
         return max(each.lag for each in self.members)
 
     @property
     def present(self) -> int:
-        """Members whose client is known."""
+        """Number of members whose client is known."""
         return sum(each.status is SubStatus.ACTIVE for each in self.members)
 
     @property
     def away(self) -> int:
-        """Members whose client is not there; what only keeps the position is none."""
+        """Number of members whose client is missing, without the one that only keeps the position."""
         return sum(each.status not in (SubStatus.ACTIVE, SubStatus.SHADOW) for each in self.members)
 
 
@@ -266,21 +255,21 @@ def queue_groups(subscriptions: Iterable[Subscriber]) -> list[QueueGroup]:
 
 @dataclass
 class Folded(Generic[S]):
-    """What a log of a store holds, clients.dat or a subs.dat."""
+    """The folded content of clients.dat or a subs.dat."""
 
-    state: S  #: the fold; empty if there is no file or it cannot be read
-    problems: list[str] = field(default_factory=list)  #: what is wrong with the file
+    state: S  #: empty if there is no file or it cannot be read
+    problems: list[str] = field(default_factory=list)  #: problems of the file
 
 
 def load_clients(path: Path | None, crc: Crc) -> Folded[ClientsState]:
-    """Folds clients.dat; never raises for what is in the file, or if it is missing."""
+    """Folds clients.dat; never raises for its content, or if it is missing."""
     if path is None:
         return Folded(ClientsState(), ["is missing"])
     return _load(path, crc, read_clients, salvage_clients, ClientsState)
 
 
 def load_subs(path: Path | None, crc: Crc, seen: Seen | None = None) -> Folded[SubsState]:
-    """Folds a subs.dat, as it was `seen`; never raises for what is in the file. A missing one is no problem."""
+    """Folds a subs.dat, up to its size when `seen`; never raises for its content. A missing file is no problem by itself."""
     return Folded(SubsState()) if path is None else _load(path, crc, read_subs, salvage_subs, SubsState, seen)
 
 
@@ -297,7 +286,7 @@ def _load(
             state = read(buffer, crc)
             if (end := state.end) is None or not end.early:
                 return Folded(state)
-            reason = end.error or "no more records, but the file goes on"
+            reason = end.error or "no more records, but the file continues"
             problem = f"the server stops reading at offset {end.offset} of {end.file_size}: {reason}"
             return Folded(salvage(buffer, crc), [problem])
     except StoreUnreadableError as error:

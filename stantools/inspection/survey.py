@@ -1,7 +1,7 @@
-"""What is really in a channel's slices: the full scan that verify, salvage and truncation go by.
+"""The true content of a channel's slices: the full scan that verify, salvage and truncation use.
 
-A survey reads every byte once and keeps only what is small: runs of increasing sequences, damaged ranges, and how the
-index compares. Nothing in it is a verdict; `inspection.verify` makes findings of it, `recovery.salvage` a plan.
+A survey reads every byte once and keeps little: runs of increasing sequences, damaged ranges, and the comparison
+with the index. It judges nothing; `inspection.verify` derives findings from it, `recovery.salvage` a plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stantools.store.resync import Damage
 
 #: Bytes of a slice that are touched at once.
 _STEP = WINDOW // 2
-#: Bytes in which the first good message of a file must lie that may be a slice, if it does not begin with one.
+#: Bytes in which the first good message of a possible slice must begin, if the file does not begin with one.
 _PROOF = 1 << 20
 
 
@@ -43,7 +43,7 @@ class Neighbours:
 
     @property
     def sequence(self) -> int | None:
-        """The sequence of the one message that was here, as far as the neighbours, the bytes or the index tell it."""
+        """The sequence of the one message that was here, if the neighbours, the bytes or the index tell it."""
         if self.before and self.after - self.before == 2:
             return self.before + 1
         guess = self.damage.sequence
@@ -52,32 +52,30 @@ class Neighbours:
 
 @dataclass
 class SliceSurvey:
-    """What one slice holds."""
-
     files: SliceFiles
-    error: str | None = None  #: why the data file could not be read at all, if so
-    header_error: str | None = None  #: what is wrong with the data file's version, in the server's words
-    runs: list[RecordRun] = field(default_factory=list)  #: the good records
-    damages: list[Neighbours] = field(default_factory=list)  #: the damaged ranges with their neighbours
-    index: IndexReport = field(default_factory=IndexReport)  #: how the index compares
-    index_error: str | None = None  #: why the index could not be read, if so
+    error: str | None = None  #: reason why the data file could not be read at all
+    header_error: str | None = None  #: error in the data file's version, in the server's words
+    runs: list[RecordRun] = field(default_factory=list)  #: good records
+    damages: list[Neighbours] = field(default_factory=list)  #: damaged ranges with their neighbours
+    index: IndexReport = field(default_factory=IndexReport)
+    index_error: str | None = None  #: reason why the index could not be read
     size: int = 0  #: bytes of the data file that were scanned
 
 
 @dataclass
 class ChannelSurvey:
-    """What one channel directory holds."""
+    """The content of one channel directory."""
 
     files: ChannelFiles
-    slices: list[SliceSurvey]  #: its slices, by number
+    slices: list[SliceSurvey]  #: by number
     lone_indexes: list[SliceSurvey] = field(default_factory=list)  #: indexes without data file
-    error: str | None = None  #: why it could not be listed, if so
-    #: Files that prove to be slices although the server does not take them for any. `runs` leaves them out.
+    error: str | None = None  #: reason why it could not be listed
+    #: Files that prove to be slices although the server ignores them. `runs` leaves them out.
     strays: list[SliceSurvey] = field(default_factory=list)
 
     @classmethod
     def of(cls, files: ChannelFiles, surveys: list[SliceSurvey], error: str | None = None) -> ChannelSurvey:
-        """Sorts the surveys of `ChannelFiles.all_slices`; of files that may be slices it keeps those that are."""
+        """Sorts the surveys of `ChannelFiles.all_slices`; of possible slices it keeps those that prove to be slices."""
         count = len(files.slices)
         rest = surveys[count:]
         lone = [each for each in rest if each.files.data is None]
@@ -94,7 +92,7 @@ class ChannelSurvey:
 
     @property
     def end(self) -> int | None:
-        """The sequence of the last message that was written, as the files lie; None if there is none."""
+        """The sequence of the message written last, by the order of the files; None if there is none."""
         return next((runs[-1].last for each in reversed(self.slices) if (runs := self._own(each.runs))), None)
 
     def _own(self, runs: Iterable[RecordRun]) -> list[RecordRun]:
@@ -102,17 +100,17 @@ class ChannelSurvey:
 
     @cached_property
     def intact(self) -> Ranges:
-        """The sequences of the channel that are there and right."""
+        """The sequences of the channel with a good record."""
         return self.in_slices | self.in_strays
 
     @cached_property
     def in_slices(self) -> Ranges:
-        """Those of them that lie where the server looks."""
+        """The intact sequences in slices that the server reads."""
         return Ranges.union(run.sequences for run in self.own_runs())
 
     @cached_property
     def in_strays(self) -> Ranges:
-        """Those of them that lie in files under other names."""
+        """The intact sequences in files under other names."""
         runs = (run for stray in self.strays for run in stray.runs)
         return Ranges.union(run.sequences for run in runs if run.subject == self.files.raw_name)
 
@@ -125,7 +123,7 @@ class ChannelSurvey:
 
     @cached_property
     def damaged(self) -> Ranges:
-        """The sequences whose record is there in part: known by the bytes, the index or their neighbours."""
+        """The sequences with a partial record: known by the bytes, the index or their neighbours."""
         suspects: list[tuple[int, int]] = []
         indexed: list[Ranges] = []
         for position, survey in enumerate(self.slices):
@@ -140,7 +138,7 @@ class ChannelSurvey:
 
     @cached_property
     def missing(self) -> Ranges:
-        """The sequences of which no byte is there: holes, and what only an index still names."""
+        """The sequences without a byte: holes, and those that only an index still names."""
         known = self.intact | self.damaged
         named = self.named - known
         return (known | named).holes() | named
@@ -163,13 +161,9 @@ def _suspects(neighbours: Neighbours, preceding: int, following: int) -> Iterato
 
 
 def survey_slice(files: SliceFiles, channel: bytes, crc: Crc, progress: Progress | None = None) -> SliceSurvey:
-    """Scans one slice and its index. Never raises for what is in the files.
+    """Scans one slice and its index; never raises for the content of the files.
 
-    Args:
-        files: The slice.
-        channel: Channel name as stored in subjects.
-        crc: The store's CRC.
-        progress: Called with the number of bytes as they are done.
+    `channel` is the name as stored in subjects. `progress` is called with bytes.
     """
     survey = SliceSurvey(files)
     if files.data is None:
@@ -197,16 +191,10 @@ def survey_slice(files: SliceFiles, channel: bytes, crc: Crc, progress: Progress
 
 
 def extend_survey(survey: SliceSurvey, channel: bytes, crc: Crc, end: int) -> SliceSurvey:
-    """Goes on with the survey of a slice that has grown; the index is not looked at.
+    """Continues the survey of a slice that has grown, up to `end`; the index is not read.
 
-    Args:
-        survey: What was found so far, up to its `size`; it stays as it is.
-        channel: Channel name as stored in subjects.
-        crc: The store's CRC.
-        end: Where to stop: the end of a record, or of the data file.
-
-    Raises:
-        StoreUnreadableError: The data file cannot be read (any more).
+    `survey` stays as it is. `end` is the end of a record, or of the data file. Raises `StoreUnreadableError` if the
+    data file cannot be read (any more).
     """
     assert survey.files.data is not None
     grown = replace(survey, damages=list(survey.damages), size=end)
@@ -220,7 +208,7 @@ def extend_survey(survey: SliceSurvey, channel: bytes, crc: Crc, end: int) -> Sl
 
 
 def _proves(data: Buffer, channel: bytes, crc: Crc) -> bool:
-    """Returns whether a file is a slice: it begins as one, and soon comes a good message."""
+    """Returns whether a file is a slice: it begins like one, and a good message follows soon."""
     if len(data) <= FILE_HEADER_SIZE or envelope.check_file_version(data):
         return False
     crc = crc.checking
@@ -250,7 +238,7 @@ def _open_index(report: IndexReport, entries: Buffer, crc: Crc) -> IndexCheck | 
 def _survey_data(
     survey: SliceSurvey, data: Buffer, entries: Buffer | None, channel: bytes, crc: Crc, progress: Progress | None
 ) -> None:
-    """Goes through a data file beside its index: in long steps as far as all is well, then record by record."""
+    """Scans a data file together with its index: in long steps while all records are good, then record by record."""
     builder = RunBuilder(survey.files, channel, data)
     sound = entries is None or envelope.check_file_version(entries) is None
     at, rows = scan_sound(builder, data, entries, channel, crc, progress) if sound else (FILE_HEADER_SIZE, 0)
@@ -269,7 +257,7 @@ def _survey_data(
 def scan_sound(
     builder: RunBuilder, data: Buffer, entries: Buffer | None, channel: bytes, crc: Crc, progress: Progress | None
 ) -> tuple[int, int]:
-    """Scans a slice up to the first record that is not as in a healthy one; returns where that is and its number."""
+    """Scans a slice up to the first irregular record; returns the offset of that record and its number."""
     window, named = Window(data, _STEP, behind=0), Window(entries) if entries is not None else None
     at, done, after = FILE_HEADER_SIZE, 0, 0
     while at < len(data):
@@ -327,7 +315,7 @@ def _scan(
 
 
 def _columns() -> MessageColumns:
-    """Returns the columns of this thread, for one slice after the other."""
+    """Returns the columns of this thread, which are used for one slice after the other."""
     if not hasattr(_own, "columns"):
         _own.columns = MessageColumns(BATCH_ROWS)
     columns: MessageColumns = _own.columns
@@ -338,7 +326,7 @@ _own = threading.local()
 
 
 def stop_text(stop: Stop) -> str:
-    """Says in words why a reader would stop."""
+    """Returns the reason why a reader would stop, in words."""
     return _STOPS[stop]
 
 
@@ -347,7 +335,7 @@ _STOPS = {
     Stop.FULL: "more records follow",
     Stop.SHORT_HEADER: "fewer than 8 bytes are left",
     Stop.ZEROS: "8 zero bytes where a record should begin",
-    Stop.DANGLING: "a record header with nothing behind it",
+    Stop.DANGLING: "a record header with nothing after it",
     Stop.SHORT_PAYLOAD: "the record announces more bytes than are left",
     Stop.BAD_CRC: "the payload does not match its CRC",
     Stop.BAD_DECODE: "the payload is not a message",

@@ -1,7 +1,7 @@
-"""Surveys of many channels, by threads here or on Spark, and what is made of each.
+"""Surveys of many channels, by threads here or on Spark, with a result for each.
 
-A small channel is one item of work, a big one is surveyed slice by slice and put together when all its slices are
-there. What is then asked of it is work again, because it may have to read records once more (`inspection.runs`).
+A small channel is one item of work; a big one is surveyed slice by slice and combined when all its slices are done.
+The result is computed as work as well, because it may read records once more (`inspection.runs`).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from stantools.work import Failure, Task, Threads, Work
 R = TypeVar("R")
 
 #: A channel with more bytes than this is surveyed slice by slice: in this process, and in tasks.
-_MUCH_HERE = 1 << 20
+_LOCAL_CHANNEL_BYTES = 1 << 20
 CHANNEL_BYTES = 128 << 20
-#: What opening a channel costs, as if it had so many more bytes.
+#: Cost of opening a channel, in bytes of scanning.
 _OPENING = 64 << 10
 
 
 @dataclass(frozen=True)
 class ChannelRef:
-    """A channel to be surveyed, wherever that is done."""
+    """A channel to be surveyed, in whatever process."""
 
-    path: str  #: its directory
-    crc: Crc  #: the store's CRC
-    archived: bool = False  #: take `.bak` slices too, archived ones first
-    files: ChannelFiles | None = None  #: what is surveyed, where it was listed already
-    size: int = -1  #: bytes of its slices; -1 if nobody has looked
-    loose: bool = False  #: there is no store around its slices
+    path: str  #: directory
+    crc: Crc
+    archived: bool = False  #: takes `.bak` slices as well, archived ones first
+    files: ChannelFiles | None = None  #: the files to survey, if they are listed already
+    size: int = -1  #: bytes of its slices; -1 if unknown
+    loose: bool = False  #: its slices do not belong to a store
 
     def listed(self) -> tuple[ChannelFiles, str | None]:
-        """Lists its files; a text says why that is not possible."""
+        """Lists its files; the text is the reason if that is not possible."""
         if self.files:
             return self.files, None
         directory = Path(self.path)
@@ -57,11 +57,11 @@ class ChannelRef:
 
 @dataclass(frozen=True)
 class Surveyed(Generic[R]):
-    """What was made of one channel, or of something else."""
+    """The result for one channel, or for another task."""
 
-    place: int  #: its place among what was given
-    result: R | Failure  #: what was made of it, or why it failed
-    seconds: float  #: what that took, altogether, wherever it was done
+    place: int  #: position among the items given
+    result: R | Failure  #: the result, or why it failed
+    seconds: float  #: total time of the work, in whatever process
 
 
 def survey_channels(
@@ -72,7 +72,7 @@ def survey_channels(
     archived: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[ChannelSurvey]:
-    """Surveys channels of a store in this process, in order, archived slices first where they are wanted.
+    """Surveys channels of a store in this process, in order; `archived` slices come first.
 
     A channel that cannot be listed comes as a survey with `error` set.
     """
@@ -85,7 +85,7 @@ def survey_channels(
 
 
 def survey_itself(_channel: ChannelRef, survey: ChannelSurvey) -> ChannelSurvey:
-    """Makes nothing of a survey: for `survey_each`."""
+    """Returns the survey unchanged, for `survey_each`."""
     return survey
 
 
@@ -96,18 +96,11 @@ def survey_each(
     *,
     progress: Callable[[int], object] | None = None,
 ) -> Generator[Surveyed[R], None, None]:
-    """Surveys channels and makes something of each survey.
+    """Surveys channels and computes a result from each survey.
 
-    However many channels there are, in this process only a few are listed ahead and a few slices are open.
-
-    Args:
-        work: Runs it.
-        items: The channels, and what else shall be done; small ones are done together.
-        then: What is made of a survey; picklable unless the work is done here.
-        progress: Called with the number of bytes as they are done.
-
-    Yields:
-        What was made of each item, once, in order where the work is done in order.
+    However many channels there are, in this process only a few are listed ahead and a few slices are open. Small
+    channels are surveyed together; other tasks among the items run as they are. `then` computes a result; it must be
+    picklable unless the work is done here. Each item yields one result, in order if the work is done in order.
     """
     gathered: dict[int, _Parts] = {}
     begun: dict[int, tuple[int, ChannelRef | _SliceItem | Task[Any]]] = {}
@@ -115,7 +108,7 @@ def survey_each(
     def pieces() -> Iterator[ChannelRef | _SliceItem | Task[Any]]:
         number = 0
         for place, item in enumerate(items):
-            cut = _in_parts(item, _MUCH_HERE if work.here else CHANNEL_BYTES)
+            cut = _split_channel(item, _LOCAL_CHANNEL_BYTES if work.here else CHANNEL_BYTES)
             if isinstance(cut, _Parts):
                 gathered[place] = cut
             for piece in cut.slices() if isinstance(cut, _Parts) else [cut]:
@@ -124,7 +117,7 @@ def survey_each(
                 number += 1
 
     inside = work.inside(progress)
-    do = partial(_do, then, inside)
+    do = partial(_run_item, then, inside)
     for number, result in work.map(do, pieces(), cost=_cost):
         place, piece = begun.pop(number)
         if progress and not inside:
@@ -174,22 +167,22 @@ class _Parts:
         return not self.left
 
 
-def _in_parts(item: ChannelRef | Task[Any], most: int) -> ChannelRef | Task[Any] | _Parts:
-    """Cuts a channel into its slices, where that is worth it."""
-    if isinstance(item, Task) or 0 <= item.size <= most:
+def _split_channel(item: ChannelRef | Task[Any], limit: int) -> ChannelRef | Task[Any] | _Parts:
+    """Cuts a channel into its slices if that is worth it."""
+    if isinstance(item, Task) or 0 <= item.size <= limit:
         return item
     files, error = item.listed()
     if error:
-        return item  # its survey says so
+        return item  # its survey reports this
     slices = files.all_slices
     size = sum(each.data_size + each.index_size for each in slices)
-    return _Parts(item, files) if len(slices) > 1 and size > most else replace(item, files=files, size=size)
+    return _Parts(item, files) if len(slices) > 1 and size > limit else replace(item, files=files, size=size)
 
 
 def _join(
     work: Work, gathered: dict[int, _Parts], then: Callable[[ChannelRef, ChannelSurvey], R]
 ) -> Iterator[Surveyed[R]]:
-    """Makes of channels in parts what shall be made of them."""
+    """Combines channels in parts, and computes their results."""
     whole: list[tuple[int, ChannelRef, ChannelSurvey]] = []
     for place, parts in gathered.items():
         if parts.failure:
@@ -197,7 +190,7 @@ def _join(
         else:
             surveys = [survey for survey in parts.surveys if survey]
             whole.append((place, parts.channel, ChannelSurvey.of(parts.files, surveys)))
-    for number, result in work.map(partial(_then, then), whole):
+    for number, result in work.map(partial(_timed_result, then), whole):
         place = whole[number][0]
         yield _surveyed(place, result, gathered[place].seconds)
 
@@ -212,12 +205,12 @@ def _cost(item: ChannelRef | _SliceItem | Task[Any]) -> int:
     return _OPENING + max(item.size, 0)
 
 
-def _do(
+def _run_item(
     then: Callable[[ChannelRef, ChannelSurvey], Any],
     progress: Progress | None,
     item: ChannelRef | _SliceItem | Task[Any],
 ) -> tuple[Any, float]:
-    """Surveys a slice, or a channel and makes something of it, or does what else there is to do."""
+    """Surveys a slice, or surveys a channel and computes its result, or runs a task."""
     begin = time.perf_counter()
     result: Any
     if isinstance(item, _SliceItem):
@@ -231,7 +224,7 @@ def _do(
     return result, time.perf_counter() - begin
 
 
-def _then(
+def _timed_result(
     then: Callable[[ChannelRef, ChannelSurvey], R], item: tuple[int, ChannelRef, ChannelSurvey]
 ) -> tuple[R, float]:
     begin = time.perf_counter()

@@ -1,8 +1,8 @@
-"""`verify`: a full scan of a store, with a finding for everything that is not as a healthy server leaves it.
+"""`verify`: a full scan of a store, with a finding for every difference from what a healthy server leaves.
 
-What is promised: every byte of every file that the server would read is looked at, every record's CRC is checked and
-every message decoded, and every damaged range is reported. Nothing is changed and nothing raised for what is in the
-files; only a path that is not a store raises.
+It promises: every byte of every file that the server would read is read, every record's CRC is checked and every
+message decoded, and every damaged range is reported. Nothing is changed, and no content of a file raises an
+exception; only a path that is not a store does.
 """
 
 from __future__ import annotations
@@ -47,20 +47,19 @@ _State = TypeVar("_State", bound=LogState)
 
 @dataclass
 class ChannelVerdict:
-    """What verify says about one channel."""
+    """The verdict on one channel."""
 
-    name: str  #: the channel
-    intact: Ranges  #: sequences whose whole record is there and right, whatever the index says
-    damaged: Ranges  #: sequences whose record is there in part
-    missing: Ranges  #: sequences of which nothing is there
+    name: str
+    intact: Ranges  #: sequences with a whole and correct record, whatever the index says
+    damaged: Ranges  #: sequences with a partial record
+    missing: Ranges  #: sequences without any byte
     messages: int  #: whole messages in its directory, each once
-    bytes: int  #: their size as the server accounts it
-    outcome: ChannelOutcome  #: what became of the messages that its directory shows
-    #: Messages of other channels in its directory, by the channel they name.
+    bytes: int  #: size in the server's accounting
+    outcome: ChannelOutcome  #: state of the messages in its directory
+    #: Messages of other channels in its directory, by channel.
     foreign: Mapping[str, Ranges] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the verdict with the names of the json contract."""
         return {
             "name": self.name,
             "intact": self.intact.as_json(),
@@ -79,20 +78,20 @@ class ChannelVerdict:
 class Verdict:
     """The result of verify."""
 
-    findings: list[Finding] = field(default_factory=list)  #: everything found, store first, then channel by channel
-    channels: list[ChannelVerdict] = field(default_factory=list)  #: one verdict a channel directory
+    findings: list[Finding] = field(default_factory=list)  #: all findings, store first, then channel by channel
+    channels: list[ChannelVerdict] = field(default_factory=list)  #: one verdict per channel directory
     bytes_scanned: int = 0  #: bytes read
-    seconds: float = 0.0  #: time taken
-    #: Messages in files in the root, by the channel they name.
+    seconds: float = 0.0
+    #: Messages in files in the root, by channel.
     in_root: Mapping[str, Ranges] = field(default_factory=dict)
 
     @property
     def outcomes(self) -> dict[str, ChannelOutcome]:
-        """What became of the messages of each channel, wherever in the store they lie."""
+        """The messages of each channel, wherever in the store they lie."""
         return store_outcomes(((each.outcome, each.foreign) for each in self.channels), self.in_root)
 
     def add(self, report: RootReport | ChannelReport, on_finding: Callable[[Finding], object] | None = None) -> None:
-        """Adds what was found in a part of the store; `on_finding` is called with each finding."""
+        """Adds the report on a part of the store; `on_finding` is called with each finding."""
         self.findings += report.findings
         self.bytes_scanned += report.bytes_scanned
         if isinstance(report, ChannelReport):
@@ -104,11 +103,10 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """Nothing worse than an information was found."""
+        """There is no finding above severity info."""
         return all(f.severity == Severity.INFO for f in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the result as docs/reference/json.md has it."""
         return {
             "schema": 1,
             "clean": self.clean,
@@ -130,13 +128,8 @@ def verify(
 ) -> Verdict:
     """Scans a store completely.
 
-    Args:
-        store: The store.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        workers: Slices that are scanned at the same time.
-        progress: Called with the number of bytes as they are done.
-        on_finding: Called with each finding as it is made.
-        on_survey: Called with the scan of each channel before it is let go.
+    `workers` slices are scanned at the same time. `on_finding` is called with each finding at once, `on_survey` with
+    the scan of each channel before it is released.
     """
     begin = time.perf_counter()
     root = verify_root(store)
@@ -152,21 +145,21 @@ def verify(
 
 @dataclass(frozen=True)
 class RootReport:
-    """What verify says about the files in a store's root."""
+    """The findings about the files in a store's root."""
 
-    findings: list[Finding]  #: everything found, in the order in which verify reports it
-    clients: frozenset[bytes]  #: ids of the clients whose records are intact; the findings of a channel depend on them
-    bytes_scanned: int  #: bytes read
+    findings: list[Finding]  #: in the order in which verify reports them
+    clients: frozenset[bytes]  #: ids of the clients with intact records; the findings of a channel depend on them
+    bytes_scanned: int
     messages: Mapping[str, Ranges] = field(default_factory=dict)  #: messages in files of the root, by channel
 
 
 @dataclass(frozen=True)
 class ChannelReport:
-    """What verify says about one channel."""
+    """The findings about one channel."""
 
-    findings: list[Finding]  #: everything found, in the order in which verify reports it
-    verdict: ChannelVerdict  #: its sequences
-    bytes_scanned: int  #: bytes read, those of the slices included
+    findings: list[Finding]  #: in the order in which verify reports them
+    verdict: ChannelVerdict
+    bytes_scanned: int  #: bytes read, including those of the slices
 
 
 def verify_root(store: Datastore) -> RootReport:
@@ -179,7 +172,7 @@ def verify_root(store: Datastore) -> RootReport:
 
 
 def registered_clients(root: Path, crc: Crc) -> frozenset[bytes]:
-    """Returns the ids of the clients in clients.dat whose records are intact; none where it cannot be read.
+    """Returns the ids of the clients in clients.dat with intact records; none if it cannot be read.
 
     It is read once for all channels of a store that a process verifies one by one.
     """
@@ -188,11 +181,11 @@ def registered_clients(root: Path, crc: Crc) -> frozenset[bytes]:
         state = path.stat()
     except OSError:
         return frozenset()
-    return _registered(path, state.st_mtime_ns, state.st_size, crc)
+    return _client_ids(path, state.st_mtime_ns, state.st_size, crc)
 
 
 @lru_cache(maxsize=16)
-def _registered(path: Path, changed: int, size: int, crc: Crc) -> frozenset[bytes]:
+def _client_ids(path: Path, changed: int, size: int, crc: Crc) -> frozenset[bytes]:
     return _ids(_fold(path, partial(salvage_clients, crc=crc))[0])
 
 
@@ -201,22 +194,17 @@ def _ids(clients: ClientsState | str | None) -> frozenset[bytes]:
 
 
 def loose_findings(directory: Path, survey: ChannelSurvey, history: History) -> Iterator[Finding]:
-    """Yields the findings of slices without a store: of themselves, their indexes, and the sequences in them."""
+    """Yields the findings of slices without a store: about themselves, their indexes, and the sequences in them."""
     yield from slice_findings(directory, survey)
     yield from sequence_findings(survey, history)
     yield from foreign_findings(directory, survey)
 
 
 def verify_channel(root: Path, survey: ChannelSurvey, crc: Crc, known_clients: Container[bytes]) -> ChannelReport:
-    """Makes the findings and the verdict of one channel; of its files only subs.dat is read here.
+    """Derives the findings and the verdict on one channel; of its files only subs.dat is read here.
 
-    Where sequences occur twice, their records are read again to compare them.
-
-    Args:
-        root: The store's directory.
-        survey: The scan of the channel's slices, without the archived ones.
-        crc: The store's CRC.
-        known_clients: Ids of the clients, as `verify_root` returns them.
+    Where sequences occur twice, their records are read again to compare them. The survey excludes archived slices;
+    `known_clients` are the ids from `verify_root`.
     """
     subs, subs_size = _fold(survey.files.subs, partial(salvage_subs, crc=crc), survey.files.subs_seen)
     history = arrange(survey.own_runs(), crc)
@@ -227,7 +215,7 @@ def verify_channel(root: Path, survey: ChannelSurvey, crc: Crc, known_clients: C
 
 
 def channel_verdict(survey: ChannelSurvey, history: History, crc: Crc, subs: SubsState | None = None) -> ChannelVerdict:
-    """Says which sequences of a channel are there."""
+    """Returns which sequences of a channel are there."""
     raw = survey.files.raw_name
     held = [] if any(each.files.archived for each in survey.slices) else survey.files.archived
     archived = Ranges.union(held_sequences(each, raw, crc) for each in held)
@@ -237,8 +225,8 @@ def channel_verdict(survey: ChannelSurvey, history: History, crc: Crc, subs: Sub
     messages = size = 0
     # Each message once: copies of slices under other numbers or names add nothing.
     counted_pieces = [piece for generation in history.generations for piece in generation.pieces]
-    counted_pieces += _once((run for run in strays if run.subject == raw), survey.in_slices)
-    counted_pieces += _once(foreign, Ranges())
+    counted_pieces += _new_pieces((run for run in strays if run.subject == raw), survey.in_slices)
+    counted_pieces += _new_pieces(foreign, Ranges())
     for piece in counted_pieces:
         count = piece.sequences.count()
         messages += count
@@ -255,8 +243,8 @@ def channel_verdict(survey: ChannelSurvey, history: History, crc: Crc, subs: Sub
     )
 
 
-def _once(runs: Iterable[RecordRun], known: Ranges) -> Iterator[Piece]:
-    """Yields the parts of runs whose sequences were not there before, by the subject of the runs."""
+def _new_pieces(runs: Iterable[RecordRun], known: Ranges) -> Iterator[Piece]:
+    """Yields the parts of runs with new sequences, by the subject of the runs."""
     seen: dict[bytes, Ranges] = {}
     for run in runs:
         before = seen.get(run.subject, known)
@@ -266,7 +254,7 @@ def _once(runs: Iterable[RecordRun], known: Ranges) -> Iterator[Piece]:
 
 
 def _by_channel(runs: Iterable[RecordRun]) -> dict[str, Ranges]:
-    """Returns the sequences of messages by the channel they name, where that is one."""
+    """Returns the sequences of messages by channel, for subjects that are channels."""
     found: dict[str, Ranges] = {}
     for run in runs:
         name = os.fsdecode(run.subject)
@@ -276,7 +264,7 @@ def _by_channel(runs: Iterable[RecordRun]) -> dict[str, Ranges]:
 
 
 def store_findings(store: Datastore) -> Iterator[Finding]:
-    """Iterates over the findings that the names in the root directory tell."""
+    """Iterates over the findings about names in the root directory."""
     for name in store.system_names:
         yield finding("foreign-directory", "belongs to the operating system; it is not a channel", file=name)
     for path in store.leftovers:
@@ -317,7 +305,7 @@ def _server_findings(store: Datastore) -> tuple[list[Finding], int]:
 def _fold(
     path: Path | None, fold: Callable[[Buffer], _State], seen: Seen | None = None
 ) -> tuple[_State | str | None, int]:
-    """Folds a log file and returns how many bytes it has; a text says why it cannot be read, None that it is gone."""
+    """Folds a log file and returns its size; a text is the reason why it cannot be read, None means it is gone."""
     if path is None:
         return None, 0
     try:
@@ -345,12 +333,8 @@ def channel_findings(
 ) -> Iterator[Finding]:
     """Iterates over all findings of one channel.
 
-    Args:
-        root: The store's directory.
-        survey: The channel's slices.
-        history: Its records in order.
-        subs: The fold of its subs.dat; None if there is none, a text if it cannot be read.
-        known_clients: Ids of the clients whose records are intact.
+    `subs` is the fold of its subs.dat: None if there is none, a text if it cannot be read. `known_clients` are the
+    ids of the clients with intact records.
     """
     channel = survey.files.name
     file = f"{channel}/subs.dat"

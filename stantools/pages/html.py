@@ -1,4 +1,4 @@
-"""Templates: how values get into a page, and how they are written there."""
+"""Templates: rendering, and the format of values in a page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ from stantools.notation import counted, describe_ranges, format_size, format_tim
 
 
 def render(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
-    """Makes a page.
-
-    Args:
-        template: The name of the template.
-        filters: Filters that only this page uses, by name.
-        values: What the template takes.
-    """
+    """Renders a template with values; `filters` are additional filters of this page, by name."""
     environment = _environment().overlay()
     environment.filters = {**environment.filters, **(filters or {})}
     return environment.get_template(template).render(version=__version__, **values)
@@ -35,7 +29,8 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Names may hold control characters, bytes that are not UTF-8, and what turns the direction of writing.
+        # Names may hold control characters, bytes that are not UTF-8, and characters that change the direction of
+        # writing.
         finalize=lambda value: (
             value if not isinstance(value, str) or isinstance(value, Markup) else escape_lines(value)
         ),
@@ -51,7 +46,7 @@ def _environment() -> Environment:
 
 
 def moment(timestamp_ns: int | None) -> str:
-    """Writes a time to the second, in UTC; nothing where there is none."""
+    """Formats a time to the second, in UTC; "" for None."""
     if timestamp_ns is None:
         return ""
     text = format_time(timestamp_ns)

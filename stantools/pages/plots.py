@@ -1,6 +1,6 @@
-"""Plots as SVG inside a page: bars over time or another scale, strips of what is where, plots as small as a word.
+"""Plots as inline SVG: bars over time or another scale, strips of ranges, plots as small as a word.
 
-What is drawn has classes instead of colors; the style sheet of the pages has their colors, in light and in dark.
+Shapes have classes instead of colors; the style sheet of the pages has their colors, in light and in dark.
 """
 
 from __future__ import annotations
@@ -11,53 +11,49 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from stantools.browse.histogram import BARS, WIDTHS, fitting, width_text
+from stantools.browse.histogram import BARS, WIDTHS, bucket_width, width_text
 from stantools.notation import format_size, short_number, tick_text
 
 _SECOND = 10**9
-#: Room for this many bars is there at least: a single bar as wide as the plot looks like a mistake.
-_FEWEST = 24
-#: Marks of an axis of time, at most.
+#: Minimum number of places: a single bar as wide as the plot looks like a mistake.
+_MIN_PLACES = 24
+#: Maximum number of marks of an axis of time.
 _TICKS = 12
 #: Bars of a plot in a row of a table.
-_SPARKS = 48
-#: What is left free beside, above and between the plots, in units of the drawing.
+_SPARK_BARS = 48
+#: Margins beside, above and between the plots, in units of the drawing.
 _LEFT, _RIGHT, _ABOVE, _BELOW = 52, 8, 18, 20
-#: Units across a strip. It is stretched to the width that there is.
+#: Units across a strip. It is stretched to the available width.
 _STRIP = 1000
-#: Units that a part of a strip has at least.
-_SEEN = 2
+#: Minimum number of units of a part of a strip.
+_MIN_UNITS = 2
 
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """Stretches of time of equal width, for each of which a plot has a place."""
+    """Periods of equal width, one for each place of a plot."""
 
     start: int  #: first nanosecond of the first one, since 1970
     width: int  #: nanoseconds of each
-    places: int  #: how many
+    places: int  #: number of places
 
     @classmethod
-    def over(cls, first: int, last: int, least: int = 1) -> TimeAxis:
+    def over(cls, first: int, last: int, minimum: int = 1) -> TimeAxis:
         """Returns the axis that fits data best: few enough bars to be seen apart, and none wider than needed.
 
-        Args:
-            first: The first nanosecond.
-            last: The last one.
-            least: Bars are not narrower than this, one of `WIDTHS`.
+        `first` and `last` are nanoseconds; `minimum` is the minimum width of a bar, one of `WIDTHS`.
         """
-        width = max(fitting(last - first, BARS), least) if last > first else max(_SECOND, least)
+        width = max(bucket_width(last - first, BARS), minimum) if last > first else max(_SECOND, minimum)
         begin, end = first // width, last // width + 1
-        before = max(_FEWEST - (end - begin), 0) // 2
-        return cls((begin - before) * width, width, max(end - begin, _FEWEST))
+        before = max(_MIN_PLACES - (end - begin), 0) // 2
+        return cls((begin - before) * width, width, max(end - begin, _MIN_PLACES))
 
     def place(self, time: int) -> int:
-        """Returns the place of a time."""
         return (time - self.start) // self.width
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """What is written below the plot, and at which places."""
+        """Labels below the plot, with their places."""
         stop = self.start + self.places * self.width
         step = next(
             (each for each in WIDTHS if each >= self.width and (stop - self.start) // each <= _TICKS), WIDTHS[-1]
@@ -67,18 +63,18 @@ class TimeAxis:
 
     @property
     def unit(self) -> str:
-        """How long a bar is, such as `5 min`."""
+        """Width of a bar, such as `5 min`."""
         return width_text(self.width)
 
 
 @dataclass(frozen=True)
 class Bars:
-    """What one plot shows."""
+    """The content of one plot."""
 
-    label: str  #: what is counted
-    values: Mapping[int, float]  #: place -> how much
-    role: str = "blue"  #: the class of the bars
-    sizes: bool = False  #: numbers of bytes
+    label: str  #: quantity shown
+    values: Mapping[int, float]  #: by place
+    role: str = "blue"  #: class of the bars
+    sizes: bool = False  #: the values are numbers of bytes
 
 
 def plot(
@@ -92,13 +88,7 @@ def plot(
 ) -> Markup:
     """Draws bars, one plot below the other over one axis.
 
-    Args:
-        panels: The plots.
-        places: Places of the axis.
-        ticks: What is written below it, and where.
-        marks: Places to mark on the axis, each with a class.
-        width: Of the drawing.
-        height: Of each plot.
+    `ticks` are labels and `marks` are classes, each with its place on the axis. `height` is that of each plot.
     """
     inner = width - _LEFT - _RIGHT
     each = inner / max(places, 1)
@@ -135,7 +125,7 @@ def plot(
 
 
 def _round_up(value: float, sizes: bool) -> float:
-    """Returns the next number that looks well at the top of a scale."""
+    """Returns the next round number, for the top of a scale."""
     if value <= 0:
         return 1
     unit = 1024 ** int(math.log(value, 1024)) if sizes and value >= 1 else 1
@@ -144,42 +134,34 @@ def _round_up(value: float, sizes: bool) -> float:
 
 
 def sparkline(values: Mapping[int, float], places: int) -> Markup:
-    """Draws bars as small as a word, for a row of a table.
-
-    Args:
-        values: Place -> how much.
-        places: Places of the axis.
-    """
+    """Draws bars as small as a word, for a row of a table."""
     if not any(values.values()):
         return Markup("")
     bars: dict[int, float] = {}
     for place, value in values.items():
-        at = place * _SPARKS // max(places, _SPARKS)
+        at = place * _SPARK_BARS // max(places, _SPARK_BARS)
         bars[at] = bars.get(at, 0) + value
     highest = max(bars.values())
     path = "".join(
         f"M{2 * at + 1} 18v-{max(16 * value / highest, 0.6):.3g}" for at, value in sorted(bars.items()) if value
     )
-    box = f'width="{2 * _SPARKS}" height="20" viewBox="0 0 {2 * _SPARKS} 20"'
+    box = f'width="{2 * _SPARK_BARS}" height="20" viewBox="0 0 {2 * _SPARK_BARS} 20"'
     return Markup(f'<svg class="spark" {box} aria-hidden="true"><path d="{path}"/></svg>')
 
 
 def strip(parts: Iterable[tuple[int, int, str]], first: int, end: int) -> Markup:
-    """Draws a strip that shows what is where. However little of something there is, it can be seen.
+    """Draws a strip of ranges. Every range is visible, however small.
 
-    Args:
-        parts: Where something begins, where it ends (not included), and its class; of those of a class later ones begin
-            later, and classes that come later lie on top.
-        first: What the strip begins with.
-        end: What it ends in front of.
+    `parts` have a begin, an end (exclusive) and a class; within a class they are in order, and later classes lie on
+    top. The strip goes from `first` to `end` (exclusive).
     """
     scale = _STRIP / max(end - first, 1)
     paths: dict[str, list[tuple[int, int]]] = {}
     for low, high, role in parts:
-        begin = min(int((low - first) * scale), _STRIP - _SEEN)
-        stop = max(math.ceil((high - first) * scale), begin + _SEEN)
+        begin = min(int((low - first) * scale), _STRIP - _MIN_UNITS)
+        stop = max(math.ceil((high - first) * scale), begin + _MIN_UNITS)
         path = paths.setdefault(role, [])
-        if path and path[-1][0] <= begin <= path[-1][1]:  # so that a million parts draw no more than there is room for
+        if path and path[-1][0] <= begin <= path[-1][1]:  # so that a million parts draw no more than the space allows
             path[-1] = path[-1][0], max(stop, path[-1][1])
         else:
             path.append((begin, stop))

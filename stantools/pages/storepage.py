@@ -1,7 +1,7 @@
-"""The page about a store: what doctor, verify, forecast and subs say, a map of every slice, and when messages came.
+"""The page about a store: results of doctor, verify, forecast and subs, a map of every slice, and message times.
 
-`Pictures` draws channels while they are verified, because scans are not kept; `store_page` puts the drawings together
-with what the rest of the library says.
+`Pictures` draws channels during verify, because scans are not kept; `store_page` combines the drawings with the
+results of the rest of the library.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from stantools.pages.plots import Bars, TimeAxis, plot, strip
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubStatus
 
-#: Rows of a table, at most; of the subscriptions and the slices of one channel.
+#: Maximum number of rows of a table: subscriptions and slices of one channel.
 LISTED = 2000
-_OF_CHANNEL = 100
-#: Healthy channels that are drawn. Those in which something is wrong are all drawn.
-_DRAWN = 500
+_CHANNEL_ROWS = 100
+#: Maximum number of healthy channels that are drawn. Channels with a problem are all drawn.
+_MAX_DRAWN = 500
 #: Parts of the map of a slice.
 _PARTS = 400
 _STATES = {
@@ -55,30 +55,30 @@ _STATES = {
 class SlicePicture:
     """A slice with the map of its bytes."""
 
-    name: str  #: of its file
+    name: str  #: name of its file
     size: int  #: bytes of the data file
-    messages: int  #: good ones
+    messages: int  #: number of good messages
     first: int | None  #: sequence of the first of them, None if there is none
     last: int | None  #: of the last one
-    damaged: int  #: damaged ranges
-    index: IndexState  #: how its index compares
-    map: Markup  #: what is where in the file
+    damaged: int  #: number of damaged ranges
+    index: IndexState
+    map: Markup  #: map of the file's bytes
 
     @property
     def wrong(self) -> bool:
-        """Something is not as it should be."""
+        """It has a problem."""
         return bool(self.damaged) or self.index.level != "clean"
 
 
 @dataclass(frozen=True)
 class ChannelPicture:
-    """What is drawn of a channel."""
+    """The drawings of a channel."""
 
-    slices: Sequence[SlicePicture]  #: those in which something is wrong come first, if there are many
-    hidden: int  #: slices that are not among them
-    timeline: Markup  #: when its messages were stored; empty if there are none
-    span: str  #: from when to when; empty if there are none
-    problems: Sequence[str]  #: what could not be read for it
+    slices: Sequence[SlicePicture]  #: those with a problem come first, if there are many
+    hidden: int  #: number of slices left out
+    timeline: Markup  #: times of its messages; empty if there are none
+    span: str  #: first and last time; empty if there are none
+    problems: Sequence[str]  #: files that could not be read for it
 
 
 @dataclass
@@ -90,13 +90,14 @@ class Pictures:
     _healthy: int = 0
 
     def add(self, survey: ChannelSurvey) -> None:
-        """Draws a channel."""
         slices = [_slice(each) for each in (*survey.slices, *survey.lone_indexes, *survey.strays)]
         wrong = bool(survey.damaged or survey.missing) or any(each.wrong for each in slices)
         self._healthy += not wrong
-        if not wrong and self._healthy > _DRAWN:
+        if not wrong and self._healthy > _MAX_DRAWN:
             return
-        shown = sorted(slices, key=lambda each: not each.wrong)[:_OF_CHANNEL] if len(slices) > _OF_CHANNEL else slices
+        shown = (
+            sorted(slices, key=lambda each: not each.wrong)[:_CHANNEL_ROWS] if len(slices) > _CHANNEL_ROWS else slices
+        )
         self.channels[survey.files.name] = ChannelPicture(shown, len(slices) - len(shown), *_timeline(survey, self.crc))
 
 
@@ -178,26 +179,19 @@ class _Channel:
 
     @property
     def subscribers(self) -> Sequence[Subscriber]:
-        """Its subscriptions: those that a start would delete, then those that are furthest behind."""
-        ghosts = self.subscriptions.having(SubStatus.GHOST)[:_OF_CHANNEL]
+        """Its subscriptions: first those that a start would delete, then those with the greatest lag."""
+        ghosts = self.subscriptions.having(SubStatus.GHOST)[:_CHANNEL_ROWS]
         others = self.subscriptions.having(*(each for each in SubStatus if each is not SubStatus.GHOST))
-        return [*ghosts, *others.most_behind(_OF_CHANNEL - len(ghosts))]
+        return [*ghosts, *others.with_most_lag(_CHANNEL_ROWS - len(ghosts))]
 
     @property
     def lag(self) -> int:
         """The greatest lag of its subscriptions."""
-        return max((each.lag for each in self.subscriptions.most_behind(1)), default=0)
+        return max((each.lag for each in self.subscriptions.with_most_lag(1)), default=0)
 
 
 def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now_ns: int) -> str:
-    """Makes the page.
-
-    Args:
-        diagnosis: What is the matter with the store.
-        overview: What is in it.
-        pictures: The channels, drawn while they were verified.
-        now_ns: When the store was looked at, in nanoseconds since 1970.
-    """
+    """Renders the page; `pictures` were drawn during verify, `now_ns` is the time of the inspection."""
     verified = diagnosis.verified
     normal = diagnosis.starts[0][0].forecast if diagnosis.starts else None
     described = {each.name: each for each in overview.channels}

@@ -1,1 +1,1 @@
-"""Answers that change: truncate-bad-eof, salvage, compact. Plan, apply, verify."""
+"""Verbs that write: truncate-bad-eof, salvage, merge, compact. Each one plans, applies and verifies."""

@@ -1,4 +1,4 @@
-"""Planned changes of a forecast, carried out one by one: each leaves a file as it was or as it is to be."""
+"""Application of a forecast's planned changes, one by one: each leaves a file in its old or in its new state."""
 
 from __future__ import annotations
 
@@ -20,14 +20,8 @@ from stantools.store.mapping import mapped
 def carry_out(root: Path, change: Change, crc: Crc) -> None:
     """Makes a planned change; it is durable afterwards.
 
-    Args:
-        root: The store.
-        change: What to change.
-        crc: The store's CRC, for indexes.
-
-    Raises:
-        OSError: The file cannot be changed.
-        StoreUnwritableError: As above, or the data file is not as it was planned.
+    Raises `OSError` if the file cannot be changed, `StoreUnwritableError` also if the data file differs from the
+    plan.
     """
     path, action = root / change.path, change.action
     if isinstance(action, Cut):
@@ -52,7 +46,7 @@ def carry_out(root: Path, change: Change, crc: Crc) -> None:
 
 
 def _sweep(directory: Path, prefix: str) -> None:
-    """Removes what an interrupted run left of the same file."""
+    """Removes temporary files that an interrupted run left for the same file."""
     leftover = re.compile(re.escape(prefix) + r"[0-9]{9}")
     for entry in os.scandir(directory):
         if leftover.fullmatch(entry.name):
@@ -71,5 +65,5 @@ def _write_index(descriptor: int, data_file: Path, action: RebuildIndex, crc: Cr
     if count != action.count:
         raise StoreUnwritableError(
             f"{data_file}: has {count} good records now, had {action.count} when the repair was planned",
-            "make sure that nobody writes to the store, and plan again",
+            "make sure that no program writes to the store, and plan again",
         )

@@ -1,4 +1,4 @@
-"""What users say of a salvage and of a compaction. Nothing here imports numpy: help texts are made from it."""
+"""Options of salvage, merge and compaction. Nothing here imports numpy: help texts are made from it."""
 
 from __future__ import annotations
 
@@ -12,54 +12,52 @@ if TYPE_CHECKING:
     from stantools.store.limits import SliceLimits, StoreLimits
 
 
-BACKUP = Option(help="Where to save what is removed; STORE.truncated beside it if not given.", kind=Path, metavar="DIR")
+BACKUP = Option(
+    help="Directory for the removed bytes; by default STORE.truncated next to the store.", kind=Path, metavar="DIR"
+)
 
 
 @dataclass(frozen=True)
 class SalvageOptions:
-    """How to salvage."""
-
     patterns: tuple[str, ...] = CHANNELS.field()
     cluster_id: str | None = CLUSTER_ID.field(help="For a lost server.dat; a readable one keeps its id.")
     generation: str = GENERATION.field(
         help="If sequences began again: keep older generations as channels of their own, only the newest, or the Nth."
     )
-    fill_gaps: bool = option("Put an empty message in the place of each that is lost.", default=False)
+    fill_gaps: bool = option("Put an empty message in the place of each missing one.", default=False)
     archived: bool = ARCHIVED.field()
     workers: int = WORKERS.field()
-    #: Leave the positions of subscriptions as they are up to the last sequence that was ever known. A store does not
-    #: hold a last sequence without its message, other targets do.
+    #: Keep the positions of subscriptions up to the last sequence ever known. A store does not keep a last sequence
+    #: without its message; other targets do.
     keep_positions: bool = False
 
 
 @dataclass(frozen=True)
 class CompactTarget:
-    """Where a compacted store goes, and what becomes of STORE."""
+    """Destination of a compacted store, and the future of STORE."""
 
     out: Path | None = OUT.field(help="Where to write the compacted store.")
-    in_place: bool = option("Put the result in the place of STORE, which is kept beside it.", default=False)
+    in_place: bool = option("Replace STORE by the result; the old store is kept next to it.", default=False)
     backup: Path | None = option("The new name of STORE.", kind=Path, metavar="DIR")
 
 
 @dataclass(frozen=True)
 class MergeOptions(SalvageOptions):
-    """How to merge the nodes of a cluster: as to salvage, and besides."""
+    """Options of a merge: those of a salvage, and more."""
 
     generation: str = "newest"
     free_pages: bool = option(
-        "Look for messages that nothing else has in deleted entries, which lie in free pages of the Raft logs.",
+        "Search deleted entries in free pages of the Raft logs for messages that are nowhere else.",
         default=False,
     )
 
 
 @dataclass(frozen=True)
 class CompactOptions:
-    """How to compact."""
-
     #: Leave out messages that a server with these limits has removed; None keeps all messages.
     limits: StoreLimits | None = None
-    slices: SliceLimits | None = None  #: when a slice of the new store is full; None is the server's default
+    slices: SliceLimits | None = None  #: limits of a slice in the new store; None is the server's default
     drop_orphans: bool = option("Leave out plain subscriptions of clients that are gone.", default=False)
     accept_loss: bool = ACCEPT_LOSS.field(help="Continue even though slices or logs are already missing.")
-    now_ns: int | None = None  #: the present, for limits of age; the clock's if not given
+    now_ns: int | None = None  #: present time for limits of age; the clock's by default
     workers: int = WORKERS.field()

@@ -1,4 +1,4 @@
-"""Is there a place for a new store? Checked before anything is written."""
+"""Checks of the destination of a new store, before anything is written."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ from stantools.store.atomic import absolute
 
 
 def check_outside(source: Path, target: Path) -> None:
-    """Checks that a new store does not lie inside the old one, where a server would take it for a channel.
-
-    Raises:
-        RefusedError: It does.
-    """
+    """Raises `RefusedError` if a new store would be inside the old one, where a server would take it for a channel."""
     old, new = absolute(source), absolute(target)
     if new == old or old in new.parents:
         raise RefusedError(f"{target}: lies inside the store {source}", "choose a place outside of it")
 
 
 def free_bytes(target: Path) -> int:
-    """Returns how many bytes are free where something is to be written; it need not exist.
+    """Returns how many bytes are free at a path, which need not exist.
 
-    Raises:
-        StoreUnwritableError: There is no directory to write to.
+    Raises `StoreUnwritableError` if there is no directory to write to.
     """
     return shutil.disk_usage(_existing(target)).free
 
@@ -37,19 +32,13 @@ def _existing(target: Path) -> Path:
 
 
 def check_room(target: Path, need: int) -> None:
-    """Checks that a file system has room.
+    """Raises `RefusedError` if the file system of a path has fewer than `need` bytes free.
 
-    Args:
-        target: Where something is to be written; need not exist.
-        need: Bytes.
-
-    Raises:
-        StoreUnwritableError: There is no directory to write to.
-        RefusedError: There is not enough room.
+    The path need not exist. Raises `StoreUnwritableError` if there is no directory to write to.
     """
     free = free_bytes(target)
     if free < need:
         raise RefusedError(
             f"{_existing(target)}: {free} bytes are free, about {need} are needed",
-            "choose a place with more room",
+            "choose a place with more space",
         )

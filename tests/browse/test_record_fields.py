@@ -147,7 +147,7 @@ def test_only_the_beginning_of_a_long_record() -> None:
     parts = record_parts(record[:100], FileKind.MESSAGES, CRC, offset=4, length=len(record))
     check_cover(parts, 4, len(record))
     assert {part.name: part.value for part in parts}["CRC"].endswith("cannot be checked")
-    assert parts[-1].name == "not looked at"
+    assert parts[-1].name == "not read"
 
 
 def test_a_type_that_does_not_go_with_a_field() -> None:

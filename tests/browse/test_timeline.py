@@ -19,7 +19,7 @@ from stantools.browse.histogram import (
     Counter,
     Histogram,
     Samples,
-    fitting,
+    bucket_width,
     narrower,
     wider,
     width_text,
@@ -73,7 +73,7 @@ def test_widths_divide_each_other() -> None:
 
 @given(st.integers(0, 2**64), st.integers(3, 300), st.integers(-(2**63), 2**63))
 def test_a_span_fits(span: int, most: int, start: int) -> None:
-    width = fitting(span, most)
+    width = bucket_width(span, most)
     assert (start + span) // width - start // width + 1 <= most
 
 

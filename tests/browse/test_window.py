@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stantools.browse.window import Note, NoteKind, Row, Window, WindowMessage, open_window, refine
-from stantools.browse.window_build import roughly
+from stantools.browse.window_build import estimate
 from stantools.browse.window_reader import OpenFiles
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
@@ -169,7 +169,7 @@ def test_a_rough_look_has_the_same_rows(golden: Path) -> None:
     files = list_channel(
         golden / "slices_count" / "datastore" / open_datastore(golden / "slices_count" / "datastore").channel_names[0]
     )
-    rough = Window(files, CRC, roughly(files))
+    rough = Window(files, CRC, estimate(files))
     assert not rough.exact
     assert everything(rough) == everything(refine(rough, files, CRC))
 
@@ -210,7 +210,7 @@ def test_any_damage(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
         check_notes(exact, rows)
         for other in (
             refine(None, files, CRC),
-            Window(files, CRC, roughly(files)),
+            Window(files, CRC, estimate(files)),
             refine(exact, files, CRC, live=True),
         ):
             other.rows(0, len(other))
@@ -381,6 +381,6 @@ def test_many_slices(tmp_path: Path) -> None:
     options = SampleOptions(names=["one"], messages=400, size=10, slice_msgs=2)
     root = write_sample(tmp_path / "store", options).path
     files: ChannelFiles = list_channel(root / "one")
-    rough = Window(files, CRC, roughly(files))
-    assert [note for _, note in notes(rough)] == ["40 more slices are being looked at"]
+    rough = Window(files, CRC, estimate(files))
+    assert [note for _, note in notes(rough)] == ["40 more slices are being read"]
     assert len(refine(rough, files, CRC)) == 400

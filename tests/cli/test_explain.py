@@ -68,7 +68,7 @@ def test_fatal_errors_have_a_place_and_a_reason(golden: Path) -> None:
         ('[ERR] STREAM: ft: serverID "a" claims to be active', "the other one should end by itself"),
         (
             'Failed to start: ft: the store is in use by the group "a", this server belongs to the group "b"',
-            'a server of the group "b" does not join in',
+            'a server of the group "b" does not join',
         ),
         ("[ERR] STREAM: Unable to send FT heartbeat: nats: connection closed", "It stays active."),
     ],

@@ -318,7 +318,7 @@ def test_a_store_of_no_cluster_is_not_merged(
     for named in ("its node", "its node/datastore"):
         refused = run("merge", named, "--dry-run")
         said = " ".join(refused.err.split())
-        assert refused.code == 4 and "its node/datastore: is the store of a server that is in no cluster" in said
+        assert refused.code == 4 and "its node/datastore: is the store of a standalone server" in said
         assert "`stantools salvage 'its node/datastore' --out 'its node/datastore.salvaged'`" in said
         assert "`stantools migrate 'its node/datastore'`" in said
 
@@ -362,7 +362,7 @@ def test_diff_of_two_nodes_names_what_differs(run: Run, golden_clusters: Path, t
     assert {each.partition(":")[0] for each in hurt["entry-differs"]} == {"entry 38", "entry 77"}
     assert "entry-differs" not in found("damaged_values", "a", "a")
     left = found("conflicting_tail")
-    assert left["entry-branch"] == {"a: 1 entry is of a branch that was given up"}
+    assert left["entry-branch"] == {"a: 1 entry is of an abandoned branch"}
     assert left["log-behind"] == {"a ends with entry 150 of term 2, c with 166 of 4"}
     assert left["client-differs"] == {"client later: only in the second store"}
     assert (left["channel-extra"], left["subscription-differs"]) == ({"new.one"}, {"orders"})

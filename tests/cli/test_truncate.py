@@ -74,7 +74,7 @@ def test_nothing_to_repair(run, golden_copy: Copy) -> None:
     before = tree(store)
     outcome = run("truncate-bad-eof", store)
     assert outcome.code == 0
-    assert outcome.out.startswith("nothing to repair: no file ends inside a record; but only ends were looked at")
+    assert outcome.out.startswith("nothing to repair: no file ends inside a record; but only the ends were checked")
     assert f"`stantools verify {store}`" in outcome.out
     assert outcome.out.endswith("; nothing was changed\n")
     dry = run("truncate-bad-eof", store, "--dry-run")
@@ -86,7 +86,7 @@ def test_nothing_to_repair(run, golden_copy: Copy) -> None:
     ("case", "code", "says"),
     [
         ("dmg_idx_shorter_last", 1, "but a start destroys data (alpha: sequences start over at 38"),
-        ("dmg_payload_flip_idx_intact", 0, "but only ends were looked at"),
+        ("dmg_payload_flip_idx_intact", 0, "but only the ends were checked"),
     ],
 )
 def test_nothing_to_cut_in_a_damaged_store(run, golden_copy: Copy, case: str, code: int, says: str) -> None:

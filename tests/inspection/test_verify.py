@@ -191,7 +191,7 @@ def test_index_records_that_changed_places(tmp_path: Path, one: int, other: int)
     assert (found.code, found.severity, found.seq) == ("index-disorder", Severity.ERROR, one)
     assert (found.file, found.offset) == ("foo/msgs.1.idx", 4 + 32 * (one - 1))
     expected = f"{one}-{other}" if other == one + 1 else f"{one}, {other}"
-    assert found.detail == f"records in each other's places: 2, sequences {expected}"
+    assert found.detail == f"2 index records are in the wrong order: sequences {expected}"
     assert not verdict.clean
     assert verdict.channels[0].intact.pairs() == [(1, 40_000)]
 

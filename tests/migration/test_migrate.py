@@ -286,7 +286,7 @@ def test_stores_of_no_cluster_are_not_merged(store: Path, tmp_path: Path) -> Non
     other = tmp_path / "other"
     shutil.copytree(store, other)
     refused = run(tmp_path / "work", "migrate", store, other, "--out", "backup", "--yes", expect=4)
-    assert "a server that is in no cluster" in refused.stderr
+    assert "a standalone server" in refused.stderr
 
 
 def test_an_existing_stream(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:

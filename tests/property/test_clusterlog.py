@@ -100,7 +100,7 @@ def merged(
         reports.append(examine(NodeFiles(place.parent, place, None), ReadOptions()))
         names.append(f"node{node}")
     together, single = told(History(reports, names)), History(reports, names)
-    single.together = lambda *_: None  # type: ignore[method-assign]
+    single.common_part = lambda *_: None  # type: ignore[method-assign]
     assert together == told(single)
     history = History(reports, names)
     return [(each.index, each.term, bytes(each.data)) for each, _, _, _ in history.entries()]

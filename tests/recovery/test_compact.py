@@ -389,13 +389,13 @@ def test_a_store_in_use_is_refused(tmp_path):
     root = write_sample(tmp_path / "store", SampleOptions()).path
     planned = plan(root)
     quiet(root)
-    with pytest.raises(RefusedError, match="has changed while"):
+    with pytest.raises(RefusedError, match="has changed during"):
         compact_in_place(planned, backup=tmp_path / "old")
     planned = plan(root)
     with (root / "clients.dat").open("ab") as file:
         file.write(b"x")
     for out in (lambda: apply_compaction(planned, tmp_path / "new"), lambda: compact_in_place(planned, quiet=0.1)):
-        with pytest.raises(RefusedError, match=r"clients.dat: has changed while"):
+        with pytest.raises(RefusedError, match=r"clients.dat: has changed during"):
             out()
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
@@ -448,7 +448,7 @@ def test_a_result_that_is_not_as_planned_never_appears(tmp_path, monkeypatch):
     root = write_sample(tmp_path / "store", SampleOptions()).path
     planned = plan(root)
     planned.channels[0].messages += 1
-    with pytest.raises(StoreUnwritableError, match="not what was planned"):
+    with pytest.raises(StoreUnwritableError, match="differs from the plan"):
         apply_compaction(planned, tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 

@@ -10,7 +10,7 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from stantools.browse.histogram import Bucket, Histogram, fitting, narrower, wider, width_text
+from stantools.browse.histogram import Bucket, Histogram, bucket_width, narrower, wider, width_text
 from stantools.browse.timeline import BINS, Timeline, read_timeline
 from stantools.inspection.survey import ChannelSurvey
 from stantools.notation import format_size, format_time, span_text
@@ -276,7 +276,7 @@ class TimelineScreen(ViewScreen):
         if timeline is None or not timeline.count:
             return
         self._limits = timeline.first, timeline.last
-        self._width = fitting(timeline.last - timeline.first, self._columns)
+        self._width = bucket_width(timeline.last - timeline.first, self._columns)
         self._start = timeline.first
         self._arrange()
 

@@ -1,22 +1,22 @@
-"""What the real server does with a store if it is started now, predicted without changing anything.
+"""Prediction of what the real server would do with a store if it started now. Nothing is changed.
 
     forecast(store, ServerOptions(), truncate=False)      one start
     forecast_both(store, ServerOptions())                 without and with the truncate option, reading once
-    forecast_versions(store, ServerOptions())             the same, and for other versions that would do otherwise
+    forecast_versions(store, ServerOptions())             the same, and for other versions with another outcome
 
-A forecast goes through the server's own steps (filestore.md section 7) on the files as they are. What the
-server would change is noted as planned changes (`changes`), which `recovery.truncate` can carry out.
+A forecast follows the server's own steps (filestore.md section 7) on the files as they are. The server's changes become
+planned changes (`changes`), which `recovery.truncate` can apply.
 
-    options       how the server would be started, and what its user may do
+    options       options of the server, and permissions of its user
     recover       a whole start: witness file, server.dat, clients.dat, channels
-    channel       the slices, limits and subscriptions of each channel, put together in the server's order
+    channel       the slices, limits and subscriptions of each channel, combined in the server's order
     slices        one slice: index good, cut or rebuilt, data file cut or refused
-    lookup        which messages can be read, with the effects of reading ahead
-    model         the outcome; what a subscriber gets, where it stalls
-    startup       what is sent to recovered subscriptions at once
-    behind        what is intact and destroyed: `Forecast.destroys`
+    lookup        which messages can be read, with the effects of read-ahead
+    model         the outcome; what a subscriber receives, where delivery stalls
+    startup       messages sent to recovered subscriptions at once
+    losses        intact data that the start destroys: `Forecast.destroys`
 
-`inspection.advice` says all of it in one sentence.
+`inspection.advice` sums it up in one sentence.
 """
 
 from __future__ import annotations

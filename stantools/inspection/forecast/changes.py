@@ -1,6 +1,6 @@
-"""Planned changes to files: what the server would do, said so exactly that `recovery.truncate` can do the same.
+"""Planned changes to files: the server's changes, described so exactly that `recovery.truncate` can make the same ones.
 
-A change names its file, the size before and after, and an action. Nothing here touches a file.
+A change consists of a file, its sizes before and after, and an action. Nothing here touches a file.
 """
 
 from __future__ import annotations
@@ -20,28 +20,26 @@ class Write:
 
 @dataclass(frozen=True)
 class Cut:
-    """The file is truncated to its new size."""
+    pass
 
 
 @dataclass(frozen=True)
 class Append:
-    """Bytes are added at the end."""
-
-    data: bytes = b""  #: the bytes, empty where only their number is known
+    data: bytes = b""  #: the bytes; empty if only their number is known
 
 
 @dataclass(frozen=True)
 class Delete:
-    """The file is removed."""
+    pass
 
 
 @dataclass(frozen=True)
 class RebuildIndex:
     """The index is rewritten from the records of the data file."""
 
-    data_file: str  #: the data file, relative to the store
-    data_end: int  #: where its good records end; they begin at offset 4
-    count: int  #: how many there are
+    data_file: str  #: relative to the store
+    data_end: int  #: end of its good records, which begin at offset 4
+    count: int  #: number of records
 
     @property
     def size(self) -> int:
@@ -54,18 +52,16 @@ Action = Write | Cut | Append | Delete | RebuildIndex
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to one file."""
-
     path: str  #: relative to the store
     before: int | None  #: size now; None if there is no file
-    after: int | None  #: size then; None if there is no file
-    action: Action  #: what is done
+    after: int | None  #: size afterwards; None if there is no file
+    action: Action
 
 
 def by_path(changes: Iterable[Change]) -> dict[str, Change]:
-    """Combines changes in the order in which they happen; of one file the last one counts.
+    """Combines changes in the order in which they happen; of one file, the last one counts.
 
-    A file that was created and removed again does not appear.
+    A file that is created and removed again does not appear.
     """
     result: dict[str, Change] = {}
     for change in changes:

@@ -1,7 +1,7 @@
-"""What the server recovers of the channels: message slices, limits and subscriptions, channel by channel.
+"""The server's recovery of the channels: message slices, limits and subscriptions, channel by channel.
 
-Facts: filestore.md sections 7.1, 7.4 and 7.5. Slices and logs are read in several threads; what they lead
-to is put together in the server's order, and the first error ends the recovery as it does there.
+Facts: filestore.md sections 7.1, 7.4 and 7.5. Slices and logs are read in several threads; their results are
+combined in the server's order, and the first error ends the recovery as it does there.
 """
 
 from __future__ import annotations
@@ -43,32 +43,30 @@ _S = TypeVar("_S", bound=LogState)
 
 @dataclass
 class LogOutcome(Generic[_S]):
-    """What the recovery of one log leads to."""
+    """The result of the recovery of one log."""
 
-    state: _S  #: what it adds up to
-    size: int = FILE_HEADER_SIZE  #: its size afterwards
-    log: list[str] = field(default_factory=list)  #: lines that are logged
-    changes: list[Change] = field(default_factory=list)  #: what happens to the file
-    error: str = ""  #: why the server does not start, with the words around it; "" if it starts
+    state: _S  #: folded state
+    size: int = FILE_HEADER_SIZE  #: size after the recovery
+    log: list[str] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)  #: changes to the file
+    error: str = ""  #: reason why the server does not start, in the server's words; "" if it starts
 
 
 def open_clients(recovery: Recovery, path: Path | None) -> tuple[str, list[Change]]:
-    """Forecasts the opening of clients.dat, which comes before anything is read.
+    """Forecasts the opening of clients.dat, the first step of the recovery.
 
-    Returns:
-        Why it fails, or "", and what happens to the file.
+    Returns why it fails ("" if it does not), and the changes to the file.
     """
     if not (error := recovery.denied(CLIENTS_FILE, path)):
         if path is None:
             return "", [_created(CLIENTS_FILE)]
         with mapped(path) as buffer:
             error = check_file_version(buffer) or ""
-    # What cannot be opened is named without its path.
+    # The server's error for a file that cannot be opened does not name its path.
     return (f"unable to recover client file {quote(CLIENTS_FILE)}: {error}" if error else ""), []
 
 
 def recover_clients(recovery: Recovery, path: Path | None) -> LogOutcome[ClientsState]:
-    """Forecasts the recovery of clients.dat."""
     outcome = _recover(recovery, path, CLIENTS_FILE, read_clients, ClientsState())
     if outcome.error:
         name = quote(recovery.full_name(CLIENTS_FILE))
@@ -77,7 +75,6 @@ def recover_clients(recovery: Recovery, path: Path | None) -> LogOutcome[Clients
 
 
 def recover_subs(recovery: Recovery, channel: str, files: ChannelFiles) -> LogOutcome[SubsState]:
-    """Forecasts the recovery of a channel's subs.dat."""
     outcome = _recover(recovery, files.subs, f"{channel}/{SUBS_FILE}", read_subs, SubsState(), files.subs_seen)
     if outcome.error:
         outcome.error = f"unable to recover subscription store for [{channel}]: {outcome.error}"
@@ -130,7 +127,7 @@ def _created(file: str) -> Change:
     return Change(file, None, FILE_HEADER_SIZE, Write(FILE_HEADER_BYTES))
 
 
-#: Nobody looked at the size of subs.dat: most are small, some take long.
+#: Assumed size of a subs.dat whose size is unknown: most are small, some take long.
 _SUBS_SIZE = 1 << 15
 
 
@@ -139,16 +136,16 @@ class RecoveredChannel:
     """A channel after its recovery."""
 
     name: str
-    raw_name: bytes  #: its name as in subjects
-    slices: list[Slice] = field(default_factory=list)  #: its slices that hold messages, by number, after limits
-    totals: Totals = field(default_factory=Totals)  #: what the server counts
-    subs: SubsState = field(default_factory=SubsState)  #: its subscriptions
+    raw_name: bytes  #: name as in subjects
+    slices: list[Slice] = field(default_factory=list)  #: slices that hold messages, by number, after limits
+    totals: Totals = field(default_factory=Totals)  #: counts of the server
+    subs: SubsState = field(default_factory=SubsState)
     subs_size: int = FILE_HEADER_SIZE  #: size of subs.dat after the recovery
-    opened: str = ""  #: the file of a slice that was opened last, which errors name
-    log: list[str] = field(default_factory=list)  #: lines that are logged
-    changes: list[Change] = field(default_factory=list)  #: what happens to its files, in order
-    error: str = ""  #: why the server does not start; "" if it starts
-    version_matters: bool = False  #: another version of the server would do otherwise
+    opened: str = ""  #: slice file opened last, which errors name
+    log: list[str] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)  #: changes to its files, in order
+    error: str = ""  #: reason why the server does not start; "" if it starts
+    version_matters: bool = False  #: another version of the server has another outcome
     limited: bool = False  #: limits removed messages
 
     @property
@@ -158,7 +155,7 @@ class RecoveredChannel:
 
     @property
     def misplaces(self) -> bool:
-        """The last slice holds some sequence twice, so that lookups of what is appended begin before its record."""
+        """The last slice holds a sequence twice, so that lookups of appended messages begin before their record."""
         return bool(self.slices) and (last := self.slices[-1]).rows > last.last - last.first + 1
 
     def overlaid(self, crc: Crc) -> Ranges:
@@ -173,7 +170,6 @@ class RecoveredChannel:
         return (spans & Ranges.of([(last.first, self.totals.last)])) - own
 
     def add(self, outcome: SliceOutcome) -> None:
-        """Adds what the recovery of a slice leads to."""
         self.opened = outcome.opened or self.opened
         self.log += outcome.log
         self.version_matters |= outcome.version_matters
@@ -186,7 +182,7 @@ class RecoveredChannel:
             self.totals.add(found.first, found.last, found.rows, found.bytes)
 
     def complete(self, recovery: Recovery, subs: LogOutcome[SubsState]) -> None:
-        """Applies limits, now that all slices are there, and adds what the recovery of subs.dat leads to."""
+        """Applies limits after all slices are there, and adds the result for subs.dat."""
         self.slices.sort(key=lambda found: found.number)
         _apply_limits(self, recovery)
         self.subs, self.subs_size = subs.state, subs.size
@@ -195,12 +191,12 @@ class RecoveredChannel:
         self.error = subs.error
 
 
-#: A part of a channel's recovery: that of a slice, or of its subscriptions, which come last.
+#: A part of a channel's recovery: a slice, or its subscriptions, which come last.
 _Part = tuple[RecoveredChannel, SliceOutcome | LogOutcome[SubsState]]
 
 
 def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[RecoveredChannel]:
-    """Forecasts the recovery of all channels, in the server's order; one with an error is the last one."""
+    """Forecasts the recovery of all channels, in the server's order; it ends with the first one that has an error."""
     tasks = (task for name in store.server_channel_names for task in _tasks(recovery, store, name))
     for channel, part in Threads(recovery.options.workers).tasks(tasks):
         if isinstance(part, SliceOutcome):
@@ -245,7 +241,7 @@ def _lexical(files: ChannelFiles) -> list[SliceFiles | Path]:
 
 
 def _apply_limits(channel: RecoveredChannel, recovery: Recovery) -> None:
-    """Removes what limits remove; a slice that loses all its messages is deleted, unless it is the last one."""
+    """Removes messages beyond the limits; a slice that loses all of them is deleted, unless it is the last one."""
     slices, options = channel.slices, recovery.options
     now_ns = time.time_ns() if options.now_ns is None else options.now_ns
     held = [

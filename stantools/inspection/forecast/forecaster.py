@@ -1,4 +1,4 @@
-"""From a recovered state to a whole forecast: which messages can be read, and what happens to subscriptions."""
+"""From a recovered state to a complete forecast: readable messages, and deliveries to subscriptions."""
 
 from __future__ import annotations
 
@@ -32,18 +32,11 @@ def forecast(
     lookups: bool = True,
     progress: Progress | None = None,
 ) -> Forecast:
-    """Predicts what the server does with a store if it is started now.
+    """Predicts a start of the server on a store, now.
 
-    Args:
-        store: The store.
-        options: How the server would be started.
-        truncate: With its truncate option.
-        lookups: Also find out which messages can be read, which means reading them all. Without, only what the server
-            itself reads at start is read; what can be read and delivered stays empty.
-        progress: Called with how many bytes of data files were dealt with.
-
-    Raises:
-        StoreUnreadableError: A file of the store cannot be read, although the server's user may.
+    Without `lookups`, only those bytes are read that the server itself reads at start; readable and delivered
+    messages stay empty. `progress` is called with bytes of data files. Raises `StoreUnreadableError` for a file that
+    cannot be read, although the server's user may read it.
     """
     return _Forecaster(store, lookups, progress).start(options or ServerOptions(), truncate)
 
@@ -55,25 +48,16 @@ def forecast_both(
     lookups: bool = True,
     progress: Progress | None = None,
 ) -> tuple[Forecast, Forecast]:
-    """Predicts a start without and one with the truncate option; what is the same in both is read once.
-
-    The arguments and errors are those of `forecast`.
-    """
+    """Predicts a start without and one with the truncate option; parts that are the same in both are read once."""
     return _Forecaster(store, lookups, progress).both(options or ServerOptions())
 
 
 def forecast_versions(
     store: Datastore, options: ServerOptions, *, progress: Progress | None = None
 ) -> list[tuple[Forecast, Forecast]]:
-    """Predicts both starts of a server, and of those other versions that would do otherwise.
+    """Predicts both starts of a server, and those of other versions with another outcome.
 
-    Args:
-        store: The store.
-        options: How the server would be started.
-        progress: Called with how many bytes of data files were dealt with.
-
-    Returns:
-        What `forecast_both` returns, first for the version of the options. What is the same is read once.
+    The version of the options comes first. Parts that are the same are read once.
     """
     forecaster = _Forecaster(store, True, progress)
     result = [forecaster.both(options)]
@@ -95,11 +79,9 @@ class _Forecaster:
         self._known: dict[tuple[object, ...], ChannelForecast] = {}
 
     def both(self, options: ServerOptions) -> tuple[Forecast, Forecast]:
-        """Predicts a start without and one with the truncate option."""
         return self.start(options, False), self.start(options, True)
 
     def start(self, options: ServerOptions, truncate: bool) -> Forecast:
-        """Predicts one start."""
         access = options.access or owner_of(self._store.path)
         recovery = Recovery(self._store.path, options, access, truncate, self._scans, self._folds)
         start = recover(recovery, self._store)
@@ -136,7 +118,7 @@ class _Forecaster:
                 result.run_changes[file] = Change(file, sizes[name], sizes[name] + count, Append())
 
     def _tasks(self, recovery: Recovery, start: Start) -> Iterator[Task[_Part]]:
-        """Looks up the messages, a task for each slice; the last one of a channel returns the channel."""
+        """Looks up the messages, one task per slice; the last task of a channel returns the channel."""
         for channel in start.channels:
             if not self._lookups or not channel.slices:
                 yield Task(0, partial(_part, channel, None))
@@ -148,17 +130,17 @@ class _Forecaster:
                 last = channel.slices[-1]
                 for each, wanted in zip(channel.slices, wanted_of_slices(channel.slices), strict=True):
                     work = partial(lookup_slice, recovery, channel.raw_name, each, wanted, self._progress)
-                    yield Task(each.data_size, partial(_looked_up, channel if each is last else None, work))
+                    yield Task(each.data_size, partial(_lookup_part, channel if each is last else None, work))
 
 
-#: What was found in a slice, or in all of a channel.
+#: The lookups in a slice, or in a whole channel.
 _Found = tuple[Lookups, Lookups | None]
-#: The channel if it was the last of its slices, and what was found.
+#: The channel if this was the last of its slices, and the lookups.
 _Part = tuple[RecoveredChannel | None, _Found | None]
 
 
 def _key(channel: RecoveredChannel) -> tuple[object, ...]:
-    """What the answers to lookups depend on."""
+    """Everything that the lookups of a channel depend on."""
     return (
         channel.name,
         *((each.number, each.data_file, each.data_end, each.index, each.rows, each.removed) for each in channel.slices),
@@ -169,7 +151,7 @@ def _part(channel: RecoveredChannel, found: _Found | None) -> _Part:
     return channel, found
 
 
-def _looked_up(channel: RecoveredChannel | None, work: Callable[[], _Found]) -> _Part:
+def _lookup_part(channel: RecoveredChannel | None, work: Callable[[], _Found]) -> _Part:
     return channel, work()
 
 

@@ -1,6 +1,6 @@
-"""Which messages of a recovered channel can be read, and what becomes of the others (filestore.md sections 5.3, 7.7).
+"""Readable messages of a recovered channel, and the outcome for the others (filestore.md sections 5.3, 7.7).
 
-Everything good is taken from columns; only damaged or wrongly indexed records are looked at one by one.
+Good records are handled as columns; only damaged or wrongly indexed records are handled one by one.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ class _Sequences:
 
 @dataclass
 class _Answers:
-    """Collects the results of lookups."""
-
     readable: _Sequences = field(default_factory=_Sequences)
     failing: _Sequences = field(default_factory=_Sequences)
     errors: dict[int, str] = field(default_factory=dict)
@@ -79,14 +77,14 @@ class _Answers:
 
 @dataclass
 class _Both:
-    """Answers to a reader that goes through the slice, and to lookups of single messages."""
+    """Results for a reader that goes through the slice, and for lookups of single messages."""
 
     ahead: _Answers = field(default_factory=_Answers)
     alone: _Answers = field(default_factory=_Answers)
     differ: bool = False
 
     def add_readable(self, sequences: NDArray[np.uint64]) -> None:
-        """Adds sequences that rise."""
+        """Adds ascending sequences."""
         if len(sequences):
             first, last = int(sequences[0]), int(sequences[-1])
             whole = last - first + 1 == len(sequences)
@@ -95,7 +93,7 @@ class _Both:
             self.alone.readable.add_all(ranges)
 
     def add(self, sequence: int, ahead: tuple[int, str] | None, alone: tuple[int, str] | None) -> None:
-        """Adds one sequence; None is one that is not found."""
+        """Adds one sequence; None if it is not found."""
         if ahead is not None:
             self.ahead.add(sequence, *ahead)
         if alone is not None:
@@ -107,25 +105,16 @@ class _Both:
 
 
 def span(first: int, last: int) -> Ranges:
-    """Returns the set of sequences from one to another."""
     return Ranges.of([(first, last)])
 
 
 def lookup_slice(
     recovery: Recovery, channel: bytes, found: Slice, wanted: Ranges | None, progress: Progress | None
 ) -> tuple[Lookups, Lookups | None]:
-    """Looks up all sequences of a slice.
+    """Looks up all sequences of a slice (after limits).
 
-    Args:
-        recovery: The start.
-        channel: The channel's name.
-        found: The slice, after limits.
-        wanted: The sequences that the server looks for in this slice; None for all that are in it.
-        progress: Called with how many bytes were read.
-
-    Returns:
-        What a reader that goes from message to message gets, and what lookups of single messages give (None if the
-        same).
+    `wanted` are the sequences that the server looks for in this slice; None for all that are in it. Returns the
+    results of a sequential reader, and those of lookups of single messages (None if they are the same).
     """
     key = recovery.options.encryption_key
     cipher = None if key is None else ChannelCipher(key, channel)
@@ -133,7 +122,7 @@ def lookup_slice(
     if found.removed == found.rows:
         return answers.finish()
     if found.index is None and cipher is None and found.ascending and found.last - found.first + 1 == found.rows:
-        # The index was made from records that are all good, and none is missing between them.
+        # The index was made from records that are all good, with no gap between them.
         whole = span(found.first, found.last)
         if progress is not None:
             progress(found.data_end)
@@ -156,8 +145,6 @@ def lookup_slice(
 
 
 class _SliceLookup:
-    """The work on one slice while its files are open."""
-
     def __init__(
         self,
         source: SliceData,
@@ -205,7 +192,7 @@ class _SliceLookup:
             self._look_up(disordered, found)
 
     def ascending(self, sequences: NDArray[np.uint64], offsets: NDArray[np.int64], sizes: NDArray[np.uint32]) -> None:
-        """Looks up messages in the order of the index, in which sequences rise."""
+        """Looks up messages in the order of an index with ascending sequences."""
         for start in range(0, len(sequences), _ROWS):
             part = slice(start, start + _ROWS)
             self._ascending_part(sequences[part], offsets[part].astype(np.int64), sizes[part].astype(np.int64))
@@ -268,7 +255,7 @@ class _SliceLookup:
         return good, columns.sequence, failed
 
     def _undecryptable(self, columns: MessageColumns, good: NDArray[np.bool_] | None = None) -> dict[int, str]:
-        """Returns the error by row of messages that cannot be decrypted."""
+        """Returns the error of each message that cannot be decrypted, by row."""
         source = self._source
         if source.cipher is None:
             return {}
@@ -283,7 +270,7 @@ class _SliceLookup:
         return failed
 
     def disordered(self, index: Buffer, found: Slice) -> None:
-        """Looks up messages by an index in which sequences do not rise."""
+        """Looks up messages by an index whose sequences are not ascending."""
         disordered = _Disordered()
         for part in index_parts(index_format.view(index, found.rows), found.removed):
             for start in range(0, len(part), _ROWS):
@@ -295,7 +282,7 @@ class _SliceLookup:
         self._look_up(disordered, found)
 
     def _look_up(self, rows: _Disordered, found: Slice) -> None:
-        """Looks up, in rising order, the sequences of rows that have no order."""
+        """Looks up the sequences of unordered rows, in ascending order."""
         rows.join()
         asked, positions = _positions(rows.order, found)
         if self._wanted is not None:
@@ -333,15 +320,7 @@ class _SliceLookup:
 
 
 class _Disordered:
-    """The rows of an index without order: sequence, offset and size, and the result of reading each record on its own.
-
-    Attributes:
-        order: The sequences.
-        offsets: Where the records are said to be.
-        sizes: Their payload sizes.
-        good: The record is there and right.
-        got: The sequence of its message.
-    """
+    """The rows of an unordered index: sequence, offset and size, and the result of reading each record on its own."""
 
     def __init__(self) -> None:
         self._parts: list[list[NDArray[Any]]] = []
@@ -349,17 +328,17 @@ class _Disordered:
         self.failed: dict[int, str] = {}  #: errors of decryption, by row
 
     def add(self, columns: Sequence[NDArray[Any]], failed: dict[int, str]) -> None:
-        """Adds rows: order, offsets, sizes, good, got; they are copied."""
+        """Adds rows (order, offsets, sizes, good, got), which are copied."""
         self._parts.append([column.copy() for column in columns])
         self.failed |= {self._rows + row: text for row, text in failed.items()}
         self._rows += len(columns[0])
 
     def join(self) -> None:
-        """Makes the attributes of what was added."""
+        """Joins the added rows into arrays."""
         self.order, self.offsets, self.sizes, self.good, self.got = map(np.concatenate, zip(*self._parts, strict=True))
 
     def read_alone(self, row: int, source: SliceData) -> tuple[int, str]:
-        """Returns the result of a lookup that finds this row; see `SliceData.read_alone`."""
+        """Returns the result of a lookup that finds this row."""
         if self.good[row]:
             return int(self.got[row]), ""
         if row in self.failed:
@@ -368,18 +347,12 @@ class _Disordered:
 
 
 class _Cache:
-    """What the server has read ahead of a slice whose index has no order.
+    """The messages that the server has read ahead from a slice with an unordered index.
 
-    It reads the rows of the index from the one that was found on, and the data after each other with the sizes of
-    these rows, until something is not good, the buffer is full, or a row does not have the next sequence: what lies
-    beyond a second copy of a record, or beyond records in each other's places, is looked up again, at the position that
-    the sequence would have if each were there once. Each message is kept for the sequence of its row.
-
-    Args:
-        rows: The index.
-        source: The data file.
-        capacity: Size of the buffer in bytes.
-        asked: The sequences that are going to be asked for, rising.
+    The server reads rows of the index from the one it found onwards, and the data one record after the other with
+    the sizes of these rows, until a record is not good, the buffer is full, or a row does not have the next
+    sequence. A sequence beyond a second copy of a record, or beyond swapped records, is looked up again, at the
+    position that it would have if each sequence were there once. Each message is kept under the sequence of its row.
     """
 
     def __init__(self, rows: _Disordered, source: SliceData, capacity: int, asked: NDArray[np.uint64]) -> None:
@@ -398,7 +371,7 @@ class _Cache:
         self._other: dict[int, int] = {}
 
     def get(self, at: int) -> tuple[int, str] | None:
-        """Returns the message that is there for a sequence, by its place in `asked`; None if none is."""
+        """Returns the message kept for a sequence, by its position in `asked`; None if there is none."""
         if at in self._other:
             return self._other[at], ""
         return (int(self._asked[at]), "") if self._right[at] else None
@@ -433,7 +406,7 @@ class _Cache:
         return answer or self.get(int(self._place[first]))
 
     def _keep(self, begin: int, end: int) -> None:
-        """Keeps rows whose messages are where and what the index says."""
+        """Keeps rows whose messages agree with the index."""
         places = self._place[begin:end]
         places = places[places >= 0]
         np.frombuffer(self._right, np.uint8)[places] = 1
@@ -443,18 +416,15 @@ class _Cache:
 
 
 def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Finds, in an index without order, the record that the server finds for each sequence.
+    """Finds, in an unordered index, the record that the server finds for each sequence.
 
-    It begins at the position that the sequence would have if none were missing, and goes back to the first record
-    that has it, if need be to the beginning (filestore.md section 5.3; a real server found a record right in front of
-    the place where it looked first, with a lower sequence in between).
-
-    Returns:
-        The sequences that are asked for, ascending, and the position of each; -1 for one that is not found.
+    The search begins at the position that the sequence would have if none were missing, and goes back to the first
+    record with that sequence, if need be to the beginning (filestore.md section 5.3; a real server found a record
+    directly before the place of its first look, with a lower sequence in between). Position -1: not found.
     """
     asked, ranks = np.unique(order, return_inverse=True)
     rows = np.int64(len(order))
-    # By sequence, then by position: the last one that is not behind the place where the search begins.
+    # By sequence, then by position: the last one that is not after the place where the search begins.
     keys = np.sort(ranks.astype(np.int64) * rows + np.arange(rows))
     inside = np.flatnonzero((asked >= found.first) & (asked <= found.last))
     starts = np.minimum(asked[inside] - np.uint64(found.first), np.uint64(max(len(order) - 1, 0))).astype(np.int64)
@@ -464,17 +434,17 @@ def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint
     return asked[inside], np.where(known, hit % rows, -1)
 
 
-#: What a server writes when it ends because it has no slice to write to.
+#: Written by a server that ends because it has no slice to write to.
 PANIC = "panic: runtime error: invalid memory address or nil pointer dereference"
 
 
 def panic(first: int, last: int) -> Lookups:
-    """Returns what lookups come to in a channel where the first one ends the server."""
+    """Returns the lookups of a channel in which the first one ends the server."""
     return Lookups(failing=span(first, last), errors={first: PANIC})
 
 
 def wanted_of_slices(slices: list[Slice]) -> Iterator[Ranges | None]:
-    """Returns which sequences are looked for in which slice: of slices that overlap, the last one comes first."""
+    """Returns the sequences looked for in each slice: where slices overlap, the last one comes first."""
     if len(slices) == 1:
         yield None
         return
@@ -483,7 +453,7 @@ def wanted_of_slices(slices: list[Slice]) -> Iterator[Ranges | None]:
     if all(before[1] < after[0] for before, after in pairwise(order)):
         yield from (None for _ in slices)
         return
-    # The others come in no particular order in the server; here by number.
+    # The server has no particular order for the others; here they come by number.
     wanted: dict[int, Ranges] = {}
     taken = Ranges()
     for place in (len(slices) - 1, *range(len(slices) - 1)):
@@ -494,7 +464,7 @@ def wanted_of_slices(slices: list[Slice]) -> Iterator[Ranges | None]:
 
 
 def unite(parts: list[tuple[Lookups, Lookups | None]]) -> tuple[Lookups, Lookups | None]:
-    """Puts together what was found in the slices of a channel."""
+    """Joins the results of the slices of a channel."""
     ahead = _united([part[0] for part in parts])
     if all(alone is None for _, alone in parts):
         return ahead, None

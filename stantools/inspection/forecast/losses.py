@@ -1,7 +1,7 @@
-"""What a start destroys although it is intact: records behind a cut, files that limits remove, sequences given again.
+"""Intact data that a start destroys: records after a cut, files that limits remove, sequences assigned again.
 
-Salvage could keep all of it. Only what is suspicious is read: files that are cut, and the ends of data files that the
-server does not look at.
+Salvage could keep all of it. Only suspicious places are read: files that are cut, and the ends of data files that
+the server does not read.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ _CLIENT_WORDS: dict[int, str] = {ClientRecord.ADD: "connected client", ClientRec
 
 @dataclass(frozen=True)
 class RemovedRecord:
-    """A record, or a range of damaged bytes, behind a cut."""
+    """A record, or a range of damaged bytes, after a cut."""
 
     file: str  #: relative to the store
     offset: int  #: first byte
-    length: int  #: bytes, the header included
+    length: int  #: bytes, including the header
     intact: bool  #: its content is whole and proven: salvage would keep it
-    what: str  #: what it is: `message`, what a log record says, or the kind of damage
-    sequence: int | None = None  #: sequence of the message that it is or is about, if known
-    sub_id: int | None = None  #: id of the subscription that it is about
-    client_id: str | None = None  #: the client that it is about
+    what: str  #: `message`, a description of a log record, or the kind of damage
+    sequence: int | None = None  #: sequence of the message that it contains or refers to
+    sub_id: int | None = None  #: id of the subscription that it refers to
+    client_id: str | None = None  #: client that it refers to
 
 
 @dataclass(frozen=True)
 class CutRecords:
-    """The records that a cut removes, in numbers."""
+    """Counts of the records that a cut removes."""
 
     intact: int = 0  #: records that salvage would keep
     sequences: Ranges = field(default_factory=Ranges)  #: their sequences, in a data file
@@ -73,21 +73,21 @@ class CutRecords:
 
 @dataclass(frozen=True)
 class CutFile:
-    """A file that is cut, and how to read it."""
+    """A file that is cut, and the way to read it."""
 
-    root: Path  #: the store
+    root: Path
     file: str  #: relative to the store
-    offset: int  #: where it is cut
-    crc: Crc  #: the store's CRC
+    offset: int  #: offset of the cut
+    crc: Crc
 
     @property
     def layout(self) -> LogLayout | None:
-        """Which log it is; None for a data file."""
+        """Layout of the log; None for a data file."""
         name = self.file.rpartition("/")[2]
         return {CLIENTS_FILE: CLIENTS_LOG, SUBS_FILE: SUBS_LOG}.get(name)
 
     def count(self) -> CutRecords:
-        """Counts what is behind the cut."""
+        """Counts the records after the cut."""
         if self.layout is not None:
             return CutRecords(sum(record.intact for record in self.records()))
         intact, parts = 0, []
@@ -102,13 +102,13 @@ class CutFile:
         return CutRecords(intact, Ranges.union(parts))
 
     def rows_before(self) -> int:
-        """Counts the records of a log that the server reads, which end at the cut."""
+        """Counts the records of a log before the cut, which the server reads."""
         with mapped(self.root / self.file) as buffer:
             read = read_clients if self.layout is CLIENTS_LOG else read_subs
             return read(buffer, self.crc).rows
 
     def records(self) -> Iterator[RemovedRecord]:
-        """Iterates over everything behind the cut, in file order."""
+        """Iterates over all records and damaged ranges after the cut, in file order."""
         if self.layout is not None:
             with mapped(self.root / self.file) as buffer:
                 yield from self._log_records(buffer, self.layout)
@@ -150,16 +150,18 @@ class CutFile:
                     yield self._log_damage(judged)
                     continue
                 what = (_CLIENT_WORDS if layout is CLIENTS_LOG else _SUBS_WORDS)[judged.types[0]]
-                yield RemovedRecord(self.file, offset, size + RECORD_HEADER_SIZE, True, what, *_about(judged.message))
+                yield RemovedRecord(
+                    self.file, offset, size + RECORD_HEADER_SIZE, True, what, *_references(judged.message)
+                )
 
     def _log_damage(self, damage: LogDamage) -> RemovedRecord:
         message = damage.message
-        about = _about(message) if message is not None else ()
+        about = _references(message) if message is not None else ()
         return RemovedRecord(self.file, damage.offset, damage.length, message is not None, damage.kind.value, *about)
 
 
-def _about(message: object) -> tuple[int | None, int | None, str | None]:
-    """Which sequence, subscription and client a log record is about."""
+def _references(message: object) -> tuple[int | None, int | None, str | None]:
+    """Returns the sequence, subscription and client that a log record refers to."""
     if isinstance(message, pb.ClientInfo | pb.ClientDelete):
         return None, None, text(message.id)
     if isinstance(message, pb.SubStateUpdate):
@@ -169,30 +171,24 @@ def _about(message: object) -> tuple[int | None, int | None, str | None]:
 
 
 def destroyed(recovery: Recovery, store: Datastore, start: Start) -> list[Loss]:
-    """Finds what a start destroys: see `Harm`.
-
-    Args:
-        recovery: The start.
-        store: The store.
-        start: What the recovery leads to.
-    """
+    """Returns the intact data that a start destroys, see `Harm`."""
     forecast = start.forecast
-    losses = [loss for change in forecast.changes.values() for loss in _shortened(recovery, store, change)]
+    losses = [loss for change in forecast.changes.values() for loss in _file_losses(recovery, store, change)]
     if not forecast.starts:
         return losses
     for channel in start.channels:
-        losses += _given_again(recovery, channel)
-        losses += _positions_lost(channel, forecast.clients)
-    # Channels that the server does not see start over as soon as somebody publishes.
+        losses += _reused_sequences(recovery, channel)
+        losses += _lost_positions(channel, forecast.clients)
+    # Channels that the server does not see start over at the next message published to them.
     unseen = [path.name for path in store.symlinks] if forecast.recovered else store.server_channel_names
     for name in unseen:
-        held = _held(recovery, store.path / name)
+        held = _stored_sequences(recovery, store.path / name)
         if held:
             losses.append(Loss(Harm.ANEW, name, name, 1, held, held.count()))
     return losses
 
 
-def _shortened(recovery: Recovery, store: Datastore, change: Change) -> Iterator[Loss]:
+def _file_losses(recovery: Recovery, store: Datastore, change: Change) -> Iterator[Loss]:
     channel, _, file = change.path.rpartition("/")
     if isinstance(change.action, Cut) and file.endswith(".dat"):
         assert change.after is not None
@@ -209,8 +205,8 @@ def _shortened(recovery: Recovery, store: Datastore, change: Change) -> Iterator
                 yield Loss(Harm.REMOVED, channel, change.path, 0, held, held.count())
 
 
-def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss]:
-    """Iterates over the messages on disk whose sequences the server thinks are still free."""
+def _reused_sequences(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss]:
+    """Iterates over the messages on disk whose sequences the server considers free."""
     last = channel.totals.last
     parts = []
     for found in channel.slices:
@@ -225,8 +221,8 @@ def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss
         yield Loss(Harm.ANEW, channel.name, channel.name, last + 1, again, again.count())
 
 
-def _positions_lost(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInfo]) -> Iterator[Loss]:
-    """Iterates over the durable queue groups all of whose members are deleted as ghosts."""
+def _lost_positions(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInfo]) -> Iterator[Loss]:
+    """Iterates over the durable queue groups of which all members are deleted as ghosts."""
     table = channel.subs.subscriptions
     statuses = table.statuses(clients)
     members = [(table.state(row).q_group, STATUSES[statuses[row]]) for row in table.rows(IN_DURABLE_GROUP)]
@@ -237,8 +233,8 @@ def _positions_lost(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInf
         yield Loss(Harm.GHOST, channel.name, f"{channel.name}/{SUBS_FILE}", records=len(gone), groups=groups)
 
 
-def _held(recovery: Recovery, directory: Path) -> Ranges:
-    """Returns the sequences of the messages in a channel's directory; of one that cannot be read, none."""
+def _stored_sequences(recovery: Recovery, directory: Path) -> Ranges:
+    """Returns the sequences of the messages in a channel's directory; none if it cannot be read."""
     try:
         files = list_channel(directory)
     except StoreUnreadableError:

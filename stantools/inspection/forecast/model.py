@@ -1,4 +1,4 @@
-"""What a forecast says: the outcome of a start.
+"""The outcome of a start, as a forecast describes it.
 
 Facts: filestore.md sections 7, 10 and 11. docs/reference/json.md has the json form.
 """
@@ -17,7 +17,7 @@ from stantools.inspection.subscribers import NOBODY, Subscribers, fields_json, s
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.store.ranges import Ranges
 
-#: Errors of single messages that are kept with their text, per channel; of the others only the sequence is kept.
+#: Errors of single messages that are kept with their text, per channel; for the others only the sequence is kept.
 MAX_TEXTS = 1000
 
 
@@ -25,10 +25,10 @@ MAX_TEXTS = 1000
 class Lookups:
     """The result of reading each message of a channel by its sequence."""
 
-    readable: Ranges = field(default_factory=Ranges)  #: sequences at which their own message is read
+    readable: Ranges = field(default_factory=Ranges)  #: sequences that return their own message
     failing: Ranges = field(default_factory=Ranges)  #: sequences that cannot be read
-    errors: dict[int, str] = field(default_factory=dict)  #: the error texts, of the first `MAX_TEXTS` of them
-    #: Sequences at which a message with another sequence is read, and which.
+    errors: dict[int, str] = field(default_factory=dict)  #: error texts of the first `MAX_TEXTS` of them
+    #: Sequences that return the message of another sequence, and that sequence.
     wrong: dict[int, int] = field(default_factory=dict)
 
     def found(self) -> Ranges:
@@ -39,28 +39,26 @@ class Lookups:
 
 
 class Harm(StrEnum):
-    """How a start destroys something."""
-
     CUT = "cut"  #: records are cut off the end of a file
     REMOVED = "removed"  #: limits remove a file with its messages
-    ANEW = "anew"  #: sequences of messages that are on disk are given to new messages
-    GHOST = "ghost"  #: members of durable queue groups, and with them the position, are deleted
+    ANEW = "anew"  #: new messages get the sequences of messages on disk
+    GHOST = "ghost"  #: members of durable queue groups are deleted, and the group's position with them
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Something intact that a start destroys."""
+    """Intact data that a start destroys."""
 
     how: Harm
-    channel: str  #: the channel; "" for clients.dat
-    file: str  #: the file, relative to the store; of `Harm.ANEW` the directory of the channel
+    channel: str  #: "" for clients.dat
+    file: str  #: relative to the store; the channel's directory for `Harm.ANEW`
     at: int = 0  #: offset of the cut; the sequence with which a channel starts over; else 0
-    sequences: Ranges = field(default_factory=Ranges)  #: the messages
+    sequences: Ranges = field(default_factory=Ranges)
     records: int = 0  #: intact records: messages, records of a log, or members of groups
-    groups: tuple[str, ...] = ()  #: the durable queue groups
+    groups: tuple[str, ...] = ()  #: durable queue groups
 
     def sentence(self) -> str:
-        """Says what goes; names in it are safe to show."""
+        """Describes the loss; names in it are safe to show."""
         messages = f"message{'' if self.records == 1 else 's'} {describe_ranges(self.sequences)}"
         where = escape(self.file)
         match self.how:
@@ -79,7 +77,6 @@ class Loss:
         return f"{where}: {group} {', '.join(map(escape, self.groups))} deleted: no client of it is known"
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the loss for json output."""
         return {
             "how": self.how.value,
             "channel": self.channel or None,
@@ -94,25 +91,25 @@ class Loss:
 
 @dataclass
 class ChannelForecast:
-    """What the server shows of a channel once it has started."""
+    """The server's view of a channel after its start."""
 
-    name: str  #: the channel
+    name: str
     first_seq: int = 0  #: first sequence; 0 in a channel that never had a message
-    last_seq: int = 0  #: last sequence
+    last_seq: int = 0
     count: int = 0  #: messages as the server counts them
     bytes: int = 0  #: bytes as the server counts them
     lookups: Lookups = field(default_factory=Lookups)  #: result of reading from the first to the last sequence
-    #: Result of reading each message on its own, without reading ahead; None if it is the same.
+    #: Result of reading each message on its own, without read-ahead; None if it is the same.
     alone: Lookups | None = None
-    missing: Ranges = field(default_factory=Ranges)  #: sequences between first and last that are not there
-    delivered: Sequence[tuple[int, int]] = ()  #: what a subscriber from the start gets, in order of delivery
-    stalls_at: int | None = None  #: sequence at which delivery stops for good, None if it does not
-    stall_error: str = ""  #: why it stops
+    missing: Ranges = field(default_factory=Ranges)  #: sequences between first and last without a message
+    delivered: Sequence[tuple[int, int]] = ()  #: messages received by a subscriber from the start, in order of delivery
+    stalls_at: int | None = None  #: sequence at which delivery stops for good; None if it does not
+    stall_error: str = ""  #: reason why it stops
     limited: bool = False  #: limits hide or remove its oldest messages
-    #: Messages that no lookup finds any more as soon as a message is published: the slice that is written to is looked
-    #: at first, and then spans their sequences.
+    #: Messages that no lookup finds once a message is published: lookups begin with the current slice, which then spans
+    #: their sequences.
     overlaid: Ranges = field(default_factory=Ranges)
-    #: The slice that is written to holds more records than sequences: what is published next is not found in it.
+    #: The current slice holds more records than sequences: messages published next are not found in it.
     misplaces: bool = False
     subscriptions: Subscribers = NOBODY  #: recovered subscriptions by id
 
@@ -139,30 +136,28 @@ class ChannelForecast:
 
 @dataclass
 class Forecast:
-    """What happens if the server is started now."""
-
     server_version: str
     truncate: bool  #: with the truncate option
     starts: bool = False
-    exit_code: int | None = None  #: its exit code if it does not start, else None
-    error: str | None = None  #: why it does not start, without the words around it in the log
-    #: What it logs from the recovery on, each line as `[LVL] STREAM: text`.
+    exit_code: int | None = None  #: exit code if it does not start, else None
+    error: str | None = None  #: reason why it does not start, without its prefix in the log
+    #: Log lines from the recovery on, each as `[LVL] STREAM: text`.
     log: list[str] = field(default_factory=list)
     recovered: bool = False  #: it found a state; otherwise it starts as if the store were empty
-    channels: dict[str, ChannelForecast] = field(default_factory=dict)  #: the channels, by name
-    clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)  #: the recovered clients by id
-    server_info: pb.ServerInfo | None = None  #: the recovered server information, None if there was none
-    #: What the recovery does to files, by path relative to the store.
+    channels: dict[str, ChannelForecast] = field(default_factory=dict)  #: by name
+    clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)  #: recovered clients by id
+    server_info: pb.ServerInfo | None = None  #: recovered server information, None if there was none
+    #: Changes to files by the recovery, by path relative to the store.
     changes: dict[str, Change] = field(default_factory=dict)
-    #: Intact messages and positions that the start destroys; empty if it destroys nothing.
+    #: Intact messages and positions that the start destroys.
     destroys: list[Loss] = field(default_factory=list)
-    version_matters: bool = False  #: another of `SERVER_VERSIONS` would do otherwise
-    #: Further changes as soon as the server runs: `server.dat` written, records appended to `subs.dat`. Clients that do
-    #: not answer are dropped later, which is not part of it.
+    version_matters: bool = False  #: another of `SERVER_VERSIONS` has another outcome
+    #: Further changes when the server runs: `server.dat` written, records appended to `subs.dat`. Clients that do not
+    #: answer are dropped later and not included.
     run_changes: dict[str, Change] = field(default_factory=dict)
 
     def files_changed(self) -> dict[str, tuple[int | None, int | None]]:
-        """Returns, by path, the sizes before and after the recovery; None where there is no file."""
+        """Returns, by path, the sizes before and after the recovery; None if there is no file."""
         return {path: (change.before, change.after) for path, change in sorted(self.changes.items())}
 
     def files_changed_by_run(self) -> dict[str, tuple[int | None, int | None]]:
@@ -174,11 +169,7 @@ class Forecast:
         return dict(sorted(sizes.items()))
 
     def as_json(self, *, streamed: bool = False) -> dict[str, Any]:
-        """Returns one of the two outcomes of docs/reference/json.md.
-
-        Args:
-            streamed: The subscriptions of the channels are iterators instead of lists.
-        """
+        """Returns one of the two outcomes of docs/reference/json.md; `streamed`: with iterators of subscriptions."""
         info = self.server_info
         return {
             "starts": self.starts,
@@ -210,10 +201,10 @@ def _sizes_json(sizes: dict[str, tuple[int | None, int | None]]) -> dict[str, di
 
 
 def complete(channel: ChannelForecast) -> None:
-    """Fills in what follows from the lookups: missing sequences, what is delivered, where it stalls.
+    """Derives from the lookups: missing sequences, delivered messages, the place where delivery stalls.
 
     A subscriber that reads from the first message on skips missing sequences. At a sequence that cannot be read,
-    delivery stops for good. Where reading a sequence returns another message than its own, that one is delivered, and
+    delivery stops for good. Where a sequence returns another message than its own, that one is delivered, and
     delivery continues with the next sequence.
     """
     lookups = channel.lookups
@@ -229,7 +220,7 @@ def complete(channel: ChannelForecast) -> None:
 
 
 def _delivered(channel: ChannelForecast) -> Iterator[tuple[int, int]]:
-    """The sequences of what is delivered, as runs in the order of delivery."""
+    """The delivered sequences, as runs in the order of delivery."""
     lookups, end = channel.lookups, channel.stalls_at
     asked = [(first, last, first) for first, last in lookups.readable]
     asked += [(sequence, sequence, got) for sequence, got in lookups.wrong.items()]

@@ -1,4 +1,4 @@
-"""How the server would be started: its options, and what its user may do with files."""
+"""The server's options at the start, and the permissions of its user."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from stantools.store.serverinfo import stored_cluster_id
 DEFAULT_CLUSTER_ID = "test-cluster"
 DEFAULT_READ_BUFFER = 2 * 1024 * 1024
 
-#: Versions whose behaviour is known, by what is given as `--server-version`.
+#: Versions of the server with known behaviour; values of `--server-version`.
 SERVER_VERSIONS = ("0.23.2", "0.25.6")
 
-#: Bits of a mode: what is done with a file or directory.
+#: Bits of a file mode.
 _READ, _WRITE, _SEARCH = 4, 2, 1
 
 
 class Access(ABC):
-    """What the server's user may do: its open and create calls fail where this says no.
+    """Permissions of the server's user: its open and create calls fail where this returns False.
 
-    The server opens every file of a store for reading and writing, and creates those that are missing.
+    The server opens every file of a store for reading and writing, and creates missing ones.
     """
 
     def may_open(self, path: Path) -> bool:
@@ -39,12 +39,11 @@ class Access(ABC):
         return self._may(directory, _WRITE | _SEARCH)
 
     def may_list(self, directory: Path) -> bool:
-        """Returns whether a directory can be listed."""
         return self._may(directory, _READ | _SEARCH)
 
     @abstractmethod
     def _may(self, path: Path, wanted: int) -> bool:
-        """Returns whether everything is allowed that some bits of a mode stand for."""
+        """Returns whether all of some mode bits are granted."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class OtherUser(Access):
     """Any other user, judged by owner, group and mode bits."""
 
     uid: int  #: user id; 0 may do everything
-    groups: frozenset[int] = field(default_factory=frozenset)  #: group ids
+    groups: frozenset[int] = field(default_factory=frozenset)
 
     def _may(self, path: Path, wanted: int) -> bool:
         status = path.stat()
@@ -71,30 +70,29 @@ class OtherUser(Access):
 
 
 def owner_of(directory: Path) -> OtherUser:
-    """Returns the user that owns a directory: mostly the one that runs the server."""
+    """Returns the owner of a directory, usually the user that runs the server."""
     status = directory.stat()
     return OtherUser(status.st_uid, frozenset({status.st_gid}))
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How the server would be started; the defaults are the server's.
+    """Options of the server at the start; the defaults are the server's.
 
-    Raises:
-        UsageError: The version is unknown or the read buffer size negative.
+    Raises `UsageError` if the version is unknown or the read buffer size negative.
     """
 
     version: str = SERVER_VERSIONS[0]  #: one of `SERVER_VERSIONS`
     crc: Crc = field(default_factory=Crc)  #: `-file_crc_poly` and `-file_crc`
     #: `-mc`, `-mm`, `-mb`, `-ma`, `-msu`, `-mi` and the limits per channel.
     limits: StoreLimits = field(default_factory=StoreLimits)
-    read_buffer_size: int = DEFAULT_READ_BUFFER  #: `-file_read_buffer_size` in bytes; 0 turns reading ahead off
-    #: `-encryption_key`; None is a server without encryption.
+    read_buffer_size: int = DEFAULT_READ_BUFFER  #: `-file_read_buffer_size` in bytes; 0 turns read-ahead off
+    #: `-encryption_key`; None is a server without encryption
     encryption_key: bytes | None = field(default=None, repr=False)
     cluster_id: str = DEFAULT_CLUSTER_ID  #: `-cluster_id`
     store_name: str | None = None  #: the directory as given to `-dir`, for messages; the store's path if None
-    now_ns: int | None = None  #: the time of the start, for age limits; None is the time of the forecast
-    #: Which files the server's user may open and create; None is the owner of the store's directory.
+    now_ns: int | None = None  #: time of the start, for age limits; None is the time of the forecast
+    #: Files that the server's user may open and create; None is the owner of the store's directory.
     access: Access | None = None
     workers: int = 2  #: Threads of the forecast itself. The outcome does not depend on it.
 
@@ -109,19 +107,13 @@ class ServerOptions:
 
     @property
     def since_0_25(self) -> bool:
-        """The server is 0.25.0 or later."""
         return self.version == "0.25.6"
 
 
 def own_server(store: Datastore, *, version: str = SERVER_VERSIONS[0], workers: int = 2) -> ServerOptions:
-    """Returns the options of a start by the user who asks; what the store does not show is the server's default.
+    """Returns options for a start by the current user; settings that the store does not show are the server's defaults.
 
-    The cluster id is the store's own: a start with another one fails anyway.
-
-    Args:
-        store: The store.
-        version: The server's version.
-        workers: Threads of the forecast.
+    The cluster id is the store's own: a start with another one fails anyway. `workers` are threads of the forecast.
     """
     return ServerOptions(
         version=version,

@@ -36,7 +36,7 @@ class _FatalError(Exception):
 
 @dataclass
 class Start:
-    """The recovery of a store: the forecast so far, and the channels, whose messages were not looked up yet."""
+    """The recovery of a store: the forecast so far, and the channels, whose messages are not looked up yet."""
 
     forecast: Forecast
     channels: list[RecoveredChannel] = field(default_factory=list)
@@ -70,11 +70,6 @@ class _Steps:
         self.changes: list[Change] = []
 
     def run(self) -> None:
-        """Goes through the steps.
-
-        Raises:
-            _FatalError: The server gives up.
-        """
         forecast, store = self.start.forecast, self._store
         self._witness()
         forecast.log.append(report.info("Recovering the state..."))
@@ -112,7 +107,7 @@ class _Steps:
         self.changes.append(Change(WITNESS_FILE, None, 0, Write(b"")))
 
     def _server_file(self) -> ServerFile:
-        """Opens server.dat and clients.dat and reads the former."""
+        """Opens server.dat and clients.dat and reads server.dat."""
         recovery, store, log = self._recovery, self._store, self.start.forecast.log
         quoted = quote(SERVER_FILE_WHEN_OPENED)
         if denied := recovery.denied(SERVER_FILE, store.server):
@@ -138,7 +133,7 @@ class _Steps:
         return server
 
     def _write_server_file(self) -> None:
-        """The server writes a new identity; it does so when it runs, not during the recovery."""
+        """The server writes a new identity, after the recovery."""
         recovery, store = self._recovery, self._store
         content = encode_server_file(new_server_info(recovery.options.cluster_id), recovery.crc)
         before = store.server.stat().st_size if store.server is not None else None

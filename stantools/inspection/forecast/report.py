@@ -25,38 +25,30 @@ from stantools.store.mapping import Buffer
 
 _DUMP_BYTES = 20
 _DUMP_WIDTH = 59
-#: A damaged size field can announce gigabytes, all of which the server prints. These many lines are kept.
+#: A damaged size field can announce gigabytes, all of which the server prints. Lines beyond this number are dropped.
 _DUMP_LINES = 500
 
-#: What the server's text for byte 128 becomes for a reader of UTF-8: it writes the bare byte.
+#: Replacement for the server's text for byte 128: it writes the bare byte.
 _BARE_BYTE = "\N{REPLACEMENT CHARACTER}"
 
 
 def error(line: str) -> str:
-    """Returns a log line of level error."""
     return f"[ERR] STREAM: {line}"
 
 
 def warning(line: str) -> str:
-    """Returns a log line of level warning."""
     return f"[WRN] STREAM: {line}"
 
 
 def info(line: str) -> str:
-    """Returns a log line of level info."""
     return f"[INF] STREAM: {line}"
 
 
 def torn_record(buffer: Buffer, offset: int, *, file: str, store: str, typed: bool, truncate: bool) -> list[str]:
-    """Returns what is logged about a record that the file's end cuts off.
+    """Returns the log lines about a record that the end of the file cuts off, at `offset`.
 
-    Args:
-        buffer: The file; what is behind the offset is the record.
-        offset: Of the record.
-        file: Full path of the file, as the server names it.
-        store: The store's directory, as the server names it.
-        typed: The file has typed records.
-        truncate: The server runs with the truncate option; it shows the record and no advice.
+    `file` and `store` are full paths as the server names them. `typed`: the file has typed records. A server with
+    the `truncate` option shows the record and no advice.
     """
     lines = [error(f"Unexpected EOF for file {quote(file)}")]
     if not truncate:
@@ -78,20 +70,12 @@ def torn_record(buffer: Buffer, offset: int, *, file: str, store: str, typed: bo
 
 
 def repaired(file: str, offset: int) -> list[str]:
-    """Returns what is logged once a file was cut."""
+    """Returns the log line about a file that was cut."""
     return [info(f"File {quote(file)} has been truncated to offset: {offset}"), info("Recovery resumes...")]
 
 
 def corrupted_record(buffer: Buffer, offset: int, *, file: str, reason: str, typed: bool) -> list[str]:
-    """Returns what is logged about a record whose CRC is wrong.
-
-    Args:
-        buffer: The file.
-        offset: Of the record.
-        file: Full path of the file, as the server names it.
-        reason: The CRC error.
-        typed: The file has typed records.
-    """
+    """Returns the log lines about a record with a wrong CRC; `reason` is the CRC error."""
     return [error(f"Corrupted record in file {quote(file)}: {reason}"), *_record(buffer, offset, typed=typed)]
 
 

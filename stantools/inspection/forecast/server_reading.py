@@ -1,8 +1,8 @@
-"""Reading data files as the server does, with the server's error texts (filestore.md sections 5.3, 7.2, 7.6 and 7.7).
+"""The server's way to read data files, with its error texts (filestore.md sections 5.3, 7.2, 7.6 and 7.7).
 
 read_payload, check_last_message     one record
 scan_data                            all of them, from the first one on, to rebuild an index
-Source, ReadAhead                    messages looked up by the index, alone or with the read-ahead buffer
+Source, ReadAhead                    lookups of messages by the index, alone or with the read-ahead buffer
 """
 
 from __future__ import annotations
@@ -21,22 +21,14 @@ from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, RECORD_H
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.mapping import Buffer, Window
 
-#: The result of reading at the very end of a file.
+#: Result of a read at the very end of a file.
 END_TEXT = "EOF"
 
 
 def read_payload(buffer: Buffer, offset: int, limit: int, crc: Crc, *, size: int | None = None) -> tuple[Buffer, str]:
-    """Reads the payload of the record at an offset.
+    """Reads the payload of the record at any offset; returns it and "", or nothing and the error text.
 
-    Args:
-        buffer: The data file.
-        offset: Of the record's header; any number.
-        limit: Where the file ends.
-        crc: The server's CRC.
-        size: Take this for the payload's size, whatever the header says: so the server does when it reads ahead.
-
-    Returns:
-        The payload and "", or nothing and the error text.
+    `limit` is the end of the file. `size` replaces the size in the record's header, as the server's read-ahead does.
     """
     nothing = buffer[:0]
     left = limit - offset
@@ -70,16 +62,8 @@ def decode_message(payload: Buffer) -> tuple[pb.MsgProto | None, str]:
 def check_last_message(buffer: Buffer, sequence: int, offset: int, size: int, crc: Crc, *, since_0_25: bool) -> str:
     """Checks the last message of a slice against its index record (filestore.md section 7.6).
 
-    Args:
-        buffer: The data file.
-        sequence: Sequence in the index record.
-        offset: Offset in the index record.
-        size: Size in the index record.
-        crc: The server's CRC; it is checked even where the server was told not to.
-        since_0_25: The server is 0.25.0 or later.
-
-    Returns:
-        "" if they agree, else the error text without its prefix.
+    Returns "" if they agree, else the error text without its prefix. The CRC is checked even if the server has the
+    check turned off.
     """
     if offset < 0:
         return f"unable to set position to {offset}"
@@ -105,28 +89,19 @@ _ROWS = 16384
 
 @dataclass(frozen=True)
 class DataScan:
-    """What a scan found."""
-
     count: int  #: good records
     bytes: int  #: their bytes in the server's accounting
     first: int  #: sequence of the first one, 0 if there is none
     last: int  #: sequence of the last one
     ascending: bool  #: sequences rise from record to record
-    end: int  #: where the scan stopped
-    stop: Stop  #: why
+    end: int  #: end of the scan
+    stop: Stop  #: reason for the end
     error: str  #: the server's text for a wrong CRC or a payload that is not a message; else ""
-    same_index: bool  #: the index there is holds exactly what a new one would hold
+    same_index: bool  #: the present index equals a new one
 
 
 def scan_data(buffer: Buffer, channel: bytes, crc: Crc, index: Buffer | None) -> DataScan:
-    """Scans a data file up to the first problem.
-
-    Args:
-        buffer: The file; its version header was checked.
-        channel: The channel's name.
-        crc: The server's CRC.
-        index: The index there is, to compare it with what a new one would hold.
-    """
+    """Scans a data file (after its version header) up to the first problem, and compares `index` with a new index."""
     columns = MessageColumns(_ROWS)
     window = Window(buffer)
     count = size = first = 0
@@ -173,22 +148,17 @@ def _error(buffer: Buffer, offset: int, stop: Stop, crc: Crc) -> str:
 
 @dataclass(frozen=True)
 class SliceData:
-    """The data file of a slice, and how it is read."""
+    """The data file of a slice, and the settings for reading it."""
 
-    data: Buffer  #: the data file
-    end: int  #: where it ends
-    crc: Crc  #: the server's CRC
+    data: Buffer
+    end: int  #: end of the file
+    crc: Crc
     cipher: ChannelCipher | None  #: the channel's cipher if the server has encryption turned on
 
     def read_alone(self, offset: int, size: int) -> tuple[int, str]:
-        """Reads one message without read-ahead.
+        """Reads one message, at offset and size of the index, without read-ahead.
 
-        Args:
-            offset: Offset in the index.
-            size: Size in the index.
-
-        Returns:
-            The sequence of the message that is there and "", or 0 and the error.
+        Returns the sequence of the message found and "", or 0 and the error.
         """
         if 0 <= offset <= self.end - RECORD_HEADER_SIZE:
             announced, stored = RECORD_HEADER.unpack_from(self.data, offset)
@@ -199,7 +169,7 @@ class SliceData:
         return self._message(*read_payload(self.data, offset, self.end, self.crc))
 
     def read_buffered(self, offset: int, size: int) -> tuple[int, str]:
-        """Reads one message as part of a read-ahead buffer; see `read_alone`."""
+        """Reads one message as part of a read-ahead buffer; otherwise as `read_alone`."""
         return self._message(*read_payload(self.data, offset, self.end, self.crc, size=size))
 
     def _message(self, payload: Buffer, error: str) -> tuple[int, str]:
@@ -219,30 +189,28 @@ class SliceData:
 class ReadAhead:
     """The state of the server's buffer while it reads a slice from one message to the next.
 
-    The server looks a message up in the index of its slice. Without read-ahead it then reads the record at the indexed
-    offset, and the size in the record's header must be the indexed one. With read-ahead (the default) it reads the
-    message and as many following ones as fit into the buffer at once: from the offset of the first, each next one
-    directly behind the one before, all with the sizes of the index. Record headers are looked at for the CRC only. The
-    first message that is not good ends the buffer, without an error; the error shows when that message itself is asked
-    for and begins a buffer. So a wrong size in a header, or a wrong offset in the index, is not noticed by a reader
-    that starts in front of it (the golden stores show the details).
+    The server looks a message up in the index of its slice. Without read-ahead it then reads the record at the
+    indexed offset, and the size in the record's header must be the indexed one. With read-ahead (the default) it
+    reads the message and the next ones, up to the size of the buffer: from the offset of the first, each next one
+    directly after the one before, all with the sizes of the index. Record headers serve for the CRC only. The first
+    message that is not good ends the buffer, without an error; the error shows when that message itself is read and
+    begins a buffer. So a reader that starts before it does not notice a wrong size in a header, or a wrong offset in
+    the index (the golden stores show the details).
 
-    Args:
-        capacity: Size of the buffer in bytes.
+    `capacity` is the size of the buffer in bytes.
     """
 
     def __init__(self, source: SliceData, capacity: int) -> None:
         self._source = source
         self.capacity = capacity
-        self._next = -1  # where the buffer has the next message; -1: there is no buffer
+        self._next = -1  # offset of the next message in the buffer; -1: there is no buffer
         self._limit = 0
 
     def aligned(self, offset: int) -> bool:
-        """Returns whether a message would be read where the index says it is."""
+        """Returns whether a message would be read at its indexed offset."""
         return self._next in (-1, offset)
 
     def read(self, offset: int, size: int) -> tuple[int, str]:
-        """Reads the next message; see `SliceData.read_alone`."""
         length = RECORD_HEADER_SIZE + size
         if self._next >= 0 and self._next + length <= self._limit:
             sequence, error = self._source.read_buffered(self._next, size)
@@ -258,7 +226,7 @@ class ReadAhead:
         return sequence, error
 
     def skip(self, offsets: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Reads messages that are good and lie one behind the other, the first where it is expected."""
+        """Reads consecutive good messages, the first of which is at the expected place."""
         row = 0
         while row < len(ends):
             if self._next < 0 or ends[row] > self._limit:

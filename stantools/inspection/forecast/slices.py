@@ -1,4 +1,4 @@
-"""What the server makes of one message slice at start: the decision table of filestore.md section 7.6.
+"""The server's recovery of one message slice: the decision table of filestore.md section 7.6.
 
     index                  then
     clean end, records     check the last message; good: use the index, else log, rebuild
@@ -43,15 +43,15 @@ from stantools.store.reading import BATCH_ROWS, Rows
 
 @dataclass(slots=True)
 class Slice:
-    """A slice that the server recovered; it holds at least one message."""
+    """A recovered slice; it holds at least one message."""
 
-    number: int  #: slice number
-    data: Path  #: the data file
+    number: int
+    data: Path
     data_file: str  #: the data file, relative to the store
     data_size: int  #: size of the data file now
     data_end: int  #: its size after the recovery
-    end: int  #: where the last message ends that the server knows of
-    #: The index file where its records are used as they are; None where it is rewritten from the data.
+    end: int  #: end of the last message that the server knows
+    #: The index file if its records are used as they are; None if it is rewritten from the data.
     index: Path | None
     index_file: str  #: the index, relative to the store
     index_size: int | None  #: size of the index now, None if there is none
@@ -65,33 +65,32 @@ class Slice:
 
 @dataclass
 class SliceOutcome:
-    """What the recovery of one slice leads to."""
+    """The result of the recovery of one slice."""
 
-    slice: Slice | None = None  #: the slice, None if it holds no message
-    log: list[str] = field(default_factory=list)  #: lines that are logged
-    changes: list[Change] = field(default_factory=list)  #: what happens to its files
-    error: str = ""  #: why the server does not start; "" if it starts
-    opened: str = ""  #: the file that was opened last, which the server's error names; "" if none was
-    version_matters: bool = False  #: another version of the server would do otherwise
+    slice: Slice | None = None  #: None if it holds no message
+    log: list[str] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)  #: changes to its files
+    error: str = ""  #: reason why the server does not start; "" if it starts
+    opened: str = ""  #: file opened last, which the server's error names; "" if none was opened
+    version_matters: bool = False  #: another version of the server has another outcome
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What stays the same during one start."""
+    """Constants of one start."""
 
     root: Path  #: the store's directory
-    options: ServerOptions  #: the server's options
-    access: Access  #: what the server's user may do
+    options: ServerOptions
+    access: Access  #: permissions of the server's user
     truncate: bool  #: with the truncate option
-    scans: dict[Path, DataScan]  #: data files that were scanned for an earlier forecast of the same store
-    folds: dict[Path, LogState] = field(default_factory=dict)  #: logs that were read for it
-    #: As no server does, but the reference broker: a last slice that was begun, and has neither an index nor a byte in
-    #: it, is removed. A server that is killed at that moment leaves one, and does not start again.
+    scans: dict[Path, DataScan]  #: scans of data files for an earlier forecast of the same store
+    folds: dict[Path, LogState] = field(default_factory=dict)  #: folds of logs for it
+    #: For the reference broker, unlike any server: a last slice without an index and without a byte is removed. A
+    #: server that is killed at that moment leaves one, and does not start again.
     drop_begun: bool = False
 
     @property
     def crc(self) -> Crc:
-        """The server's CRC."""
         return self.options.crc
 
     @property
@@ -104,7 +103,7 @@ class Recovery:
         return f"{self.store_name}/{file}"
 
     def denied(self, file: str, path: Path | None) -> str:
-        """Returns the text with which opening a file fails, or creating it if there is none; "" if it would not."""
+        """Returns the server's error for opening a file, or for creating a missing one; "" if there is none."""
         access = self.access
         if path is None and (self.root / file).is_dir():
             return f"open {self.full_name(file)}: is a directory"
@@ -113,7 +112,6 @@ class Recovery:
 
 
 def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: SliceFiles) -> SliceOutcome:
-    """Forecasts the recovery of one slice."""
     assert files.data is not None
     data_file = f"{channel}/{files.data.name}"
     index_file = f"{channel}/msgs.{files.number}.idx"
@@ -147,18 +145,16 @@ def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: S
 
 
 def drop_slice(recovery: Recovery, channel: str, files: SliceFiles) -> SliceOutcome:
-    """Plans to remove a slice that holds nothing."""
+    """Plans the removal of an empty slice."""
     assert files.data is not None
     file = f"{channel}/{files.data.name}"
     name = quote(recovery.full_name(file))
-    said = f"File {name} is empty and has no index: a slice that was begun and not used. Removed, nothing is lost"
-    return SliceOutcome(log=[report.warning(said)], changes=[Change(file, 0, None, Delete())], opened=file)
+    line = f"File {name} is empty and has no index: a slice that was begun and not used. Removed, nothing is lost"
+    return SliceOutcome(log=[report.warning(line)], changes=[Change(file, 0, None, Delete())], opened=file)
 
 
 @dataclass
 class _Step:
-    """The work on one slice while its files are open."""
-
     recovery: Recovery
     channel: bytes
     data: Buffer
@@ -201,20 +197,18 @@ class _Step:
         found.ascending = scanned.rises
         self.outcome.slice = found
 
-    def _rebuild(self, index: Buffer, why: str) -> None:
+    def _rebuild(self, index: Buffer, reason: str) -> None:
         name = quote(self.recovery.full_name(self.found.index_file))
         self.outcome.log.append(
-            report.error(f"Error with index file {name}: {why}. Truncating and recovering from data file")
+            report.error(f"Error with index file {name}: {reason}. Truncating and recovering from data file")
         )
         self.scan(index)
 
     def scan(self, index: Buffer | None, *, header_only: bool = False) -> None:
         """Scans the data file into a new index.
 
-        Args:
-            index: The index there is, if any.
-            header_only: The index is there and holds nothing. The server then takes the index for the file that it
-                scans when something is wrong, and fails (a defect, filestore.md section 7.6).
+        `header_only`: the index is there and holds nothing. If something is wrong, the server then takes the index
+        for the file that it scans, and fails (a defect, filestore.md section 7.6).
         """
         found, recovery = self.found, self.recovery
         result = recovery.scans.get(found.data)
@@ -242,7 +236,7 @@ class _Step:
         torn = result.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD)
         repaired = torn and recovery.truncate and not header_only
         name = recovery.full_name(found.index_file if header_only else found.data_file)
-        # Of the index, which it holds for the data file, the server shows no bytes.
+        # The server takes the index for the data file here, and shows no bytes of it.
         shown = self.data[: result.end] if header_only else self.data
         if torn:
             store, option = recovery.store_name, recovery.truncate
@@ -263,13 +257,7 @@ class _Step:
 
 
 def recovered_rows(found: Slice, crc: Crc, channel: bytes) -> Iterator[Rows]:
-    """Iterates over all messages of a recovered slice, removed ones too; each part is valid until the next.
-
-    Args:
-        found: The slice.
-        crc: The server's CRC.
-        channel: The channel's name.
-    """
+    """Iterates over all messages of a recovered slice, including removed ones; each part is valid until the next."""
     if found.index is None:
         with mapped(found.data) as data:
             for batch in data_batches(data, found.data_end, crc, channel):

@@ -1,14 +1,13 @@
-"""What the server does with recovered subscriptions as soon as it runs, also in words.
+"""The server's actions on recovered subscriptions at its start, also in words.
 
 Facts: filestore.md sections 4.1 to 4.3.
 
-    ghost      warned of, and a Delete is appended to subs.dat
-    active     its pending messages are sent again, then new ones as long as fewer than its maximum are pending
-    others     nothing
+ghost      warned of, and a Delete is appended to subs.dat active     its pending messages are sent again, then new
+ones while fewer than its maximum are pending others     nothing
 
-A pending message that is no longer there is acknowledged (Ack), one that cannot be read stays pending and is logged.
-Every new message that is sent is recorded (Msg). So the records tell the size that subs.dat will have, as long as no
-client answers and none is found dead.
+A pending message that is gone is acknowledged (Ack); one that cannot be read stays pending and is logged. Every new
+message that is sent is recorded (Msg). So the records determine the future size of subs.dat, as long as no client
+answers and none is found dead.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from stantools.store.sublog import SubStatus
 
 @dataclass
 class Startup:
-    """What happens in one channel."""
+    """The result for one channel."""
 
-    log: list[str] = field(default_factory=list)  #: lines that are logged
+    log: list[str] = field(default_factory=list)
     appended: int = 0  #: bytes that are appended to subs.dat
 
     def _record(self, message: pb.SubStateDelete | pb.SubStateUpdate) -> None:
@@ -38,7 +37,7 @@ class Startup:
 
 
 def restore_subscriptions(channel: ChannelForecast) -> Startup:
-    """Forecasts what happens while subscriptions are put in place."""
+    """Forecasts the recovery of subscriptions into memory."""
     startup = Startup()
     shadows: set[bytes] = set()
     for each in channel.subscriptions.having(SubStatus.SHADOW, SubStatus.GHOST):
@@ -70,7 +69,7 @@ def start_delivery(channel: ChannelForecast) -> Startup:
 
 @dataclass
 class _Member:
-    """An active subscription while messages are sent to it."""
+    """An active subscription during delivery."""
 
     state: pb.SubState
     pending: set[int]
@@ -96,12 +95,9 @@ class _Delivery:
             else:
                 self._send_new([member], each.state.last_sent)
         for name, members in groups.items():
-            self._send_new(members, self._last_sent(name))
+            states = (each.state for each in self._channel.subscriptions if each.state.q_group == name)
+            self._send_new(members, max(state.last_sent for state in states))
         return self._startup
-
-    def _last_sent(self, group: bytes) -> int:
-        ours = (each.state for each in self._channel.subscriptions if each.state.q_group == group)
-        return max(state.last_sent for state in ours)
 
     def _redeliver(self, member: _Member) -> None:
         sent: set[int] = set()
@@ -115,7 +111,7 @@ class _Delivery:
                 self._startup._record(pb.SubStateUpdate(id=member.state.id, seqno=sequence))
         if not sent:
             return
-        # What could be sent now has a time to expire. The server goes through the list once more up to there.
+        # A message that could be sent now has a time to expire. The server reads its list once more up to there.
         for sequence in sorted(member.pending):
             if sequence in sent:
                 break
@@ -150,7 +146,7 @@ class _Delivery:
         return bool(failing) and sequence in failing
 
     def _next(self, sequence: int) -> int | None:
-        """The first sequence from this one on that is there."""
+        """Returns the first existing sequence from this one on."""
         place = bisect_left(self._found, sequence, key=lambda pair: pair[1])
         if place == len(self._found):
             return None
@@ -166,15 +162,7 @@ _KEPT = {
 
 
 def subscription_outlook(forecast: Forecast, channel: str, number: int) -> str:
-    """Says in one sentence what a start would make of a subscription.
-
-    Names in it are safe to show.
-
-    Args:
-        forecast: What the start would do.
-        channel: Name of the channel.
-        number: Id of the subscription.
-    """
+    """Describes in one sentence the effect of a start on a subscription; names in it are safe to show."""
     if not forecast.starts:
         reason = f": {escape(forecast.error)}" if forecast.error else ""
         return f"the server does not start{reason}"
@@ -183,7 +171,7 @@ def subscription_outlook(forecast: Forecast, channel: str, number: int) -> str:
         return "not seen: the server starts over" if not forecast.recovered else "not seen: the channel is not"
     one = next(iter(found.subscriptions.with_ids([number])), None)
     if one is None:
-        return "not seen: its records lie behind the place where the server stops reading"
+        return "not seen: its records lie after the offset where the server stops reading"
     if one.status in _KEPT:
         return _KEPT[one.status]
     return _delivery(found, one)
@@ -191,7 +179,7 @@ def subscription_outlook(forecast: Forecast, channel: str, number: int) -> str:
 
 def _delivery(channel: ChannelForecast, one: Subscriber) -> str:
     group = (one.state.q_group, one.state.is_durable)
-    # The members of a queue group continue behind what was sent to any of them.
+    # The members of a queue group continue after the last message sent to any of them.
     same = (each for each in channel.subscriptions if group[0] and (each.state.q_group, each.state.is_durable) == group)
     sent = max((each.state.last_sent for each in same), default=one.state.last_sent)
     again = f"{len(one.pending)} pending sent again, " if one.pending else ""
@@ -201,5 +189,5 @@ def _delivery(channel: ChannelForecast, one: Subscriber) -> str:
     if sent > channel.last_seq:
         return f"kept; {again}nothing new before sequence {sent + 1}, and the last message is {channel.last_seq}"
     if sent == channel.last_seq:
-        return f"kept; {again}then what is published next"
+        return f"kept; {again}then new messages"
     return f"kept; {again}then from {max(sent + 1, channel.first_seq)} on"

@@ -152,7 +152,7 @@ class _Planned:
     def begin(self, out: Path, besides: int) -> None:
         """Begins to write the store; see `building`."""
         self._out = out
-        self.build = self._stack.enter_context(building(self.plan, out, besides=besides, group=GROUP_BYTES))
+        self.build = self._stack.enter_context(building(self.plan, out, extra_bytes=besides, group=GROUP_BYTES))
         self.waiting = len(self.build.items)
 
     def finish(self) -> None:

@@ -1,13 +1,13 @@
 """`compact`: the same store without dead records.
 
-plan (`plan_compaction`: reads everything, changes nothing) → apply (`apply_compaction`: writes a new directory, or one
-that takes the old one's place) → verify (part of applying: nothing appears that was not read back).
+plan (`plan_compaction`: reads everything, changes nothing) → apply (`apply_compaction`: writes a new directory, or
+replaces the old one) → verify (part of apply: the result appears only after it was read back).
 
-    clients.dat, subs.dat   only what is alive: filestore.md section 8
-    messages                without what limits have removed, in slices as the limits of slices want them, with new
-                            indexes: filestore.md sections 5.1 and 5.4
+clients.dat, subs.dat   only live records: filestore.md section 8 messages                without those that limits
+have removed, in slices by the limits of slices, with new indexes:
+                        filestore.md sections 5.1 and 5.4
 
-What the server makes of the store stays the same, except that limits that are raised later bring nothing back.
+A server recovers the same state from the result, except that limits that are raised later bring no messages back.
 """
 
 from stantools.recovery.compact.apply import CompactionResult, apply_compaction, compact_in_place

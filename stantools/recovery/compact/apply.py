@@ -1,6 +1,6 @@
-"""Carrying out a compaction: into a new directory, or into one that takes the old one's place.
+"""Writing a compacted store: into a new directory, or in place of the old one.
 
-Nothing appears under its name before it was written, synced, and read back and compared with the plan.
+Nothing appears under its name before it was written, synced, read back and compared with the plan.
 """
 
 from __future__ import annotations
@@ -35,37 +35,30 @@ from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
 from stantools.work import Threads
 
-#: Room that is asked for beyond the planned bytes: headers, what is carried over, blocks that are not full.
-_SPARE = 1.05
+#: Factor on the planned bytes for the check of free space: headers, other files, partial blocks.
+_SPACE_FACTOR = 1.05
 
 
 @dataclass(frozen=True)
 class CompactionResult:
-    """What was written."""
-
     path: Path  #: the compacted store
-    backup: Path | None  #: where the old one is now, if the new one took its place
-    messages: int  #: messages in it
-    slices: int  #: slices in it
+    backup: Path | None  #: present path of the old store, if it was replaced
+    messages: int
+    slices: int
     bytes: int  #: size of all its files
 
 
 def apply_compaction(plan: CompactionPlan, out: Path, *, progress: Progress | None = None) -> CompactionResult:
     """Writes the compacted store to a new directory; the old one stays as it is.
 
-    Args:
-        plan: What to write.
-        out: The new directory; must not exist, or be empty.
-        progress: Called with the number of data bytes as they are read.
-
-    Raises:
-        RefusedError: There is not enough room, or `out` lies inside the old store, which must not have changed.
-        StoreUnwritableError: It cannot be written, or is not what was planned.
+    `out` must not exist, or be empty. `progress` is called with bytes of data files. Raises `RefusedError` if there
+    is not enough space, `out` is inside the old store, or the old store has changed; `StoreUnwritableError` if the
+    result cannot be written or differs from the plan.
     """
     source = plan.store.path
     check_outside(source, out)
     check_room(out, room_needed(plan))
-    with new_directory(out, untouched=f"{source} is as it was", like=source) as content:
+    with new_directory(out, untouched=f"{source} is unchanged", like=source) as content:
         _fill(plan, content, progress)
     return _result(plan, out if out.is_dir() else absolute(out), None)
 
@@ -78,20 +71,14 @@ def compact_in_place(
     quiet: float | None = None,
     progress: Progress | None = None,
 ) -> CompactionResult:
-    """Writes the compacted store beside the old one, and exchanges the two.
+    """Writes the compacted store next to the old one, and exchanges the two.
 
-    Before a plan is made again after an interruption, `atomic.finish_replacement` must be called.
+    `backup` is the new path of the old store, a sibling that does not exist; by default its name with the time.
+    `force` skips the check that no server uses the store, which must be unchanged for `quiet` seconds
+    (`QUIET_SECONDS` of `stantools.store.locks` by default). `progress` is called with bytes of data files. Errors as
+    for `apply_compaction`.
 
-    Args:
-        plan: What to write.
-        backup: What the old store is called then: a sibling that does not exist; by default its name with the time.
-        force: Also if a server seems to be using the store.
-        quiet: Seconds that the store must have been left alone; `QUIET_SECONDS` of `stantools.store.locks` by default.
-        progress: Called with the number of data bytes as they are read.
-
-    Raises:
-        RefusedError: The store is in use, has changed since it was planned, or there is not enough room.
-        StoreUnwritableError: It cannot be written, or is not what was planned.
+    After an interruption, `atomic.finish_replacement` must be called before a new plan is made.
     """
     store = absolute(plan.store.path)
     if backup is None:
@@ -104,17 +91,18 @@ def compact_in_place(
 
 
 def room_needed(plan: CompactionPlan) -> int:
-    """Returns about how many bytes the compacted store needs."""
-    return int(plan.bytes_after * _SPARE)
+    """Returns the approximate number of bytes that the compacted store needs."""
+    return int(plan.bytes_after * _SPACE_FACTOR)
 
 
 def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> None:
-    """Writes the new store, and makes sure of it."""
+    """Writes the new store, and verifies it."""
     _check_unchanged(plan)
     new = StoreWriter(content, plan.crc)
     old = plan.store
     if old.server is not None:
-        _copy(old.server, content / SERVER_FILE)
+        with writing(content / SERVER_FILE):
+            shutil.copy2(old.server, content / SERVER_FILE)
     if old.clients is not None:
         with mapped(old.clients) as buffer:
             new.write_clients(read_clients(buffer, plan.crc).clients.values())
@@ -124,7 +112,7 @@ def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> Non
         pass
     done = {SERVER_FILE, CLIENTS_FILE, *(channel.files.name for channel in plan.channels)}
     done.update(path.name for path in old.leftovers)
-    _carry_over(old.path, old.path, content, done)
+    _copy_other_files(old.path, old.path, content, done)
     _check_unchanged(plan)
     _check_result(plan, content, progress)
 
@@ -139,7 +127,7 @@ def _write_channel(plan: CompactionPlan, channel: ChannelPlan, new: StoreWriter,
         new.write_subs(files.raw_name, ((each.state, each.pending) for each in live.values()))
         with mapped(directory / SUBS_FILE) as buffer:
             if read_subs(buffer, plan.crc).subscriptions != live:
-                raise _not_as_planned(f"{files.name}/{SUBS_FILE}: does not hold the subscriptions that it should")
+                raise _plan_mismatch(f"{files.name}/{SUBS_FILE}: its subscriptions differ from the plan")
         _take_mode(files.subs, directory / SUBS_FILE)
     with new.slices(files.raw_name, channel.limits, last_number=channel.first_number - 1) as writer:
         _copy_messages(plan, channel, writer, progress)
@@ -150,7 +138,7 @@ def _write_channel(plan: CompactionPlan, channel: ChannelPlan, new: StoreWriter,
     for each in (*files.slices, *files.lone_indexes):
         if not each.archived:
             done.update(path.name for path in (each.data, each.index) if path is not None)
-    _carry_over(plan.store.path, files.path, directory, done)
+    _copy_other_files(plan.store.path, files.path, directory, done)
     with writing(directory):
         directory.chmod(stat.S_IMODE(files.path.stat().st_mode))
 
@@ -175,8 +163,8 @@ def _copy_messages(plan: CompactionPlan, channel: ChannelPlan, writer: SliceWrit
                     progress(int(batch.size.sum(dtype=np.int64)) + rows * RECORD_HEADER_SIZE)
 
 
-def _carry_over(root: Path, source: Path, target: Path, done: set[str]) -> None:
-    """Copies what is not ours: foreign files, archived slices, raft logs, links."""
+def _copy_other_files(root: Path, source: Path, target: Path, done: set[str]) -> None:
+    """Copies all other files: foreign files, archived slices, raft logs, links."""
     with writing(target):
         for entry in os.scandir(source):
             if entry.name in done:
@@ -191,15 +179,10 @@ def _carry_over(root: Path, source: Path, target: Path, done: set[str]) -> None:
 
 
 def _link_target(link: Path, root: Path) -> Path:
-    """Returns what a link's copy has to point to; links within the store stay as they are."""
+    """Returns the target for the copy of a link; links within the store stay as they are."""
     target = link.readlink()
     place = Path(os.path.abspath(link.parent / target))  # noqa: PTH100 (must not follow further links)
     return target if not target.is_absolute() and root in place.parents else place
-
-
-def _copy(source: Path, target: Path) -> None:
-    with writing(target):
-        shutil.copy2(source, target)
 
 
 def _take_mode(old: Path, new: Path) -> None:
@@ -216,13 +199,13 @@ def _check_unchanged(plan: CompactionPlan) -> None:
 
 def _changed(where: str) -> RefusedError:
     return RefusedError(
-        f"{where} has changed while it was being compacted; nothing was replaced",
+        f"{where} has changed during the compaction; nothing was replaced",
         "stop the server that uses the store, then run it again",
     )
 
 
 def _check_result(plan: CompactionPlan, content: Path, progress: Progress | None) -> None:
-    """Reads back what was written and compares it with the plan."""
+    """Reads back the new store and compares it with the plan."""
 
     def still_wanted(_count: int) -> None:
         if progress:
@@ -236,14 +219,14 @@ def _check_result(plan: CompactionPlan, content: Path, progress: Progress | None
     for channel in plan.channels:
         name = channel.files.name
         if name not in found or (found[name].intact, found[name].messages) != (channel.kept, channel.messages):
-            wrong.append(f"{name}: does not hold the messages that it should")
+            wrong.append(f"{name}: its messages differ from the plan")
     if wrong:
-        raise _not_as_planned(wrong[0])
+        raise _plan_mismatch(wrong[0])
 
 
-def _not_as_planned(what: str) -> StoreUnwritableError:
+def _plan_mismatch(what: str) -> StoreUnwritableError:
     return StoreUnwritableError(
-        f"what was written is not what was planned ({what}); the old store is as it was",
+        f"the new store differs from the plan ({what}); the old store is unchanged",
         "check the disk and the memory of this machine, and run it again",
     )
 

@@ -24,7 +24,7 @@ from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import StoredSubscription, SubStatus, classify, read_subs
 
-#: Findings that are in no one's way: the data is whole, and the indexes are recreated anyway.
+#: Findings that do not matter: the data is whole, and the indexes are recreated anyway.
 HARMLESS = frozenset(
     {
         "case-collision",
@@ -43,23 +43,23 @@ HARMLESS = frozenset(
         "witness-present",
     }
 )
-#: Something is lost already, and a compaction would cover the traces: only on demand.
+#: Findings about losses, of which a compaction would cover the traces: accepted on request only.
 ACCEPTABLE = frozenset({"clients-missing", "slice-missing", "subs-missing", "subscription-ahead"})
 
 
 @dataclass
 class ChannelPlan:
-    """What becomes of one channel."""
+    """The compaction of one channel."""
 
     files: ChannelFiles
-    slices: list[SliceSummary] = field(default_factory=list)  #: its slices that hold messages, by number
-    limits: SliceLimits = DEFAULT_SLICES  #: when a slice of the new store is full
-    skip: int = 0  #: messages to leave out, the oldest ones
+    slices: list[SliceSummary] = field(default_factory=list)  #: slices that hold messages, by number
+    limits: SliceLimits = DEFAULT_SLICES  #: limits of a slice in the new store
+    skip: int = 0  #: number of messages to leave out, the oldest ones
     kept: Ranges = field(default_factory=Ranges)  #: sequences that are kept
     messages: int = 0  #: messages that are kept
     bytes: int = 0  #: their bytes in data files and indexes
     subscriptions: int = 0  #: subscriptions that are kept
-    orphans: frozenset[int] = frozenset()  #: ids of those that are left out
+    orphans: frozenset[int] = frozenset()  #: ids of subscriptions that are left out
 
     @property
     def first_number(self) -> int:
@@ -74,16 +74,16 @@ class ChannelPlan:
 
 @dataclass
 class CompactionPlan:
-    """What a compaction is going to do."""
+    """A plan of a whole compaction."""
 
     store: Datastore
     crc: Crc
-    options: CompactOptions  #: as given
-    channels: list[ChannelPlan] = field(default_factory=list)  #: channel by channel, by name
-    findings: list[Finding] = field(default_factory=list)  #: what was found and does not matter
-    clients: int = 0  #: clients that are connected
+    options: CompactOptions
+    channels: list[ChannelPlan] = field(default_factory=list)  #: by name
+    findings: list[Finding] = field(default_factory=list)  #: findings that do not matter
+    clients: int = 0  #: connected clients
     bytes_before: int = 0  #: size of the files that are rewritten
-    bytes_after: int = 0  #: about how much is left of them
+    bytes_after: int = 0  #: their approximate size afterwards
     stamp: dict[str, tuple[int, int]] = field(default_factory=dict)  #: state of all files, to notice changes
 
     def summary(self) -> dict[str, Any]:
@@ -104,16 +104,9 @@ class CompactionPlan:
 def plan_compaction(
     store: Datastore, options: CompactOptions | None = None, *, progress: Progress | None = None
 ) -> CompactionPlan:
-    """Reads and checks a whole store, and works out what a compaction would leave of it.
+    """Reads and checks a whole store, and plans its compaction.
 
-    Args:
-        store: The store.
-        options: How to compact.
-        progress: Called with the number of bytes as they are read.
-
-    Raises:
-        RefusedError: The store is damaged.
-        StoreUnreadableError: It cannot be read.
+    `progress` is called with bytes. Raises `RefusedError` if the store is damaged.
     """
     options = options or CompactOptions()
     store = store.checking
@@ -145,7 +138,7 @@ def _refuse_damage(store: Datastore, findings: list[Finding], options: CompactOp
             if not options.accept_loss:
                 raise RefusedError(
                     f"{store.path}: {where}{finding.detail} ({finding.code})",
-                    "look for what is missing first; or go on without it: --accept-loss",
+                    "look for the missing data first, or continue without it: --accept-loss",
                 )
             continue
         raise RefusedError(
@@ -200,11 +193,7 @@ def _live_size(subscription: StoredSubscription) -> int:
 
 
 def stamp(store: Datastore) -> dict[str, tuple[int, int]]:
-    """Notes time of change and size of all files of a store, to notice later that somebody has written to it.
-
-    Raises:
-        StoreUnreadableError: A file cannot be looked at.
-    """
+    """Returns time of change and size of all files of a store, to detect later writes to it."""
     return dict(_stamps(store.path, ""))
 
 

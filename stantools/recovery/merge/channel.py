@@ -1,7 +1,7 @@
 """One channel of several nodes: which message of which store counts.
 
-Facts: clustered-stores.md section 12.4. Records are compared by sequence, time, size and CRC, without reading payloads;
-only those that differ are read.
+Facts: clustered-stores.md section 12.4. Records are compared by sequence, time, size and CRC, without reading
+payloads; only differing ones are read.
 """
 
 from __future__ import annotations
@@ -23,27 +23,25 @@ from stantools.recovery.salvage.model import ChannelPlan, Copy, Step
 from stantools.store.ranges import Ranges
 
 #: Conflicts of a channel that are listed one by one.
-_MANY = 1000
-#: Time, reply and data.
+_MAX_CONFLICTS = 1000
 _Content = tuple[int, bytes, bytes]
 
 
 @dataclass
 class NodeChannel:
-    """What one node's store has of a channel."""
+    """The messages of a channel in one node's store."""
 
     node: MergedNode
-    plan: ChannelPlan  #: what a salvage of this store alone would take
-    taken: Ranges = field(default_factory=Ranges)  #: what of it is taken
+    plan: ChannelPlan  #: a salvage plan of this store alone
+    taken: Ranges = field(default_factory=Ranges)  #: sequences taken from this store
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """How far it got; the most advanced store decides where nothing else does."""
+        """Progress of the store; the most advanced store decides if nothing else does."""
         report = self.node.report
         return self.plan.sequences.last, report.last_term if report else 0, report.last if report else 0
 
     def messages(self, wanted: Ranges, crc: Crc) -> Iterator[pb.MsgProto]:
-        """Iterates over some of its messages."""
         for step in self.plan.steps:
             if part := step.sequences & wanted:
                 if isinstance(step, Copy):
@@ -53,10 +51,10 @@ class NodeChannel:
 
 
 def first_to_keep(sources: list[NodeChannel]) -> int:
-    """Returns the first sequence that limits have not removed, as the most advanced store has it; 0 without any.
+    """Returns the first sequence that limits have not removed, by the most advanced store; 0 without any.
 
-    A store that was emptied is no witness: it has fewer messages than one that is hardly behind, which no limit of
-    messages or bytes explains.
+    A store that was emptied does not count: it has fewer messages than one that is almost as advanced, which no
+    limit of messages or bytes explains.
     """
     filled = [each for each in sources if each.plan.sequences]
     if not filled:
@@ -75,30 +73,20 @@ def first_to_keep(sources: list[NodeChannel]) -> int:
 
 
 class Union:
-    """The messages of a channel, from all stores.
-
-    Args:
-        name: The channel.
-        crc: Of the stores.
-        key: The encryption key, if there is one.
-    """
+    """The messages of a channel, from all stores."""
 
     def __init__(self, name: bytes, crc: Crc, key: bytes | None) -> None:
         self._name, self._crc = name, crc
         self._cipher = ChannelCipher(key, name) if key else None
         self.sources: list[NodeChannel] = []  #: the stores, the most advanced first
-        self.have = Ranges()  #: what they have together
-        self.differing = Ranges()  #: sequences under which they may have different messages
+        self.have = Ranges()  #: sequences in any store
+        self.differing = Ranges()  #: sequences whose messages may differ between stores
 
     def add(self, source: NodeChannel, floor: int) -> bool:
-        """Adds a store; one that is behind those added before comes after them.
+        """Adds a store; less advanced stores come after more advanced ones.
 
-        Args:
-            source: The store.
-            floor: The first sequence that counts.
-
-        Returns:
-            Whether any message is the same as in those, as far as they overlap.
+        `floor` is the first sequence that counts. Returns whether the store has any message in common with those
+        added before, within the sequences that both have.
         """
         mine = source.plan.sequences & Ranges.of([(floor, 2**64 - 1)])
         fresh, twice = mine - self.have, mine & self.have
@@ -127,16 +115,15 @@ class Union:
         return summarise(step.run.slice, self._name, self._crc).encrypted
 
     def decide(self, logged: Mapping[int, pb.MsgProto]) -> list[MessageConflict]:
-        """Decides which message counts where stores differ; returns what there was to decide.
+        """Decides which message counts where stores differ; returns these conflicts.
 
-        Args:
-            logged: Messages that are in the Raft log, by sequence.
+        `logged` are messages in the Raft log, by sequence.
         """
         if not self.differing:
             return []
         nearby = Ranges.of((first, last + 1) for first, last in self.differing)
         contents = [self._contents(each, nearby) for each in self.sources]
-        told: list[MessageConflict] = []
+        conflicts: list[MessageConflict] = []
         moved: dict[int, list[int]] = {}
         for sequence in (each for a, b in self.differing for each in range(a, b + 1)):
             versions: dict[_Content, list[int]] = {}
@@ -146,23 +133,23 @@ class Union:
             if len(versions) < 2:
                 continue
             fillers = {each for each, where in versions.items() if _is_filler(each, sequence, contents[where[0]])}
-            taken, why = self._winner(versions, fillers, logged.get(sequence))
+            taken, reason = self._winner(versions, fillers, logged.get(sequence))
             moved.setdefault(versions[taken][0], []).append(sequence)
-            if len(told) < _MANY:
-                told.append(self._conflict(sequence, versions, fillers, taken, why))
+            if len(conflicts) < _MAX_CONFLICTS:
+                conflicts.append(self._conflict(sequence, versions, fillers, taken, reason))
         for number, sequences in moved.items():
             chosen = Ranges.of((each, each) for each in sequences)
             for each in self.sources:
                 each.taken -= chosen
             self.sources[number].taken |= chosen
-        return told
+        return conflicts
 
     def _contents(self, source: NodeChannel, wanted: Ranges) -> dict[int, _Content]:
         found = {}
         for message in source.messages(wanted, self._crc):
             data = message.data
             if self._cipher:
-                with suppress(DecryptError):  # then it is compared as it is stored
+                with suppress(DecryptError):  # then it is compared as stored
                     data = self._cipher.decrypt(data)
             found[message.sequence] = message.timestamp, message.reply, data
         return found
@@ -175,9 +162,9 @@ class Union:
             return real[0], "the others put an empty message into a gap"
         if logged and (in_log := (logged.timestamp, logged.reply, logged.data)) in real:
             return in_log, "it is the one in the Raft log"
-        most = max(len(versions[each]) for each in real)
-        first = min((each for each in real if len(versions[each]) == most), key=lambda each: versions[each][0])
-        alone = sum(len(versions[each]) == most for each in real) == 1
+        count = max(len(versions[each]) for each in real)
+        first = min((each for each in real if len(versions[each]) == count), key=lambda each: versions[each][0])
+        alone = sum(len(versions[each]) == count for each in real) == 1
         return first, "most stores have it" if alone else "this store is the most advanced one"
 
     def _conflict(
@@ -186,7 +173,7 @@ class Union:
         versions: Mapping[_Content, list[int]],
         fillers: set[_Content],
         taken: _Content,
-        why: str,
+        reason: str,
     ) -> MessageConflict:
         listed = [
             Version(
@@ -198,13 +185,12 @@ class Union:
             )
             for each, where in versions.items()
         ]
-        return MessageConflict(os.fsdecode(self._name), sequence, tuple(listed), why)
+        return MessageConflict(os.fsdecode(self._name), sequence, tuple(listed), reason)
 
     def steps(self, others: list[Step]) -> list[Step]:
-        """Returns how the messages are made, in the order of sequences.
+        """Returns the steps that make the messages, in the order of sequences.
 
-        Args:
-            others: Further steps, with sequences that no store has.
+        `others` are further steps, with sequences that no store has.
         """
         parts = [(step, step.sequences & each.taken) for each in self.sources for step in each.plan.steps]
         parts += [(step, step.sequences) for step in others]
@@ -215,12 +201,12 @@ class Union:
         ]
 
     def counts(self) -> Counter[str]:
-        """Returns how many messages come from the store of each node."""
+        """Returns the number of messages from the store of each node."""
         return Counter({each.node.name: each.taken.count() for each in self.sources if each.taken})
 
 
-def _is_filler(content: _Content, sequence: int, beside: Mapping[int, _Content]) -> bool:
-    """Returns whether a message is a filler: empty, and stored at the time of the one that follows it."""
+def _is_filler(content: _Content, sequence: int, contents: Mapping[int, _Content]) -> bool:
+    """Returns whether a message is a filler: empty, and stored at the time of the next one."""
     timestamp, reply, data = content
-    following = beside.get(sequence + 1)
+    following = contents.get(sequence + 1)
     return not data and not reply and following is not None and following[0] == timestamp

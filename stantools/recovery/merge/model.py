@@ -1,4 +1,4 @@
-"""What a merge is going to do: a salvage whose messages come from several stores, and from Raft logs."""
+"""The plan of a merge: a salvage whose messages come from several stores, and from Raft logs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from stantools.store.ranges import Ranges
 class Version:
     """A message that several nodes have under one sequence."""
 
-    nodes: tuple[str, ...]  #: where it is
-    timestamp: int  #: when it was stored, nanoseconds since 1970
+    nodes: tuple[str, ...]
+    timestamp: int  #: nanoseconds since 1970
     size: int  #: bytes of its data
     filler: bool  #: it is an empty message that a server put into a gap
-    taken: bool  #: it is the one that the new store has
+    taken: bool  #: it is the one in the new store
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,10 @@ class MessageConflict:
 
     channel: str
     sequence: int
-    versions: tuple[Version, ...]  #: the messages
-    why: str  #: why one of them was taken, in words
+    versions: tuple[Version, ...]
+    why: str  #: reason why one of them was taken, in words
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it for reports."""
         return {"seq": self.sequence, "why": self.why, "versions": [vars(each) for each in self.versions]}
 
     def __str__(self) -> str:
@@ -60,14 +59,8 @@ class MessageConflict:
 class Logged(Rewrite):
     """Messages that are in a Raft log and in no store.
 
-    Args:
-        path: The log.
-        places: Rows of first and last sequence, offset and size of the entries, rising.
-        sequences: Which of their messages.
-        size: Bytes of their payloads.
-        largest: Bytes of the largest one.
-        note: What is said of them.
-        key: The encryption key; with it, what was encrypted in the log is encrypted in the store.
+    `places` are rows of first and last sequence, offset and size of the log's entries, rising. `size` and `largest`
+    are bytes of payloads. With a `key`, messages that are encrypted in the log are encrypted in the store.
     """
 
     def __init__(
@@ -88,7 +81,6 @@ class Logged(Rewrite):
         self._channel, self._key = channel, key
 
     def messages(self) -> Iterator[pb.MsgProto]:
-        """Iterates over the messages, in rising order."""
         key = self._key
         cipher = raft_cipher(key) if key else None
         sealing = ChannelCipher(key, self._channel, last_sequence=self.sequences.first) if key else None
@@ -102,7 +94,6 @@ class Logged(Rewrite):
                     yield message
 
     def narrowed(self, sequences: Ranges) -> Logged:
-        """Returns the step with fewer of its messages."""
         wanted = self.sequences & sequences
         rows = (self._places[:, 0] <= np.uint64(wanted.last)) & (self._places[:, 1] >= np.uint64(wanted.first))
         part = copy(self)
@@ -119,14 +110,13 @@ class Places:
         self._rows = array("Q")
 
     def add(self, one: Publish) -> None:
-        """Adds an entry."""
         self._rows.extend(
             (one.node, one.first_sequence, one.last_sequence, one.offset, one.size, one.payload, one.largest)
         )
 
     @property
     def sequences(self) -> Ranges:
-        """Which messages they hold."""
+        """The sequences of their messages."""
         table = self._table()
         return Ranges.of(zip(table[:, 1].tolist(), table[:, 2].tolist(), strict=True))
 
@@ -142,12 +132,10 @@ class Places:
 
 @dataclass
 class MergedNode:
-    """One of the nodes."""
-
     name: str  #: its id, or the name of its directory
-    files: NodeFiles  #: where its directories are
-    report: NodeReport | None = None  #: what its Raft directory holds; None if it has none
-    messages: int = 0  #: how many intact messages its store has
+    files: NodeFiles  #: its directories
+    report: NodeReport | None = None  #: content of its Raft directory; None if it has none
+    messages: int = 0  #: number of intact messages in its store
     stale: bool = True  #: its log ends before the one that counts, or it has none
 
     @property
@@ -156,7 +144,6 @@ class MergedNode:
         return replace(self.files, path=Path(self.name))
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it for reports."""
         report = self.report
         return {
             "name": self.name,
@@ -173,26 +160,26 @@ class MergedNode:
 
 @dataclass
 class MergePlan(SalvagePlan):
-    """A whole merge."""
+    """A plan of a whole merge."""
 
     VERB: ClassVar[str] = "merge"
 
     nodes: list[MergedNode] = field(default_factory=list)
-    log: ClusterLog = field(default_factory=lambda: ClusterLog(()))  #: what their logs come to
+    log: ClusterLog = field(default_factory=lambda: ClusterLog(()))  #: the merged log
     #: Sequences under which nodes have different messages; the first ones of each channel.
     conflicts: list[MessageConflict] = field(default_factory=list)
-    #: How many messages of each channel come from where.
+    #: Number of messages of each channel by source.
     sources: dict[bytes, dict[str, int]] = field(default_factory=dict)
-    #: Messages that only free pages hold, by channel: taken, if that was asked for.
+    #: Messages in free pages only, by channel; taken on request.
     free_pages: dict[str, Ranges] = field(default_factory=dict)
 
     @property
     def directories(self) -> list[Path]:
-        """What is read, and must not be written into."""
+        """Directories that are read, and must not be written into."""
         return [path for each in self.nodes for path in (each.files.data, each.files.raft) if path]
 
     def account(self) -> dict[str, Any]:
-        """Returns what only a merge reports, with stable names."""
+        """Returns the part of the report that only a merge has, with stable names."""
         log = self.log
         return {
             "nodes": [each.as_json() for each in self.nodes],

@@ -1,7 +1,7 @@
 """Planning a merge: everything is read, nothing is changed.
 
-Facts: clustered-stores.md section 12. Each store is planned as a salvage would be, so that damage is found and gone
-round as there; what is new here is which of several copies counts, and what only the logs hold.
+Facts: clustered-stores.md section 12. Each store is planned like a salvage, with the same treatment of damage. Added
+here: which of several copies counts, and the messages that only the logs hold.
 """
 
 from __future__ import annotations
@@ -48,29 +48,22 @@ def plan_merge(
 ) -> MergePlan:
     """Reads the directories of a cluster's nodes and plans one standalone store.
 
-    Args:
-        nodes: Their directories; each with a Raft log, a store, or both.
-        reading: How to read them.
-        options: What is taken.
-        progress: Called with the number of bytes of stores as they are read.
-
-    Raises:
-        RefusedError: They are not of one cluster, or their CRC polynomials differ.
-        StoreUnreadableError: Something cannot be read at all.
-        UsageError: The same node is named twice, or no channel matches.
+    Each node has a Raft log, a store, or both. `progress` is called with bytes of stores. Raises `RefusedError` if
+    the nodes belong to different clusters or their CRC polynomials differ, `UsageError` if a node is named twice or
+    no channel matches.
     """
     return _Merge(nodes, reading, options or MergeOptions()).run(progress)
 
 
 @dataclass
 class _Channel:
-    """What is known of a channel before the logs are searched for what is missing."""
+    """A channel before the logs are searched for missing messages."""
 
     name: bytes
-    union: Union  #: what the stores have
-    known: ClusterChannel | None  #: what the logs know of it; None if nothing
-    expected: Ranges = field(default_factory=Ranges)  #: the sequences that there should be
-    #: Entries of the logs that hold what no store has, and what decides where stores differ.
+    union: Union  #: messages of the stores
+    known: ClusterChannel | None  #: the channel in the logs; None if they do not have it
+    expected: Ranges = field(default_factory=Ranges)  #: sequences that should exist
+    #: Log entries with messages that no store has, or about which stores differ.
     found: Places = field(default_factory=Places)
     deleted: Places = field(default_factory=Places)  #: such entries in free pages
 
@@ -123,13 +116,13 @@ class _Merge:
         self.plan = MergePlan(Path(os.path.commonpath(roots)), self._crc, options, server, note, nodes=self._nodes)
 
     def _name(self, files: NodeFiles, report: NodeReport | None, store: Datastore | None) -> str:
-        """Returns the id of a node, or the name of its directory where nothing names the id."""
+        """Returns the id of a node, or the name of its directory if the id is unknown."""
         server = readable_server_info(store) if store else None
         known = text(server.node_id) if server else ""
         return known or (report.node_id if report else "") or files.path.absolute().name
 
     def _identity(self) -> tuple[pb.ServerInfo, str]:
-        """Returns server.dat of a server that is in no cluster."""
+        """Returns the server.dat for a standalone server."""
         asked = self._options.cluster_id
         found = []
         for named, node, store in zip(self._named, self._nodes, self._stores, strict=True):
@@ -138,7 +131,7 @@ class _Merge:
                 if not node.report and not known.node_id:
                     path = named.data or store.path
                     raise RefusedError(
-                        f"{path}: is the store of a server that is in no cluster",
+                        f"{path}: is the store of a standalone server",
                         fill_in(
                             "`stantools salvage STORE --out NEW` makes a new store of it, "
                             "`stantools migrate STORE` moves it to JetStream",
@@ -158,7 +151,7 @@ class _Merge:
         server.CopyFrom(found[0] if found else new_server_info(name))
         server.cluster_id = os.fsencode(name)
         server.node_id = b""
-        return server, "of a server that is in no cluster: without the id of a node"
+        return server, "of a standalone server: without the id of a node"
 
     def run(self, progress: Progress | None) -> MergePlan:
         plan, log = self.plan, self._history.fold()
@@ -169,23 +162,22 @@ class _Merge:
         plans = [self._planned(node, store, progress) for node, store in zip(self._nodes, self._stores, strict=True)]
         plan.clients = list(log.state.clients.values())
         names = set(log.state.channels) | {each.name for one in plans if one for each in one.channels}
-        channels = [self._begin(name, plans) for name in sorted(names) if self._asked(name)]
+        patterns = self._options.patterns
+        if patterns:
+            names = {name for name in names if any(subject_matches(each, text(name)) for each in patterns)}
+        channels = [self._begin(name, plans) for name in sorted(names)]
         chosen = [each for each in channels if each]
-        if self._options.patterns and not chosen:
+        if patterns and not chosen:
             raise UsageError(
-                f"no channel matches {', '.join(map(escape, self._options.patterns))}",
+                f"no channel matches {', '.join(map(escape, patterns))}",
                 "stantools info NODE lists the channels of a node",
             )
         self._look_into_logs(chosen)
         for channel in chosen:
             self._complete(channel)
         stored = {each.name: each.union.have.last for each in chosen}
-        self._tell(log, stored)
+        self._add_losses(log, stored)
         return plan
-
-    def _asked(self, name: bytes) -> bool:
-        patterns = self._options.patterns
-        return not patterns or any(subject_matches(each, text(name)) for each in patterns)
 
     def _planned(self, node: MergedNode, store: Datastore | None, progress: Progress | None) -> SalvagePlan | None:
         """Plans the store of a node as a salvage would."""
@@ -203,7 +195,7 @@ class _Merge:
         node.messages = found.messages
         for each in found.dropped:
             if not each.file.endswith((CLIENTS_FILE, SUBS_FILE)):
-                # Lost sequences are reported once all nodes were looked at.
+                # Lost sequences are reported after all nodes are read.
                 lost = each.loss and not each.sequences and not self._log_nodes
                 fate = each.fate if lost else Fate.LEFT_OUT
                 self.plan.dropped.append(replace(each, file=f"{node.name}: {each.file}", fate=fate))
@@ -218,13 +210,13 @@ class _Merge:
         return found
 
     def _begin(self, name: bytes, plans: Sequence[SalvagePlan | None]) -> _Channel | None:
-        """Puts together what the stores have of a channel; None if it was deleted."""
+        """Combines the stores' messages of a channel; None if it was deleted."""
         known = self.plan.log.state.channels.get(name)
         sources = []
         for node, planned in zip(self._nodes, plans, strict=True):
             for each in planned.channels if planned else ():
                 if each.name == name and (reason := self._reason_against(node, name, known)):
-                    self._leave(node, name, each.sequences, reason)
+                    self._leave_out(node, name, each.sequences, reason)
                 elif each.name == name:
                     sources.append(NodeChannel(node, each))
         if known is None and not sources:
@@ -233,10 +225,12 @@ class _Merge:
         floor = first_to_keep(sources)
         for source in sorted(sources, key=lambda each: each.place, reverse=True):
             if below := source.plan.sequences - Ranges.of([(floor, 2**64 - 1)]):
-                self._leave(source.node, name, below, f"limits have removed what is below {floor} on other nodes")
+                self._leave_out(
+                    source.node, name, below, f"limits have removed the messages below {floor} on other nodes"
+                )
             if not channel.union.add(source, floor):
                 reason = "its messages differ from those of all others, and no Raft log says of which channel they are"
-                self._leave(source.node, name, source.plan.sequences, reason)
+                self._leave_out(source.node, name, source.plan.sequences, reason)
         first = floor or (known.first if known else 0)
         last = max(known.last if known else 0, *(each.plan.last_known for each in channel.union.sources), 0)
         channel.expected = Ranges.of([(first, last)]) if first else Ranges()
@@ -248,7 +242,7 @@ class _Merge:
         number = report.stable.channels.get(name, 0) if report else 0
         if known is None:
             if not self._log_nodes or self.plan.log.missing:
-                return ""  # nothing says that it is not there
+                return ""  # nothing says that it was deleted
             if report and (number or name in report.state.channels):
                 return "the channel was deleted since"
             return "no Raft log knows this channel; stantools salvage takes it, with --channel, from this node's store"
@@ -256,11 +250,11 @@ class _Merge:
             return f"an older channel of this name, which was deleted (id {number}, now {known.id})"
         return ""
 
-    def _leave(self, node: MergedNode, name: bytes, sequences: Ranges, reason: str) -> None:
+    def _leave_out(self, node: MergedNode, name: bytes, sequences: Ranges, reason: str) -> None:
         self.plan.dropped.append(Dropped(f"{node.name}: {text(name)}", -1, 0, reason, sequences, fate=Fate.LEFT_OUT))
 
     def _look_into_logs(self, channels: Sequence[_Channel]) -> None:
-        """Finds the entries that hold what no store has, and those that decide where stores differ."""
+        """Finds the entries with messages that no store has, and those about which stores differ."""
         by_name = {each.name: each for each in channels}
         wanted = {each.name: each.wanted for each in channels if each.wanted}
         if wanted and self._log_nodes:
@@ -277,7 +271,7 @@ class _Merge:
     def _complete(self, channel: _Channel) -> None:
         """Decides where stores differ, and plans the channel."""
         plan, union, name = self.plan, channel.union, channel.name
-        plan.conflicts += union.decide(self._logged(channel))
+        plan.conflicts += union.decide(self._logged_messages(channel))
         steps, counts = [], union.counts()
         left = channel.missing
         for found, note in ((channel.found, "from the Raft log"), (channel.deleted, "from a deleted entry")):
@@ -308,7 +302,7 @@ class _Merge:
             plan.changes += [f"{text(name)}: {each}" for each in decided.changes]
             plan.dropped += [Dropped(text(name), -1, 0, each, fate=Fate.LEFT_OUT) for each in decided.dropped]
         else:
-            plan.changes.append(f"{text(name)}: no subscriptions are known: no Raft log that is here has them")
+            plan.changes.append(f"{text(name)}: no subscriptions are known: the Raft logs given do not have them")
         plan.sources[name] = {where: count for where, count in counts.items() if count}
         plan.channels.append(target)
         plan.bytes += target.size
@@ -327,8 +321,8 @@ class _Merge:
             key=self._key,
         )
 
-    def _logged(self, channel: _Channel) -> dict[int, pb.MsgProto]:
-        """Reads from the log the messages of which stores have different ones."""
+    def _logged_messages(self, channel: _Channel) -> dict[int, pb.MsgProto]:
+        """Reads those messages from the log about which stores differ."""
         differing = channel.union.differing
         cipher = raft_cipher(self._key) if self._key else None
         messages: dict[int, pb.MsgProto] = {}
@@ -342,28 +336,26 @@ class _Merge:
                         messages.setdefault(each.sequence, each)
         return messages
 
-    def _tell(self, log: ClusterLog, stored: dict[bytes, int]) -> None:
+    def _add_losses(self, log: ClusterLog, stored: dict[bytes, int]) -> None:
         plan = self.plan
         if not self._log_nodes:
             reason = "none of the nodes has a Raft log: clients and subscriptions are lost"
             plan.dropped.append(Dropped("raft.log", -1, 0, reason, fate=Fate.MISSING))
         if log.missing:
-            reason = f"entries {describe_ranges(log.missing)} are on none of these nodes: what was subscribed and "
-            reason += "acknowledged there is not known"
+            reason = f"entries {describe_ranges(log.missing)} are on none of these nodes: subscriptions and "
+            reason += "acknowledgements in them are unknown"
             plan.dropped.append(Dropped("raft.log", -1, 0, reason, fate=Fate.MISSING))
         if log.unreadable:
             reason = f"{counted(log.unreadable, 'command')} cannot be read: damaged on all nodes, or encrypted with "
-            reason += "another key than the one that was given" if self._key else "a key that was not given"
+            reason += "another key than the given one" if self._key else "a key that was not given"
             plan.dropped.append(Dropped("raft.log", -1, 0, reason, fate=Fate.MISSING))
         for name, count in log.branches.items():
-            plan.changes.append(
-                f"{name}: {counted(count, 'entry', 'is/are')} of a branch that was given up, and not taken"
-            )
+            plan.changes.append(f"{name}: {counted(count, 'entry', 'is/are')} of an abandoned branch, and not taken")
         have = len(set(log.voters) & {each.name for each in self._log_nodes if each.report and each.report.last})
         if log.voters and have <= len(log.voters) // 2:
             plan.changes.append(
-                f"{have} of {counted(len(log.voters), 'voter')} are here, fewer than a majority: what was committed "
-                f"behind entry {log.index} is not known"
+                f"{have} of {counted(len(log.voters), 'voter')} are here, fewer than a majority: commits "
+                f"after entry {log.index} are unknown"
             )
         plan.changes += [str(each) for each in log.conflicts]
         plan.changes += [str(each) for each in plan.conflicts]
@@ -373,18 +365,16 @@ class _Merge:
 
 
 def _perhaps_uncommitted(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
-    """Says which entries at the end are perhaps not committed: their publishers may have got no acknowledgement.
+    """Names entries at the end that may not be committed: their publishers may not have an acknowledgement.
 
-    Args:
-        log: The log.
-        stored: The last sequence of each channel in any file store: what a store has was committed.
+    `stored` is the last sequence of each channel in any file store: stored messages are committed.
     """
     proven = max(
         (index for index, (_, each) in log.tail.items() if each and each.first_sequence <= stored.get(each.channel, 0)),
         default=log.proven,
     )
     log.proven = max(log.proven, proven)
-    said = []
+    lines = []
     for index, (copies, each) in sorted(log.tail.items()):
         if index > log.proven:
             what = (
@@ -393,5 +383,5 @@ def _perhaps_uncommitted(log: ClusterLog, stored: Mapping[bytes, int]) -> list[s
                 else "no message"
             )
             have = f"{counted(copies, 'node', 'has/have')} it of {len(log.voters)}"
-            said.append(f"entry {index} ({what}) was kept, and perhaps never acknowledged to who sent it: {have}")
-    return said
+            lines.append(f"entry {index} ({what}) was kept, but perhaps never acknowledged to its publisher: {have}")
+    return lines

@@ -1,11 +1,11 @@
-"""Writing a salvaged store: a new directory, whole or not there at all.
+"""Writing a salvaged store: a new directory, which appears as a whole or not at all.
 
-A store grows beside its place, in a directory of `store.atomic`, which makes the whole of it appear at once:
+A store is built next to its destination, in a directory of `store.atomic`, which makes it appear at once:
 
-    .<name>.stantools-partial/
+.<name>.stantools-partial/
         content/            becomes the new store: server.dat, clients.dat, the channels, the manifest at the end
         work-<run>/         of tasks; gone when the run has ended, so that a task that outlives it harms nothing
-            <attempt>/      of one attempt of one task: the channels as they are being written
+            <attempt>/      of one attempt of one task: the channels while they are written
 """
 
 from __future__ import annotations
@@ -39,31 +39,23 @@ from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 from stantools.work import Threads
 
-#: Room that is asked for beyond the planned bytes: logs, the manifest.
-_SPARE = 1.05
-#: Bytes of a filler message, generously.
+#: Factor on the planned bytes for the check of free space: logs, the manifest.
+_SPACE_FACTOR = 1.05
+#: Upper limit for the bytes of a filler message.
 _FILLER = 128
-#: So many channels at most are written together, and then synced together.
+#: Maximum number of channels that are written together, and then synced together.
 _GROUP = 256
-#: What a channel costs besides its messages, as if it had so many more bytes.
+#: Cost of a channel besides its messages, in bytes of messages.
 _OPENING = 64 << 10
 
 
 def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = None) -> SalvageResult:
     """Writes the new store.
 
-    It is built beside its place and renamed at the end, all of it durable by then. A killed run leaves nothing under
-    the name; running again clears what it left.
-
-    Args:
-        plan: What to write.
-        out: The new directory; must not exist, or be empty.
-        progress: Called with the number of data bytes as they are written.
-
-    Raises:
-        RefusedError: There is not enough room, or `out` lies inside the old store.
-        StoreUnwritableError: It cannot be written.
-        StoreUnreadableError: The old store has changed since it was planned.
+    It is built next to its destination and renamed at the end, when all of it is durable. A killed run leaves
+    nothing under the name; running again removes its remains. `out` must not exist, or be empty. `progress` is
+    called with bytes of data files. Raises `RefusedError` if there is not enough space or `out` is inside the old
+    store, `StoreUnwritableError`, and `StoreUnreadableError` if the old store has changed since the plan.
     """
     work = Threads(plan.options.workers)
     with building(plan, out) as build:
@@ -75,40 +67,33 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
 
 
 @contextmanager
-def building(plan: SalvagePlan, out: Path, *, besides: int = 0, group: int = 0) -> Iterator[Build]:
-    """Makes a new store, which is there when the block has ended well; what a killed run has left is cleared before.
+def building(plan: SalvagePlan, out: Path, *, extra_bytes: int = 0, group: int = 0) -> Iterator[Build]:
+    """Builds a new store, which appears when the block ends well; remains of a killed run are removed before.
 
-    Args:
-        plan: What to write.
-        out: Where to; must not exist, or be empty.
-        besides: Bytes that other stores need on the same file system.
-        group: Channels are written by tasks that may be repeated, together up to so many bytes; 0: by this process,
-            each alone.
-
-    Raises:
-        RefusedError: There is not enough room, it would lie inside the old store, or another run is writing there.
-        StoreUnwritableError: It cannot be written.
+    `extra_bytes` is the number of bytes that other stores need on the same file system. `group` is the maximum size of
+    channels written together by one task, which may be repeated; 0 writes each channel alone in this process. Errors
+    as for `apply_salvage`; also `RefusedError` if another run is writing there.
     """
     for each in plan.directories:
         check_outside(each, out)
-    check_room(out, room_needed(plan) + besides)
+    check_room(out, room_needed(plan) + extra_bytes)
     with (
-        new_directory(out, untouched=f"{plan.source} is as it was", like=plan.directories[0]) as content,
+        new_directory(out, untouched=f"{plan.source} is unchanged", like=plan.directories[0]) as content,
         Hasher(content, plan.options.workers) as hasher,
     ):
         yield Build(plan, content, hasher, group)
 
 
 def room_needed(plan: SalvagePlan) -> int:
-    """Returns about how many bytes a new store needs."""
+    """Returns the approximate number of bytes that a new store needs."""
     filled = sum(channel.filled.count() for channel in plan.channels)
     indexed = INDEX_RECORD_SIZE * (plan.messages + filled)
-    return int((plan.bytes + indexed + _FILLER * filled) * _SPARE)
+    return int((plan.bytes + indexed + _FILLER * filled) * _SPACE_FACTOR)
 
 
 def result_of(plan: SalvagePlan, out: Path) -> SalvageResult:
-    """Returns what was written, of a new store that is complete."""
-    out = out if out.is_dir() else absolute(out)  # missing/../NEW names nothing, and was written all the same
+    """Returns the result for a complete new store."""
+    out = out if out.is_dir() else absolute(out)  # missing/../NEW does not resolve, but was written all the same
     return SalvageResult(
         out,
         out / MANIFEST_FILE,
@@ -122,44 +107,38 @@ def result_of(plan: SalvagePlan, out: Path) -> SalvageResult:
 class CopyItem:
     """Channels of a new store that are written together."""
 
-    channels: tuple[ChannelPlan, ...]  #: what to write
-    content: Path  #: the new store while it is not complete
-    #: Where an attempt writes before it moves what it wrote to `content`; None writes there directly.
+    channels: tuple[ChannelPlan, ...]
+    content: Path  #: the new store while it is incomplete
+    #: Directory in which an attempt writes before it moves its files to `content`; None writes there directly.
     attempts: Path | None
     source: Path  #: the old store
-    crc: Crc  #: the CRC of both
+    crc: Crc  #: CRC of both
     fill_gaps: bool  #: put an empty message in the place of every missing one
 
     @property
     def size(self) -> int:
-        """Bytes of the data files, about."""
+        """Approximate bytes of the data files."""
         return sum(channel.size for channel in self.channels)
 
     @property
     def cost(self) -> int:
-        """The work it takes, in bytes."""
+        """Its work, in bytes."""
         return self.size + _OPENING * len(self.channels)
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What was written of a `CopyItem`."""
+    """The result of writing a `CopyItem`."""
 
-    moved: list[Moved]  #: where the messages of each channel went
-    files: dict[str, Digest]  #: size and hash of each file that an attempt made, by its path in the new store
+    moved: list[Moved]  #: destinations of the messages of each channel
+    files: dict[str, Digest]  #: size and hash of each file of an attempt, by its path in the new store
 
 
 class Build:
-    """A store that is being written: begun and completed here, its channels are written by whoever takes the items.
+    """A store that is being written: begun and completed here, while the caller writes the items.
 
-    Args:
-        plan: What is written.
-        content: The directory that becomes the store.
-        hasher: Hashes what is written there directly.
-        group: See `building`.
-
-    Raises:
-        StoreUnwritableError: Its root cannot be written.
+    `content` becomes the store. `hasher` hashes files that are written there directly. `group` is as for `building`.
+    Raises `StoreUnwritableError` if the root cannot be written.
     """
 
     def __init__(self, plan: SalvagePlan, content: Path, hasher: Hasher, group: int = 0) -> None:
@@ -174,7 +153,7 @@ class Build:
         store = StoreWriter(content, plan.crc)
         store.write_server(plan.server)
         store.write_clients(plan.clients)
-        #: What `copy_channels` has to write.
+        #: Work for `copy_channels`.
         self.items = [
             CopyItem(each, content, attempts, plan.source, plan.crc, plan.options.fill_gaps)
             for each in _groups(plan.channels, group)
@@ -182,14 +161,13 @@ class Build:
         self._copied: dict[int, Copied] = {}
 
     def take(self, number: int, copied: Copied) -> None:
-        """Notes that an item was written."""
+        """Records the result of an item."""
         self._copied[number] = copied
 
     def complete(self) -> None:
-        """Writes the manifest, when all items were written.
+        """Writes the manifest after all items are written.
 
-        Raises:
-            StoreUnwritableError: It cannot be written, or something of what was written is not there.
+        Raises `StoreUnwritableError` if it cannot be written, or a written file is missing.
         """
         copied = [self._copied[number] for number in range(len(self.items))]
         files = {name: digest for each in copied for name, digest in each.files.items()}
@@ -202,21 +180,21 @@ class Build:
 
     def _check(self, name: str, size: int) -> None:
         path = self._content / name
-        with writing(path, f"{self._plan.source} is as it was"):
+        with writing(path, f"{self._plan.source} is unchanged"):
             found = path.stat().st_size
         if found != size:
             raise StoreUnwritableError(
                 f"{path}: has {found} bytes, {size} were written",
-                "see whether all machines share the file system of --out, and whether it is healthy; then run it again",
+                "check that all machines share the file system of --out and that it is healthy; then run it again",
             )
 
 
-def _groups(channels: list[ChannelPlan], most: int) -> Iterator[tuple[ChannelPlan, ...]]:
-    """Puts channels that follow each other together."""
+def _groups(channels: list[ChannelPlan], limit: int) -> Iterator[tuple[ChannelPlan, ...]]:
+    """Groups consecutive channels up to `limit` bytes."""
     group: list[ChannelPlan] = []
     size = 0
     for channel in channels:
-        if group and (size + channel.size > most or not most or len(group) == _GROUP):
+        if group and (size + channel.size > limit or not limit or len(group) == _GROUP):
             yield tuple(group)
             group, size = [], 0
         group.append(channel)
@@ -226,27 +204,20 @@ def _groups(channels: list[ChannelPlan], most: int) -> Iterator[tuple[ChannelPla
 
 
 def copy_channels(item: CopyItem, *, hasher: Hasher | None = None, progress: Progress | None = None) -> Copied:
-    """Writes channels into a new store. With attempts it may be done several times, also at the same time.
+    """Writes channels into a new store. With attempts it may run several times, also at the same time.
 
     An attempt syncs its channels and moves them to their place one by one. A channel that already exists was moved
-    by another attempt; it has the same bytes, because the same plan makes the same files.
-
-    Args:
-        item: What to write.
-        hasher: Hashes what is written without attempts; that of the build.
-        progress: Called with the number of data bytes as they are written.
-
-    Raises:
-        StoreUnwritableError: They cannot be written, or the run has been given up.
-        StoreUnreadableError: The old store has changed since it was planned.
+    by another attempt; it has the same bytes, because the same plan makes the same files. `hasher` hashes files
+    written without attempts. `progress` is called with bytes of data files. Raises `StoreUnwritableError` also if
+    the run was cancelled, and `StoreUnreadableError` if the old store has changed since the plan.
     """
     if item.attempts is None:
         assert hasher is not None
         return Copied(_write_channels(item, item.content, hasher, progress), {})
     if not item.attempts.is_dir():
         raise StoreUnwritableError(
-            f"{item.attempts}: is not there where the task runs",
-            "--out has to lie on a file system that this machine and all workers see under the same path",
+            f"{item.attempts}: does not exist where the task runs",
+            "--out must be on a file system that this machine and all workers see under the same path",
         )
     attempt = item.attempts / uuid.uuid4().hex
     with writing(attempt):
@@ -267,11 +238,7 @@ def copy_channels(item: CopyItem, *, hasher: Hasher | None = None, progress: Pro
 
 
 def _move(made: Path, target: Path) -> None:
-    """Moves a whole channel to its name, unless another attempt has been faster.
-
-    Raises:
-        OSError: It cannot be renamed.
-    """
+    """Moves a whole channel to its name, unless another attempt has done so."""
     try:
         made.rename(target)
     except OSError as error:
@@ -286,7 +253,7 @@ def _write_channels(item: CopyItem, directory: Path, hasher: Hasher, progress: P
 def _write_channel(
     item: CopyItem, channel: ChannelPlan, directory: Path, hasher: Hasher, progress: Progress | None
 ) -> list[Moved]:
-    """Writes the subscriptions and the messages of one channel, and returns where the messages went."""
+    """Writes the subscriptions and the messages of one channel, and returns the destinations of the messages."""
     store = StoreWriter(directory, item.crc)
     store.write_sub_records(channel.name, channel.subscriptions.encoded(item.crc))
     writer = store.slices(channel.name, ONE_SLICE, fill_gaps=item.fill_gaps)
@@ -296,7 +263,7 @@ def _write_channel(
         for number, step in enumerate(channel.steps):
             moved.append(copier.write(step))
             if copier.slice_is_done(number):
-                # Where a slice of the old store ends, one of the new store ends too.
+                # Where a slice of the old store ends, a slice of the new store ends as well.
                 writer.close()
                 done = writer.finished[-1].number
                 hasher.add(writer.directory / f"msgs.{done}.dat")
@@ -306,7 +273,7 @@ def _write_channel(
 
 
 class _Copier:
-    """Carries out the steps of one channel."""
+    """Applies the steps of one channel."""
 
     def __init__(self, item: CopyItem, channel: ChannelPlan, writer: SliceWriter, progress: Progress | None) -> None:
         self._item = item
@@ -321,11 +288,11 @@ class _Copier:
             self._last_step[step.path] = number
 
     def slice_is_done(self, number: int) -> bool:
-        """Returns whether no later step takes anything from the slice of this step."""
+        """Returns whether no later step reads the slice of this step."""
         return self._last_step[self._channel.steps[number].path] == number
 
     def write(self, step: Step) -> Moved:
-        """Carries out one step and reports where it went."""
+        """Applies one step and returns the destination of its messages."""
         note = ""
         if isinstance(step, Copy):
             self._copy(step)
@@ -353,7 +320,7 @@ class _Copier:
                 chosen = batch
                 if not whole:
                     chosen = among(batch, wanted)
-                    # Later pieces of the same run begin behind this one.
+                    # Later pieces of the same run begin after this one.
                     self._resume[id(run)] = begin
                 if self._channel.origin:
                     self._relabel(data, chosen)

@@ -1,4 +1,4 @@
-"""Is a new store as it should be? It is verified, and a start is forecast; what that means for whoever salvaged."""
+"""Check of a new store: it is verified, and a start is forecast; the results determine the exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.limits import DEFAULT_MAX_BYTES, DEFAULT_MAX_MSGS, UNLIMITED, StoreLimits
 
-#: The option with which a server, the original or ours, reads encrypted messages.
+#: Option with which a server (the original or ours) reads encrypted messages.
 ENCRYPT = "-encrypt"
 
 
@@ -28,29 +28,27 @@ class Start:
     """The start of a server on a new store."""
 
     works: bool  #: it starts with all of the store
-    error: str | None = None  #: why not, if so
-    #: The options that the server needs besides the directory, for the store to be what it is: those that the server's
-    #: defaults would do for are left out.
+    error: str | None = None  #: reason why it does not
+    #: Options that the server needs besides the directory; those with a suitable default are left out.
     options: tuple[str, ...] = ()
-    #: Channels whose payloads may be encrypted: whether it needs `-encrypt` is not known.
+    #: Channels with payloads that may be encrypted: then it is unknown whether the server needs `-encrypt`.
     suspected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class NewStoreCheck:
-    """What was found about a new store."""
+    """The check of a new store."""
 
-    findings: Sequence[Finding]  #: of its verification
-    clean: bool  #: its verdict
-    start: Start  #: what a start of the server would do
+    findings: Sequence[Finding]  #: findings of verify
+    clean: bool  #: verdict of verify
+    start: Start  #: forecast of a start of the server
 
     @property
     def good(self) -> bool:
-        """The store is as it should be."""
+        """The store is in order."""
         return self.clean and self.start.works
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it for reports."""
         return {
             "clean": self.clean,
             "starts": self.start.works,
@@ -66,17 +64,10 @@ def check_new_store(
 ) -> NewStoreCheck:
     """Verifies a new store and forecasts its start.
 
-    Args:
-        plan: What was to be written.
-        result: What was written.
-        key: The server's encryption key, if it is known.
-        progress: Called with the number of bytes as they are read.
-
-    Raises:
-        StoreUnreadableError: It cannot be read.
+    `key` is the server's encryption key, if known. `progress` is called with bytes.
     """
     for channel in plan.channels:
-        channel.subscriptions.release()  # those that are read back need the room
+        channel.subscriptions.release()  # free the memory for those that are read back
     store = open_datastore(result.path, plan.crc, key)
     verdict = verify(store, workers=plan.options.workers, progress=progress)
     cluster_id = text(plan.server.cluster_id)
@@ -85,15 +76,9 @@ def check_new_store(
 
 
 def check_start(store: Datastore, cluster_id: str, *, workers: int = 1) -> Start:
-    """Forecasts the start of a server on a new store, and determines how it has to be started.
+    """Forecasts the start of a server on a new store, and determines the options that it needs.
 
-    Args:
-        store: The store.
-        cluster_id: Its cluster id.
-        workers: Slices that are looked at at the same time.
-
-    Raises:
-        StoreUnreadableError: It cannot be read.
+    `workers` slices are read at the same time.
     """
     limits = StoreLimits(channel=UNLIMITED)
     server = ServerOptions(crc=store.crc, cluster_id=cluster_id, limits=limits, workers=workers)
@@ -101,7 +86,7 @@ def check_start(store: Datastore, cluster_id: str, *, workers: int = 1) -> Start
     options = ["-cid", cluster_id] if cluster_id != DEFAULT_CLUSTER_ID else []
     if store.crc.polynomial != IEEE:
         options += ["-file_crc_poly", str(store.crc.polynomial)]
-    # The default limits would have the server remove the oldest messages of a channel.
+    # With the default limits, the server would remove the oldest messages of a channel.
     if any(channel.count > DEFAULT_MAX_MSGS for channel in start.channels.values()):
         options += ["-mm", "0"]
     if any(channel.bytes > DEFAULT_MAX_BYTES for channel in start.channels.values()):
@@ -114,12 +99,7 @@ def check_start(store: Datastore, cluster_id: str, *, workers: int = 1) -> Start
 
 
 def exit_code(plan: SalvagePlan, check: NewStoreCheck | None) -> ExitCode:
-    """Returns the exit code that says what became of a plan.
-
-    Args:
-        plan: The plan.
-        check: What was found about the new store; None where nothing was written.
-    """
+    """Returns the exit code of a plan, and of the check of the new store; None if nothing was written."""
     if check is not None and not check.good:
         return ExitCode.FINDINGS
     if not plan.lossy:

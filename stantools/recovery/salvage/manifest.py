@@ -1,4 +1,4 @@
-"""The account that a salvage leaves in the new store: what was kept, moved, changed and dropped, with hashes.
+"""The report that a salvage leaves in the new store: what was kept, moved, changed and dropped, with hashes.
 
 Files are hashed while the rest of the store is still being written.
 """
@@ -25,30 +25,23 @@ from stantools.store.ranges import Ranges
 
 @dataclass(frozen=True)
 class Moved:
-    """Messages that went from a file of the old store to a slice of the new one."""
+    """Messages copied from a file of the old store to a slice of the new one."""
 
     file: str  #: data file of the old store, relative to its root
     channel: str  #: channel in the new store
     slice: int  #: number of the slice there (the last one, if there are several)
-    sequences: Ranges  #: which messages
-    note: str = ""  #: what is different about them, if anything
+    sequences: Ranges
+    note: str = ""  #: differences, if any
 
 
 def write_manifest(content: Path, plan: SalvagePlan, moved: list[Moved], files: dict[str, Any]) -> None:
-    """Writes the manifest into a store that is complete but for it.
-
-    Args:
-        content: The new store.
-        plan: What was done.
-        moved: Where the messages went.
-        files: Size and hash of each file (see `Hasher`).
-    """
+    """Writes the manifest into a store that is otherwise complete; `files` has size and hash of each file."""
     text = json.dumps(describe(plan, moved) | {"files": files}, indent=1)
     (content / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
-    """Returns what a manifest says, without the hashes of the files."""
+    """Returns the content of a manifest, without the hashes of the files."""
     return {
         "schema": 1,
         "made_by": f"stantools {__version__} {plan.VERB}",
@@ -97,20 +90,14 @@ def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
     }
 
 
-#: Files from this size on are made durable as soon as they are whole, so that the disk is not idle until the end.
+#: Files from this size on are synced as soon as they are complete, so that the disk is busy all the time.
 _BIG = 1 << 20
 
 Digest = dict[str, Any]
 
 
 def report(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns the account of one store.
-
-    Args:
-        plan: What was planned.
-        result: What was written, if it was.
-        check: See `NewStoreCheck.as_json`.
-    """
+    """Returns the report on one store; `check` is from `NewStoreCheck.as_json`."""
     described = describe(plan, [])
     return {
         "source": str(plan.source),
@@ -146,13 +133,10 @@ def plan_summary(plan: SalvagePlan) -> dict[str, Any]:
 
 
 class Hasher:
-    """Hashes files with BLAKE3 (`b3sum` checks it), which keeps pace with the writing as SHA-256 does not.
+    """Hashes files with BLAKE3 (`b3sum` checks it), which is as fast as the writing, unlike SHA-256.
 
-    Big files are hashed and made durable beside what goes on, so that nobody waits for the disk before the end.
-
-    Args:
-        root: The directory that holds the files.
-        workers: Big files that are hashed at the same time.
+    Up to `workers` big files are hashed and synced in the background, so that there is no long wait for the disk at
+    the end.
     """
 
     def __init__(self, root: Path, workers: int = 1) -> None:
@@ -169,23 +153,21 @@ class Hasher:
         self._pool.shutdown(cancel_futures=True)
 
     def add(self, path: Path) -> None:
-        """Hashes a file that is whole: at once if it is small. May be called by any thread.
-
-        Raises:
-            StoreUnwritableError: A file cannot be made durable.
-            StoreUnreadableError: A file cannot be read.
-        """
+        """Hashes a complete file: at once if it is small. May be called by any thread."""
         big = path.stat().st_size >= _BIG
         self._begun[path] = self._pool.submit(_finish, path) if big else _finish(path)
 
     def add_files(self, directory: Path) -> None:
-        """Adds the files of a directory, but for those that were added before; see `add`."""
+        """Adds the files of a directory that are not added yet."""
         for path in directory.iterdir():
             if path not in self._begun and path.is_file():
                 self.add(path)
 
     def digests(self) -> dict[str, Digest]:
-        """Returns size and hash of every file that was added, by its path below the root; see `add`."""
+        """Returns size and hash of every added file, by its path below the root.
+
+        Raises `StoreUnwritableError` if a file cannot be synced.
+        """
         return {
             str(path.relative_to(self._root)): begun.result() if isinstance(begun, Future) else begun
             for path, begun in self._begun.items()

@@ -1,4 +1,4 @@
-"""What a salvage is going to do: plain data between planning, writing and the manifest."""
+"""The plan of a salvage: plain data between planning, writing and the manifest."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from stantools.recovery.salvage.subscriptions import NONE_KEPT, KeptSubscription
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage, Repair
 
-#: What happens to older generations of a channel: kept beside it under another name, or only one is kept.
+#: Older generations of a channel: each becomes a channel of its own, or only the newest is kept.
 SPLIT, NEWEST = "split", "newest"
 
-#: Empty messages that may fill a channel's gaps, however few messages it has.
+#: Maximum number of empty messages to fill a channel's gaps, however few messages it has.
 _FILLERS = 1_000_000
 
 
@@ -31,22 +31,21 @@ class Copy:
     """Whole records of a run, byte for byte."""
 
     run: RecordRun
-    sequences: Ranges  #: which of its messages; never empty
+    sequences: Ranges  #: sequences of its messages; never empty
 
     @property
     def path(self) -> Path:
-        """The slice."""
         assert self.run.slice.data is not None
         return self.run.slice.data
 
     @property
     def size(self) -> int:
-        """Bytes of the records, about."""
+        """Approximate bytes of the records."""
         return (self.run.end - self.run.start) * self.sequences.count() // max(self.run.count, 1)
 
     @property
     def payload(self) -> int:
-        """Bytes of the payloads as they are stored, about."""
+        """Approximate bytes of the payloads as stored."""
         return self.run.payload * self.sequences.count() // self.run.count
 
     @property
@@ -62,19 +61,18 @@ class Copy:
 class Rewrite(ABC):
     """Messages that get new records."""
 
-    path: Path  #: the file that they are in
-    sequences: Ranges  #: which messages; never empty
-    note: str  #: what is said of them
-    size: int  #: bytes of the records, about
-    payload: int  #: bytes of their payloads, about
+    path: Path  #: file that holds them
+    sequences: Ranges  #: never empty
+    note: str  #: remark on them
+    size: int  #: approximate bytes of the records
+    payload: int  #: approximate bytes of their payloads
     largest: int  #: bytes of the largest payload
 
     @abstractmethod
     def messages(self) -> Iterator[pb.MsgProto]:
         """Iterates over the messages, in rising order.
 
-        Raises:
-            StoreUnreadableError: The file cannot be read any more, or is not as it was planned.
+        Raises `StoreUnreadableError` if the file cannot be read any more, or differs from the plan.
         """
 
     @abstractmethod
@@ -82,18 +80,12 @@ class Rewrite(ABC):
         """Returns the step with fewer of its messages."""
 
 
-#: Some messages of a channel, and where they come from.
+#: Some messages of a channel, and their source.
 Step = Copy | Rewrite
 
 
 class Repaired(Rewrite):
-    """A message whose record header was damaged: its payload under a new header.
-
-    Args:
-        path: The slice.
-        damage: What was damaged.
-        repair: The message.
-    """
+    """A message whose record header was damaged: its payload under a new header."""
 
     def __init__(self, path: Path, damage: Damage, repair: Repair) -> None:
         self.path, self._message = path, repair.message
@@ -104,7 +96,6 @@ class Repaired(Rewrite):
         self.payload = self.largest = len(repair.message.data)
 
     def messages(self) -> Iterator[pb.MsgProto]:
-        """Yields the message."""
         yield self._message
 
     def narrowed(self, sequences: Ranges) -> Repaired:
@@ -113,29 +104,29 @@ class Repaired(Rewrite):
 
 
 class Fate(enum.StrEnum):
-    """What it means that something of the old store is not in the new one."""
+    """The meaning of data of the old store that is not in the new one."""
 
     MISSING = "missing before"
-    GAP = "missing before, a gap"  #: nothing shows that it ever was there: no loss
+    GAP = "missing before, a gap"  #: nothing shows that it ever existed: no loss
     UNKNOWN = "unknown"
     LOST = "lost by this step"
-    LEFT_OUT = "left out"  #: a copy of what is kept, or nothing of a store: no loss
+    LEFT_OUT = "left out"  #: a copy of kept data, or no part of a store: no loss
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """Something that is in the old store and not in the new one."""
+    """Data of the old store that is not in the new one."""
 
     file: str  #: relative to the root
     offset: int  #: first byte, -1 for a whole file
-    length: int  #: bytes
-    reason: str  #: why
-    sequences: Ranges = field(default_factory=Ranges)  #: the sequences concerned, as far as they are known
-    fate: Fate = Fate.LOST  #: what it means
+    length: int  #: number of bytes
+    reason: str
+    sequences: Ranges = field(default_factory=Ranges)  #: its sequences, as far as they are known
+    fate: Fate = Fate.LOST
 
     @property
     def loss(self) -> bool:
-        """The new store lacks something by it."""
+        """It is a loss."""
         return self.fate not in (Fate.LEFT_OUT, Fate.GAP)
 
 
@@ -143,28 +134,28 @@ class Dropped:
 class ChannelPlan:
     """One channel of the new store."""
 
-    name: bytes  #: its name as bytes
-    steps: list[Step] = field(default_factory=list)  #: how its messages are made, in the order of sequences
-    sequences: Ranges = field(default_factory=Ranges)  #: which sequences it will hold, without fillers
-    filled: Ranges = field(default_factory=Ranges)  #: which sequences become empty messages
-    origin: str = ""  #: what it is, if it is not simply the channel of that name
-    subscriptions: KeptSubscriptions = NONE_KEPT  #: its subscriptions, changed where they must be
-    stored_name: bytes = b""  #: the name that its records carry; another one for an older generation
-    #: Sequences whose messages were missing before, as far as that is known; of an older generation none.
+    name: bytes  #: as bytes
+    steps: list[Step] = field(default_factory=list)  #: steps that make its messages, in the order of sequences
+    sequences: Ranges = field(default_factory=Ranges)  #: sequences that it will hold, without fillers
+    filled: Ranges = field(default_factory=Ranges)  #: sequences that become empty messages
+    origin: str = ""  #: its origin, if it is not simply the channel of that name
+    subscriptions: KeptSubscriptions = NONE_KEPT  #: its subscriptions, changed where necessary
+    stored_name: bytes = b""  #: name in its records; different for an older generation
+    #: Sequences whose messages were missing before, if known; none for an older generation.
     missing: Ranges = field(default_factory=Ranges)
-    skipped: Ranges = field(default_factory=Ranges)  #: of the missing ones those that nothing shows to have been there
-    archived: Ranges = field(default_factory=Ranges)  #: sequences that only archived slices hold, which are left out
-    unknown: list[str] = field(default_factory=list)  #: what nothing shows, in words
-    last_known: int = 0  #: its last sequence, also where only the index of a slice still names it
+    skipped: Ranges = field(default_factory=Ranges)  #: missing sequences without a trace of a message
+    archived: Ranges = field(default_factory=Ranges)  #: sequences in archived slices only, which are left out
+    unknown: list[str] = field(default_factory=list)  #: unknown contents, in words
+    last_known: int = 0  #: its last sequence, even if only the index of a slice names it
 
     @property
     def size(self) -> int:
-        """Bytes of its data files without fillers, about."""
+        """Approximate bytes of its data files without fillers."""
         return sum(step.size for step in self.steps)
 
     @property
     def gaps(self) -> Ranges:
-        """Sequences between its messages of which nothing is there, or nothing but a filler."""
+        """Sequences between its messages without a message, or with a filler only."""
         return self.sequences.holes()
 
     @property
@@ -175,29 +166,29 @@ class ChannelPlan:
 
 @dataclass
 class SalvagePlan:
-    """A whole salvage."""
+    """A plan of a whole salvage."""
 
     #: Its name in reports.
     VERB: ClassVar[str] = "salvage"
 
-    source: Path  #: the store to be salvaged
-    crc: Crc  #: its CRC; the new store is written with the same
-    options: SalvageOptions  #: what was asked for
+    source: Path  #: the old store
+    crc: Crc  #: its CRC, also for the new store
+    options: SalvageOptions
     server: pb.ServerInfo  #: the new server.dat
-    server_note: str = ""  #: where its content comes from, if it is not simply the old record
+    server_note: str = ""  #: origin of its content, if it is not simply the old record
     clients: list[pb.ClientInfo] = field(default_factory=list)
-    channels: list[ChannelPlan] = field(default_factory=list)  #: the channels, by name
-    dropped: list[Dropped] = field(default_factory=list)  #: what is left behind
-    changes: list[str] = field(default_factory=list)  #: what is written differently, in words
-    bytes: int = 0  #: size of the data files that will be written, without fillers (about)
+    channels: list[ChannelPlan] = field(default_factory=list)  #: by name
+    dropped: list[Dropped] = field(default_factory=list)  #: data that is left out
+    changes: list[str] = field(default_factory=list)  #: differences of the new store, in words
+    bytes: int = 0  #: approximate size of the new data files, without fillers
 
     @property
     def directories(self) -> list[Path]:
-        """What is read, and must not be written into."""
+        """Directories that are read, and must not be written into."""
         return [self.source]
 
     def account(self) -> dict[str, Any]:
-        """Returns what else the manifest says, with stable names."""
+        """Returns further entries of the manifest, with stable names."""
         return {}
 
     @property
@@ -212,17 +203,17 @@ class SalvagePlan:
 
     @property
     def lost(self) -> int:
-        """Messages that are there, and are left out by this step."""
+        """Messages of the old store that this step leaves out."""
         return sum(d.sequences.count() for d in self.dropped if d.fate is Fate.LOST)
 
     @property
     def gone(self) -> int:
-        """Messages that the new store lacks and that were there once: missing before, or lost by this step."""
+        """Messages that existed once and are not in the new store: missing before, or lost by this step."""
         return sum(d.sequences.count() for d in self.dropped if d.loss)
 
     @property
     def outcome(self) -> Totals:
-        """What became of the messages of the old store."""
+        """The messages of the old store, in numbers."""
         return Totals(
             intact=self.messages + self.lost,
             archived=sum(channel.archived.count() for channel in self.channels),
@@ -233,16 +224,14 @@ class SalvagePlan:
 
     @property
     def lossy(self) -> bool:
-        """Something of the old store could not be kept."""
+        """Some data of the old store could not be kept."""
         return any(d.loss for d in self.dropped)
 
 
 @dataclass(frozen=True)
 class SalvageResult:
-    """What was written."""
-
     path: Path  #: the new store
-    manifest: Path  #: the account of it, a file in the new store that servers ignore
-    messages: int  #: messages in it, fillers not counted
+    manifest: Path  #: the report on it, a file in the new store that servers ignore
+    messages: int  #: messages in it, without fillers
     filled: int  #: empty messages in it
     bytes: int  #: bytes of its data files

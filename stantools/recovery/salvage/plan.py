@@ -40,14 +40,14 @@ from stantools.store.sublog import SubsState, salvage_subs
 
 @dataclass
 class _Source:
-    """What the scan found for one channel, wherever it lay."""
+    """The scanned data of one channel, from any place in the store."""
 
     runs: list[RecordRun] = field(default_factory=list)  #: good records, those of the channel's own directory first
     rewrites: list[Repaired] = field(default_factory=list)  #: messages whose record header must be recreated
-    subs: SubsState | None = None  #: the fold of its subs.dat
-    outcome: ChannelOutcome | None = None  #: what its directory shows of its messages
-    renamed: ChannelOutcome | None = None  #: what a directory shows that is the channel's under another name
-    #: What only the index of a slice names, by the number of the slice.
+    subs: SubsState | None = None  #: fold of its subs.dat
+    outcome: ChannelOutcome | None = None  #: state of its messages by its directory
+    renamed: ChannelOutcome | None = None  #: state of its messages by a directory under another name
+    #: Sequences that only the index of a slice names, by the number of the slice.
     named: list[tuple[int, Ranges]] = field(default_factory=list)
 
 
@@ -58,17 +58,11 @@ def plan_salvage(
     progress: Progress | None = None,
     surveys: Iterable[ChannelSurvey] | None = None,
 ) -> SalvagePlan:
-    """Reads a store and plans what of it goes into a new one.
+    """Reads a store in any state and plans a new one.
 
-    Args:
-        store: The store, in any state.
-        options: See `SalvageOptions`.
-        progress: Called with the number of bytes as they are read.
-        surveys: Those of the channels of `channels_to_survey`, in that order, if they were made already.
-
-    Raises:
-        RefusedError: The cluster id is lost and was not given, or the gaps are too big to be filled.
-        UsageError: There is no such generation.
+    `progress` is called with bytes. `surveys` are those of the channels of `channels_to_survey`, in that order, if
+    they exist already. Raises `RefusedError` if the cluster id is lost and not among the options, or the gaps are
+    too big to be filled; `UsageError` if there is no such generation.
     """
     options = options or SalvageOptions()
     store = store.checking
@@ -86,7 +80,7 @@ def plan_salvage(
         foreign += _collect(store, survey, sources, plan)
         _read_subs(survey, sources, plan)
         inner += [(survey.files.raw_name, stray) for stray in survey.strays]
-    _rename_back(sources, foreign, plan)
+    _restore_names(sources, foreign, plan)
     for run in foreign:
         sources.setdefault(run.subject, _Source()).runs.append(run)
     for name, stray in [*inner, *strays]:
@@ -98,10 +92,11 @@ def plan_salvage(
     return plan
 
 
-def _rename_back(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: SalvagePlan) -> None:
-    """Takes the subscriptions along where a whole channel directory was renamed; a copy of one is no channel.
+def _restore_names(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: SalvagePlan) -> None:
+    """Moves subscriptions with the messages of a renamed channel directory; a copied directory becomes no channel.
 
-    That is: all its messages are of one other channel, which has no directory of its own, or has one.
+    A renamed directory's messages all belong to one other channel without a directory of its own; for a copied one,
+    that channel has a directory.
     """
     subjects: dict[bytes, set[bytes]] = {}
     for run in foreign:
@@ -120,7 +115,7 @@ def _rename_back(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: 
             plan.changes.append(f"{name}: its subscriptions went to channel {channel!r} with its messages")
             continue
         sources[subject].renamed = source.outcome
-        reason = f"a copy of channel {channel!r}, which its messages name: it becomes no channel"
+        reason = f"a copy of channel {channel!r}, which its messages name: it does not become a channel"
         if source.subs and len(source.subs.subscriptions):
             reason += f", and its {counted(len(source.subs.subscriptions), 'subscription', 'is/are')} left out"
         plan.dropped.append(Dropped(name, -1, 0, reason, fate=Fate.LEFT_OUT))
@@ -143,7 +138,9 @@ def _clients(store: Datastore, plan: SalvagePlan) -> ClientsState:
 def _leave_log_damage(plan: SalvagePlan, file: str, state: LogState) -> None:
     for damage in state.damages:
         if damage.repaired:
-            plan.changes.append(f"{file}: a record at offset {damage.offset} was kept although: {damage.detail}")
+            plan.changes.append(
+                f"{file}: a record at offset {damage.offset} was kept despite its damage: {damage.detail}"
+            )
         else:
             held_nothing = damage.kind in (LogDamageKind.ZEROS, LogDamageKind.VERSION)
             fate = Fate.LEFT_OUT if held_nothing else Fate.MISSING
@@ -151,7 +148,7 @@ def _leave_log_damage(plan: SalvagePlan, file: str, state: LogState) -> None:
 
 
 def _root_strays(store: Datastore, plan: SalvagePlan) -> list[tuple[bytes, SliceSurvey]]:
-    """Returns the files in the root that prove to be slices; of the others it is noted that they stay behind."""
+    """Returns the files in the root that prove to be slices; the others are recorded as left out."""
     surveys = [survey_slice(each, b"", plan.crc) for each in possible_slices(store.foreign)]
     found = [survey for survey in surveys if survey.runs]
     taken = {survey.files.data for survey in found}
@@ -165,7 +162,7 @@ def _root_strays(store: Datastore, plan: SalvagePlan) -> list[tuple[bytes, Slice
 def _add_stray(
     store: Datastore, directory: bytes, stray: SliceSurvey, sources: dict[bytes, _Source], plan: SalvagePlan
 ) -> None:
-    """Takes what is in a slice under another name and nowhere else."""
+    """Takes the messages that are only in a slice under another name."""
     assert stray.files.data is not None
     file = str(stray.files.data.relative_to(store.path))
     for run in stray.runs:
@@ -193,12 +190,7 @@ def _add_stray(
 
 
 def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[str]:
-    """Returns the channels that a salvage reads; the server skips those that are reached by a symbolic link.
-
-    Args:
-        store: The store.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-    """
+    """Returns the channels that a salvage reads; the server skips channels that are symbolic links."""
     linked = Datastore(store.path, channel_names=[path.name for path in store.symlinks])
     return [*store.matching(patterns), *linked.matching(patterns)]
 
@@ -206,14 +198,7 @@ def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[s
 def _collect(
     store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan
 ) -> list[RecordRun]:
-    """Puts a directory's records to their channels; returns the runs of other channels.
-
-    Args:
-        store: The store.
-        survey: What is in the directory.
-        sources: Where they are put.
-        plan: Called with what stays behind.
-    """
+    """Assigns a directory's records to their channels; returns the runs of other channels."""
     files = survey.files
     if survey.error:
         plan.dropped.append(Dropped(files.name, -1, 0, survey.error))
@@ -228,10 +213,10 @@ def _collect(
             source.runs.append(run)
         else:
             foreign.append(run)
-            plan.changes.append(
-                f"{_where(store, run)}: {counted(run.count, 'message')} went to the right channel, "
-                f"{os.fsdecode(run.subject)!r}"
-            )
+            assert run.slice.data is not None
+            where = f"{run.slice.data.relative_to(store.path)} from offset {run.start}"
+            channel = os.fsdecode(run.subject)
+            plan.changes.append(f"{where}: {counted(run.count, 'message')} went to the right channel, {channel!r}")
     for one in survey.slices:
         _leave_slice_damage(store, one, source, plan)
     slices = (*survey.slices, *survey.lone_indexes)
@@ -246,7 +231,7 @@ def _collect(
         plan.dropped.append(Dropped(str(path.relative_to(store.path)), -1, size_of(path), reason, fate=fate))
     if not plan.options.archived:
         for one_slice in files.archived:
-            reason = "archived; --archived takes it along"
+            reason = "archived; --archived includes it"
             plan.dropped.append(
                 Dropped(f"{files.name}/{one_slice.name}", -1, one_slice.data_size, reason, fate=Fate.LEFT_OUT)
             )
@@ -271,7 +256,7 @@ def _leave_slice_damage(store: Datastore, survey: SliceSurvey, source: _Source, 
 
 def _damaged(file: str, neighbours: Neighbours) -> Dropped:
     damage = neighbours.damage
-    # Zeros and torn ends between consecutive messages hold nothing; what is lost is counted by sequence, once.
+    # Zeros and torn ends between consecutive messages hold no data; lost messages are counted by sequence, once.
     return Dropped(file, damage.offset, damage.length, f"{damage.kind}: {stop_text(damage.stop)}", fate=Fate.LEFT_OUT)
 
 
@@ -310,7 +295,7 @@ def _plan_channel(
     for generation, is_main in kept:
         target = ChannelPlan(name, stored_name=name)
         if not is_main:
-            target.name = _beside(name, taken)
+            target.name = _generation_name(name, taken)
             target.origin = f"an older generation of {text!r}"
             plan.changes.append(
                 f"{text}: {generation.sequences.count()} older messages went to channel {os.fsdecode(target.name)!r} "
@@ -338,7 +323,7 @@ def _plan_channel(
 
 
 def _note_missing(plan: SalvagePlan, target: ChannelPlan, source: _Source) -> None:
-    """Notes the messages of a channel that were missing before, and what nothing shows."""
+    """Records the messages of a channel that were missing before, and its unknown contents."""
     name = os.fsdecode(target.name)
     outcome = (source.outcome or ChannelOutcome(name)).with_directory(target.sequences, source.renamed)
     target.missing, target.archived, target.skipped = outcome.missing, outcome.archived, outcome.gaps
@@ -355,7 +340,7 @@ def _note_missing(plan: SalvagePlan, target: ChannelPlan, source: _Source) -> No
 
 def _last_named(source: _Source, history: History, generation: Generation) -> int:
     """Returns the last sequence of a generation that only an index still names, 0 if there is none."""
-    # Of several generations, only what lies in the newest slice or behind it can belong to the newest.
+    # Of several generations, only entries of the newest slice or later ones can belong to the newest.
     several = len(history.generations) > 1
     newest = max((p.run.slice.number for p in generation.pieces), default=0) if several else 0
     return max((ranges.last for number, ranges in source.named if number >= newest), default=0)
@@ -365,8 +350,8 @@ def _check_filling(target: ChannelPlan) -> None:
     """Refuses to fill a gap that only an absurd sequence can have made."""
     if not target.fillable:
         raise RefusedError(
-            f"channel {os.fsdecode(target.name)!r}: to fill its gaps would take {target.gaps.count()} empty messages "
-            f"for {target.sequences.count()} that are there ({target.sequences.first} to {target.sequences.last})",
+            f"channel {os.fsdecode(target.name)!r}: filling its gaps would take {target.gaps.count()} empty messages "
+            f"for {target.sequences.count()} existing ones ({target.sequences.first} to {target.sequences.last})",
             "salvage without --fill-gaps: consumers skip missing sequences",
         )
 
@@ -393,7 +378,7 @@ def _choose(plan: SalvagePlan, channel: str, history: History) -> list[tuple[Gen
     return [(chosen, True)]
 
 
-def _beside(name: bytes, taken: set[bytes]) -> bytes:
+def _generation_name(name: bytes, taken: set[bytes]) -> bytes:
     """Makes a channel name for an older generation."""
     number = 1
     while (candidate := name + b".generation-%d" % number) in taken:
@@ -403,7 +388,7 @@ def _beside(name: bytes, taken: set[bytes]) -> bytes:
 
 
 def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: Iterable[Repaired]) -> list[Step]:
-    """Puts copies and rewrites into the order of sequences."""
+    """Sorts copies and rewrites by sequence."""
     have = generation.sequences
     extra: dict[int, Repaired] = {}
     for rewrite in rewrites:
@@ -427,8 +412,3 @@ def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: It
             steps.append(Copy(piece.run, left))
     steps += [extra[sequence] for sequence in waiting]
     return steps
-
-
-def _where(store: Datastore, run: RecordRun) -> str:
-    assert run.slice.data is not None
-    return f"{run.slice.data.relative_to(store.path)} from offset {run.start}"

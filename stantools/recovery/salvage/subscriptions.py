@@ -1,8 +1,8 @@
 """Clients and subscriptions for the new store, without losing the position of any durable.
 
-Facts: filestore.md sections 4.3 and weakness W16. What the server would delete or could never use is turned
-into what it keeps: a member of a durable queue group whose client is gone hands its position and its pending messages
-to the group.
+Facts: filestore.md sections 4.3 and weakness W16. Records that the server would delete or could never use are turned
+into records that it keeps: a member of a durable queue group whose client is gone passes its position and its
+pending messages to the group.
 """
 
 from __future__ import annotations
@@ -20,18 +20,15 @@ from stantools.format.layout import SubFlag
 from stantools.store.logwriter import encode_live
 from stantools.store.sublog import STATUSES, StoredSubscription, SubsState, SubStatus, SubTable
 
-#: This many changes of a channel's subscriptions are listed one by one; the others are counted.
-_TOLD = 1000
+#: Changes of a channel's subscriptions that are listed one by one; the others are counted.
+_MAX_LISTED = 1000
 
 
 class KeptSubscriptions(Sequence[StoredSubscription]):
-    """The subscriptions of one channel of the new store, by id; each is put together when it is asked for.
+    """The subscriptions of one channel of the new store, by id; each object is made on access.
 
-    Args:
-        table: The fold of the old subs.dat.
-        rows: Which of them are kept as they are, but for what lies beyond the last message.
-        last: The channel's last sequence in the new store.
-        changed: Those that are different, by id.
+    `rows` of the table are kept as they are, except positions beyond `last`, the channel's last sequence in the new
+    store. `changed` has different ones, by id.
     """
 
     def __init__(
@@ -51,7 +48,7 @@ class KeptSubscriptions(Sequence[StoredSubscription]):
             self._beyond[row] = one.state.last_sent > last or max(one.pending, default=0) > last
 
     def release(self) -> None:
-        """Forgets all but how many there are, once they are written."""
+        """Releases the memory after they are written; only their number stays."""
         count = len(self)
         self._table, self._rows = SubsState().subscriptions, np.zeros(0, np.int64)
         self._beyond, self._count = np.zeros(0, np.bool_), count
@@ -69,7 +66,7 @@ class KeptSubscriptions(Sequence[StoredSubscription]):
         return self._clamped(int(self._rows[place]))
 
     def _clamped(self, row: int) -> StoredSubscription:
-        """Takes back a position beyond the last message: its sequences will be given again, and must be delivered."""
+        """Takes back a position beyond the last message: new messages will get its sequences, and must be delivered."""
         one = self._changed.get(self._table.ids[row]) or self._table.at(row)
         one.state.last_sent = min(one.state.last_sent, self._last)
         one.pending = {sequence for sequence in one.pending if sequence <= self._last}
@@ -88,20 +85,21 @@ class KeptSubscriptions(Sequence[StoredSubscription]):
                 yield encode_live(one.state, one.pending, crc)
 
     def changes(self) -> Iterator[str]:
-        """Says what of positions and pending sequences lies beyond the last message and is taken back."""
+        """Describes positions and pending sequences beyond the last message, which are taken back."""
         last, table = self._last, self._table
         rows = self._rows[self._beyond[self._rows]]
-        for row in rows[:_TOLD].tolist():
+        for row in rows[:_MAX_LISTED].tolist():
             one = self._changed.get(table.ids[row]) or table.at(row)
             if one.state.last_sent > last:
                 yield (
-                    f"subscription {one.state.id}: last sent {one.state.last_sent} became {last}, the last message "
-                    "there is, so that new messages are delivered"
+                    f"subscription {one.state.id}: last sent {one.state.last_sent} became {last}, the last "
+                    "message, so that new messages are delivered"
                 )
             if beyond := sum(sequence > last for sequence in one.pending):
-                yield f"subscription {one.state.id}: {beyond} pending sequences beyond the last message were taken out"
-        if len(rows) > _TOLD:
-            yield f"{len(rows) - _TOLD} more subscriptions: what was beyond the last message {last} was taken back"
+                yield f"subscription {one.state.id}: {beyond} pending sequences beyond the last message were removed"
+        if len(rows) > _MAX_LISTED:
+            more = len(rows) - _MAX_LISTED
+            yield f"{more} more subscriptions: positions beyond the last message {last} were taken back"
 
 
 #: The subscriptions of a channel that has none.
@@ -110,20 +108,18 @@ NONE_KEPT = KeptSubscriptions(SubsState().subscriptions, np.zeros(0, np.int64), 
 
 @dataclass
 class SubscriptionPlan:
-    """The subscriptions of one channel, and what was changed."""
+    """The subscriptions of one channel, and their changes."""
 
-    subscriptions: KeptSubscriptions  #: what to write, by id
-    changes: list[str] = field(default_factory=list)  #: what differs from the old file, in words
+    subscriptions: KeptSubscriptions  #: to write, by id
+    changes: list[str] = field(default_factory=list)  #: differences from the old file, in words
     dropped: list[str] = field(default_factory=list)  #: subscriptions that are left out, in words
 
 
 def plan_subscriptions(state: SubsState, known_clients: Container[bytes], last_sequence: int) -> SubscriptionPlan:
-    """Decides what becomes of a channel's subscriptions.
+    """Plans a channel's subscriptions, from the intact records of its subs.dat.
 
-    Args:
-        state: The fold of the intact records of subs.dat.
-        known_clients: Ids of the clients that the new store will have.
-        last_sequence: Last sequence of the channel in the new store, 0 if it has no messages.
+    `known_clients` are the ids of the new store's clients, `last_sequence` the channel's last sequence there, 0 if
+    it has no messages.
     """
     table = state.subscriptions
     order = np.asarray(table.by_id, np.int64)
@@ -133,23 +129,19 @@ def plan_subscriptions(state: SubsState, known_clients: Container[bytes], last_s
     orphans = order[orphan]
     dropped = [
         f"subscription {one.id}: not durable, and its client {os.fsdecode(one.client_id)!r} is gone"
-        for one, _ in table.each(orphans[:_TOLD])
+        for one, _ in table.each(orphans[:_MAX_LISTED])
     ]
-    if len(orphans) > _TOLD:
-        dropped.append(f"{len(orphans) - _TOLD} more subscriptions: not durable, and their clients are gone")
-    changed = _hand_over(table, order[ghost], order[~orphan & ~ghost], changes) if ghost.any() else {}
+    if len(orphans) > _MAX_LISTED:
+        dropped.append(f"{len(orphans) - _MAX_LISTED} more subscriptions: not durable, and their clients are gone")
+    changed = _pass_positions(table, order[ghost], order[~orphan & ~ghost], changes) if ghost.any() else {}
     kept = KeptSubscriptions(table, order[~orphan & ~ghost], last_sequence, changed)
     return SubscriptionPlan(kept, changes + list(kept.changes()), dropped)
 
 
-def _hand_over(
+def _pass_positions(
     table: SubTable, ghosts: npt.NDArray[np.int64], kept: npt.NDArray[np.int64], changes: list[str]
 ) -> dict[int, StoredSubscription]:
-    """Passes the position and pending messages of ghosts on to their groups, or makes one the shadow of its group.
-
-    Returns:
-        The subscriptions that are different from what they were, by id.
-    """
+    """Passes the position and pending messages of ghosts on to their groups, or makes one the shadow of its group."""
     durable = SubFlag.HAS_GROUP | SubFlag.IS_DURABLE
     groups: dict[bytes, list[StoredSubscription]] = {}
     for row in kept[np.asarray(table.flags)[kept] & durable == durable].tolist():

@@ -1,11 +1,10 @@
 """The server's own repair of files that end inside a record, to the byte, with a plan and a backup before it.
 
-Facts: filestore.md section 7.8. What a start with `-file_truncate_bad_eof` would do is forecast, and the
-planned changes of the forecast are carried out.
+Facts: filestore.md section 7.8. A start with `-file_truncate_bad_eof` is forecast, and the planned changes of the
+forecast are applied.
 
-    plan      what would be changed, what would be lost, why it should not be done
-    backup    what is removed, saved before anything changes
-    apply     carrying out a plan
+plan      the changes, the losses, and reasons against the repair backup    removed bytes, saved before anything
+changes apply     applying a plan
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Carrying out a planned repair: the backup first, then each file in one step, the witness file last.
+"""Applying a planned repair: the backup first, then each file in one step, the witness file last.
 
-Every step leaves a file either as it was or as it is to be, and is synced before the next one. After an interruption
-a new plan finds what is left to do; steps that were done already are not done again.
+Every step leaves a file in its old or in its new state, and is synced before the next one. After an interruption, a
+new plan contains only the remaining steps.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from stantools.store.directory import open_datastore
 from stantools.store.durable import writing
 from stantools.store.locks import check_not_in_use, hold_ft_lock
 
-#: Room for the backup's manifest, blocks that are not full, and the longest index that is rebuilt.
-_SPARE = 1 << 20
+#: Bytes for the backup's manifest, partial blocks, and the longest index that is rebuilt.
+_EXTRA_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class TruncationResult:
-    """What was done."""
-
-    backup: Path | None  #: directory with what was removed; None if nothing was
-    changed: tuple[str, ...]  #: files that were changed, relative to the store, in the order in which it was done
-    after: Forecast  #: what a start without the truncate option would do now
+    backup: Path | None  #: directory with the removed bytes; None if there are none
+    changed: tuple[str, ...]  #: changed files, relative to the store, in the order of the changes
+    after: Forecast  #: forecast of a start without the truncate option now
 
 
 def apply_truncation(
@@ -43,53 +41,42 @@ def apply_truncation(
     quiet: float | None = None,
     progress: Progress | None = None,
 ) -> TruncationResult:
-    """Carries out a plan.
+    """Applies a plan to an unchanged store.
 
-    Args:
-        plan: What to do; the store must not have changed since.
-        backup_dir: Where to save what is removed; outside of the store.
-        force: Also against the plan's refusals, and if a server seems to be using the store.
-        quiet: Seconds that the store must have been left alone; `QUIET_SECONDS` of `stantools.store.locks` by default.
-        progress: Called with the number of bytes that are saved; what it raises ends it before anything is changed.
-
-    Raises:
-        RefusedError: The plan has refusals, the store is in use or has changed, or there is no room for the backup.
-        StoreUnwritableError: Something cannot be written. What was done up to there is a valid state of the store;
-            plan again to finish.
+    `backup_dir` is a directory outside of the store. `force` overrides the plan's refusals, and the check that no
+    server uses the store, which must be unchanged for `quiet` seconds (`QUIET_SECONDS` of `stantools.store.locks` by
+    default). `progress` is called with bytes of the backup; an exception from it ends the repair before anything is
+    changed. Raises `RefusedError` if the plan has refusals, the store is in use or has changed, or there is no space
+    for the backup. After `StoreUnwritableError` the store is in a valid state; a new plan finishes the repair.
     """
     root = plan.store.path
     if plan.refusals and not force:
         raise refusal(plan)
     check_outside(root, backup_dir)
-    check_room(backup_dir / "1", _SPARE + saved_bytes(plan.steps))
+    check_room(backup_dir / "1", _EXTRA_BYTES + saved_bytes(plan.steps))
     check_not_in_use(root, force=force, quiet=quiet)
     with hold_ft_lock(root):
         _check_unchanged(root, plan.steps)
         backup = save(root, plan.steps, backup_dir, progress) if saved_bytes(plan.steps) else None
         crc = plan.options.crc
         for change in plan.steps:
-            with writing(root / change.path, f"what was removed before is in {backup or backup_dir}"):
+            with writing(root / change.path, f"bytes removed before are in {backup or backup_dir}"):
                 carry_out(root, change, crc)
     after = forecast(open_datastore(root), plan.options, lookups=False)
     return TruncationResult(backup, tuple(change.path for change in plan.steps), after)
 
 
 def refusal(plan: TruncationPlan) -> RefusedError:
-    """Returns why a plan with refusals is not carried out, and what to do instead."""
+    """Returns why a plan with refusals is not applied, and what to do instead."""
     path = plan.store.path
     return RefusedError(
         f"{path}: not repaired: {'; '.join(plan.refusals)}",
-        f"`stantools salvage {shell_word(str(path))} --out NEW` keeps everything that is intact; to insist: --force",
+        f"`stantools salvage {shell_word(str(path))} --out NEW` keeps all intact data; to insist: --force",
     )
 
 
 def exit_code(plan: TruncationPlan, result: TruncationResult | None) -> ExitCode:
-    """Returns the exit code that says what became of a plan, or what would become of it if it were carried out.
-
-    Args:
-        plan: The plan.
-        result: What was done; None if nothing was.
-    """
+    """Returns the exit code of a plan; without a result, the exit code that applying it would have."""
     after = result.after if result else plan.forecast
     if after.starts and any(cut.intact for cut in plan.cuts):
         return ExitCode.LOSS
@@ -104,7 +91,7 @@ def _check_unchanged(root: Path, steps: list[Change]) -> None:
         if now != change.before:
             raise RefusedError(
                 f"{path}: has {_size(now)} now, had {_size(change.before)} when the repair was planned",
-                "make sure that nobody writes to the store, and plan again",
+                "make sure that no program writes to the store, and plan again",
             )
 
 

@@ -1,4 +1,4 @@
-"""What a repair removes, saved before anything is changed.
+"""The backup of the bytes that a repair removes, made before anything is changed.
 
 A backup is a directory with `manifest.json` and the saved bytes under `files/`, in the order of the store:
 
@@ -8,7 +8,7 @@ A backup is a directory with `manifest.json` and the saved bytes under `files/`,
         {"path": "foo/msgs.1.idx", "action": "replace", "size_before": 324, ..., "offset": 0, "length": 324},
         {"path": ".truncate.lck", "action": "create", "size_before": null, "size_after": 0}]}
 
-To undo a cut, write the saved bytes back at their offset; to undo the others, put the saved file back or remove the
+To undo a cut, write the saved bytes back at their offset; to undo other changes, put the saved file back or remove the
 created one.
 """
 
@@ -32,47 +32,38 @@ from stantools.store.mapping import Buffer, mapped
 MANIFEST = "manifest.json"
 
 _BLOCK = 1 << 20
-_RUNS = 10_000
+_MAX_BACKUPS = 10_000
 
 
 def default_backup(store: Path) -> Path:
-    """Returns where backups are kept if nothing else is said: beside the store."""
+    """Returns the default directory for backups: next to the store."""
     place = store.absolute()
     return place.with_name(f"{place.name}.truncated")
 
 
 def saved_bytes(steps: Iterable[Change]) -> int:
     """Returns how many bytes go to the backup."""
-    return sum(_saved(change) for change in steps)
+    return sum(_saved_size(change) for change in steps)
 
 
-def _saved(change: Change) -> int:
-    """How many bytes of a file go to the backup."""
+def _saved_size(change: Change) -> int:
+    """Returns how many bytes of a file go to the backup."""
     if change.before is None:
         return 0
     return change.before - (change.after or 0) if isinstance(change.action, Cut) else change.before
 
 
 def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progress | None = None) -> Path:
-    """Saves what the steps will remove.
+    """Saves the bytes that the steps will remove, in a new directory below `directory`, which is made if missing.
 
-    Args:
-        root: The store.
-        steps: What is going to be changed.
-        directory: Where backups are kept; made if it is missing. Each one is a directory of its own in it, called by
-            the first free number, so that a run after an interruption does not touch the backup of the first.
-        progress: Called with the number of bytes as they are saved.
-
-    Returns:
-        The directory of this backup; it is there whole and synced, or not at all.
-
-    Raises:
-        StoreUnwritableError: It cannot be written; the store is as it was.
+    The new directory is named by the first free number, so that a run after an interruption does not touch the
+    backup of the first. Returns its path; it appears complete and synced, or not at all. `progress` is called with
+    bytes. After `StoreUnwritableError` the store is unchanged.
     """
-    untouched = f"{root} is as it was"
+    untouched = f"{root} is unchanged"
     with writing(directory, untouched):
         directory.mkdir(parents=True, exist_ok=True)
-    target = _free(directory)
+    target = _free_path(directory)
     try:
         with new_directory(target, untouched=untouched) as content, writing(target, untouched):
             entries = [_save(root, change, content, progress) for change in steps]
@@ -90,8 +81,8 @@ def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progres
     return target
 
 
-def _free(directory: Path) -> Path:
-    for number in range(1, _RUNS):
+def _free_path(directory: Path) -> Path:
+    for number in range(1, _MAX_BACKUPS):
         target = directory / str(number)
         if not target.exists():
             return target

@@ -1,4 +1,4 @@
-"""What the repair would do, and what speaks against it. Nothing is changed."""
+"""The plan of the repair, and the reasons against it. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from stantools.store.ranges import Ranges
 
 @dataclass(frozen=True)
 class FileCut:
-    """A file that the repair cuts, and what is cut off."""
+    """A file that the repair cuts, and the records that it removes."""
 
     file: str  #: relative to the store
     size_before: int  #: its size now
-    size_after: int  #: its size then, which is the offset of the first record that goes
-    kept: int  #: records in front of the cut
-    intact: int  #: whole records behind it, which salvage would keep
-    sequences: Ranges = field(default_factory=Ranges)  #: the sequences of the latter, in a data file
+    size_after: int  #: its size afterwards, which is the offset of the first removed record
+    kept: int  #: records before the cut
+    intact: int  #: whole records after the cut, which salvage would keep
+    sequences: Ranges = field(default_factory=Ranges)  #: their sequences, in a data file
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the cut for json output."""
         return {
             "file": self.file,
             "size_before": self.size_before,
@@ -42,14 +41,14 @@ class FileCut:
 
 @dataclass(frozen=True)
 class TruncationPlan:
-    """What the repair would do."""
+    """The plan of the repair."""
 
     store: Datastore
-    options: ServerOptions  #: the server's options, without limits: a repair must not remove what a limit would
-    before: Forecast  #: what a start without the option would do now
-    forecast: Forecast  #: what the start with the option would do; its changes are the repair
+    options: ServerOptions  #: the server's options, without limits: a repair must not remove messages as a limit would
+    before: Forecast  #: forecast of a start without the option now
+    forecast: Forecast  #: forecast of the start with the option; its changes are the repair
     cuts: tuple[FileCut, ...]  #: files of records that are cut
-    refusals: tuple[str, ...]  #: why it should not be done; each names the reason and the numbers
+    refusals: tuple[str, ...]  #: reasons against the repair, with numbers
 
     @property
     def needed(self) -> bool:
@@ -60,8 +59,8 @@ class TruncationPlan:
     def steps(self) -> list[Change]:
         """The changes in the order in which they are to be made.
 
-        Cuts come first, then what is built from the result, then the witness file. So whenever it is interrupted, the
-        same repair still sees what it has to do.
+        Cuts come first, then files rebuilt from the result, then the witness file. So after any interruption, the
+        same repair still finds its remaining steps.
         """
 
         def order(change: Change) -> int:
@@ -78,26 +77,26 @@ class TruncationPlan:
 
     @property
     def to_do(self) -> list[str]:
-        """The files that have to be changed; the witness file alone is no reason to do anything."""
+        """The files to change; the witness file alone is no reason for a repair."""
         return [change.path for change in self.steps if change.path != WITNESS_FILE]
 
     @property
     def idle(self) -> str:
-        """Why there is nothing to do, and what that does not mean; "" if there is something to do, or to refuse."""
+        """Why there is nothing to do, with the limits of that statement; "" if there is something to do or refuse."""
         if self.to_do or self.refusals:
             return ""
         path = escape(shlex.quote(str(self.store.path)))
         if self.before.destroys:
             loss = self.before.destroys[0].sentence()
-            keeps = f"`stantools salvage {path} --out NEW` keeps what is intact"
+            keeps = f"`stantools salvage {path} --out NEW` keeps the intact data"
             return f"nothing to repair by cutting, but a start destroys data ({loss}): {keeps}"
         return (
-            "nothing to repair: no file ends inside a record; but only ends were looked at, and"
-            f" `stantools verify {path}` shows what is damaged elsewhere"
+            "nothing to repair: no file ends inside a record; but only the ends were checked;"
+            f" `stantools verify {path}` shows other damage"
         )
 
     def removed(self) -> Iterator[RemovedRecord]:
-        """Yields every record, and every damaged range, that goes: file by file, in file order."""
+        """Yields every removed record and damaged range, file by file, in file order."""
         for cut in self.cuts:
             yield from _cut_file(self.store, self.options, cut.file, cut.size_after).records()
 
@@ -118,15 +117,9 @@ class TruncationPlan:
 def plan_truncation(
     store: Datastore, options: ServerOptions | None = None, *, progress: Progress | None = None
 ) -> TruncationPlan:
-    """Plans the repair.
+    """Plans the repair; limits in the options are ignored.
 
-    Args:
-        store: The store.
-        options: How the server is started. Its limits are left out.
-        progress: Called with how many bytes of data files were dealt with.
-
-    Raises:
-        StoreUnreadableError: A file of the store cannot be read.
+    `progress` is called with bytes of data files.
     """
     options = replace(options or ServerOptions(), limits=StoreLimits(0, UNLIMITED))
     refusals = []

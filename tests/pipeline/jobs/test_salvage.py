@@ -128,7 +128,7 @@ def test_attempts_of_the_same_task_do_not_disturb_each_other(store: Path, tmp_pa
         assert not (tmp_path / "new").exists()
     assert tree(tmp_path / "new") == tree(tmp_path / "local")
     # One that wakes up when everything is over changes nothing.
-    with pytest.raises(StoreUnwritableError, match="is not there where the task runs"):
+    with pytest.raises(StoreUnwritableError, match="does not exist where the task runs"):
         copy_channels(item)
     assert tree(tmp_path / "new") == tree(tmp_path / "local")
     assert not list(tmp_path.glob(".*"))

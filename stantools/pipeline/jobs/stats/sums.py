@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stantools.browse.histogram import BARS, fitting
+from stantools.browse.histogram import BARS, bucket_width
 from stantools.errors import StoreUnreadableError
 from stantools.pipeline.tables.model import Failed, Mode, Piece, Split, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
@@ -237,7 +237,7 @@ class _PieceSums:
 
 def fitting_width(span: tuple[int, int] | None) -> int:
     """Returns how long the stretches of time are in which messages of a span are counted, in nanoseconds."""
-    return min(fitting(span[1] - span[0], BARS), HOUR) if span else 1
+    return min(bucket_width(span[1] - span[0], BARS), HOUR) if span else 1
 
 
 def widened(width: int, times: Mapping[tuple[int, int], tuple[int, int]]) -> dict[int, tuple[int, int]]:
