@@ -80,11 +80,7 @@ class _Log:
 
 
 def _log(words: tuple[str, ...]) -> _Log | None:
-    """Returns the log that is to be read; None if the words are what is to be explained.
-
-    Raises:
-        StoreUnreadableError: It cannot be read.
-    """
+    """Returns the log that is to be read; None if the words are what is to be explained."""
     if words == ("-",) or (not words and not sys.stdin.isatty()):
         return _Log(sys.stdin.buffer)
     path = Path(words[0]) if len(words) == 1 else None

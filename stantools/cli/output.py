@@ -103,12 +103,7 @@ def stream_ndjson(values: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _stream(value: Any, line: str) -> None:
-    """Writes a value as json bit by bit: iterators become lists without ever being whole.
-
-    Args:
-        value: The value.
-        line: What a line within it begins with; empty puts all on one line.
-    """
+    """Writes a value as json bit by bit: iterators become lists without ever being whole."""
     write, inner = sys.stdout.write, line and line + "  "
     if isinstance(value, Mapping):
         begin, end, colon = "{", "}", ": " if line else ":"

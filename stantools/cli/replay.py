@@ -123,12 +123,7 @@ def _source(store: Path, options: ReplayOptions, workers: int, reading: ReadOpti
 
 
 def _chosen_before(file: StateFile, chosen: Chosen) -> Chosen:
-    """Returns the selection of the run that is resumed.
-
-    Raises:
-        UsageError: The user has asked for another one now.
-        StoreUnreadableError: The file makes no sense.
-    """
+    """Returns the selection of the run that is resumed."""
     from stantools.migration.replay.selection import Chosen
 
     try:

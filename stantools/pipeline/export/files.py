@@ -223,11 +223,7 @@ class _Database:
             self._connection = connect(os.fspath(path), **settings)
 
     def close(self) -> int:
-        """Writes what is left in memory; returns the size of the file.
-
-        Raises:
-            StoreUnwritableError: It cannot be written.
-        """
+        """Writes what is left in memory; returns the size of the file."""
         with self._said():
             self._connection.execute(self._END)
             self._connection.close()

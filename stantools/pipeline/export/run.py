@@ -272,11 +272,7 @@ def _same(batch: pa.RecordBatch) -> Any:
 
 
 class _Run:
-    """Reads the splits of an export in threads.
-
-    Args:
-        progress: Called with bytes of input as they are done.
-    """
+    """Reads the splits of an export in threads."""
 
     def __init__(self, export: Export, progress: Progress | None) -> None:
         self.layout = export.layout

@@ -130,14 +130,7 @@ def encode_columns(batch: pa.RecordBatch, format: Format) -> memoryview:
 
 
 def _texts(column: pa.Array, quoted: Callable[[pa.Array], pa.Array], null: str, large: bool) -> pa.Array | str:
-    """Returns a column as text without nulls, or one text if it is the same for every row.
-
-    Args:
-        column: The column.
-        quoted: Does so for strings without nulls.
-        null: What stands for null.
-        large: With 64-bit offsets, where it matters.
-    """
+    """Returns a column as text without nulls, or one text if it is the same for every row."""
     kind = column.type
     if column.null_count == len(column):
         return null

@@ -156,11 +156,7 @@ class _Planned:
         self.waiting = len(self.build.items)
 
     def finish(self) -> None:
-        """Puts the store into its place.
-
-        Raises:
-            StantoolsError: It cannot be, or one of its channels could not be written; nothing is left of it.
-        """
+        """Puts the store into its place."""
         assert self.build is not None
         try:
             if self.failure:

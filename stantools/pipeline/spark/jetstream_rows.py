@@ -390,11 +390,7 @@ class Rows:
 
 
 def _typed(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
-    """Returns a column as values of a kind.
-
-    Raises:
-        UsageError: It holds something else.
-    """
+    """Returns a column as values of a kind."""
     column = batch.column(name)
     if column.type == kind:
         return column
@@ -407,16 +403,7 @@ def _typed(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _texts(batch: pa.RecordBatch, name: str, *, fill: bool = False) -> Texts:
-    """Returns a column of texts or bytes.
-
-    Args:
-        batch: The rows.
-        name: The column.
-        fill: There may be nulls, which count as empty.
-
-    Raises:
-        UsageError: It holds something else.
-    """
+    """Returns a column of texts or bytes."""
     column = batch.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()

@@ -86,11 +86,7 @@ def _index_copied(remote: Remote, ref: SliceRef, directory: Path) -> SliceRef:
 
 
 def _tail_copied(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) -> bool:
-    """Copies the header and the last messages of a slice into a file with a hole.
-
-    Returns:
-        Whether the index can be trusted and names everything in the data file; else there is no file.
-    """
+    """Copies the header and the last messages of a slice into a file with a hole."""
     target, size = Path(local.data), ref.data_size
     start = _offset_of_last(local, messages)
     if start is None or not FILE_HEADER_SIZE <= start <= size - RECORD_HEADER_SIZE:
@@ -109,11 +105,7 @@ def _tail_copied(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) 
 
 
 def _wanted_copied(remote: Remote, ref: SliceRef, local: SliceRef, options: TableOptions) -> bool:
-    """Copies what the bounds leave of a slice, and the messages next to it, which show that the index is right.
-
-    Returns:
-        Whether it is; else the whole slice is needed.
-    """
+    """Copies what the bounds leave of a slice, and the messages next to it, which show that the index is right."""
     selection = selection_of(options.bounds)
     if selection is None:
         return True

@@ -379,11 +379,7 @@ class _Search:
         self.stores.append(FoundStore(ref, place, tuple(entries), names))
 
     def _polynomial(self, place: Place, path: str, entries: list[Entry]) -> int:
-        """Finds out the polynomial of a store.
-
-        Raises:
-            StoreUnreadableError: It is of release 0.1, or may not be read.
-        """
+        """Finds out the polynomial of a store."""
         with sampled(place, path, entries) if not isinstance(place, LocalPlace) else nullcontext(path) as root:
             store = open_datastore(root)
             if isinstance(place, LocalPlace) and not self._options.accept_unreadable:

@@ -208,12 +208,7 @@ class Follower:
     # Inside.
 
     def _everywhere(self, position: Callable[[ChannelWatch], Position], *, skipping: bool = False) -> Offsets:
-        """Returns a position of every channel. What cannot be read is left to the first batch, which reports it.
-
-        Args:
-            position: Returns that of a channel.
-            skipping: What is there now is skipped on purpose, with all data files there are.
-        """
+        """Returns a position of every channel. What cannot be read is left to the first batch, which reports it."""
         offsets = Offsets()
 
         def ask(watch: ChannelWatch) -> tuple[Position, dict[str, str]]:

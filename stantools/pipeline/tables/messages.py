@@ -96,16 +96,7 @@ class _Neighbour(NamedTuple):
 
 
 class _PieceReader:
-    """Reads one piece.
-
-    Args:
-        data: Its data file.
-        rows: Makes rows.
-        selection: Which messages are wanted.
-        options: How the table is read.
-        counter: Counts what is read.
-        stack: Closes what is opened on the way.
-    """
+    """Reads one piece."""
 
     def __init__(
         self,

@@ -217,13 +217,7 @@ def selection_of(bounds: Bounds) -> Selection | None:
 
 
 class _Splitter:
-    """Cuts one slice.
-
-    Args:
-        data: Its data file.
-        options: How to read the table.
-        counter: Counts what is looked at.
-    """
+    """Cuts one slice."""
 
     def __init__(self, ref: SliceRef, data: Buffer, options: TableOptions, counter: ReadCounter) -> None:
         self._crc = crc_of(ref.store.polynomial, options.check_crc)

@@ -165,11 +165,7 @@ def _where_it_is(piece: Piece) -> Piece | None:
 
 
 def _lost(lost: Lost, options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Yields the row of the messages table that says that something is missing.
-
-    Raises:
-        StoreUnreadableError: The mode is FAILFAST.
-    """
+    """Yields the row of the messages table that says that something is missing."""
     return odd_row(
         options,
         StoreUnreadableError(lost.message, FOLLOW_REMEDY),

@@ -160,9 +160,6 @@ def _records(here: LocalPart) -> Iterator[Row]:
 
     `status` is `ok`, `damaged`, or `unreadable` for a file that cannot be opened; what is damaged has its kind as
     `type`. What a record says is in `fields` as json, payloads in base64.
-
-    Raises:
-        StoreUnreadableError: The file cannot be read, or a record is damaged, and the mode is FAILFAST.
     """
     options, part = here.options, here.part
     kind = kind_of(here.file.name)
@@ -219,9 +216,6 @@ def _subscriptions(here: LocalPart) -> Iterator[Row | Failed]:
     """Yields the subscriptions of one channel, or says what is wrong with the store's clients.dat.
 
     Where subs.dat is damaged, they come from what is intact in it, and that is said.
-
-    Raises:
-        StoreUnreadableError: The channel cannot be listed.
     """
     crc = here.crc
     clients = here.clients.recovered(here.root, crc)
@@ -265,9 +259,6 @@ def _clients(here: LocalPart) -> Iterator[Row | Failed]:
     """Yields the clients that clients.dat folds to, and those that only own subscriptions.
 
     Where a file is damaged, they come from what is intact in it, and that is said.
-
-    Raises:
-        StoreUnreadableError: The store cannot be listed.
     """
     clients = here.clients.recovered(here.root, here.crc)
     yield from here.damaged(CLIENTS_FILE, clients.problems)
@@ -318,11 +309,7 @@ def _folded(here: LocalPart) -> Iterator[tuple[str, Folded[SubsState]]]:
 
 
 def _findings(here: LocalPart) -> Iterator[Row]:
-    """Yields the findings of a store's root, of a channel, or of a slice without a store.
-
-    Raises:
-        StoreUnreadableError: The root cannot be listed.
-    """
+    """Yields the findings of a store's root, of a channel, or of a slice without a store."""
     for each in _found(here):
         yield _finding_row(here.part.store.root, each)
 

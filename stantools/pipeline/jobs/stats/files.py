@@ -196,11 +196,7 @@ def _span(nanoseconds: int) -> str:
 
 
 def _over_time(channels: Sequence[ChannelStats]) -> tuple[TimeAxis, dict[int, tuple[int, int]]] | None:
-    """Adds up when the messages of channels came.
-
-    Returns:
-        The axis that fits them, and for its places messages and bytes; None if there is no message.
-    """
+    """Adds up when the messages of channels came."""
     times: dict[tuple[int, int], tuple[int, int]] = {}
     for each in channels:
         for place, (messages, size) in each.times.items():
