@@ -1,8 +1,7 @@
-"""Messages as Arrow batches: columns that point into a mapped file become arrays; payloads are copied once, if wanted.
+"""Messages as Arrow batches: columns that point into a mapped file become arrays; payloads are copied at most once.
 
-There is no object for a message on the way. What is the same in every row is one array that all batches share. Only
-what is unusual is looked at row by row: subjects that are not the channel's, names that are not UTF-8, payloads that
-have to be decrypted.
+No object is made per message. A value that is equal in every row is one array that all batches share. Only unusual
+rows are handled one by one: subjects that differ from the channel, names that are not UTF-8, payloads to decrypt.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ REMEDY = (
 
 
 class Status(enum.StrEnum):
-    """What a row of the messages table is, besides the kinds of damage (`store.resync.DamageKind`)."""
+    """Status of a row of the messages table, in addition to the kinds of damage (`store.resync.DamageKind`)."""
 
     OK = "ok"
-    REPAIRED = "repaired"  #: the record's header is damaged, the message is proven
-    SEALED = "sealed"  #: a key was given and does not open the payload, which is as stored
-    OUT_OF_RANGE = "out-of-range"  #: the sequence, or the size of the payload, does not fit into the column
-    UNREADABLE = "unreadable"  #: the file, or the store, cannot be read
+    REPAIRED = "repaired"  #: the header is damaged; the CRC proves the message
+    SEALED = "sealed"  #: the given key does not decrypt the payload, which is returned as stored
+    OUT_OF_RANGE = "out-of-range"  #: the sequence or the payload size does not fit into the column
+    UNREADABLE = "unreadable"  #: the file or the store cannot be read
 
 
-#: What a message can be; the place in here is what the builder notes of a row.
+#: Statuses of messages; `_Codes` holds positions in this tuple.
 _STATUSES = (Status.OK, Status.REPAIRED, Status.SEALED, Status.OUT_OF_RANGE)
 _OK, _REPAIRED, _SEALED, _OUT_OF_RANGE = range(4)
 
@@ -62,17 +61,7 @@ _Codes = npt.NDArray[np.uint8]
 def odd_row(
     options: TableOptions, problem: StoreUnreadableError, place: tuple[str, str | None, str | None], **values: Any
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the row of the messages table for something that is not a message.
-
-    Args:
-        options: Which columns, and whether there are such rows.
-        problem: What is the matter.
-        place: The store, the channel and the slice that it is about.
-        values: Those of other columns.
-
-    Raises:
-        StoreUnreadableError: The mode is FAILFAST.
-    """
+    """Yields the row of the messages table for damage or a problem; raises it in mode FAILFAST."""
     if options.mode is Mode.FAILFAST:
         raise problem
     if options.mode is Mode.DROPMALFORMED:
@@ -86,25 +75,14 @@ def odd_row(
 
 @dataclass
 class _Part:
-    """Messages that become rows."""
-
-    buffer: Buffer  #: what the reply and the record of a row point into
-    content: Buffer  #: what the payload of a row points into
-    columns: MessageColumns  #: one row a message
-    codes: _Codes | None  #: places in `_STATUSES`; None if all are ok
+    buffer: Buffer  #: buffer of replies and records
+    content: Buffer  #: buffer of payloads
+    columns: MessageColumns  #: one row per message
+    codes: _Codes | None  #: positions in `_STATUSES`; None if all are ok
 
 
 class MessageRows:
-    """Makes the rows of one slice.
-
-    Args:
-        ref: The slice, as rows name it.
-        options: Which columns, how much in a batch, what to do with what is not right.
-
-    Raises:
-        StoreUnreadableError: The file with the key cannot be read.
-        UsageError: There is no key in it, or in the variable.
-    """
+    """Makes the rows of one slice."""
 
     def __init__(self, ref: SliceRef, options: TableOptions) -> None:
         self.schema = schema_of(Table.MESSAGES, options.columns)
@@ -120,7 +98,7 @@ class MessageRows:
             "channel": plain_text(ref.channel),
             "slice": ref.name,
         }
-        # Which rows there are must not depend on the columns that are asked for.
+        # The set of rows must not depend on the selected columns.
         opens = options.mode is not Mode.PERMISSIVE or self._wanted & {"data", "size", "status"}
         key = options.key.key() if opens else None
         self._cipher = None if key is None else ChannelCipher(key, self._channel)
@@ -144,12 +122,9 @@ class MessageRows:
         """Yields rows for messages.
 
         Args:
-            buffer: What the columns point into.
-            columns: One row a message, not none; read before the next step only.
-            repaired: Their headers are damaged.
-
-        Raises:
-            StoreUnreadableError: A message is not right, and the mode is FAILFAST.
+            buffer: The buffer that the columns point into.
+            columns: One row per message, at least one; read before the next step only.
+            repaired: The headers of these messages are damaged.
         """
         codes = np.full(columns.capacity, _REPAIRED, np.uint8) if repaired else None
         part = self._opened(_Part(buffer, buffer, columns, codes))
@@ -166,11 +141,7 @@ class MessageRows:
             yield self._batch(_Part(part.buffer, part.content, part.columns.part(low, high), _of(part, low, high)))
 
     def damages(self, damages: Sequence[Damage]) -> pa.RecordBatch | None:
-        """Returns rows for damaged ranges, but not for what is proven in spite of it; None if there are none.
-
-        Raises:
-            StoreUnreadableError: There is damage, and the mode is FAILFAST.
-        """
+        """Returns rows for damaged ranges, without those that a repair covers; None if there are none."""
         damages = [damage for damage in damages if damage.repair is None]
         if not damages or self._mode is Mode.DROPMALFORMED:
             return None
@@ -193,11 +164,7 @@ class MessageRows:
     def unreadable(
         self, error: StoreUnreadableError, offset: int | None = None, size: int | None = None
     ) -> pa.RecordBatch | None:
-        """Returns a row for a file that cannot be read, or for a part of it; None if there is to be none.
-
-        Raises:
-            StoreUnreadableError: The mode is FAILFAST.
-        """
+        """Returns a row for an unreadable file or range; None in mode DROPMALFORMED."""
         if self._mode is Mode.FAILFAST:
             raise error
         if self._mode is Mode.DROPMALFORMED:
@@ -205,7 +172,7 @@ class MessageRows:
         return self._odd(1, offset=[offset], size=[size], status=[Status.UNREADABLE.value])
 
     def _odd(self, rows: int, **values: list[Any]) -> pa.RecordBatch:
-        """A batch of which only some columns have values."""
+        """Returns a batch with values in some columns and nulls in the others."""
         arrays = [
             self._same(self._fixed[field.name], rows)
             if field.name in self._fixed
@@ -219,7 +186,6 @@ class MessageRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _bounds(self, columns: MessageColumns) -> list[int]:
-        """Where one batch ends and the next begins."""
         rows = columns.capacity
         payload = int(columns.data_size.sum(dtype=np.int64)) if "data" in self._wanted else 0
         if rows <= self._most_rows and payload <= self._most_bytes:
@@ -234,7 +200,7 @@ class MessageRows:
         return bounds
 
     def _opened(self, part: _Part) -> _Part:
-        """Decrypts payloads, if there is a key."""
+        """Decrypts the payloads if there is a key."""
         columns = part.columns
         if self._cipher is None or not len(part.content):
             return part
@@ -261,7 +227,7 @@ class MessageRows:
         return _Part(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
 
     def _out_of_range(self, stored: MessageColumns, opened: MessageColumns) -> npt.NDArray[np.bool_] | None:
-        """Returns which rows do not fit into their columns; None if all do."""
+        """Returns the rows that do not fit into their columns; None if all do."""
         if int(stored.sequence.max()) <= _HIGHEST and int(opened.data_size.max()) <= _MOST_DATA:
             return None
         return (stored.sequence > _HIGHEST) | (opened.data_size > _MOST_DATA)
@@ -272,7 +238,7 @@ class MessageRows:
         if part.codes[row] == _SEALED:
             raise StoreUnreadableError(
                 f"{place}: the payload looks encrypted and the key does not open it",
-                "check the encryption key; with mode PERMISSIVE such messages come as they are stored",
+                "check the encryption key; mode PERMISSIVE returns such messages as they are stored",
             )
         raise StoreUnreadableError(
             f"{place}: expected a sequence below 2^63 and a payload below 2 GiB, as the columns can hold them", REMEDY
@@ -324,18 +290,17 @@ class MessageRows:
         return pa.array([status.value for status in _STATUSES], pa.string()).take(pa.array(part.codes))
 
     def _same(self, value: str, rows: int) -> pa.Array:
-        """An array with the same value in every row."""
         return _repeated(self._made, value, rows, self._most_rows)
 
     def _common(self, value: str, rows: int) -> pa.Array:
-        """The same for a value that many slices have."""
+        """Returns the array for a value that many slices share."""
         if len(_made) > _MOST_MADE:
             _made.clear()
         return _repeated(_made, value, rows, self._most_rows)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Puts small batches together, as long as the result stays within the limits of the options."""
+    """Joins small batches as long as the result stays within the limits of the options."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -370,7 +335,7 @@ def _of(part: _Part, low: int, high: int) -> _Codes | None:
 
 
 def _repeated(made: dict[str, pa.Array], value: str, rows: int, most_rows: int) -> pa.Array:
-    """A part of the array that was made before, if it is long enough, else a new one, which is kept."""
+    """Returns a part of the cached array if it is long enough, else makes and caches a new one."""
     known = made.get(value)
     if known is None or len(known) < rows:
         room = rows if known is None else max(rows, min(4 * rows, most_rows))
@@ -378,19 +343,19 @@ def _repeated(made: dict[str, pa.Array], value: str, rows: int, most_rows: int) 
     return known if len(known) == rows else known.slice(0, rows)
 
 
-#: Arrays of one value that other slices have as well: stores, `ok`, no reply.
+#: Arrays of values that slices have in common: stores, `ok`, no reply.
 _made: dict[str, pa.Array] = {}
 _MOST_MADE = 16
 
 
 def _room(rows: int, kind: type[np.generic]) -> tuple[pa.Buffer, npt.NDArray[Any]]:
-    """Memory for an array's numbers, of Arrow's pool, because it is used again without the system clearing it first."""
+    """Returns memory of Arrow's pool for numbers, because the pool reuses it without clearing it."""
     target = pa.allocate_buffer(rows * np.dtype(kind).itemsize)
     return target, np.frombuffer(target, kind)
 
 
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """An array with a copy of numbers as 64-bit numbers."""
+    """Returns an array with a copy of numbers as 64-bit numbers."""
     target, copy = _room(len(values), np.int64)
     copy[:] = values
     return pa.Array.from_buffers(kind, len(values), [None, target])

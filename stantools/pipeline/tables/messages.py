@@ -1,7 +1,7 @@
 """Reading one piece of a slice as rows of the messages table.
 
-The table says what lies in the data files, whatever the index says. A piece is read record by record; only where CRCs
-are not to be checked and nothing is wanted but what an index holds, its index is read instead.
+The table shows the content of the data files, whatever the index says. A piece is read record by record; its index
+alone is read only if CRCs are not checked and all selected columns are in the index.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stantools.store.mapping import Buffer, mapped
 from stantools.store.reading import message_at, scan_slice
 from stantools.store.resync import Damage, Repair
 
-#: Columns for which an index is enough, if CRCs are not to be checked.
+#: Columns for which the index is enough if CRCs are not checked.
 INDEXED_COLUMNS = frozenset(
     ("store", "channel", "seq", "timestamp", "timestamp_ns", "slice", "offset", "status"),
 )
@@ -45,22 +45,23 @@ INDEXED_COLUMNS = frozenset(
 def read_piece(
     piece: Piece, options: TableOptions, counter: ReadCounter | None = None, *, named: SliceRef | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Reads a piece of a slice; its files have to be local ones.
+    """Reads a piece of a slice, whose files must be local.
 
     Args:
-        piece: What to read. What begins in it is read to its end, even if that lies behind the piece.
-        options: Which columns and messages, and what to do with damage.
-        counter: Counts what is read.
-        named: The slice as the rows name it, if what is read is a copy of it.
+        piece: Records that begin in it are read to their end, even beyond the piece.
+        options: Columns, messages, and the treatment of damage.
+        counter: Counts the bytes read.
+        named: The slice to name in the rows, if the piece is of a copy.
 
     Yields:
-        Batches with exactly the columns of `options.columns`, none of them empty, in the order of the file. They own
-        their memory.
+        Batches with exactly the columns of `options.columns`, none empty, in the order of the file. They own
+            their memory.
 
     Raises:
-        StoreUnreadableError: In mode FAILFAST, there is damage or the file cannot be read. In any mode, the piece does
-            not end where a record does, so that the next piece begins with something that is none.
-        UsageError: There is no encryption key where the options say that there is one.
+        StoreUnreadableError: In mode FAILFAST, there is damage or the file cannot be read. In any mode, the
+            piece does
+        not end at the end of a record, so that the next piece would begin inside one.
+        UsageError: The options name an encryption key that does not exist.
     """
     rows = MessageRows(named or piece.slice, options)
     selection = selection_of(options.bounds)
@@ -78,26 +79,20 @@ def read_piece(
 
 
 def read_unreadable(part: Failed, options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Yields the row of the messages table for something that cannot be read.
-
-    Raises:
-        StoreUnreadableError: The mode is FAILFAST.
-    """
+    """Yields the row of the messages table for something unreadable; raises `StoreUnreadableError` in mode FAILFAST."""
     place = (part.root, part.channel, part.file)
     error = StoreUnreadableError(part.message, part.remedy)
     yield from odd_row(options, error, place, status=Status.UNREADABLE.value)
 
 
 class _Neighbour(NamedTuple):
-    """A good message next to damage."""
+    """An intact message next to damage."""
 
     sequence: int
     timestamp: int
 
 
 class _PieceReader:
-    """Reads one piece."""
-
     def __init__(
         self,
         piece: Piece,
@@ -121,7 +116,6 @@ class _PieceReader:
         self._by_index = not options.check_crc and INDEXED_COLUMNS.issuperset(rows.schema.names)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows."""
         start = max(self._piece.start, FILE_HEADER_SIZE)
         if self._by_index:
             with unchecked_records(self._piece.slice, self._data) as records:
@@ -142,7 +136,6 @@ class _PieceReader:
                 yield batch
 
     def _indexed(self, records: IndexView) -> Iterator[pa.RecordBatch]:
-        """Yields rows for index records."""
         for low in range(0, len(records), min(self._capacity, INDEX_ROWS)):
             part = records[low : low + min(self._capacity, INDEX_ROWS)]
             columns = MessageColumns(len(part))
@@ -151,7 +144,7 @@ class _PieceReader:
             yield from self._messages(self._data, columns)
 
     def _scanned(self, start: int) -> Iterator[pa.RecordBatch]:
-        """Yields rows for what is found in the data file from a record on."""
+        """Yields rows for the content of the data file from a record on."""
         piece = self._piece
         header = check_file_version(self._data) if piece.start <= FILE_HEADER_SIZE else None
         before: _Neighbour | None = None
@@ -199,12 +192,12 @@ class _PieceReader:
         )
 
     def _index(self) -> IndexView | None:
-        """The good records of the index, which help to continue after damage."""
+        """Returns the good records of the index, which help to continue after damage."""
         opened = good_records(self._piece.slice, self._crc, counter=self._counter)
         return self._stack.enter_context(opened)
 
     def _messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yields rows for those of some messages that are wanted."""
+        """Yields rows for the selected ones of some messages."""
         if not self._everything:
             wanted = chosen(columns.sequence, columns.timestamp, self._selection)
             if not wanted.all():
@@ -215,7 +208,7 @@ class _PieceReader:
     def _damaged(
         self, damages: list[Damage], before: _Neighbour | None, after: _Neighbour | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields rows for damaged ranges, unless the messages around them show that nothing in them is wanted."""
+        """Yields rows for damaged ranges, unless the messages around them show that nothing selected is in them."""
         if not _can_concern(self._selection, before, after):
             return
         for damage in damages:
@@ -225,7 +218,7 @@ class _PieceReader:
                 yield batch
 
     def _unversioned(self, text: str) -> Iterator[pa.RecordBatch]:
-        """Yields a row for a file that does not begin with the version, as far as nothing can be read there."""
+        """Yields a row for a file without a version header, as far as it is unreadable."""
         error = StoreUnreadableError(
             f"{self._piece.slice.data}: at offset 0: {text}; expected a message slice that begins with its version",
             REMEDY,
@@ -235,7 +228,7 @@ class _PieceReader:
             yield batch
 
     def _previous(self, start: int) -> _Neighbour | None:
-        """The message before a piece, as far as the index knows it."""
+        """Returns the message before the piece according to the index, if known."""
         if start <= FILE_HEADER_SIZE:
             return None
         with unchecked_records(self._piece.slice, self._data) as records:
@@ -248,13 +241,13 @@ class _PieceReader:
             return _Neighbour(int(part["sequence"][0]), int(part["timestamp"][0]))
 
     def _next(self, at: int) -> _Neighbour | None:
-        """The message that begins behind a piece."""
+        """Returns the message that begins after the piece."""
         found = message_at(self._data, at, self._channel, self._crc)
         return None if found is None else _neighbour(found, 0)
 
 
 def _can_concern(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:
-    """Returns whether something that is wanted can have been between two messages; None is the end of the file."""
+    """Returns whether a selected message may lie between two messages; None is the end of the file."""
     if before is not None:
         if selection.last is not None and before.sequence >= selection.last:
             return False
@@ -269,7 +262,7 @@ def _can_concern(selection: Selection, before: _Neighbour | None, after: _Neighb
 
 
 def _proven(offset: int, repair: Repair) -> tuple[Buffer, MessageColumns]:
-    """Returns a message that was proven as columns, and what they point into."""
+    """Returns a proven message as columns, with the buffer they point into."""
     message, columns = repair.message, MessageColumns(1)
     columns.offset[0], columns.size[0] = offset, repair.size
     columns.sequence[0], columns.timestamp[0] = message.sequence, message.timestamp
@@ -285,7 +278,7 @@ def _neighbour(columns: MessageColumns | FewMessages, row: int) -> _Neighbour:
 
 @contextmanager
 def _columns(capacity: int) -> Iterator[MessageColumns]:
-    """Lends columns that nobody else uses at the moment: making them costs more than reading a small slice."""
+    """Lends columns that are not in use: making them costs more than reading a small slice."""
     try:
         columns = _spare.pop()
     except IndexError:
