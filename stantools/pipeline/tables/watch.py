@@ -144,8 +144,7 @@ class ChannelWatch:
         return Position(following[0], FILE_HEADER_SIZE, *at[2:]), [self.removed(at, last)]
 
     def aside(self, at: Position) -> dict[str, str]:
-        """Returns the data files that are not followed, relative to the root, each with the name of the one followed
-        instead.
+        """Returns the data files that are not followed, relative to the root, each with the name of the followed one.
 
         Includes archived slices if these are requested, or if the slice being read was archived and its number is
         used again.
