@@ -202,8 +202,8 @@ def check_same(plan: SalvagePlan, out: Path) -> None:
     ]
     if differs:
         raise StoreUnwritableError(
-            f"{out}: exists already, and is another salvage of {plan.source} ({differs[0]} differs): the store has changed "
-            "since, or other options are given now",
+            f"{out}: exists already, and is another salvage of {plan.source} ({differs[0]} differs): the store has "
+            "changed since, or other options are given now",
             "remove it or rename it, or name another directory with --out",
         )
 

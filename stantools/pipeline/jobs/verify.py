@@ -67,7 +67,7 @@ class VerifyPlan:
 
     @property
     def bytes(self) -> int:
-        """approximate bytes to read"""
+        """Approximate bytes to read."""
         return sum(item.size for item in self.items)
 
 

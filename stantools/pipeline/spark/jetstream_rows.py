@@ -1,12 +1,12 @@
-"""Rows of the messages table on their way into streams: checked, and put aside channel by channel.
+"""Rows of the messages table on their way into streams: checked, and spooled channel by channel.
 
-A task gets rows and knows nothing of those of other tasks. So every channel must come in one piece, in rising order;
-`jetstream.write` arranges that. Whatever is wrong with a channel is found before anything of it is published.
+A task does not know the rows of other tasks. So every channel must arrive in one piece, in rising order;
+`jetstream.write` arranges that. Every problem of a channel is found before any of its messages is published.
 
-Messages that are put aside lie in a temporary file without a name, so that nothing stays behind however the process
-ends. What is in memory is one entry for some thousand messages.
+Spooled messages are in a temporary file without a name, so that nothing remains after any end of the process. Memory
+holds one entry for some thousand messages.
 
-    block: payloads, one behind the other | replies | pad to 8 | sequence, timestamp, ends of payloads, ends of replies
+    block: payloads | replies | padding to 8 | sequence, timestamp, ends of payloads, ends of replies
 """
 
 from __future__ import annotations
@@ -41,29 +41,28 @@ _U8 = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Texts:
-    """Byte strings: the bytes from one end to the next."""
+    """Byte strings as ranges of one buffer."""
 
-    content: _U8  #: all of them, and perhaps more
-    ends: _I64  #: where each begins and ends; one more than there are
+    content: _U8  #: all of them; may hold more bytes
+    ends: _I64  #: boundaries; one more than there are strings
 
     def __len__(self) -> int:
         return len(self.ends) - 1
 
     def part(self, low: int, high: int) -> Texts:
-        """Returns some of them, as views."""
+        """Returns a range of them, as views."""
         return Texts(self.content, self.ends[low : high + 1])
 
     def joined(self) -> _U8:
-        """Returns their bytes, one behind the other."""
+        """Returns their bytes, concatenated."""
         return self.content[self.ends[0] : self.ends[-1]]
 
     def relative(self) -> _I64:
-        """Returns their ends in these bytes."""
+        """Returns their ends in `joined`."""
         relative: _I64 = self.ends - self.ends[0]
         return relative
 
     def row(self, row: int) -> bytes:
-        """Returns one."""
         return self.content[self.ends[row] : self.ends[row + 1]].tobytes()
 
 
@@ -85,12 +84,8 @@ class Spool:
     """Messages of one channel in rising order, as `Messages`. A context manager.
 
     Args:
-        channel: The channel's name.
-        subject: The subject that the messages get.
-        folder: Where the temporary file is made; None for the system's place.
-
-    Raises:
-        StoreUnwritableError: The file cannot be made.
+        subject: The subject for publishing.
+        folder: Directory of the temporary file; None for the system's.
     """
 
     def __init__(self, channel: bytes, subject: bytes, folder: str | None = None) -> None:
@@ -112,30 +107,24 @@ class Spool:
         self.close()
 
     def close(self) -> None:
-        """Lets the file go."""
         self._file.close()
 
     @property
     def first(self) -> int:
-        """The first sequence, 0 if there is none."""
+        """The first sequence; 0 if empty."""
         return self._blocks[0].first if self._blocks else 0
 
     @property
     def last(self) -> int:
-        """The last sequence, 0 if there is none."""
+        """The last sequence; 0 if empty."""
         return self._blocks[-1].last if self._blocks else 0
 
     def add(self, sequences: npt.NDArray[np.uint64], timestamps: _I64, data: Texts, replies: Texts) -> None:
-        """Appends messages, whose sequences rise and are above those before.
+        """Appends messages with rising sequences above those before.
 
         Args:
-            sequences: One each.
             timestamps: Nanoseconds since 1970.
-            data: Payloads.
-            replies: Reply subjects, fit for headers, empty where there is none.
-
-        Raises:
-            StoreUnwritableError: There is no room for them.
+            replies: Reply subjects, valid in headers; empty for none.
         """
         low, rows = 0, len(sequences)
         while low < rows:
@@ -195,11 +184,11 @@ class Spool:
         place = Path(self._folder or tempfile.gettempdir())
         remedy = "name another directory with the option spoolDir"
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = f"the largest channel must fit there for a while; make room, or {remedy}"
-        return StoreUnwritableError(f"{place}: messages cannot be put aside there: {problem.strerror}", remedy)
+            remedy = f"the largest channel must fit there temporarily; free some space, or {remedy}"
+        return StoreUnwritableError(f"{place}: temporary files cannot be written there: {problem.strerror}", remedy)
 
 
-#: What a row must have, and what it may have.
+#: Required and optional columns.
 REQUIRED = {"channel": "text", "seq": "a whole number", "data": "binary or text"}
 OPTIONAL = {
     "timestamp_ns": "a whole number",
@@ -208,21 +197,13 @@ OPTIONAL = {
     "subject": "text",
     "status": "text",
 }
-#: Rows with these are messages; all others are damaged places in a store.
+#: Statuses of messages; rows of other statuses are damaged ranges of a store.
 _GOOD = pa.array(["ok", "repaired"])
 ARRANGE = "write it with stantools.pipeline.spark.jetstream.write, which puts the rows in order"
 
 
 def check_columns(columns: Mapping[str, Any], *, origin: bool) -> None:
-    """Checks that there are the columns that it takes.
-
-    Args:
-        columns: Names, with the kinds of values in any form.
-        origin: Messages get headers with channel, sequence and time.
-
-    Raises:
-        UsageError: There are not.
-    """
+    """Checks that the required columns exist; `columns` maps their names to types in any form."""
     missing = [name for name in REQUIRED if name not in columns]
     if origin and not {"timestamp_ns", "timestamp"} & set(columns):
         missing.append("timestamp_ns")
@@ -230,29 +211,24 @@ def check_columns(columns: Mapping[str, Any], *, origin: bool) -> None:
         have = ", ".join(columns) or "none"
         remedy = "select them"
         if missing == ["timestamp_ns"]:
-            remedy += ", or leave the headers with channel, sequence and time out: option originHeaders=off"
+            remedy += ", or omit the headers with channel, sequence and time: option originHeaders=off"
         raise UsageError(f"messages need the columns {', '.join(missing)}; there are {have}", remedy)
 
 
 @dataclass
 class Rows:
-    """The rows of one task.
-
-    Args:
-        options: How they are written.
-        left_out: How many rows were no messages, and were left out as asked, by their status.
-    """
+    """The rows of one task; counts by status the rows left out on request."""
 
     options: SinkOptions
     left_out: dict[str, int] = field(default_factory=dict)
 
     def channels(self, batches: Iterable[pa.RecordBatch]) -> Generator[Spool, None, None]:
-        """Yields the messages of one channel after the other; each is to be closed by who takes it.
+        """Yields one spool per channel; the caller closes it.
 
         Raises:
-            RefusedError: Rows are not in order, or are no messages.
-            UsageError: There are columns missing, or of another kind.
-            StoreUnwritableError: There is no room to put messages aside.
+            RefusedError: Rows are out of order or are not messages.
+            UsageError: Columns are missing or of another type.
+            StoreUnwritableError: The spool cannot be written.
         """
         done: set[str] = set()
         name, spool = "", None
@@ -280,7 +256,7 @@ class Rows:
 
     def _check_new(self, channel: str, done: Collection[str]) -> None:
         if channel in done:
-            raise RefusedError(f"channel {channel}: its rows are not together in the partition", ARRANGE)
+            raise RefusedError(f"channel {channel}: its rows are not contiguous in the partition", ARRANGE)
         if self.options.stream and done:
             raise RefusedError(
                 f"stream {self.options.stream} would get the channels {min(done)} and {channel}, whose sequences "
@@ -304,7 +280,7 @@ class Rows:
             yield codes.dictionary[int(numbers[low])].as_py(), batch.slice(low, high - low)
 
     def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Leaves out, or refuses, what is not a message."""
+        """Drops or refuses rows that are not messages."""
         if "status" not in batch.schema.names:
             return batch
         status = _typed(batch, "status", pa.string())
@@ -356,7 +332,7 @@ class Rows:
                     "write one store at a time, or give each its own option streamPrefix and subjectPrefix; "
                     "dropDuplicates(['channel', 'seq']) if they are the same",
                 )
-            raise RefusedError(f"channel {channel}: message {now} comes behind message {earlier}", ARRANGE)
+            raise RefusedError(f"channel {channel}: message {now} comes after message {earlier}", ARRANGE)
         return np.asarray(values.view(np.uint64))
 
     def _check_subject(self, batch: pa.RecordBatch, channel: str, sequences: npt.NDArray[np.uint64]) -> None:
@@ -367,7 +343,7 @@ class Rows:
             row = int(np.flatnonzero(~same.to_numpy(zero_copy_only=False))[0])
             raise RefusedError(
                 f"channel {channel}: message {sequences[row]} has the subject {batch.column('subject')[row]}",
-                "it belongs to another channel; leave it out, or drop the column subject to have it published as one "
+                "it belongs to another channel; leave it out, or drop the column subject to publish it as one "
                 "of this channel",
             )
 
@@ -383,14 +359,14 @@ class Rows:
             return np.zeros(batch.num_rows, np.int64)
         if column.null_count and self.options.origin:
             raise RefusedError(
-                f"channel {channel}: a message has no time (null) for its headers to carry",
+                f"channel {channel}: a message has no time (null) for its headers",
                 "give it one, or leave the headers out: option originHeaders=off",
             )
         return np.asarray(column.fill_null(0).to_numpy())
 
 
 def _typed(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
-    """Returns a column as values of a kind."""
+    """Returns a column converted to a type; raises `UsageError` for other columns."""
     column = batch.column(name)
     if column.type == kind:
         return column
@@ -403,7 +379,7 @@ def _typed(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _texts(batch: pa.RecordBatch, name: str, *, fill: bool = False) -> Texts:
-    """Returns a column of texts or bytes."""
+    """Returns a column of texts or bytes; with `fill`, null counts as empty."""
     column = batch.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -423,7 +399,7 @@ def _texts(batch: pa.RecordBatch, name: str, *, fill: bool = False) -> Texts:
     return Texts(data, ends.astype(np.int64, copy=False))
 
 
-#: Kinds whose values lie one behind the other, with offsets of 32 bits.
+#: Types with contiguous values and offsets of 32 bits.
 _NARROW = (pa.types.is_binary, pa.types.is_string)
 
 
@@ -440,7 +416,7 @@ def _wrong_type(name: str, kind: pa.DataType) -> UsageError:
 
 
 def _replies(batch: pa.RecordBatch) -> Texts:
-    """Returns the reply subjects, made fit for headers."""
+    """Returns the reply subjects, made valid for headers."""
     if "reply" not in batch.schema.names or batch.column("reply").null_count == batch.num_rows:
         return Texts(np.zeros(0, np.uint8), np.zeros(batch.num_rows + 1, np.int64))
     replies = _texts(batch, "reply", fill=True)

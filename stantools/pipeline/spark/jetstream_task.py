@@ -1,13 +1,13 @@
-"""What one task of the sink does, and what the driver does when all have done it. Neither needs Spark.
+"""One task of the sink, and the driver's commit after all tasks. Neither needs Spark.
 
-Tasks are repeated when they fail, and may run twice at the same time. Nothing has to be done about that here: every
-message goes to its own sequence or nowhere, so that a second run finds what the first has done
-(`stantools.migration.publish.appending`). All streams of a job look incomplete until the last task is done; then the
-driver looks at every one and sets its configuration. Where a job fails, streams stay as they are, incomplete, and
-the same job again continues.
+Tasks are repeated after a failure, and may run twice at the same time. That is harmless: every message is stored at
+its own sequence or nowhere, so that a second run finds the messages of the first
+(`stantools.migration.publish.appending`). All streams of a job look incomplete until the last task ends; then the
+driver checks each and sets its configuration. Streams of a failed job stay incomplete, and the same job continues
+them.
 
-A failure that would only come again (rows out of order, a limit of the server) is no failure of the task, which Spark
-would repeat, but reported to the driver, which then does not commit.
+A failure that every attempt would have (rows out of order, a limit of the server) does not fail the task, which
+Spark would repeat; it is reported to the driver, which then does not commit.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-#: Streams that are looked at, and finished, at the same time.
+#: Streams to check and finish at the same time.
 _FINISHING = 16
 
 
 def plainly(message: str, remedy: str, exit_code: int) -> StantoolsError:
-    """Returns an exception that can be made again from its text, as it comes out of a task."""
+    """Returns an exception that can be restored from its text, as it leaves a task."""
     kinds = {ExitCode.USAGE: UsageError, ExitCode.REFUSED: RefusedError}
     return kinds.get(ExitCode(exit_code), StantoolsError)(message, remedy)
 
 
 @dataclass(frozen=True)
 class WrittenChannel:
-    """What a task has written of one channel."""
+    """The part of one channel that a task wrote."""
 
     channel: str
     part: Appended
@@ -60,22 +60,21 @@ class WrittenChannel:
 
 @dataclass(frozen=True)
 class Written:
-    """What a task reports to the driver."""
+    """Report of a task to the driver."""
 
-    channels: tuple[WrittenChannel, ...] = ()  #: what is in its streams
-    left_out: dict[str, int] = field(default_factory=dict)  #: rows that were no messages, by their status
-    problem: tuple[str, str, int] | None = None  #: message, remedy and exit code of what went wrong, if something did
+    channels: tuple[WrittenChannel, ...] = ()
+    left_out: dict[str, int] = field(default_factory=dict)  #: rows left out because they are not messages, by status
+    problem: tuple[str, str, int] | None = None  #: message, remedy and exit code of a failure
 
 
 def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Written:
     """Writes the rows of a task into their streams.
 
     Args:
-        options: Where to, and how.
-        batches: Rows, every channel in one piece and in rising order.
+        batches: Every channel contiguous and in rising order.
 
     Raises:
-        StantoolsError: Something that may be otherwise at the next attempt: the server is gone, no room here.
+        StantoolsError: A failure that another attempt may not have: the server is gone, the disk is full.
     """
     rows = Rows(options)
     written: list[WrittenChannel] = []
@@ -90,11 +89,9 @@ def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Writt
 
 
 def commit(options: SinkOptions, messages: Sequence[Written]) -> None:
-    """Finishes all streams, if all tasks could do their work and every stream holds what they say.
+    """Finishes all streams, if all tasks succeeded and every stream holds the reported messages.
 
-    Raises:
-        RefusedError: A stream is not as it was left.
-        StantoolsError: A task could not do its work, or the server cannot be reached, or refuses.
+    Raises `RefusedError` if a stream was changed since, `StantoolsError` for a failed task or server.
     """
     problems = [message.problem for message in messages if message.problem]
     if problems:
@@ -116,16 +113,12 @@ def commit(options: SinkOptions, messages: Sequence[Written]) -> None:
 
 
 def check_server(options: SinkOptions) -> None:
-    """Connects and asks for JetStream, so that what cannot work is reported before anything is done.
-
-    Raises:
-        StantoolsError: It cannot be used.
-    """
+    """Connects and asks for JetStream, so that a failure is reported before anything is done."""
     run_with(options, lambda js: js.account())
 
 
 def run_with(options: SinkOptions, work: Callable[[JetStream], Awaitable[_Result]]) -> _Result:
-    """Does something with a connection."""
+    """Runs an operation with a connection."""
 
     async def main() -> _Result:
         async with connect(options.connecting()) as connection:
@@ -139,7 +132,7 @@ def run_with(options: SinkOptions, work: Callable[[JetStream], Awaitable[_Result
 
 async def _finish(js: JetStream, options: SinkOptions, channels: Sequence[WrittenChannel]) -> None:
     version = js.connection.version
-    # None is finished before all were looked at: a job is there as a whole, or looks incomplete.
+    # All are checked before any is finished: a job is complete as a whole, or looks incomplete.
     await in_parallel(lambda each: check_part(js, each.part), channels, _FINISHING)
     await in_parallel(
         lambda each: finish_part(js, options.config(each.channel, version), each.part), channels, _FINISHING
@@ -147,7 +140,7 @@ async def _finish(js: JetStream, options: SinkOptions, channels: Sequence[Writte
 
 
 def _write_channels(options: SinkOptions, channels: Iterator[Spool], written: list[WrittenChannel]) -> None:
-    """Publishes some channels at a time, while the rows of the next are put aside."""
+    """Publishes a few channels at a time, while rows of the next are spooled."""
     first = next(channels, None)
     if first is None:
         return  # Spark has many partitions without rows
@@ -158,9 +151,9 @@ def _write_channels(options: SinkOptions, channels: Iterator[Spool], written: li
 
 
 class _Publisher:
-    """A connection in a thread of its own, so that the server is answered also while we wait for rows.
+    """A connection in a thread of its own, which serves the server also while we wait for rows.
 
-    A context manager. At its end everything that is under way is given up.
+    A context manager; at its end it cancels unfinished operations.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -184,13 +177,13 @@ class _Publisher:
         self._stack.close()
 
     def submit(self, spool: Spool) -> Iterator[WrittenChannel]:
-        """Begins to publish a channel; where too many are under way, waits for others and yields them."""
+        """Begins to publish a channel; at the limit, waits for others and yields these."""
         self._under_way.append((self._call(self._write(spool)), spool))
         while len(self._under_way) > self._options.parallel:
             yield self._next()
 
     def drain(self) -> Iterator[WrittenChannel]:
-        """Waits for all channels that are under way."""
+        """Waits for all channels in progress."""
         while self._under_way:
             yield self._next()
 
@@ -223,7 +216,7 @@ class _Publisher:
 
 @contextlib.contextmanager
 def _loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Runs an event loop beside us: the server is answered also while we wait for rows."""
+    """Runs an event loop in a thread, which serves the server also while we wait for rows."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="jetstream", daemon=True)
     thread.start()
@@ -254,5 +247,5 @@ async def _write(connection: Connection, options: SinkOptions, spool: Spool) -> 
 
 
 def _may_pass(problem: StantoolsError) -> bool:
-    """Returns whether it may be otherwise when the task is run again, perhaps on another machine."""
+    """Returns whether another attempt, perhaps on another machine, may succeed."""
     return problem.retriable or isinstance(problem, (CannotConnectError, StoreUnwritableError))

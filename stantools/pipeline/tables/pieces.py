@@ -2,8 +2,8 @@
 
 Together the pieces of a slice must yield exactly the rows of a single read. A reader goes from record to record, so
 a piece may begin only at a record boundary of that walk. If the index names every record without a gap, the
-boundaries are in the index. Without such an index, a boundary is a place followed by so many good bytes that it
-cannot lie within the payload of a message: payloads may hold whole store files. A reader that reaches the end of its
+boundaries are in the index. Without such an index, a boundary is a place followed by enough good bytes that
+it cannot be inside the payload of a message: payloads may hold whole store files. A reader that reaches the end of its
 piece notices a wrong boundary (`messages.read_piece`).
 
 A table shows the content of the data files. An index that the server would believe is therefore not enough: its
