@@ -1,4 +1,4 @@
-"""Progress of many streams at once on stderr: messages, rate, time left, and what each stream is doing."""
+"""Progress of many streams on stderr: messages, rate, time left, and the stage of each stream."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stantools.cli.console import escape
 from stantools.cli.progress import JSON_EVERY, Line, bar, left_text
 from stantools.migration.journal import Watch
 
-#: Streams that are named on the line.
+#: streams named on the line
 _NAMED = 3
 _SMOOTHING = 0.3
-#: Seconds without any progress after which that is said.
+#: Seconds without progress until that is shown.
 _LATE = 2.0
 
 
@@ -29,15 +29,15 @@ class _Task:
 
 
 class StreamsProgress(Line, Watch):
-    """Shows many streams at once: messages, rate, and what each stream is doing; a watch that draws.
+    """Shows many streams at once: messages, rate, and the stage of each stream.
 
-    When nothing happens for two seconds, it says for how long, and what is being waited for.
+    After two seconds without progress it shows for how long, and what it is waiting for.
 
     Args:
-        task: What is going on, for example `migrate`.
-        total: Messages to go through in all stages together.
-        place: Who is waited for when nothing happens, for example a server's URL.
-        mode: auto, bar, json or none; what the user said if not given.
+        task: Name of the work, for example `migrate`.
+        total: Messages of all stages together.
+        place: The awaited server's URL, for example.
+        mode: auto, bar, json or none; by default the user's choice.
     """
 
     def __init__(self, task: str, total: int, *, place: str = "", mode: str | None = None) -> None:
@@ -66,7 +66,7 @@ class StreamsProgress(Line, Watch):
             self._mode = "none"
 
     def _look_again(self) -> None:
-        """Shows that time passes although nothing happens."""
+        """Redraws the line to show the time passing without progress."""
         while not self._over.wait(JSON_EVERY):
             with self._lock:
                 if self._mode != "none" and self._waiting() >= _LATE:
@@ -76,14 +76,13 @@ class StreamsProgress(Line, Watch):
         return time.monotonic() - self._moved
 
     def begin(self, stream: str, stage: str, messages: int) -> None:
-        """A stage of a stream begins."""
         with self._lock:
             self._moved = time.monotonic()
             self._tasks[stream] = _Task(stage, messages, started=self._moved)
             self._show()
 
     def advance(self, stream: str, messages: int) -> None:
-        """So many more of its messages are done."""
+        """Adds finished messages."""
         with self._lock:
             self._moved = time.monotonic()
             self._done += messages
@@ -92,7 +91,6 @@ class StreamsProgress(Line, Watch):
             self._show()
 
     def end(self, stream: str) -> None:
-        """The stage is over."""
         with self._lock:
             self._moved = time.monotonic()
             self._tasks.pop(stream, None)
@@ -104,7 +102,7 @@ class StreamsProgress(Line, Watch):
             console.note(text)
 
     def _look(self, now: float) -> None:
-        """Follows the rate of the last moments: streams differ too much for an average from the start."""
+        """Measures the recent rate: streams differ too much for an average from the start."""
         recent = max(self._done - self._seen, 0) / max(now - self._looked, 1e-6)
         self._rate = recent if not self._rate else self._rate + _SMOOTHING * (recent - self._rate)
         self._seen, self._looked = self._done, now
