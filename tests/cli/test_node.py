@@ -400,7 +400,9 @@ def test_a_running_node_is_looked_at_and_not_taken(
         for words in (*views, ("forecast", *nodes), ("diff", *nodes[:2])):
             outcome = run(*words)
             assert outcome.code == 0
-            assert f"{who} runs this node: what is being written may look damaged" in " ".join(outcome.err.split())
+            assert f"{who} is running this node: what is being written may look damaged" in " ".join(
+                outcome.err.split()
+            )
         assert f"{who} holds the lock of raft.log" in run("info", nodes[1]).out
         planned = run("merge", *nodes, "--dry-run"), run("migrate", *nodes, "--out", "backups", "--dry-run")
         for outcome in (*planned, run("migrate", "plan", *nodes, "--out", "backups", "--plan", "plan.yaml")):
@@ -413,4 +415,4 @@ def test_a_running_node_is_looked_at_and_not_taken(
         assert run("merge", *nodes, "--out", "new", "--force").code == 0
         assert run(*apply, "--force").code == 0
     assert run("merge", *nodes, "--out", "newer").code == 0
-    assert "runs this node" not in run("info", nodes[1]).err
+    assert "is running this node" not in run("info", nodes[1]).err

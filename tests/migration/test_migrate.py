@@ -272,7 +272,7 @@ def test_the_nodes_of_a_cluster(golden_clusters: Path, start_server: Callable[..
     found = asyncio.run(consumers_of(server.url, "events_eu")).values()
     assert len([each for each in found if each.config.durable_name]) == 3  # the others are of who has read it here
     run(place, "migrate", "verify", plan, "--server", server.url)
-    assert "a node of the plan is not there" in moved(place, plan, nodes)
+    assert "a node of the plan is missing" in moved(place, plan, nodes)
 
 
 def moved(place: Path, plan: Path, nodes: Path) -> str:
@@ -582,7 +582,7 @@ def test_options_are_shown_in_groups(tmp_path: Path) -> None:
         "Limits of the streams:",
         "Reading the store:",
         "Beside a running server:",
-        "How it is carried out:",
+        "Execution:",
         "Stage by stage:",
     ]
     options = re.findall(r"^  (?:-., )?(--[a-z-]+)", said[said.index("Options:") :], re.MULTILINE)

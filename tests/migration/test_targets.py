@@ -178,7 +178,7 @@ def test_the_servers_disk_is_full(
     words = ["migrate", big_store, "--server", server.url, "--yes", "--parallel", 1, "--restore-timeout", 30]
     failed = run(place, *words, expect=ExitCode.UNREACHABLE)
     assert failed.stderr.count("error: ") == 1
-    assert "not begun; when the cause is removed, go on with: stantools migrate apply" in failed.stderr
+    assert "not begun; after removing the cause, continue with: stantools migrate apply" in failed.stderr
     assert failed.stdout.count("not begun") >= 1
 
 
@@ -213,7 +213,7 @@ def test_a_server_that_others_have_filled(
     failed = run(work, *words, expect=ExitCode.UNREACHABLE)
     errors = [line for line in failed.stderr.splitlines() if "error: " in line]
     assert len(errors) == 1 and "(error 503/10023)" in errors[0]
-    assert "not begun; when the cause is removed, go on with: stantools migrate apply" in failed.stderr
+    assert "not begun; after removing the cause, continue with: stantools migrate apply" in failed.stderr
 
     async def make_room() -> None:
         client = await natsclient.connect(others["a"])

@@ -110,7 +110,7 @@ def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path)
 
     java = alone("verify", "--engine", "spark", store, JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
     assert java.returncode == ExitCode.UNREACHABLE
-    assert "Spark needs Java 17 to 25, and there is none: JAVA_HOME is" in java.stderr
+    assert "Spark needs Java 17 to 25; none was found: JAVA_HOME is" in java.stderr
     assert "apt install openjdk-17" in java.stderr
     here = alone("verify", store, JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
     assert (here.returncode, here.stderr.split(":")[1]) == (ExitCode.CLEAN, " running in this process")

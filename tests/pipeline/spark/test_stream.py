@@ -122,7 +122,7 @@ def test_options() -> None:
         ({"maxBytesPerTrigger": "much"}, "option maxBytesPerTrigger: "),
         ({"table": "clients"}, "cannot be followed"),
         ({"path": "s3://bucket/store"}, "a local path"),
-        ({"colour": "red"}, "there is no option 'colour'"),
+        ({"colour": "red"}, "unknown option 'colour'"),
     ],
 )
 def test_refused(tmp_path: Path, options: dict[str, str], said: str) -> None:
