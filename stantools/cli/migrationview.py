@@ -213,13 +213,13 @@ def show_plans(planned: Sequence[PlannedStore], problems: Sequence[Note]) -> Non
             _print_plan(store.plan, ())
     else:
         headers = ("store", "streams", "messages", "consumers", "lost")
-        rows = [(store.root, *_sums(store.plan)) for store in planned]
+        rows = []
+        for store in planned:
+            plan = store.plan
+            lost = plan.lost or ("yes" if plan.lossy else None)
+            rows.append((store.root, len(plan.streams), plan.messages, plan.consumers, lost))
         click.echo(table_text(headers, rows, right=headers[1:]))
     _show_notes(problems)
-
-
-def _sums(plan: Plan) -> tuple[Any, ...]:
-    return len(plan.streams), plan.messages, plan.consumers, plan.lost or ("yes" if plan.lossy else None)
 
 
 def show_stores(result: MigrateResult) -> None:

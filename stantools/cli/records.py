@@ -136,7 +136,10 @@ def _print_line(record: FileRecord, data_format: str) -> None:
     state = "ok " if record.ok else console.paint("BAD", "red", err=False)
     crc = "" if record.crc is None else f"0x{record.crc:08x}"
     line = f"{record.offset:>12}  {record.length:>8}  {state}  {crc:<10}  {record.type:<9}"
-    line += "  " + " ".join(_field(name, value) for name, value in record.fields.items() if _worth(name, value))
+    fields = (
+        (name, value) for name, value in record.fields.items() if name != "data" and value not in ("", b"", 0, False)
+    )
+    line += "  " + " ".join(_field(name, value) for name, value in fields)
     if record.detail:
         line += f"  [{console.escape(record.detail)}]"
     click.echo(line.rstrip())
@@ -147,10 +150,6 @@ def _print_line(record: FileRecord, data_format: str) -> None:
         else:
             shown = console.escape(data) if data_format == "text" else payload_text(data, data_format)
             click.echo(f"{'':>26}{shown}")
-
-
-def _worth(name: str, value: Any) -> bool:
-    return name != "data" and value not in ("", b"", 0, False)
 
 
 def _field(name: str, value: Any) -> str:

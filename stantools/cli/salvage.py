@@ -100,8 +100,9 @@ def carry_out(
     if out is not None:
         with Progress("write", plan.bytes) as shown:
             result = apply_salvage(plan, out, progress=shown.advance)
+        usual_key = os.fsencode(os.environ.get(SERVER_KEY_VARIABLE, "")) or None  # the key that a server would use
         with Progress("verify") as shown:
-            check = check_new_store(plan, result, key=key or _usual_key(), progress=shown.advance)
+            check = check_new_store(plan, result, key=key or usual_key, progress=shown.advance)
     show(lambda: report(plan, result, check.as_json() if check else None), lambda: _print(plan, result, check))
     if check is not None and not check.good:
         _tell_mistake(str(out))
@@ -221,11 +222,6 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
                 _print_question(result, check.start.suspected)
             else:
                 _print_next(plan, result, check.start.options)
-
-
-def _usual_key() -> bytes | None:
-    """Returns the key that a server would read from the environment."""
-    return os.fsencode(os.environ.get(SERVER_KEY_VARIABLE, "")) or None
 
 
 def _print_question(result: SalvageResult, suspected: tuple[str, ...]) -> None:

@@ -167,15 +167,14 @@ def _key(code: int, values: list[list[str | None]]) -> Key:
 
 def _encoded(batch: pa.RecordBatch, level: str) -> tuple[Any, list[str | None]]:
     """Returns for each row the position of its text, and the texts."""
-    column = _dates(batch.column("timestamp")) if level == DATE else batch.column(level)
+    if level == DATE:
+        moments = batch.column("timestamp")
+        column = moments.cast(pa.int64()).view(pa.timestamp(moments.type.unit)).cast(pa.date32())  # the day in UTC
+    else:
+        column = batch.column(level)
     encoded = column.dictionary_encode(null_encoding="encode")
     texts = [None if each is None else str(each) for each in encoded.dictionary.to_pylist()]
     return encoded.indices.to_numpy(zero_copy_only=False), texts
-
-
-def _dates(moments: pa.Array) -> pa.Array:
-    """Returns the day of each moment, in UTC."""
-    return moments.cast(pa.int64()).view(pa.timestamp(moments.type.unit)).cast(pa.date32())
 
 
 def copied(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -102,7 +102,7 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
         inside = work.inside(progress)
         write = write_split if inside is None else partial(write_split, progress=inside)
         # Local splits run one by one: a failure is reported before the next begins.
-        cost = None if work.here else _cost
+        cost = None if work.here else (lambda part: part.split.cost)
         for number, done in each(work, write, parts, cost=cost):
             if progress and not inside:
                 progress(parts[number].split.cost)
@@ -113,10 +113,6 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
             with writing(directory):
                 shutil.rmtree(attempts)
         return finished(directory, Result(str(target), layout, written, export.unreadable), options)
-
-
-def _cost(part: ExportPart) -> int:
-    return part.split.cost
 
 
 def write_split(part: ExportPart, *, progress: Progress | None = None) -> Done:
@@ -261,10 +257,6 @@ def read_with_progress(split: Split, options: TableOptions, progress: Progress |
         progress(split.cost - told)
 
 
-def _same(batch: pa.RecordBatch) -> Any:
-    return batch
-
-
 class _Run:
     def __init__(self, export: Export, progress: Progress | None) -> None:
         self.layout = export.layout
@@ -282,7 +274,9 @@ class _Run:
 
         return read_with_progress(self._splits[number], self._options, advance)
 
-    def ordered(self, workers: int, prepared: Callable[[pa.RecordBatch], Any] = _same) -> Generator[Any, None, None]:
+    def ordered(
+        self, workers: int, prepared: Callable[[pa.RecordBatch], Any] = lambda batch: batch
+    ) -> Generator[Any, None, None]:
         """Yields the batches of all splits in order, each prepared in its reader's thread.
 
         Each thread is at most a few batches ahead of the consumer.

@@ -143,7 +143,8 @@ def _texts(column: pa.Array, quoted: Callable[[pa.Array], pa.Array], null: str, 
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _strings(column, quoted, null)
     if pa.types.is_list(kind):
-        return _strings(_json_lists(column), quoted if not null else lambda texts: texts, null)
+        lists = pa.array([None if each is None else _compact(each) for each in column.to_pylist()], pa.string())
+        return _strings(lists, quoted if not null else lambda texts: texts, null)
     if pa.types.is_binary(kind):
         text, mark = base64_of(column, large), '"' if null else ""
         text = pc.binary_join_element_wise(_scalar(mark, large), text, _scalar(mark, large), _scalar("", large))
@@ -182,10 +183,6 @@ def _with_strange(simple: pa.Array, texts: pa.Array, strange: pa.Array, encoded:
         return simple
     careful = pa.array([encoded(text) for text in texts.filter(strange).to_pylist()], simple.type)
     return pc.replace_with_mask(simple, strange, careful)
-
-
-def _json_lists(column: pa.Array) -> pa.Array:
-    return pa.array([None if each is None else _compact(each) for each in column.to_pylist()], pa.string())
 
 
 def _times(column: pa.Array, mark: str) -> pa.Array:

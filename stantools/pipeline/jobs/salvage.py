@@ -268,7 +268,7 @@ class _Run:
                 if not each.build.items:
                     self._finish(each)
             with self._phase("write", sum(item.size for item in items)) as shown:
-                for place, copied in self._work.map(copy_channels, items, cost=_cost):
+                for place, copied in self._work.map(copy_channels, items, cost=lambda item: item.cost):
                     each, number = owners[place]
                     assert each.build is not None
                     each.waiting -= 1
@@ -339,10 +339,6 @@ class _Run:
         self.worst.append(code)
         unread = not writing and code != ExitCode.REFUSED
         self.result.codes.append(ExitCode.FINDINGS if unread else code)
-
-
-def _cost(item: CopyItem) -> int:
-    return item.cost
 
 
 @dataclass(frozen=True)

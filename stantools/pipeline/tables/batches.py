@@ -138,7 +138,10 @@ class MessageRows:
                     self._fail(part, int(right.argmin()))
                 part = _Part(part.buffer, part.content, part.columns.pick(right), part.codes[right])
         for low, high in pairwise(self._bounds(part.columns)):
-            yield self._batch(_Part(part.buffer, part.content, part.columns.part(low, high), _of(part, low, high)))
+            codes = None if part.codes is None else part.codes[low:high]
+            rows = _Part(part.buffer, part.content, part.columns.part(low, high), codes)
+            arrays = [self._makers[name](rows) for name in self.schema.names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def damages(self, damages: Sequence[Damage]) -> pa.RecordBatch | None:
         """Returns rows for damaged ranges, without those that a repair covers; None if there are none."""
@@ -179,10 +182,6 @@ class MessageRows:
             else pa.array(values.get(field.name, [None] * rows), field.type)
             for field in self.schema
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-    def _batch(self, part: _Part) -> pa.RecordBatch:
-        arrays = [self._makers[name](part) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _bounds(self, columns: MessageColumns) -> list[int]:
@@ -328,10 +327,6 @@ def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _payload(batch: pa.RecordBatch) -> int:
     place = batch.schema.get_field_index("data")
     return int(batch.column(place).nbytes) if place >= 0 else 0
-
-
-def _of(part: _Part, low: int, high: int) -> _Codes | None:
-    return None if part.codes is None else part.codes[low:high]
 
 
 def _repeated(made: dict[str, pa.Array], value: str, rows: int, most_rows: int) -> pa.Array:

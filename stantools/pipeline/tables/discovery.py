@@ -149,13 +149,13 @@ def slices_by_channel(
         if index:
             group.append(index)
     if others:
-        rest = [e for e in entries if e.name in indexes or not (SLICE_NAME.fullmatch(e.name) or _is_index(e))]
+        rest = [
+            e
+            for e in entries
+            if e.name in indexes or not (SLICE_NAME.fullmatch(e.name) or INDEX_NAME.fullmatch(e.name))
+        ]
         groups.setdefault(next(iter(groups), fallback), []).extend(rest)
     return groups
-
-
-def _is_index(entry: Entry) -> bool:
-    return INDEX_NAME.fullmatch(entry.name) is not None
 
 
 def _channel_of(place: Place, path: str, crc: Crc) -> str | None:
@@ -328,7 +328,7 @@ class _Search:
             if isinstance(inside, StoreUnreadableError):
                 self._cannot(where, inside)
                 found = True
-            elif deeper and not _is_raft(inside):
+            elif deeper and not any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in inside):
                 found |= self._directory(place, where, inside, deeper - 1)
         return found
 
@@ -427,7 +427,3 @@ def _is_store_without_root(children: list[Entry], below: list[list[Entry] | Stor
         live = any(not entry.name.endswith(".bak") for entry in _slices_in(entries))
         channels |= not child.link and (SUBS_FILE in names or live)
     return channels
-
-
-def _is_raft(entries: list[Entry]) -> bool:
-    return any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in entries)

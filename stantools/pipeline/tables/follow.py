@@ -178,7 +178,8 @@ class Follower:
                 at = before.get(name) or (BEGINNING if root in start.stores else ANYWHERE)
                 until = after.get(name)
                 if until is None:
-                    found.append(_gone(root, name))
+                    message = f"{root}/{name}: the channel was removed"
+                    found.append(Lost(root, name, REMOVED, "", None, None, None, message))
                 elif at != until:
                     store = stores.get(root)
                     if store is None:
@@ -344,7 +345,3 @@ def _tell(messages: list[str]) -> None:
         LOG.warning("%s", message)
     if len(messages) > _MOST_TOLD:
         LOG.warning("and %d more that cannot be read", len(messages) - _MOST_TOLD)
-
-
-def _gone(root: str, name: str) -> Lost:
-    return Lost(root, name, REMOVED, "", None, None, None, f"{root}/{name}: the channel was removed")

@@ -67,7 +67,7 @@ class LocalPlace:
             raise StoreUnreadableError(
                 f"{path}: cannot be listed: {error.strerror}", "check the path and the permissions"
             ) from error
-        entries.sort(key=_by_bytes)
+        entries.sort(key=lambda entry: os.fsencode(entry.name))
         return entries
 
     def is_directory(self, path: str) -> bool | None:
@@ -127,10 +127,6 @@ def _entry(each: os.DirEntry[str]) -> Entry:
         return Entry(each.name, each.stat().st_size, False, link)
     except OSError:
         return Entry(each.name, 0, False, link)  # a broken link, or a file removed meanwhile
-
-
-def _by_bytes(entry: Entry) -> bytes:
-    return os.fsencode(entry.name)
 
 
 def listed(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:

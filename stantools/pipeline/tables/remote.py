@@ -37,11 +37,7 @@ _REMEDY = "check the URL, the credentials (options storage.…) and the network"
 
 def is_remote(path: str) -> bool:
     """Returns whether a path is a URL for fsspec; one of a local file is not."""
-    return "://" in path and not _is_local_url(path)
-
-
-def _is_local_url(path: str) -> bool:
-    return _FILE_URL.match(path) is not None and "::" not in path
+    return "://" in path and ("::" in path or _FILE_URL.match(path) is None)
 
 
 def local_path(path: str) -> str:

@@ -211,7 +211,7 @@ class ChannelWatch:
         """Returns the files that change with new data: the growing data file and index, and the next data file."""
         directory = f"{self.store.root}/{self.name}"
         number = self.top if self.top is not None else 1
-        following = self._next(number)
+        following = min((n for n in self.slices if n > number), default=number + 1)
         paths = []
         for each in (number, following):
             files = self.slices.get(each)
@@ -307,9 +307,6 @@ class ChannelWatch:
             return False
         with self._opened(archived) as then, self.open(at.slice) as now:
             return then.continues(at) and not now.continues(at)
-
-    def _next(self, number: int) -> int:
-        return min((n for n in self.slices if n > number), default=number + 1)
 
     def _has_messages(self, number: int) -> bool:
         files = self.slices[number]
