@@ -31,7 +31,7 @@ def _options() -> dict[str, Option]:
     return options
 
 
-def _connecting(servers: tuple[str, ...], context: str | None, **given: Any) -> ConnectOptions:
+def _checked_options(servers: tuple[str, ...], context: str | None, **given: Any) -> ConnectOptions:
     from stantools.nats.context import context_folder, over, read_context
 
     if not console.is_verbose():
@@ -49,7 +49,7 @@ def _connecting(servers: tuple[str, ...], context: str | None, **given: Any) -> 
 
 
 #: Adds the connection options and passes them on as `connecting: ConnectOptions`, checked.
-connection_options = folded("connecting", _connecting, _options(), title="Connection")
+connection_options = folded("connecting", _checked_options, _options(), title="Connection")
 
 
 def or_selected(connecting: ConnectOptions) -> ConnectOptions:

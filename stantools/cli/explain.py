@@ -82,7 +82,7 @@ def _log(words: tuple[str, ...]) -> _Log | None:
     if words == ("-",) or (not words and not sys.stdin.isatty()):
         return _Log(sys.stdin.buffer)
     path = Path(words[0]) if len(words) == 1 else None
-    if path is None or "\n" in words[0] or not _there(path):
+    if path is None or "\n" in words[0] or not _exists(path):
         return None
     if path.is_dir():
         raise StoreUnreadableError(f"{path}: is a directory, not a log", f"stantools doctor {shell_word(words[0])}")
@@ -90,7 +90,7 @@ def _log(words: tuple[str, ...]) -> _Log | None:
         return _Log(path.open("rb"))
 
 
-def _there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:  # a line that is too long for a file name

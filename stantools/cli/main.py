@@ -32,9 +32,9 @@ STORE defaults to STANTOOLS_STORE, otherwise to the current directory or ./datas
 `stantools STORE` is `stantools doctor STORE`."""
 
 #: Seconds after which a lost interruption is repeated.
-_INSIST = 1.0
+_REPEAT_SECONDS = 1.0
 #: Seconds in which signals count as one: Ctrl-C reaches the whole group, and a parent may forward it.
-_SAME = 0.5
+_SAME_SIGNAL_SECONDS = 0.5
 #: time of the first interruption
 _interrupted_at: float | None = None
 #: the program's exit code; None until known
@@ -69,14 +69,14 @@ class Program(LateGroup):
         extra["standalone_mode"] = False
         extra.setdefault("prog_name", "stantools")
         try:
-            _let_output_take_anything()
+            _make_output_tolerant()
             code = self._run(args, *other, **extra)
             if _interrupted_at is not None and code != ExitCode.INTERRUPTED:
                 # It came too late, or got lost: the user still gets the answer.
                 code = _report_interruption()
         except KeyboardInterrupt:
             code = _report_interruption()
-        _be_at_the_end()
+        _release_signals()
         global _exit_code
         _exit_code = int(code or 0)
         sys.exit(_exit_code)
@@ -161,12 +161,12 @@ def main() -> None:
     """The entry point of the installed command."""
     # Linear algebra is not used; numpy's threads for it only cost time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    atexit.register(_leave)  # the first registered is the last called
+    atexit.register(_exit_quickly)  # the first registered is the last called
     be_interruptible()
     cli.main()
 
 
-def _leave() -> None:
+def _exit_quickly() -> None:
     """Ends the process without tearing modules down, which takes a fifth of a short command's time."""
     if _exit_code is None:
         return
@@ -193,19 +193,19 @@ def be_interruptible() -> None:
         signal.default_int_handler = _interrupt  # type: ignore[assignment]
         signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGALRM, _insist)
+    signal.signal(signal.SIGALRM, _repeat_interruption)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     global _interrupted_at
     now = time.monotonic()
     if _interrupted_at is not None:
-        if now - _interrupted_at > _SAME:
+        if now - _interrupted_at > _SAME_SIGNAL_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         return
     _interrupted_at = now
-    signal.setitimer(signal.ITIMER_REAL, _INSIST, _INSIST)
+    signal.setitimer(signal.ITIMER_REAL, _REPEAT_SECONDS, _REPEAT_SECONDS)
     raise KeyboardInterrupt
 
 
@@ -215,7 +215,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     (present if callable(present) else _interrupt)(number, frame)
 
 
-def _insist(_number: int, _frame: FrameType | None) -> None:
+def _repeat_interruption(_number: int, _frame: FrameType | None) -> None:
     """Repeats an interruption that is not being handled; an event loop does so in its own way."""
     if (asyncio := sys.modules.get("asyncio")) and asyncio._get_running_loop():
         return
@@ -227,9 +227,9 @@ def _insist(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _be_at_the_end() -> None:
+def _release_signals() -> None:
     """Leaves signals to the system: later ones end Python's shutdown without a traceback."""
-    if signal.getsignal(signal.SIGALRM) is _insist:
+    if signal.getsignal(signal.SIGALRM) is _repeat_interruption:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number in (signal.SIGINT, signal.SIGTERM):
             if callable(signal.getsignal(number)):
@@ -243,7 +243,7 @@ def _report_interruption() -> int:
     return ExitCode.INTERRUPTED
 
 
-def _let_output_take_anything() -> None:
+def _make_output_tolerant() -> None:
     """Keeps a name that the terminal cannot show, or a closed output, from ending the program."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

@@ -208,7 +208,7 @@ def run(asked: Planned, following: Following, applying: Applying, consent: Conse
         if not consent.dry_run:
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, applying.options(plan.way), file)
-        return _go_through(migration, applying, consent, new=True)
+        return _apply_plan(migration, applying, consent, new=True)
 
 
 @_stage("plan")
@@ -255,7 +255,7 @@ def apply_stage(
         plan = plan.at(target.reference())
         source = _reopen(plan, reopening, running=reopening.force)
         migration = Migration(plan, source, target, applying.options(plan.way), plan_file)
-        return _go_through(migration, applying, consent)
+        return _apply_plan(migration, applying, consent)
 
 
 @_stage("verify")
@@ -327,7 +327,7 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
     how = replace(applying.options(plan.way), existing=Existing.APPEND)
-    if (settled := _settled(Migration(plan, source, target, how, file), "follow", applying, consent)) is not None:
+    if (settled := _confirm(Migration(plan, source, target, how, file), "follow", applying, consent)) is not None:
         return settled
     ending = following.ending(seen=was_seen(file))
     with open_journal(file, plan) as journal:
@@ -343,7 +343,7 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
     return show_outcome(cutover.plan, cutover.results, None, cutover)
 
 
-def _settled(migration: Migration, verb: str, applying: Applying, consent: Consent, again: str = "") -> ExitCode | None:
+def _confirm(migration: Migration, verb: str, applying: Applying, consent: Consent, again: str = "") -> ExitCode | None:
     """Shows obstacles, and asks; returns the exit code if nothing is to be done.
 
     With `again`, the command that applies the plan later, the plan is written first.
@@ -366,12 +366,12 @@ def _settled(migration: Migration, verb: str, applying: Applying, consent: Conse
     return ExitCode.CLEAN
 
 
-def _go_through(migration: Migration, applying: Applying, consent: Consent, *, new: bool = False) -> int:
+def _apply_plan(migration: Migration, applying: Applying, consent: Consent, *, new: bool = False) -> int:
     """Asks, and applies the plan; a new one is written first."""
     from stantools.cli.streamprogress import StreamsProgress
 
     plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
-    if (settled := _settled(migration, "migrate", applying, consent, again if new else "")) is not None:
+    if (settled := _confirm(migration, "migrate", applying, consent, again if new else "")) is not None:
         return settled
     with migration.journal() as journal:
         if journal.resumed:
@@ -485,7 +485,7 @@ def job(
             if not console.confirm(question, yes=consent.yes):
                 console.note("nothing was done")
                 return ExitCode.CLEAN
-            limited = work.limited(_at_a_time(asked.out, how, applying, cluster))
+            limited = work.limited(_parallelism(asked.out, how, applying, cluster))
             with StreamsProgress("migrate", migration.messages) as watch:
                 result = migration.apply(limited, watch)
     result.failed = failed
@@ -493,7 +493,7 @@ def job(
     return pipeline.ended(result)
 
 
-def _at_a_time(out: Path | None, how: ApplyOptions, applying: Applying, cluster: Cluster) -> int | None:
+def _parallelism(out: Path | None, how: ApplyOptions, applying: Applying, cluster: Cluster) -> int | None:
     """Returns the number of streams to process at the same time; None for no limit."""
     from stantools.migration.plan.model import Way
 

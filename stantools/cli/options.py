@@ -68,13 +68,15 @@ def command(
     def declare(function: _F) -> click.Command:
         help_text = inspect.cleandoc(function.__doc__ or "").replace("\\b\n", "\b\n")
         made = click.command(name, kind, help=help_text, short_help=summary, context_settings=CONTEXT)(function)
-        made.params += _shown(formats, tables=tables and "table" in formats, progress=progress and bool(formats))
+        made.params += _display_options(
+            formats, tables=tables and "table" in formats, progress=progress and bool(formats)
+        )
         return made
 
     return declare
 
 
-def _shown(formats: tuple[str, ...], *, tables: bool, progress: bool) -> list[click.Option]:
+def _display_options(formats: tuple[str, ...], *, tables: bool, progress: bool) -> list[click.Option]:
     """Returns the display options."""
     options: list[tuple[tuple[str, ...], dict[str, Any]]] = []
     if formats:
@@ -128,7 +130,7 @@ def printable_path(text: str) -> str:
     return os.path.abspath(plain) if plain.startswith("-") and plain != "-" else text  # noqa: PTH100
 
 
-class _Parsed(_ParamType):
+class _ParsedType(_ParamType):
     """A click type of a function that raises ValueError."""
 
     name = "value"
@@ -148,7 +150,7 @@ class _Parsed(_ParamType):
 def option_of(name: str, option: Option) -> Callable[[_F], _F]:
     """Adds a declared option under the name of a parameter."""
     if option.kind is Secret:
-        return given(**_places(name, option))
+        return given(**_secret_options(name, option))
     flags = option.flags or (f"--{option.flag(name)}",)
     more: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "required": option.required}
     if option.default is False:
@@ -168,7 +170,7 @@ def option_of(name: str, option: Option) -> Callable[[_F], _F]:
     return click.option(*flags, name, type=_type_of(option), **more)
 
 
-def _places(name: str, secret: Option) -> dict[str, Option]:
+def _secret_options(name: str, secret: Option) -> dict[str, Option]:
     """Returns the options that name the place of a secret, which must not be in the list of processes."""
     variable, file = secret.notes
     return {
@@ -179,7 +181,7 @@ def _places(name: str, secret: Option) -> dict[str, Option]:
 
 def _secret(name: str, option: Option, values: dict[str, Any]) -> Secret:
     """Takes a secret out of the values of its options."""
-    variable, file = (values.pop(each) or None for each in _places(name, option))
+    variable, file = (values.pop(each) or None for each in _secret_options(name, option))
     if variable and file:
         flag = f"--{option.flag(name)}"
         raise UsageError(f"{flag}-env and {flag}-file exclude each other", "give one of them")
@@ -188,7 +190,7 @@ def _secret(name: str, option: Option, values: dict[str, Any]) -> Secret:
 
 def _type_of(option: Option) -> Any:
     if option.read is not None:
-        return _Parsed(option.read)
+        return _ParsedType(option.read)
     if option.choices:
         return click.Choice([str(each) for each in option.choices], case_sensitive=not option.any_case)
     if option.kind is Path:
@@ -320,7 +322,7 @@ class StoreArgument(click.Argument):
         value, source = super().consume_value(ctx, opts)
         if described := opts.get("nodes"):
             value = self._with_nodes(ctx, value, opts)
-        elif self.required and not ctx.resilient_parsing and (lacking := self._lacking(ctx, opts)) is not None:
+        elif self.required and not ctx.resilient_parsing and (lacking := self._missing_argument(ctx, opts)) is not None:
             from stantools.cli.opening import usual_store
 
             if usual := usual_store(ctx):
@@ -357,7 +359,7 @@ class StoreArgument(click.Argument):
         cast(dict[str, Any], opts).update(zip((each.name for each in others), rest, strict=False))
         return first
 
-    def _lacking(self, ctx: click.Context, opts: Mapping[str, Any]) -> click.Parameter | None:
+    def _missing_argument(self, ctx: click.Context, opts: Mapping[str, Any]) -> click.Parameter | None:
         """Returns the last positional argument if the command line has no word for it."""
         last = [each for each in ctx.command.params if isinstance(each, click.Argument)][-1]
         value = opts.get(last.name)

@@ -23,7 +23,7 @@ from stantools.notation import describe_sequences
 
 SCHEMA = 1
 #: Minimum width of a text column.
-_NARROWEST = 4
+_MIN_WIDTH = 4
 
 #: Rows that determine the column widths of a table.
 _BLOCK = 1000
@@ -216,12 +216,12 @@ def table_text(
     if not cells:
         return ""
     columns = [
-        _Column(header, each, number=header in right, fold=header in fold)
+        _TableColumn(header, each, number=header in right, fold=header in fold)
         for header, each in zip(headers, zip(*cells, strict=True), strict=True)
     ]
     width = console.width()
     if width and _total(columns) > width - indent:
-        columns = _fitted(columns, width - indent)
+        columns = _fit(columns, width - indent)
     sides = ["right" if column.number else "left" for column in columns]
     # Titles and rules are rows: the library adds space to headers, which a narrow terminal does not have.
     text: str = tabulate(
@@ -233,7 +233,7 @@ def table_text(
     return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in text.split("\n"))
 
 
-class _Column:
+class _TableColumn:
     """One column of a table, as wide as its cells, and somewhat wider than its title."""
 
     def __init__(self, title: str, cells: Sequence[str], *, number: bool, fold: bool) -> None:
@@ -249,9 +249,9 @@ class _Column:
 
     def lines(self) -> list[str]:
         """Returns the title, the rule and the cells, each cut or wrapped to the width."""
-        return [textwrap.fill(self.title, self.width), "-" * self.width, *map(self._fitted, self.cells)]
+        return [textwrap.fill(self.title, self.width), "-" * self.width, *map(self._fit, self.cells)]
 
-    def _fitted(self, text: str) -> str:
+    def _fit(self, text: str) -> str:
         if len(text) <= self.width:
             return text
         if self._fold:
@@ -260,11 +260,11 @@ class _Column:
         return text[: self.width - 1] + "…"
 
 
-def _total(columns: Sequence[_Column]) -> int:
+def _total(columns: Sequence[_TableColumn]) -> int:
     return sum(column.width + 2 for column in columns) - 2
 
 
-def _fitted(columns: Sequence[_Column], width: int) -> list[_Column]:
+def _fit(columns: Sequence[_TableColumn], width: int) -> list[_TableColumn]:
     """Fits a table into a terminal without cutting numbers.
 
     Empty columns are dropped, titles are wrapped, and the widest text columns shrink.
@@ -275,7 +275,7 @@ def _fitted(columns: Sequence[_Column], width: int) -> list[_Column]:
     texts = [column for column in kept if not column.number]
     while _total(kept) > width and texts:
         widest = max(texts, key=lambda column: column.width)
-        if widest.width <= _NARROWEST:
+        if widest.width <= _MIN_WIDTH:
             break
         widest.width -= 1
     return kept

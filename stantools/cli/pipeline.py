@@ -208,12 +208,12 @@ class Cluster:
         with (
             session(self.master, name=f"stantools {name}", conf=conf, remote=self.remote, quiet=quiet) as spark,
             clear_errors(),
-            watching(spark, _Watch(progress).show),
+            watching(spark, _TaskProgress(progress).show),
         ):
             yield spark
 
 
-class _Watch:
+class _TaskProgress:
     """Shows the number of finished tasks, and warns if no executor takes them: Spark waits silently, without end."""
 
     def __init__(self, progress: Progress | None) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Self
 from stantools.cli import console
 from stantools.notation import format_size
 
-_QUIET = 0.5
+_QUIET_SECONDS = 0.5
 _EVERY = 0.2
 JSON_EVERY = 1.0
 
@@ -40,7 +40,7 @@ class Line:
         self._done = 0
         self._lock = threading.Lock()
         self._started = time.monotonic()
-        self._next = self._started + _QUIET
+        self._next = self._started + _QUIET_SECONDS
         self._width = 0
 
     def __enter__(self) -> Self:

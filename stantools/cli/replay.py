@@ -83,7 +83,7 @@ def command(
         # Nothing is written until the store is known to be readable.
         source = _source(store, options, workers, reading)
         if earlier is not None:
-            chosen = _chosen_before(earlier, chosen)
+            chosen = _resumed_selection(earlier, chosen)
         plan = plan_replay(source, subjects, chosen, streaming=options.kind is Kind.STREAMING)
         positions = earlier.state.channels if earlier is not None else {}
         plan.check_positions(source, positions)
@@ -122,7 +122,7 @@ def _source(store: Path, options: ReplayOptions, workers: int, reading: ReadOpti
     return source
 
 
-def _chosen_before(file: StateFile, chosen: Chosen) -> Chosen:
+def _resumed_selection(file: StateFile, chosen: Chosen) -> Chosen:
     """Returns the selection of the resumed run."""
     from stantools.migration.replay.selection import Chosen
 

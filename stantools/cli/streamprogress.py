@@ -17,11 +17,11 @@ from stantools.migration.journal import Watch
 _NAMED = 3
 _SMOOTHING = 0.3
 #: Seconds without progress until that is shown.
-_LATE = 2.0
+_STALL_SECONDS = 2.0
 
 
 @dataclass
-class _Task:
+class _StreamStage:
     stage: str
     total: int
     done: int = 0
@@ -43,7 +43,7 @@ class StreamsProgress(Line, Watch):
     def __init__(self, task: str, total: int, *, place: str = "", mode: str | None = None) -> None:
         super().__init__(task, mode)
         self._total = total
-        self._tasks: dict[str, _Task] = {}
+        self._tasks: dict[str, _StreamStage] = {}
         self._place = place
         self._over = threading.Event()
         self._looked = self._moved = self._started
@@ -52,7 +52,7 @@ class StreamsProgress(Line, Watch):
 
     def __enter__(self) -> Self:
         if self._mode != "none":
-            threading.Thread(target=self._look_again, name="progress", daemon=True).start()
+            threading.Thread(target=self._redraw_stalled, name="progress", daemon=True).start()
         return self
 
     def __exit__(
@@ -65,11 +65,11 @@ class StreamsProgress(Line, Watch):
             self._clear()
             self._mode = "none"
 
-    def _look_again(self) -> None:
+    def _redraw_stalled(self) -> None:
         """Redraws the line to show the time passing without progress."""
         while not self._over.wait(JSON_EVERY):
             with self._lock:
-                if self._mode != "none" and self._waiting() >= _LATE:
+                if self._mode != "none" and self._waiting() >= _STALL_SECONDS:
                     self._show()
 
     def _waiting(self) -> float:
@@ -78,7 +78,7 @@ class StreamsProgress(Line, Watch):
     def begin(self, stream: str, stage: str, messages: int) -> None:
         with self._lock:
             self._moved = time.monotonic()
-            self._tasks[stream] = _Task(stage, messages, started=self._moved)
+            self._tasks[stream] = _StreamStage(stage, messages, started=self._moved)
             self._show()
 
     def advance(self, stream: str, messages: int) -> None:
@@ -127,12 +127,12 @@ class StreamsProgress(Line, Watch):
                 }
                 for name, task in self._tasks.items()
             ],
-            "waiting_seconds": round(self._waiting(), 1) if not final and self._waiting() >= _LATE else None,
+            "waiting_seconds": round(self._waiting(), 1) if not final and self._waiting() >= _STALL_SECONDS else None,
         }
 
     def _text(self, now: float) -> str:
         text = f"{self._task}  {bar(self._done, self._total)}  "
-        if (waiting := self._waiting()) >= _LATE:
+        if (waiting := self._waiting()) >= _STALL_SECONDS:
             text += f"waiting for {escape(self._place) or 'an answer'}, {waiting:.0f} s"
         else:
             text += f"{_short(self._rate)} msgs/s{left_text(self._left())}"
@@ -142,7 +142,7 @@ class StreamsProgress(Line, Watch):
         return text + (f"  | {', '.join(parts)}" if parts else "")
 
 
-def _task_text(name: str, task: _Task, now: float) -> str:
+def _task_text(name: str, task: _StreamStage, now: float) -> str:
     text = f"{task.stage} {escape(name)}"
     if task.total:
         text += f" {min(task.done / task.total, 1.0):.0%}"

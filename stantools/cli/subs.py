@@ -86,7 +86,7 @@ def command(
 
 
 def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) -> int:
-    wanted = [(channel, _wanted(channel.subscriptions, ids, statuses)) for channel in result.channels]
+    wanted = [(channel, _select(channel.subscriptions, ids, statuses)) for channel in result.channels]
     rows = (_row(channel, each) for channel, subs in wanted for each in subs)
     first = None if console.output() in ("json", "table") else next(rows, None)
     show(
@@ -98,7 +98,7 @@ def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) ->
     return _report(result)
 
 
-def _wanted(all_of_them: Subscribers, ids: tuple[int, ...], statuses: tuple[str, ...]) -> Subscribers:
+def _select(all_of_them: Subscribers, ids: tuple[int, ...], statuses: tuple[str, ...]) -> Subscribers:
     from stantools.store.sublog import SubStatus
 
     chosen = all_of_them.with_ids(ids) if ids else all_of_them

@@ -69,7 +69,7 @@ class File:
         self._size: int | None = None
         in_columns = layout.format in (Format.PARQUET, Format.DUCKDB)
         self._full = layout.row_group_bytes if in_columns else _TEXT_BYTES
-        with _writing(path):
+        with _system_errors(path):
             self._sink = _SINKS.get(layout.format, TextSink)(path, layout)
 
     def __enter__(self) -> File:
@@ -99,14 +99,14 @@ class File:
         if not self._gathered:
             return
         batches, self._gathered, self._gathered_rows, self.pending = self._gathered, [], 0, 0
-        with _writing(self.path):
+        with _system_errors(self.path):
             self._sink.write(batches)
 
     def close(self) -> int:
         """Writes the pending rows and closes the file; returns its size in bytes."""
         if self._size is None:
             self.flush()
-            with _writing(self.path):
+            with _system_errors(self.path):
                 self._size = self._sink.close()
                 if self._size >= _SYNC_FROM:
                     fsync_file(self.path)
@@ -188,12 +188,12 @@ class _Database:
         path.open("wb").close()  # failure to create it is reported in the system's words
         path.unlink()
         self._path, self._error = path, error
-        with self._said():
+        with self._own_errors():
             self._connection = connect(os.fspath(path), **settings)
 
     def close(self) -> int:
         """Writes the rows still in memory; returns the size of the file."""
-        with self._said():
+        with self._own_errors():
             self._connection.execute(self._END)
             self._connection.close()
         return self._path.stat().st_size
@@ -203,7 +203,7 @@ class _Database:
             self._connection.close()
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
+    def _own_errors(self) -> Iterator[None]:
         try:
             yield
         except self._error as error:
@@ -225,14 +225,14 @@ class SqliteSink(_Database):
         schema = layout.file_schema
         columns = ", ".join(f'"{each.name}" {_SQLITE_TYPES.get(text.kind_of(each.type), "TEXT")}' for each in schema)
         self._insert = f"INSERT INTO {layout.table} VALUES ({', '.join('?' * len(schema))})"
-        with self._said():
+        with self._own_errors():
             for each in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
                 self._connection.execute(f"PRAGMA {each}")
             self._connection.execute(f"CREATE TABLE {layout.table} ({columns})")
             self._connection.execute("BEGIN")
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
-        with self._said():
+        with self._own_errors():
             for batch in batches:
                 self._connection.executemany(self._insert, zip(*map(text.values, batch.columns), strict=True))
 
@@ -253,7 +253,7 @@ class DuckdbSink(_Database):
         self._run(f"INSERT INTO {self._table} FROM gathered", pa.Table.from_batches(batches))
 
     def _run(self, statement: str, rows: pa.Table) -> None:
-        with self._said():
+        with self._own_errors():
             self._connection.register("gathered", rows)
             self._connection.execute(statement)
             self._connection.unregister("gathered")
@@ -276,7 +276,7 @@ def compressed(data: bytes | memoryview, compression: Compression) -> Any:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _system_errors(path: Path) -> Iterator[None]:
     """Converts errors as `writing` does, with the system's words instead of Arrow's."""
     with writing(path):
         try:

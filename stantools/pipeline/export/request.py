@@ -94,7 +94,7 @@ class Exporting:
             return False
         return self.format in ("sqlite", "duckdb") or bool(_ENDING.fullmatch(self.target.suffix))
 
-    def _told(self) -> tuple[str | None, str | None]:
+    def _implied_formats(self) -> tuple[str | None, str | None]:
         """Returns the format and the compression that the name implies."""
         *_, before, last = ["", "", *Path(self.to.lower()).suffixes]
         if last in _COMPRESSIONS and _FORMATS.get(before) in ("ndjson", "csv"):
@@ -116,7 +116,7 @@ class Exporting:
         )
         from stantools.pipeline.tables.options import check_columns
 
-        named_format, named_compression = self._told()
+        named_format, named_compression = self._implied_formats()
         if self.single and self.to != STDOUT and not self.format and not named_format:
             raise UsageError(
                 f"--to {self.to}: {self.target.suffix} implies no format",

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 #: Directory of the tasks' attempts.
 _ATTEMPTS: Final = "_attempts"
 #: Pieces that a thread prepares ahead of the writer.
-_AHEAD: Final = 2
+_QUEUE_LENGTH: Final = 2
 #: Seconds between a waiting thread's checks for a stop.
-_LOOK: Final = 0.2
+_STOP_CHECK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def export_to_file(export: Export, *, workers: int = 2, progress: Progress | Non
     target, layout = export.exporting.target, export.layout
     targets.check_outside(target, export.plan)
     written = Written()
-    run = _Run(export, progress)
+    run = _SplitReader(export, progress)
     with targets.new_file(target, overwrite=export.exporting.overwrite) as path:
         if layout.format not in TEXTS:
             with File(path, layout) as file, closing(run.ordered(workers)) as batches:
@@ -193,7 +193,7 @@ def export_to_stream(
         progress: Called with the bytes of input done since the last call.
     """
     written = Written()
-    _write_text(_Run(export, progress), write, written, workers)
+    _write_text(_SplitReader(export, progress), write, written, workers)
     return Result(None, export.layout, written, export.unreadable)
 
 
@@ -226,7 +226,7 @@ def empty_file(directory: Path, layout: Layout) -> WrittenFile:
     return WrittenFile(file.path.name, 0, file.close())
 
 
-def _write_text(run: _Run, write: Callable[[Any], object], written: Written, workers: int) -> int:
+def _write_text(run: _SplitReader, write: Callable[[Any], object], written: Written, workers: int) -> int:
     def encoded(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
         data = text.encode(batch.select(layout.file_columns), layout.format)
         return batch.select(told), compressed(data, layout.compression)
@@ -257,7 +257,7 @@ def read_with_progress(split: Split, options: TableOptions, progress: Progress |
         progress(split.cost - told)
 
 
-class _Run:
+class _SplitReader:
     def __init__(self, export: Export, progress: Progress | None) -> None:
         self.layout = export.layout
         self._splits = export.plan.splits
@@ -281,7 +281,7 @@ class _Run:
 
         Each thread is at most a few batches ahead of the consumer.
         """
-        queues: list[queue.Queue[Any]] = [queue.Queue(_AHEAD) for _ in self._splits]
+        queues: list[queue.Queue[Any]] = [queue.Queue(_QUEUE_LENGTH) for _ in self._splits]
 
         def read(number: int) -> None:
             try:
@@ -311,7 +311,7 @@ class _Run:
     def _put(self, waiting: queue.Queue[Any], item: Any) -> None:
         while not self._stop.is_set():
             try:
-                return waiting.put(item, timeout=_LOOK)
+                return waiting.put(item, timeout=_STOP_CHECK_SECONDS)
             except queue.Full:
                 continue
         raise GivenUpError

@@ -141,7 +141,7 @@ class StoresMigration:
                     # Recorded before the task begins: its stream must be known as ours even if the task is lost.
                     if journal.state(stream.name) is None and stream.name not in there:
                         journal.note(stream.name, StreamState.STARTED, way=self.options.way)
-                    items.append(_Stream.of(store, stream, journal.facts(stream.name)))
+                    items.append(_StreamTask.of(store, stream, journal.facts(stream.name)))
             options = replace(self.options, parallel=1)
             apply = functools.partial(_apply, target=self.target, sources=self.sources, options=options)
             return self._carry_out(work, apply, items, watch, lambda done: journals[done.root].take_over(done.steps))
@@ -155,17 +155,17 @@ class StoresMigration:
             for stream in store.plan.streams:
                 noted = remembered.get(stream.name, {}).get("way")
                 published = self.options.way is Way.PUBLISH or noted == Way.PUBLISH
-                items.append(_Stream.of(store, stream, {"way": Way.PUBLISH} if published else {}))
+                items.append(_StreamTask.of(store, stream, {"way": Way.PUBLISH} if published else {}))
         verify = functools.partial(_verify, target=self.target, sources=self.sources)
         return self._carry_out(work, verify, items, watch, None)
 
     def _carry_out(
         self,
         work: Work,
-        function: Callable[[_Stream], _Done],
-        items: Sequence[_Stream],
+        function: Callable[[_StreamTask], _StreamOutcome],
+        items: Sequence[_StreamTask],
         watch: Watch,
-        remember: Callable[[_Done], object] | None,
+        remember: Callable[[_StreamOutcome], object] | None,
     ) -> MigrateResult:
         """Runs a function for every stream; joins the results by store."""
         results: dict[int, StreamResult] = {}
@@ -184,7 +184,7 @@ class StoresMigration:
 
 
 @dataclass(frozen=True)
-class _Stream:
+class _StreamTask:
     """A stream to apply or to compare, with its journal entry."""
 
     root: str
@@ -194,7 +194,7 @@ class _Stream:
     steps: dict[str, Any]
 
     @classmethod
-    def of(cls, store: PlannedStore, stream: StreamPlan, steps: dict[str, Any]) -> _Stream:
+    def of(cls, store: PlannedStore, stream: StreamPlan, steps: dict[str, Any]) -> _StreamTask:
         return cls(store.root, stream, tuple(store.channels_of(stream)), store.polynomial, steps)
 
     def prepared(self, sources: Sources) -> PreparedStream:
@@ -202,7 +202,7 @@ class _Stream:
 
 
 @dataclass(frozen=True)
-class _Done:
+class _StreamOutcome:
     """Result of a stream, with the steps for the journal."""
 
     root: str
@@ -210,18 +210,18 @@ class _Done:
     steps: tuple[dict[str, Any], ...] = ()
 
 
-def _apply(item: _Stream, *, target: Destination, sources: Sources, options: ApplyOptions) -> _Done:
+def _apply(item: _StreamTask, *, target: Destination, sources: Sources, options: ApplyOptions) -> _StreamOutcome:
     """In a task: applies one stream."""
     journal = Steps({item.plan.name: item.steps} if item.steps else {})
     (result,) = target.apply([item.prepared(sources)], journal, options, UNWATCHED)
-    return _Done(item.root, _plain(result), tuple(journal.taken))
+    return _StreamOutcome(item.root, _plain(result), tuple(journal.taken))
 
 
-def _verify(item: _Stream, *, target: Destination, sources: Sources) -> _Done:
+def _verify(item: _StreamTask, *, target: Destination, sources: Sources) -> _StreamOutcome:
     """In a task: compares one stream."""
     published = {item.plan.name} if item.steps else set()
     (result,) = target.verify([item.prepared(sources)], published, UNWATCHED, 1)
-    return _Done(item.root, _plain(result))
+    return _StreamOutcome(item.root, _plain(result))
 
 
 def _plain(result: StreamResult) -> StreamResult:

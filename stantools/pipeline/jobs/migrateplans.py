@@ -139,7 +139,7 @@ def find_obstacles(
     `begun` holds the journals' entries by stream. Raises `StantoolsError` if the target fails.
     """
     notes = [note for store in stores for note in (*store.notes, *find_problems(store.plan))]
-    notes += _meetings(stores)
+    notes += _conflicts(stores)
     if not any(note.level is Level.PROBLEM for note in notes):
         notes += target.problems([stream for store in stores for stream in store.streams], options, begun)
     return [note for note in notes if note.level is not Level.INFO]
@@ -181,7 +181,7 @@ def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> Planne
     )
 
 
-def _meetings(stores: Sequence[PlannedStore]) -> Iterator[Note]:
+def _conflicts(stores: Sequence[PlannedStore]) -> Iterator[Note]:
     """Yields conflicts: streams of two stores with the same name, or with overlapping subjects."""
     names: dict[str, str] = {}
     taken = Taken()
@@ -189,14 +189,14 @@ def _meetings(stores: Sequence[PlannedStore]) -> Iterator[Note]:
         for stream in store.plan.streams:
             other = names.setdefault(stream.name.casefold(), store.root)
             if other != store.root:
-                yield _meeting(store.root, f"its stream {stream.name} is also planned for {other}")
+                yield _conflict(store.root, f"its stream {stream.name} is also planned for {other}")
                 continue
             for subject in stream.subjects:
                 others = [root for _, root in taken.add(subject, store.root) if root != store.root]
                 if others:
-                    yield _meeting(store.root, f"its subject {subject} is also planned for {others[0]}")
+                    yield _conflict(store.root, f"its subject {subject} is also planned for {others[0]}")
 
 
-def _meeting(root: str, text: str) -> Note:
+def _conflict(root: str, text: str) -> Note:
     remedy = f"--stream-prefix '{STORE}-' --subject-prefix '{STORE}' puts the name of each store in front"
     return Note(Level.PROBLEM, root, text, remedy)

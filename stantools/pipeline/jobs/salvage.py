@@ -43,7 +43,7 @@ from stantools.store.locks import Use, check_not_in_use
 from stantools.work import Failure, Threads, Work
 
 #: Threads that check whether stores are in use, which may take seconds each.
-_LOOKING = 16
+_CHECK_THREADS = 16
 #: Bytes up to which channels are copied together.
 GROUP_BYTES = 64 << 20
 
@@ -114,7 +114,7 @@ class SalvageJobResult(JobResult[SalvagedStore]):
 
 def run_salvage(work: Work, job: SalvageJob, phase: Phase) -> SalvageJobResult:
     """Salvages stores in tasks. Finished stores stay if the run fails."""
-    run = _Run(work, job, phase)
+    run = _SalvageRun(work, job, phase)
     for group in batches(job.stores):
         run.batch(group)
     order = {work.ref.root: number for number, work in enumerate(job.stores)}
@@ -126,7 +126,7 @@ def run_salvage(work: Work, job: SalvageJob, phase: Phase) -> SalvageJobResult:
 
 
 @dataclass
-class _Planned:
+class _StoreSalvage:
     """A store from planning to the end."""
 
     work: StoreWork
@@ -164,7 +164,7 @@ class _Planned:
         self._stack.__exit__(type(error), error, error.__traceback__)
 
 
-class _Run:
+class _SalvageRun:
     def __init__(self, work: Work, job: SalvageJob, phase: Phase) -> None:
         self._work = work
         self._job = job
@@ -202,9 +202,9 @@ class _Run:
             return None
         return request
 
-    def _plan(self, stores: Sequence[StoreWork], requests: Sequence[Request]) -> list[_Planned]:
+    def _plan(self, stores: Sequence[StoreWork], requests: Sequence[Request]) -> list[_StoreSalvage]:
         """Surveys stores; returns plans of those that can be salvaged."""
-        free = self._not_in_use(stores)
+        free = self._unused_stores(stores)
         channels = [stores[number].channels for number in free]
         with self._phase("plan", sum(item.size for items in channels for item in items)) as shown:
             surveys = survey_stores(self._work, channels, progress=shown.advance)
@@ -219,10 +219,10 @@ class _Run:
             except (StantoolsError, OSError) as error:
                 self._fail(work, error)
                 continue
-            planned.append(self._place(_Planned(work, plan, requests[number])))
+            planned.append(self._place(_StoreSalvage(work, plan, requests[number])))
         return [each for each in planned if each is not None]
 
-    def _place(self, each: _Planned) -> _Planned | None:
+    def _place(self, each: _StoreSalvage) -> _StoreSalvage | None:
         """Checks for a store already in its place: a killed run may not have recorded it."""
         out = self._job.out
         if out is None:
@@ -239,7 +239,7 @@ class _Run:
             return None
         return each
 
-    def _not_in_use(self, stores: Sequence[StoreWork]) -> list[int]:
+    def _unused_stores(self, stores: Sequence[StoreWork]) -> list[int]:
         """Returns the positions of the stores that no server is using."""
         force = self._job.force or self._job.out is None
 
@@ -247,7 +247,7 @@ class _Run:
             return check_not_in_use(Path(work.ref.root), force=force)
 
         free = []
-        for number, uses in Threads(_LOOKING).map(look, stores):
+        for number, uses in Threads(_CHECK_THREADS).map(look, stores):
             if isinstance(uses, Failure):
                 self._fail(stores[number], uses.error())
                 continue
@@ -255,12 +255,12 @@ class _Run:
             self.result.warnings += [f"{use.detail}: data being written may look damaged" for use in uses]
         return free
 
-    def _write(self, planned: Sequence[_Planned]) -> None:
+    def _write(self, planned: Sequence[_StoreSalvage]) -> None:
         """Writes stores; each moves to its place as soon as it is whole."""
         try:
             begun = self._begin(planned)
             items: list[CopyItem] = []
-            owners: list[tuple[_Planned, int]] = []
+            owners: list[tuple[_StoreSalvage, int]] = []
             for each in begun:
                 assert each.build is not None
                 owners += [(each, number) for number in range(len(each.build.items))]
@@ -285,7 +285,7 @@ class _Run:
                 each.abandon(error)
             raise
 
-    def _begin(self, planned: Sequence[_Planned]) -> list[_Planned]:
+    def _begin(self, planned: Sequence[_StoreSalvage]) -> list[_StoreSalvage]:
         assert self._job.out is not None
         begun, besides = [], 0
         for each in planned:
@@ -298,13 +298,13 @@ class _Run:
             begun.append(each)
         return begun
 
-    def _finish(self, each: _Planned) -> None:
+    def _finish(self, each: _StoreSalvage) -> None:
         try:
             each.finish()
         except (StantoolsError, OSError) as error:
             self._fail(each.work, error, writing=True)
 
-    def _check(self, written: Sequence[_Planned]) -> list[dict[str, Any]]:
+    def _check(self, written: Sequence[_StoreSalvage]) -> list[dict[str, Any]]:
         """Verifies new stores and forecasts their start, in tasks."""
         assert self._job.out is not None
         stores = [
@@ -319,9 +319,11 @@ class _Run:
         with self._phase("verify", plan.bytes) as shown:
             verified = run_verify(self._work, plan, progress=shown.advance)
             starts: dict[int, Failure | Start] = dict(self._work.map(_NewStore.start, stores))
-        return [_checked(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)]
+        return [
+            _check_report(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)
+        ]
 
-    def _done(self, each: _Planned, said: dict[str, Any]) -> None:
+    def _done(self, each: _StoreSalvage, said: dict[str, Any]) -> None:
         root, name = each.work.ref.root, each.work.name
         self.result.stores.append(SalvagedStore(root, name, said, kept=each.there))
         if self._reports is not None:
@@ -361,7 +363,7 @@ class _NewStore:
         return check_start(open_datastore(self.root, Crc(self.polynomial)), self.cluster_id)
 
 
-def _checked(verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | Start) -> dict[str, Any]:
+def _check_report(verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | Start) -> dict[str, Any]:
     """Joins the findings about a new store; an unreadable one is the worst case."""
     unread = [each.message for each in failed if f"{each.path}/".startswith(f"{verdict.root}/")]
     if isinstance(start, Failure):

@@ -38,7 +38,7 @@ from stantools.store.durable import replace_file, unwritable, writing
 #: Directory of the records of finished stores.
 REPORTS = ".stantools-salvage"
 #: Bytes of a name, which leave space for the names of its unfinished directory and its report.
-_LONGEST = 200
+_MAX_NAME_BYTES = 200
 
 
 def store_names(roots: Sequence[str], known: Mapping[str, str] | None = None) -> list[str]:
@@ -48,7 +48,7 @@ def store_names(roots: Sequence[str], known: Mapping[str, str] | None = None) ->
     depth = dict.fromkeys((root for root in roots if root not in known), 1)
     while True:
         # Compared without case: some file systems ignore it.
-        names = {root: _joined(parts[root][-deep:]) for root, deep in depth.items()}
+        names = {root: _joined_name(parts[root][-deep:]) for root, deep in depth.items()}
         taken = Counter(name.casefold() for name in (*names.values(), *known.values()))
         clashing = [root for root, name in names.items() if taken[name.casefold()] > 1]
         deeper = [root for root in clashing if depth[root] < len(parts[root])]
@@ -61,14 +61,14 @@ def store_names(roots: Sequence[str], known: Mapping[str, str] | None = None) ->
     return [known.get(root) or names[root] for root in roots]
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _joined_name(parts: Sequence[str]) -> str:
     name = "-".join(parts).lstrip(".") or "store"
-    return name if len(os.fsencode(name)) <= _LONGEST else _with_digits(name, name)
+    return name if len(os.fsencode(name)) <= _MAX_NAME_BYTES else _with_digits(name, name)
 
 
 def _with_digits(name: str, of: str) -> str:
     digits = hashlib.sha256(os.fsencode(of)).hexdigest()[:8]
-    while len(os.fsencode(name)) > _LONGEST - len(digits) - 1:
+    while len(os.fsencode(name)) > _MAX_NAME_BYTES - len(digits) - 1:
         name = name[:-1]
     return f"{name}-{digits}"
 

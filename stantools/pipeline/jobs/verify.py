@@ -110,7 +110,7 @@ def run_verify(
     """
     result = JobResult([StoreVerdict(ref.root, Verdict()) for ref in plan.stores], list(plan.failed))
     reports: dict[int, RootReport | ChannelReport] = {}
-    for done in survey_each(work, plan.items, _verified, progress=progress):
+    for done in survey_each(work, plan.items, _verify_channel, progress=progress):
         owner, path = plan.owners[done.place]
         result.stores[owner].verdict.seconds += done.seconds
         if isinstance(done.result, Failure):
@@ -147,7 +147,7 @@ def _channel_item(
     return ChannelRef(channel.directory, crc, files=files, size=size, loose=True)
 
 
-def _verified(channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:
+def _verify_channel(channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:
     """In a task: makes the findings of a channel."""
     if channel.loose:
         return _loose_report(Path(channel.path), survey, channel.crc)

@@ -51,7 +51,7 @@ def telling() -> Iterator[None]:
     except StantoolsError as problem:
         if not problem.remedy or _ARROW in problem.message:
             raise
-        simple = _simple(type(problem))(f"{problem.message}{_ARROW}{problem.remedy}")
+        simple = _constructible_class(type(problem))(f"{problem.message}{_ARROW}{problem.remedy}")
         simple.exit_code = problem.exit_code
         raise simple from None
 
@@ -105,7 +105,7 @@ def translated(problem: BaseException) -> StantoolsError:
     text = _text(problem)
     if (ours := _OURS.search(text)) and (known := _class(ours["class"])):
         return known(ours["message"], ours["remedy"] or "")
-    return _workers(text) or _lost(problem, text) or _task(problem, text)
+    return _worker_deficiency(text) or _lost_process(problem, text) or _task(problem, text)
 
 
 def _text(problem: BaseException) -> str:
@@ -126,17 +126,17 @@ def _class(name: str) -> type[StantoolsError] | None:
     with contextlib.suppress(ImportError, ValueError):
         found = getattr(importlib.import_module(module), attribute, None)
         if isinstance(found, type) and issubclass(found, StantoolsError):
-            return _simple(found)
+            return _constructible_class(found)
     return None
 
 
-def _simple(kind: type[StantoolsError]) -> type[StantoolsError]:
+def _constructible_class(kind: type[StantoolsError]) -> type[StantoolsError]:
     """Returns the exception class, or its first base that is made of a message and a remedy."""
     own = any("__init__" in vars(each) for each in kind.__mro__[: kind.__mro__.index(StantoolsError)])
     return StantoolsError if own else kind
 
 
-def _workers(text: str) -> StantoolsError | None:
+def _worker_deficiency(text: str) -> StantoolsError | None:
     """Recognises a deficiency of the workers' Python."""
     if match := _MODULE.search(text):
         package = match[1].split(".")[0]
@@ -154,7 +154,7 @@ def _workers(text: str) -> StantoolsError | None:
     return None
 
 
-def _lost(problem: BaseException, text: str) -> StantoolsError | None:
+def _lost_process(problem: BaseException, text: str) -> StantoolsError | None:
     """Recognises lost processes and full disks."""
     if match := _NO_SPACE.search(text):
         where = f"{match[1]}: " if match[1] else ""

@@ -65,10 +65,10 @@ def write(frame: DataFrame, **options: Value | None) -> None:
         RefusedError: A stream holds other messages, rows are not messages, or two rows have the same sequence.
         StantoolsError: The server cannot be used, or one of its limits was reached. The same call continues.
     """
-    values = _checked(frame, options)
+    values = _check(frame, options)
     register(frame.sparkSession)
     # One task per channel: its messages must be stored in order anyway.
-    ordered = _chosen(frame).repartition("channel").sortWithinPartitions("channel", "seq")
+    ordered = _select_columns(frame).repartition("channel").sortWithinPartitions("channel", "seq")
     with clear_errors():
         ordered.write.format(FORMAT).options(**values).mode("append").save()
 
@@ -87,9 +87,9 @@ def write_stream(frame: DataFrame, **options: Value | None) -> DataStreamWriter:
         UsageError: An option is unknown or invalid, or columns are missing.
         StantoolsError: The server cannot be used.
     """
-    values = _checked(frame, options)
+    values = _check(frame, options)
     register(frame.sparkSession)
-    return _chosen(frame).repartition("channel").writeStream.format(FORMAT).options(**values)
+    return _select_columns(frame).repartition("channel").writeStream.format(FORMAT).options(**values)
 
 
 class JetStreamDataSource(DataSource):
@@ -189,7 +189,7 @@ class JetStreamStreamWriter(_Writer, DataSourceStreamArrowWriter):
         Raises:
             StantoolsError: A failure that another attempt may not have.
         """
-        return self._write(_sorted(iterator))
+        return self._write(_sort_rows(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Finishes all streams of a micro-batch; Spark may repeat the call after a restart.
@@ -203,7 +203,7 @@ class JetStreamStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Leaves the streams as they are: Spark repeats a micro-batch with the same rows."""
 
 
-def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _sort_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yields rows by channel and sequence."""
     import pyarrow as pa
 
@@ -212,7 +212,7 @@ def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from table.sort_by([("channel", "ascending"), ("seq", "ascending")]).to_batches(max_chunksize=16384)
 
 
-def _checked(frame: DataFrame, options: Mapping[str, Value | None]) -> dict[str, str]:
+def _check(frame: DataFrame, options: Mapping[str, Value | None]) -> dict[str, str]:
     """Checks options, columns and server; returns the options as texts."""
     values = {spark_name(name): spark_text(value) for name, value in options.items() if value is not None}
     checked = sink_options(values)
@@ -221,7 +221,7 @@ def _checked(frame: DataFrame, options: Mapping[str, Value | None]) -> dict[str,
     return values
 
 
-def _chosen(frame: DataFrame) -> DataFrame:
+def _select_columns(frame: DataFrame) -> DataFrame:
     """Drops unused columns before rows move between machines."""
     wanted: Any = [name for name in frame.columns if name in {*REQUIRED, *OPTIONAL, "store", "slice", "offset"}]
     if "timestamp_ns" in wanted and "timestamp" in wanted:

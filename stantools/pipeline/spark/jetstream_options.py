@@ -21,7 +21,7 @@ from stantools.pipeline.tables.texts import NUMBER, SECONDS, TRUTH, Given, names
 from stantools.secret import Secret
 
 #: Options that Spark adds to those of a stream.
-_SPARKS = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+_SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 #: First server version with metadata of streams.
 _METADATA_FROM = (2, 10, 0)
 
@@ -185,7 +185,7 @@ class SinkOptions:
 
 def sink_options(values: Mapping[str, str]) -> SinkOptions:
     """Parses the options of the sink from texts by name (`names_of(SinkOptions)`)."""
-    given = Given(values, names_of(SinkOptions), _SPARKS)
+    given = Given(values, names_of(SinkOptions), _SPARK_OPTIONS)
     named = {field: value for name, (field, _) in _CONNECTION.items() if (value := given.value(name)) is not None}
     context = named.pop("context", None)
     connect = ConnectOptions(**{**named, "servers": split_servers([named.get("servers", "")])})

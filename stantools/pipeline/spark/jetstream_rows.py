@@ -67,7 +67,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class _Block:
+class _SpoolBlock:
     offset: int
     rows: int
     data_size: int
@@ -93,7 +93,7 @@ class Spool:
         self.subject = subject
         self.count = 0
         self._folder = folder
-        self._blocks: list[_Block] = []
+        self._blocks: list[_SpoolBlock] = []
         self._end = 0
         try:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="stantools-", buffering=0)  # noqa: SIM115
@@ -146,7 +146,7 @@ class Spool:
     def _write(self, sequences: npt.NDArray[np.uint64], timestamps: _I64, data: Texts, replies: Texts) -> None:
         payload, answers = data.joined(), replies.joined()
         rows = len(sequences)
-        block = _Block(self._end, rows, len(payload), len(answers), int(sequences[0]), int(sequences[-1]))
+        block = _SpoolBlock(self._end, rows, len(payload), len(answers), int(sequences[0]), int(sequences[-1]))
         pad = np.zeros(block.columns_at - len(payload) - len(answers), np.uint8)
         for part in (payload, answers, pad, sequences, timestamps, data.relative(), replies.relative()):
             self._append(np.ascontiguousarray(part).view(np.uint8))
@@ -162,7 +162,7 @@ class Spool:
             raise self._unwritable(problem) from problem
         self._end += len(view)
 
-    def _batch(self, block: _Block) -> Batch:
+    def _batch(self, block: _SpoolBlock) -> Batch:
         rows, base = block.rows, block.columns_at
         size = base + (2 * rows + 2 * (rows + 1)) * 8
         content = os.pread(self._file.fileno(), size, block.offset)
@@ -270,7 +270,7 @@ class Rows:
         batch = self._messages(batch)
         if not batch.num_rows:
             return
-        channels = _typed(batch, "channel", pa.string())
+        channels = _cast_column(batch, "channel", pa.string())
         if channels.null_count:
             raise RefusedError("a row has no channel (null)", "leave such rows out: channel IS NOT NULL")
         codes = channels.dictionary_encode()
@@ -283,7 +283,7 @@ class Rows:
         """Drops or refuses rows that are not messages."""
         if "status" not in batch.schema.names:
             return batch
-        status = _typed(batch, "status", pa.string())
+        status = _cast_column(batch, "status", pa.string())
         good = pc.fill_null(pc.is_in(status, _GOOD), False)
         if pc.all(good).as_py():
             return batch
@@ -298,7 +298,7 @@ class Rows:
                 "leave such rows out with the option damaged=leave-out, when reading with mode=DROPMALFORMED, or with "
                 "status IN ('ok', 'repaired'); without the column status every row counts as a message",
             )
-        for each in pc.value_counts(_typed(damaged, "status", pa.string())).to_pylist():
+        for each in pc.value_counts(_cast_column(damaged, "status", pa.string())).to_pylist():
             word = each["values"] or "null"
             self.left_out[word] = self.left_out.get(word, 0) + each["counts"]
         return batch.filter(good)
@@ -316,7 +316,7 @@ class Rows:
         spool.add(sequences, self._timestamps(batch, channel), data, _replies(batch))
 
     def _sequences(self, batch: pa.RecordBatch, channel: str, last: int) -> npt.NDArray[np.uint64]:
-        column = _typed(batch, "seq", pa.int64())
+        column = _cast_column(batch, "seq", pa.int64())
         if column.null_count:
             raise RefusedError(f"channel {channel}: a row has no seq (null)", "leave such rows out: seq IS NOT NULL")
         values = column.to_numpy()
@@ -338,7 +338,7 @@ class Rows:
     def _check_subject(self, batch: pa.RecordBatch, channel: str, sequences: npt.NDArray[np.uint64]) -> None:
         if "subject" not in batch.schema.names:
             return
-        same = pc.fill_null(pc.equal(_typed(batch, "subject", pa.string()), channel), True)
+        same = pc.fill_null(pc.equal(_cast_column(batch, "subject", pa.string()), channel), True)
         if not pc.all(same).as_py():
             row = int(np.flatnonzero(~same.to_numpy(zero_copy_only=False))[0])
             raise RefusedError(
@@ -349,7 +349,7 @@ class Rows:
 
     def _timestamps(self, batch: pa.RecordBatch, channel: str) -> npt.NDArray[np.int64]:
         if "timestamp_ns" in batch.schema.names:
-            column = _typed(batch, "timestamp_ns", pa.int64())
+            column = _cast_column(batch, "timestamp_ns", pa.int64())
         elif "timestamp" in batch.schema.names:
             kind = batch.schema.field("timestamp").type
             if not pa.types.is_timestamp(kind):
@@ -365,7 +365,7 @@ class Rows:
         return np.asarray(column.fill_null(0).to_numpy())
 
 
-def _typed(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+def _cast_column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
     """Returns a column converted to a type; raises `UsageError` for other columns."""
     column = batch.column(name)
     if column.type == kind:

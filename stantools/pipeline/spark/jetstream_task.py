@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 #: Streams to check and finish at the same time.
-_FINISHING = 16
+_FINISH_PARALLEL = 16
 
 
 def plainly(message: str, remedy: str, exit_code: int) -> StantoolsError:
@@ -82,7 +82,7 @@ def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Writt
         with contextlib.closing(rows.channels(batches)) as channels:
             _write_channels(options, channels, written)
     except StantoolsError as problem:
-        if _may_pass(problem):
+        if _is_retriable(problem):
             raise plainly(problem.message, problem.remedy, problem.exit_code) from problem
         return Written(tuple(written), rows.left_out, (problem.message, problem.remedy, int(problem.exit_code)))
     return Written(tuple(written), rows.left_out)
@@ -133,9 +133,9 @@ def run_with(options: SinkOptions, work: Callable[[JetStream], Awaitable[_Result
 async def _finish(js: JetStream, options: SinkOptions, channels: Sequence[WrittenChannel]) -> None:
     version = js.connection.version
     # All are checked before any is finished: a job is complete as a whole, or looks incomplete.
-    await in_parallel(lambda each: check_part(js, each.part), channels, _FINISHING)
+    await in_parallel(lambda each: check_part(js, each.part), channels, _FINISH_PARALLEL)
     await in_parallel(
-        lambda each: finish_part(js, options.config(each.channel, version), each.part), channels, _FINISHING
+        lambda each: finish_part(js, options.config(each.channel, version), each.part), channels, _FINISH_PARALLEL
     )
 
 
@@ -144,13 +144,13 @@ def _write_channels(options: SinkOptions, channels: Iterator[Spool], written: li
     first = next(channels, None)
     if first is None:
         return  # Spark has many partitions without rows
-    with first, _Publisher(options) as publisher:
+    with first, _PublisherThread(options) as publisher:
         for spool in chain([first], channels):
             written.extend(publisher.submit(spool))
         written.extend(publisher.drain())
 
 
-class _Publisher:
+class _PublisherThread:
     """A connection in a thread of its own, which serves the server also while we wait for rows.
 
     A context manager; at its end it cancels unfinished operations.
@@ -158,18 +158,18 @@ class _Publisher:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._under_way: deque[tuple[Future[WrittenChannel], Spool]] = deque()
+        self._publishing_tasks: deque[tuple[Future[WrittenChannel], Spool]] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._room = asyncio.Semaphore(options.parallel)
+        self._slots = asyncio.Semaphore(options.parallel)
 
-    def __enter__(self) -> _Publisher:
+    def __enter__(self) -> _PublisherThread:
         with contextlib.ExitStack() as stack:
             self._loop = stack.enter_context(_loop())
             opened = contextlib.AsyncExitStack()
             stack.callback(lambda: self._call(opened.aclose()).result())
             entering = opened.enter_async_context(connect(self._options.connecting()))
             self._connection = self._call(entering).result()
-            stack.callback(self._give_up)
+            stack.callback(self._cancel)
             self._stack = stack.pop_all()
         return self
 
@@ -178,31 +178,31 @@ class _Publisher:
 
     def submit(self, spool: Spool) -> Iterator[WrittenChannel]:
         """Begins to publish a channel; at the limit, waits for others and yields these."""
-        self._under_way.append((self._call(self._write(spool)), spool))
-        while len(self._under_way) > self._options.parallel:
+        self._publishing_tasks.append((self._call(self._write(spool)), spool))
+        while len(self._publishing_tasks) > self._options.parallel:
             yield self._next()
 
     def drain(self) -> Iterator[WrittenChannel]:
         """Waits for all channels in progress."""
-        while self._under_way:
+        while self._publishing_tasks:
             yield self._next()
 
     def _next(self) -> WrittenChannel:
-        result = self._under_way[0][0].result()
-        self._under_way.popleft()[1].close()
+        result = self._publishing_tasks[0][0].result()
+        self._publishing_tasks.popleft()[1].close()
         return result
 
     def _call(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def _give_up(self) -> None:
+    def _cancel(self) -> None:
         async def stop() -> None:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
         self._call(stop()).result()
-        for _, spool in self._under_way:
+        for _, spool in self._publishing_tasks:
             spool.close()
 
     async def _write(self, spool: Spool) -> WrittenChannel:
@@ -210,7 +210,7 @@ class _Publisher:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        async with self._room:
+        async with self._slots:
             return await _write(self._connection, self._options, spool)
 
 
@@ -246,6 +246,6 @@ async def _write(connection: Connection, options: SinkOptions, spool: Spool) -> 
     return WrittenChannel(channel, part)
 
 
-def _may_pass(problem: StantoolsError) -> bool:
+def _is_retriable(problem: StantoolsError) -> bool:
     """Returns whether another attempt, perhaps on another machine, may succeed."""
     return problem.retriable or isinstance(problem, (CannotConnectError, StoreUnwritableError))

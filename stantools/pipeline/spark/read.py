@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 FORMAT = "stan"
 
 #: Maximum bytes read by one task without payloads, about: its result is a fiftieth of that.
-_LARGEST = 512 << 20
+_MAX_PARTITION_BYTES = 512 << 20
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -77,7 +77,7 @@ class StanDataSource(DataSource):
                     raise UsageError(
                         f"the option {name} is for readStream only", "leave it out, or use spark.readStream"
                     )
-            options = _roomy(with_schema(source_options(self.options), schema))
+            options = _with_larger_partitions(with_schema(source_options(self.options), schema))
             if _in_pushdown_worker() and may_push(self.options):
                 return PushingReader(options, schema.names)
             return StanReader(options, schema.names)
@@ -142,7 +142,7 @@ class PushingReader(StanReader):
         """Accepts the conditions that can be evaluated exactly; yields the others."""
         taken = []
         for filter_ in filters:
-            mine = _renamed(filter_, self._names, self.options.columns)
+            mine = _rename_column(filter_, self._names, self.options.columns)
             if understands(self.options.table, self.options.columns, mine):
                 taken.append(mine)
             else:
@@ -155,7 +155,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(StanDataSource)
 
 
-def _roomy(options: TableOptions) -> TableOptions:
+def _with_larger_partitions(options: TableOptions) -> TableOptions:
     """Returns options with larger partitions for a table without payloads, unless the user gave a size.
 
     A task of the usual size would take longer to start than to read.
@@ -164,7 +164,7 @@ def _roomy(options: TableOptions) -> TableOptions:
         return options
     if options.partition_bytes != TableOptions(()).partition_bytes:
         return options
-    return replace(options, largest_partition=_LARGEST)
+    return replace(options, largest_partition=_MAX_PARTITION_BYTES)
 
 
 def _in_pushdown_worker() -> bool:
@@ -173,10 +173,10 @@ def _in_pushdown_worker() -> bool:
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
 
 
-def _renamed(filter_: Any, names: list[str], columns: tuple[str, ...]) -> Any:
+def _rename_column(filter_: Any, names: list[str], columns: tuple[str, ...]) -> Any:
     """Returns the condition with the table's own name of the column; case in the query may differ."""
     if hasattr(filter_, "child"):
-        return replace(filter_, child=_renamed(filter_.child, names, columns))
+        return replace(filter_, child=_rename_column(filter_.child, names, columns))
     path = filter_.attribute
     if len(path) == 1 and path[0] in names:
         return replace(filter_, attribute=(columns[names.index(path[0])],))

@@ -89,7 +89,7 @@ def open_session(
         return _connect(remote, name, conf or {})
     _clean_up()  # remains of a session that was stopped and not closed
     if submitted() or _has_java():
-        return _in_its_java(master, name, conf or {}, quiet)
+        return _start_in_existing_java(master, name, conf or {}, quiet)
     return _start(parse_master(master or DEFAULT_MASTER), name, dict(conf or {}), quiet, start_seconds)
 
 
@@ -206,7 +206,7 @@ def _has_java() -> bool:
     return context is not None and context.SparkContext._gateway is not None
 
 
-def _in_its_java(master: str | None, name: str, conf: Mapping[str, str], quiet: bool) -> SparkSession:
+def _start_in_existing_java(master: str | None, name: str, conf: Mapping[str, str], quiet: bool) -> SparkSession:
     """Starts a session in an existing Java process."""
     from pyspark.sql import SparkSession
 
@@ -246,14 +246,14 @@ def _start(master: Master, name: str, conf: dict[str, str], quiet: bool, seconds
         _own["jvm"] = jvm
         if quiet:
             logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-            logging.getLogger().addFilter(_not_of_py4j)
+            logging.getLogger().addFilter(_is_not_py4j)
         return _first_session(master, jvm, settings, environment["PYSPARK_PYTHON"], seconds)
     except BaseException:
         _clean_up()
         raise
 
 
-def _not_of_py4j(record: logging.LogRecord) -> bool:
+def _is_not_py4j(record: logging.LogRecord) -> bool:
     """Drops py4j's tracebacks of lost connections, which are reported anyway."""
     return "py4j" not in Path(record.pathname).parts
 

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 #: New bytes up to which a slice is read whole, whatever the bounds.
-_SMALL = 1 << 20
+_SMALL_BYTES = 1 << 20
 #: Cost of beginning a slice, in bytes of reading.
-_BEGIN = 1 << 17
+_START_COST = 1 << 17
 
 
 class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -126,7 +126,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise StoreUnreadableError(each.message, FOLLOW_REMEDY)
                 elif self._options.mode is Mode.PERMISSIVE:
                     work.append(each)
-            weights = [each.cost + _BEGIN for each in work]
+            weights = [each.cost + _START_COST for each in work]
             return [InputPartition(tuple(group)) for group in grouped(work, weights, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -154,7 +154,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _cut(piece: Piece, options: TableOptions) -> list[Piece]:
     """Cuts a large new part of a slice, and drops pieces outside of the bounds."""
-    if piece.cost <= (min(_SMALL, options.split_bytes) if options.bounds != Bounds() else options.split_bytes):
+    if piece.cost <= (min(_SMALL_BYTES, options.split_bytes) if options.bounds != Bounds() else options.split_bytes):
         return [piece]
     parts = split_slice(piece.slice, options)
     return [replace(part, start=max(part.start, piece.start)) for part in parts if part.end > piece.start]

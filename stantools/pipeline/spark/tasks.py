@@ -43,25 +43,25 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 #: Maximum cost of a task after its first item, so that little is lost when it is repeated.
-_MOST = 512 << 20
+_MAX_TASK_COST = 512 << 20
 #: Cost below which a separate task does not pay.
-_LEAST = 4 << 20
+_MIN_TASK_COST = 4 << 20
 #: tasks per core in one wave
 _TASKS_A_CORE = 4
 #: Least number of cores to assume: a cluster does not report its executors before they exist.
-_LEAST_CORES = 4
+_MIN_CORES = 4
 _RESULT = "item long, value binary"
 
 #: number of tasks that this process began
 begun = 0
 #: Private bytes above which a process releases unused memory.
-_MUCH = 128 << 20
+_RELEASE_BYTES = 128 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _STATM = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True)
-class _Task(Generic[T]):
+class _TaskItems(Generic[T]):
     items: tuple[tuple[int, T], ...]
 
 
@@ -91,9 +91,9 @@ class SparkWork:
         """
         waiting = list(items)
         costs = [max(cost(item), 1) if cost else 1 for item in waiting]
-        cores = max(parallelism(self.spark), _LEAST_CORES)
+        cores = max(parallelism(self.spark), _MIN_CORES)
         count = self.partitions or _task_count(costs, cores, weighed=cost is not None)
-        tasks = [_Task(tuple((number, waiting[number]) for number in group)) for group in pack(costs, count)]
+        tasks = [_TaskItems(tuple((number, waiting[number]) for number in group)) for group in pack(costs, count)]
         wave = max(cores * _TASKS_A_CORE, 1)
         waves = [tasks[at : at + wave] for at in range(0, len(tasks), wave)]
         for number, value in _run_waves(self.spark, function, waves):
@@ -133,11 +133,11 @@ def _task_count(costs: Sequence[int], cores: int, *, weighed: bool) -> int:
     if not weighed:
         return wanted
     total = sum(costs)
-    return max(min(wanted, max(cores, total // _LEAST)), -(-total // _MOST))
+    return max(min(wanted, max(cores, total // _MIN_TASK_COST)), -(-total // _MAX_TASK_COST))
 
 
 def _run_waves(
-    spark: SparkSession, function: Callable[[T], R], waves: list[list[_Task[T]]]
+    spark: SparkSession, function: Callable[[T], R], waves: list[list[_TaskItems[T]]]
 ) -> Iterator[tuple[int, bytes]]:
     """Runs one Spark job per wave, two at a time; yields the rows of each at its end."""
     results: queue.Queue[list[tuple[int, bytes]] | BaseException] = queue.Queue()
@@ -145,7 +145,7 @@ def _run_waves(
     stopped = threading.Event()
     room = threading.Semaphore(3)
 
-    def run(wave: list[_Task[T]]) -> None:
+    def run(wave: list[_TaskItems[T]]) -> None:
         room.acquire()
         if stopped.is_set():
             return
@@ -176,12 +176,12 @@ def _run_waves(
             raise
 
 
-def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_Task[T]]) -> list[tuple[int, bytes]]:
+def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_TaskItems[T]]) -> list[tuple[int, bytes]]:
     frame = frame_of(spark, functools.partial(_run_task, function), wave, _RESULT)
     return [(int(row[0]), bytes(row[1])) for row in frame.collect()]
 
 
-def _run_task(function: Callable[[T], R], task: _Task[T]) -> Iterator[pa.RecordBatch]:
+def _run_task(function: Callable[[T], R], task: _TaskItems[T]) -> Iterator[pa.RecordBatch]:
     """In a worker: runs a function over the items of a task; yields one row per item."""
     import pyarrow as pa
 
@@ -242,7 +242,7 @@ def begin_task() -> None:
     begun += 1
     if begun == 2:
         gc.freeze()
-    if _private_bytes() > _MUCH:
+    if _private_bytes() > _RELEASE_BYTES:
         import pyarrow as pa
 
         pa.default_memory_pool().release_unused()
@@ -258,7 +258,7 @@ def _private_bytes() -> int:
 
 
 #: seconds between two queries of Spark's progress
-_EVERY = 0.5
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class Tasks:
 @contextlib.contextmanager
 def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[None]:
     """Reports progress of the jobs within the block, a few times a second from another thread, and once at the end."""
-    watch = _Watch(show)
+    watch = _StageProgress(show)
     if is_connect(spark):
         spark.registerProgressHandler(cast(Any, watch.on_progress))
         try:
@@ -287,7 +287,7 @@ def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[N
     context = spark.sparkContext
 
     def look() -> None:
-        while not stopped.wait(_EVERY):
+        while not stopped.wait(_POLL_SECONDS):
             watch.look(context)
 
     thread = threading.Thread(target=look, name="spark-progress", daemon=True)
@@ -300,7 +300,7 @@ def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[N
         watch.look(context)
 
 
-class _Watch:
+class _StageProgress:
     """Adds up the progress of stages; an ended stage keeps its last values."""
 
     def __init__(self, show: Callable[[Tasks], object]) -> None:

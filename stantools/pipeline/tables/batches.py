@@ -74,7 +74,7 @@ def odd_row(
 
 
 @dataclass
-class _Part:
+class _RowSource:
     buffer: Buffer  #: buffer of replies and records
     content: Buffer  #: buffer of payloads
     columns: MessageColumns  #: one row per message
@@ -88,8 +88,8 @@ class MessageRows:
         self.schema = schema_of(Table.MESSAGES, options.columns)
         self._wanted = frozenset(self.schema.names)
         self._mode = options.mode
-        self._most_rows = max(options.batch_rows, 1)
-        self._most_bytes = max(options.batch_bytes, 1)
+        self._max_rows = max(options.batch_rows, 1)
+        self._max_bytes = max(options.batch_bytes, 1)
         self._channel = os.fsencode(ref.channel)
         self._subject = plain_text(self._channel)
         self._file = ref.data
@@ -102,11 +102,11 @@ class MessageRows:
         opens = options.mode is not Mode.PERMISSIVE or self._wanted & {"data", "size", "status"}
         key = options.key.key() if opens else None
         self._cipher = None if key is None else ChannelCipher(key, self._channel)
-        self._made: dict[str, pa.Array] = {}
-        self._makers: dict[str, Callable[[_Part], pa.Array]] = {
-            "store": lambda part: self._common(self._fixed["store"], part.columns.capacity),
-            "channel": lambda part: self._same(self._fixed["channel"], part.columns.capacity),
-            "slice": lambda part: self._same(self._fixed["slice"], part.columns.capacity),
+        self._cache: dict[str, pa.Array] = {}
+        self._makers: dict[str, Callable[[_RowSource], pa.Array]] = {
+            "store": lambda part: self._shared_constant(self._fixed["store"], part.columns.capacity),
+            "channel": lambda part: self._constant(self._fixed["channel"], part.columns.capacity),
+            "slice": lambda part: self._constant(self._fixed["slice"], part.columns.capacity),
             "seq": self._seq,
             "timestamp": self._timestamp,
             "timestamp_ns": lambda part: _numbers(part.columns.timestamp, pa.int64()),
@@ -127,7 +127,7 @@ class MessageRows:
             repaired: The headers of these messages are damaged.
         """
         codes = np.full(columns.capacity, _REPAIRED, np.uint8) if repaired else None
-        part = self._opened(_Part(buffer, buffer, columns, codes))
+        part = self._decrypt(_RowSource(buffer, buffer, columns, codes))
         if (out := self._out_of_range(columns, part.columns)) is not None:
             part.codes = np.zeros(columns.capacity, np.uint8) if part.codes is None else part.codes
             part.codes[out] = _OUT_OF_RANGE
@@ -136,10 +136,10 @@ class MessageRows:
             if not right.all():
                 if self._mode is Mode.FAILFAST:
                     self._fail(part, int(right.argmin()))
-                part = _Part(part.buffer, part.content, part.columns.pick(right), part.codes[right])
+                part = _RowSource(part.buffer, part.content, part.columns.pick(right), part.codes[right])
         for low, high in pairwise(self._bounds(part.columns)):
             codes = None if part.codes is None else part.codes[low:high]
-            rows = _Part(part.buffer, part.content, part.columns.part(low, high), codes)
+            rows = _RowSource(part.buffer, part.content, part.columns.part(low, high), codes)
             arrays = [self._makers[name](rows) for name in self.schema.names]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -156,7 +156,7 @@ class MessageRows:
                 REMEDY,
             )
         sequences = (damage.sequence for damage in damages)
-        return self._odd(
+        return self._partial_rows(
             len(damages),
             offset=[damage.offset for damage in damages],
             size=[damage.length for damage in damages],
@@ -172,12 +172,12 @@ class MessageRows:
             raise error
         if self._mode is Mode.DROPMALFORMED:
             return None
-        return self._odd(1, offset=[offset], size=[size], status=[Status.UNREADABLE.value])
+        return self._partial_rows(1, offset=[offset], size=[size], status=[Status.UNREADABLE.value])
 
-    def _odd(self, rows: int, **values: list[Any]) -> pa.RecordBatch:
+    def _partial_rows(self, rows: int, **values: list[Any]) -> pa.RecordBatch:
         """Returns a batch with values in some columns and nulls in the others."""
         arrays = [
-            self._same(self._fixed[field.name], rows)
+            self._constant(self._fixed[field.name], rows)
             if field.name in self._fixed
             else pa.array(values.get(field.name, [None] * rows), field.type)
             for field in self.schema
@@ -187,18 +187,18 @@ class MessageRows:
     def _bounds(self, columns: MessageColumns) -> list[int]:
         rows = columns.capacity
         payload = int(columns.data_size.sum(dtype=np.int64)) if "data" in self._wanted else 0
-        if rows <= self._most_rows and payload <= self._most_bytes:
+        if rows <= self._max_rows and payload <= self._max_bytes:
             return [0, rows] if rows else []
         ends = np.cumsum(columns.data_size, dtype=np.int64)
         bounds = [0]
         while bounds[-1] < rows:
             low = bounds[-1]
             done = int(ends[low - 1]) if low else 0
-            high = int(np.searchsorted(ends, done + self._most_bytes, "right")) if "data" in self._wanted else rows
-            bounds.append(min(max(high, low + 1), low + self._most_rows, rows))
+            high = int(np.searchsorted(ends, done + self._max_bytes, "right")) if "data" in self._wanted else rows
+            bounds.append(min(max(high, low + 1), low + self._max_rows, rows))
         return bounds
 
-    def _opened(self, part: _Part) -> _Part:
+    def _decrypt(self, part: _RowSource) -> _RowSource:
         """Decrypts the payloads if there is a key."""
         columns = part.columns
         if self._cipher is None or not len(part.content):
@@ -223,7 +223,7 @@ class MessageRows:
         opened.data_size = np.fromiter(map(len, payloads), np.uint32, len(payloads))
         ends_of = np.cumsum(opened.data_size, dtype=np.int64)
         opened.data_start = ends_of - opened.data_size
-        return _Part(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
+        return _RowSource(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
 
     def _out_of_range(self, stored: MessageColumns, opened: MessageColumns) -> npt.NDArray[np.bool_] | None:
         """Returns the rows that do not fit into their columns; None if all do."""
@@ -231,7 +231,7 @@ class MessageRows:
             return None
         return (stored.sequence > _HIGHEST) | (opened.data_size > _MOST_DATA)
 
-    def _fail(self, part: _Part, row: int) -> None:
+    def _fail(self, part: _RowSource, row: int) -> None:
         assert part.codes is not None
         place = f"{self._file}: at offset {int(part.columns.offset[row])}, sequence {int(part.columns.sequence[row])}"
         if part.codes[row] == _SEALED:
@@ -243,21 +243,21 @@ class MessageRows:
             f"{place}: expected a sequence below 2^63 and a payload below 2 GiB, as the columns can hold them", REMEDY
         )
 
-    def _seq(self, part: _Part) -> pa.Array:
+    def _seq(self, part: _RowSource) -> pa.Array:
         sequence = part.columns.sequence
         if part.codes is not None and (high := sequence > _HIGHEST).any():
             return pa.array(sequence.view(np.int64), pa.int64(), mask=high)
         return _numbers(sequence.view(np.int64), pa.int64())
 
-    def _timestamp(self, part: _Part) -> pa.Array:
-        target, values = _room(part.columns.capacity, np.int64)
+    def _timestamp(self, part: _RowSource) -> pa.Array:
+        target, values = _allocate(part.columns.capacity, np.int64)
         np.floor_divide(part.columns.timestamp, _PER_MICROSECOND, out=values)
         return pa.Array.from_buffers(TIME, len(values), [None, target])
 
-    def _subjects(self, part: _Part) -> pa.Array:
+    def _subjects(self, part: _RowSource) -> pa.Array:
         columns = part.columns
         if not int(np.bitwise_or.reduce(columns.flags)) & Flag.FOREIGN_SUBJECT:
-            return self._same(self._subject, columns.capacity)
+            return self._constant(self._subject, columns.capacity)
         subjects = [self._subject] * columns.capacity
         for row in np.flatnonzero(columns.flags & Flag.FOREIGN_SUBJECT).tolist():
             start = int(columns.offset[row]) + RECORD_HEADER_SIZE
@@ -265,37 +265,37 @@ class MessageRows:
             subjects[row] = plain_text(gogo.decode(pb.MsgProto, record).subject)
         return pa.array(subjects, pa.string())
 
-    def _replies(self, part: _Part) -> pa.Array:
+    def _replies(self, part: _RowSource) -> pa.Array:
         columns = part.columns
         if not columns.reply_size.any():
-            return self._common("", columns.capacity)
-        replies = _gathered(part.buffer, columns.reply_start, columns.reply_size)
+            return self._shared_constant("", columns.capacity)
+        replies = _gather(part.buffer, columns.reply_start, columns.reply_size)
         try:
             return replies.cast(pa.string())
         except pa.ArrowInvalid:
             return pa.array([plain_text(reply) for reply in replies.to_pylist()], pa.string())
 
-    def _data(self, part: _Part) -> pa.Array:
+    def _data(self, part: _RowSource) -> pa.Array:
         columns = part.columns
         sizes = columns.data_size
         if part.codes is not None and (huge := sizes > _MOST_DATA).any():
-            data = _gathered(part.content, columns.data_start, np.where(huge, 0, sizes).astype(np.uint32))
+            data = _gather(part.content, columns.data_start, np.where(huge, 0, sizes).astype(np.uint32))
             return pa.array(data.to_pylist(), pa.binary(), mask=huge)
-        return _gathered(part.content, columns.data_start, sizes)
+        return _gather(part.content, columns.data_start, sizes)
 
-    def _status(self, part: _Part) -> pa.Array:
+    def _status(self, part: _RowSource) -> pa.Array:
         if part.codes is None:
-            return self._common(Status.OK.value, part.columns.capacity)
+            return self._shared_constant(Status.OK.value, part.columns.capacity)
         return pa.array([status.value for status in _STATUSES], pa.string()).take(pa.array(part.codes))
 
-    def _same(self, value: str, rows: int) -> pa.Array:
-        return _repeated(self._made, value, rows, self._most_rows)
+    def _constant(self, value: str, rows: int) -> pa.Array:
+        return _repeated(self._cache, value, rows, self._max_rows)
 
-    def _common(self, value: str, rows: int) -> pa.Array:
+    def _shared_constant(self, value: str, rows: int) -> pa.Array:
         """Returns the array for a value that many slices share."""
-        if len(_made) > _MOST_MADE:
-            _made.clear()
-        return _repeated(_made, value, rows, self._most_rows)
+        if len(_cache) > _MAX_CACHED:
+            _cache.clear()
+        return _repeated(_cache, value, rows, self._max_rows)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterator[pa.RecordBatch]:
@@ -308,7 +308,7 @@ def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterat
             continue
         payload = _payload(batch)
         if pending and (rows + count > options.batch_rows or size + payload > options.batch_bytes):
-            yield _together(pending)
+            yield _join(pending)
             pending, rows, size = [], 0, 0
         if not pending and (2 * count > options.batch_rows or 2 * payload > options.batch_bytes):
             yield batch
@@ -317,10 +317,10 @@ def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterat
         rows += count
         size += payload
     if pending:
-        yield _together(pending)
+        yield _join(pending)
 
 
-def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -329,21 +329,21 @@ def _payload(batch: pa.RecordBatch) -> int:
     return int(batch.column(place).nbytes) if place >= 0 else 0
 
 
-def _repeated(made: dict[str, pa.Array], value: str, rows: int, most_rows: int) -> pa.Array:
+def _repeated(made: dict[str, pa.Array], value: str, rows: int, max_rows: int) -> pa.Array:
     """Returns a part of the cached array if it is long enough, else makes and caches a new one."""
     known = made.get(value)
     if known is None or len(known) < rows:
-        room = rows if known is None else max(rows, min(4 * rows, most_rows))
+        room = rows if known is None else max(rows, min(4 * rows, max_rows))
         known = made[value] = pa.repeat(pa.scalar(value, pa.string()), room)
     return known if len(known) == rows else known.slice(0, rows)
 
 
 #: Arrays of values that slices have in common: stores, `ok`, no reply.
-_made: dict[str, pa.Array] = {}
-_MOST_MADE = 16
+_cache: dict[str, pa.Array] = {}
+_MAX_CACHED = 16
 
 
-def _room(rows: int, kind: type[np.generic]) -> tuple[pa.Buffer, npt.NDArray[Any]]:
+def _allocate(rows: int, kind: type[np.generic]) -> tuple[pa.Buffer, npt.NDArray[Any]]:
     """Returns memory of Arrow's pool for numbers, because the pool reuses it without clearing it."""
     target = pa.allocate_buffer(rows * np.dtype(kind).itemsize)
     return target, np.frombuffer(target, kind)
@@ -351,14 +351,14 @@ def _room(rows: int, kind: type[np.generic]) -> tuple[pa.Buffer, npt.NDArray[Any
 
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     """Returns an array with a copy of numbers as 64-bit numbers."""
-    target, copy = _room(len(values), np.int64)
+    target, copy = _allocate(len(values), np.int64)
     copy[:] = values
     return pa.Array.from_buffers(kind, len(values), [None, target])
 
 
-def _gathered(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
+def _gather(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
     """Copies parts of a buffer into an array of binary values."""
-    ends, offsets = _room(len(starts) + 1, np.int32)
-    target, content = _room(int(sizes.sum(dtype=np.int64)), np.uint8)
+    ends, offsets = _allocate(len(starts) + 1, np.int32)
+    target, content = _allocate(int(sizes.sum(dtype=np.int64)), np.uint8)
     kernels.gather(buffer, starts, sizes, offsets, content)
     return pa.Array.from_buffers(pa.binary(), len(starts), [None, ends, target])

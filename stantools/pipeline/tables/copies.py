@@ -33,9 +33,9 @@ from stantools.store.mapping import mapped
 from stantools.store.ranges import Bounds
 
 #: `split_bytes` that never splits a slice.
-_UNCUT = 1 << 62
+_NO_SPLIT = 1 << 62
 #: Index records whose data is copied for a summary of a slice: the last messages show whether it is encrypted.
-_LAST = 8
+_TAIL_RECORDS = 8
 
 
 @contextmanager
@@ -53,21 +53,21 @@ def copied_pieces(piece: Piece, options: TableOptions, counter: ReadCounter | No
         return
     with temporary_directory() as directory:
         remote = Remote(ref.data, options.storage)
-        local = _index_copied(remote, ref, directory)
+        local = _copy_index(remote, ref, directory)
         by_index = not options.check_crc and options.columns and INDEXED_COLUMNS.issuperset(options.columns)
-        enough = (bounded or by_index) and whole and _tail_copied(remote, ref, local, 1)
+        enough = (bounded or by_index) and whole and _copy_tail(remote, ref, local, 1)
         if enough and bounded:
-            enough = _wanted_copied(remote, ref, local, options)
+            enough = _copy_selection(remote, ref, local, options)
         if not enough:
             remote.copy(ref.data, Path(local.data))
         yield _narrowed(local, options, counter) if bounded and whole else [replace(piece, slice=local)]
 
 
 def _narrowed(ref: SliceRef, options: TableOptions, counter: ReadCounter | None) -> list[Piece]:
-    return split_slice(ref, replace(options, split_bytes=_UNCUT), counter)
+    return split_slice(ref, replace(options, split_bytes=_NO_SPLIT), counter)
 
 
-def _index_copied(remote: Remote, ref: SliceRef, directory: Path) -> SliceRef:
+def _copy_index(remote: Remote, ref: SliceRef, directory: Path) -> SliceRef:
     """Copies the index of a slice; returns the slice with its paths in the directory."""
     data, index = directory / split_url(ref.data)[1], None
     if ref.index is not None:
@@ -76,7 +76,7 @@ def _index_copied(remote: Remote, ref: SliceRef, directory: Path) -> SliceRef:
     return replace(ref, data=str(data), index=None if index is None else str(index))
 
 
-def _tail_copied(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) -> bool:
+def _copy_tail(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) -> bool:
     """Copies the header and the last messages of a slice into a file with a hole.
 
     Returns False, without a file, if the index cannot be trusted or does not name everything in the data file.
@@ -98,7 +98,7 @@ def _tail_copied(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) 
     return complete
 
 
-def _wanted_copied(remote: Remote, ref: SliceRef, local: SliceRef, options: TableOptions) -> bool:
+def _copy_selection(remote: Remote, ref: SliceRef, local: SliceRef, options: TableOptions) -> bool:
     """Copies the selected bytes of a slice and the messages next to them, which show that the index is right.
 
     Returns False if it is not; then the whole slice is needed.
@@ -256,6 +256,6 @@ class _StoreCopy:
             sizes.get(name, 0),
             sizes.get(index, 0),
         )
-        local = _index_copied(self._remote, ref, target)
-        if whole or not _tail_copied(self._remote, ref, local, _LAST):
+        local = _copy_index(self._remote, ref, target)
+        if whole or not _copy_tail(self._remote, ref, local, _TAIL_RECORDS):
             self._remote.copy(ref.data, Path(local.data))

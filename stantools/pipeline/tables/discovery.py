@@ -3,7 +3,7 @@
 path                                        meaning holds server.dat or clients.dat             a store its
 directories hold subs.dat or slices     a store that lost both files holds slices itself
 slices without a store: an archive, or one channel's directory is a slice                                  this slice
-only anything else                               every store in it, up to `_DEEPEST` levels down
+only anything else                               every store in it, up to `_MAX_DEPTH` levels down
 
 The channel of slices without a store is the subject of their first good record, else the name of the directory. A
 directory that is reached twice, also through a link, counts once.
@@ -76,9 +76,9 @@ class FoundStore:
     def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[FoundChannel | Failed]:
         """Yields its channels that match any of the patterns (all without patterns), or the failure to list one."""
         if self.loose is not None:
-            yield from (each for each in self.loose if _wanted(each.name, patterns))
+            yield from (each for each in self.loose if _matches(each.name, patterns))
             return
-        yield from listed(self._channel, [name for name in self.channel_names if _wanted(name, patterns)])
+        yield from listed(self._channel, [name for name in self.channel_names if _matches(name, patterns)])
 
     def _channel(self, name: str) -> FoundChannel | Failed:
         directory = self.place.join(self.ref.root, name)
@@ -120,7 +120,7 @@ class FoundStore:
         return refs
 
 
-def _wanted(name: str, patterns: tuple[str, ...]) -> bool:
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return not patterns or any(subject_matches(pattern, name) for pattern in patterns)
 
 
@@ -179,9 +179,9 @@ def _channel_of(place: Place, path: str, crc: Crc) -> str | None:
 
 
 #: Levels of directories to search for stores.
-_DEEPEST = 8
+_MAX_DEPTH = 8
 #: Directories to list for stores below one path.
-_MOST = 200_000
+_MAX_DIRECTORIES = 200_000
 _REMEDY = "name the directory given to the server as -dir, a directory of such, or a slice (msgs.N.dat or .bak)"
 
 
@@ -224,10 +224,10 @@ class _Search:
     def __init__(self, options: TableOptions) -> None:
         self._options = options
         self._reading = ReadOptions(options.polynomial, options.check_crc)
-        self._seen: dict[
+        self._visited: dict[
             Hashable, bool
         ] = {}  # whether it held a store or slice; a directory that is still being searched does not count
-        self._again = 0  # paths that led to a directory or file visited before
+        self._repeats = 0  # paths that led to a directory or file visited before
         self._listed = 0
         self._loose: dict[str, FoundStore] = {}
         self.stores: list[FoundStore] = []
@@ -245,7 +245,7 @@ class _Search:
 
     def _pattern(self, place: Place, pattern: str) -> None:
         matches = [path for each in expand_braces(pattern) for path in place.matches(each)]
-        before = len(self.stores) + len(self.unreadable) + len(self._seen) + self._again
+        before = len(self.stores) + len(self.unreadable) + len(self._visited) + self._repeats
         for path in dict.fromkeys(matches):
             directory = place.is_directory(path)
             if directory or self._is_wanted_file(place.split(path)[1]):
@@ -253,7 +253,7 @@ class _Search:
                     self._one(place, path, matched=True)
                 except StoreUnreadableError as error:
                     self._cannot(path, error)
-        if len(self.stores) + len(self.unreadable) + len(self._seen) + self._again == before:
+        if len(self.stores) + len(self.unreadable) + len(self._visited) + self._repeats == before:
             what = "nothing matches the pattern" if not matches else "nothing that matches the pattern is of a store"
             raise StoreUnreadableError(f"{pattern}: {what}", _REMEDY)
 
@@ -263,7 +263,7 @@ class _Search:
             raise StoreUnreadableError(f"{path}: no such file or directory", _REMEDY)
         if not directory:
             self._file(place, path)
-        elif not self._directory(place, path, place.entries(path), _DEEPEST) and not matched:
+        elif not self._directory(place, path, place.entries(path), _MAX_DEPTH) and not matched:
             raise self._nothing(place, path)
 
     def _file(self, place: Place, path: str) -> None:
@@ -293,20 +293,20 @@ class _Search:
         return self._new(("file", place.identity(place.join(directory, entry.name))))
 
     def _new(self, identity: Hashable) -> bool:
-        if identity in self._seen:
-            self._again += 1
+        if identity in self._visited:
+            self._repeats += 1
             return False
-        self._seen[identity] = False
+        self._visited[identity] = False
         return True
 
-    def _directory(self, place: Place, path: str, entries: list[Entry], deeper: int) -> bool:
+    def _directory(self, place: Place, path: str, entries: list[Entry], depth: int) -> bool:
         """Searches a directory; returns whether it holds any store or slice, now or at an earlier visit."""
         identity = place.identity(path)
         if self._new(identity):
-            self._seen[identity] = self._found_in(place, path, entries, deeper)
-        return self._seen[identity]
+            self._visited[identity] = self._found_in(place, path, entries, depth)
+        return self._visited[identity]
 
-    def _found_in(self, place: Place, path: str, entries: list[Entry], deeper: int) -> bool:
+    def _found_in(self, place: Place, path: str, entries: list[Entry], depth: int) -> bool:
         names = {entry.name for entry in entries if not entry.directory}
         if SERVER_FILE in names or CLIENTS_FILE in names:
             self._add_store(place, path, entries)
@@ -316,8 +316,8 @@ class _Search:
             return True
         children = [entry for entry in entries if entry.directory and not entry.name.startswith(".")]
         self._listed += len(children)
-        if self._listed > _MOST:
-            raise StoreUnreadableError(f"{path}: has more than {_MOST} directories below it", _REMEDY)
+        if self._listed > _MAX_DIRECTORIES:
+            raise StoreUnreadableError(f"{path}: has more than {_MAX_DIRECTORIES} directories below it", _REMEDY)
         below = list(listed(lambda entry: self._list(place, place.join(path, entry.name)), children))
         if _is_store_without_root(children, below):
             self._add_store(place, path, entries)
@@ -328,8 +328,8 @@ class _Search:
             if isinstance(inside, StoreUnreadableError):
                 self._cannot(where, inside)
                 found = True
-            elif deeper and not any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in inside):
-                found |= self._directory(place, where, inside, deeper - 1)
+            elif depth and not any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in inside):
+                found |= self._directory(place, where, inside, depth - 1)
         return found
 
     def _list(self, place: Place, path: str) -> list[Entry] | StoreUnreadableError:

@@ -28,12 +28,12 @@ from stantools.store.safe_end import Looked, Position, sign
 LOG = logging.getLogger(__name__)
 
 #: Attempts to look at a channel whose files change meanwhile.
-_LOOKS = 3
+_MAX_LOOKS = 3
 #: Share of its time that an idle stream may spend on looking, and the least seconds between two looks.
 _IDLE_SHARE = 0.1
 _IDLE_SECONDS = 0.1
 #: Failures of one batch that are logged one by one.
-_MOST_TOLD = 20
+_MAX_LOGGED = 20
 #: seconds between two searches for new stores
 _SEARCH_SECONDS = 60.0
 
@@ -66,7 +66,7 @@ class Lag:
 
 
 @dataclass
-class _Seen(Looked):
+class _ChannelSnapshot(Looked):
     """A channel at its last look: signs of its growing files (`ChannelWatch.grows`) and of its directory."""
 
     position: Position  #: the stream's position at that look
@@ -75,13 +75,13 @@ class _Seen(Looked):
 
 
 @dataclass
-class _News:
+class _ChannelUpdate:
     """A channel with something new."""
 
     watch: ChannelWatch
     at: Position  #: the stream's position
     until: Position  #: the furthest position it can reach
-    seen: _Seen | None  #: state to keep if it advances there
+    seen: _ChannelSnapshot | None  #: state to keep if it advances there
     aside: dict[str, str]  #: data files that are not followed
 
     @property
@@ -103,7 +103,7 @@ class Follower:
     archived: bool = False
     lag: Lag = field(default_factory=Lag)  #: backlog at the last look
     _crcs: dict[int, Crc] = field(default_factory=dict, repr=False)
-    _seen: dict[str, dict[str, _Seen]] = field(default_factory=dict, repr=False)
+    _seen: dict[str, dict[str, _ChannelSnapshot]] = field(default_factory=dict, repr=False)
     _matching: dict[str, bool] = field(default_factory=dict, repr=False)
     _found: Found | None = field(default=None, repr=False)
     _found_at: float = field(default=0.0, repr=False)
@@ -113,11 +113,11 @@ class Follower:
 
     def earliest(self) -> Offsets:
         """Returns the beginning of all present data."""
-        return self._everywhere(ChannelWatch.begin)
+        return self._positions(ChannelWatch.begin)
 
     def newest(self) -> Offsets:
         """Returns the end of all present data."""
-        return self._everywhere(lambda watch: watch.latest() or watch.begin(), skipping=True)
+        return self._positions(lambda watch: watch.latest() or watch.begin(), skipping=True)
 
     def freeze(self) -> None:
         """Makes the present end final: later data is ignored."""
@@ -160,7 +160,7 @@ class Follower:
                 # The directory is gone; `work` between the two offsets reports it.
                 del positions[name]
                 seen.pop(name, None)
-        self._go_on(news, end, limit or Limit())
+        self._advance(news, end, limit or Limit())
         spent = time.monotonic() - began
         self.next_look = time.monotonic() + max(_IDLE_SECONDS, spent / _IDLE_SHARE) if end == start else 0.0
         return end
@@ -187,7 +187,7 @@ class Follower:
                             f"{root}: was a store when the batch began and is none now",
                             "make it accessible again, or start over with another checkpointLocation",
                         )
-                    found += self._retried(store, name, partial(ChannelWatch.between, start=at, end=until))
+                    found += self._with_retry(store, name, partial(ChannelWatch.between, start=at, end=until))
         for root, reasons in sorted(end.unreadable.items()):
             known = start.unreadable.get(root, {})
             for name, reason in sorted(reasons.items()):
@@ -196,10 +196,10 @@ class Follower:
         for root, files in sorted(end.aside.items()):
             known = start.aside.get(root, {})
             found += [not_followed(root, file, files[file]) for file in sorted(files.keys() - known.keys())]
-        _tell([each.message for each in found if isinstance(each, Lost | Failed)])
+        _log_failures([each.message for each in found if isinstance(each, Lost | Failed)])
         return found
 
-    def _everywhere(self, position: Callable[[ChannelWatch], Position], *, skipping: bool = False) -> Offsets:
+    def _positions(self, position: Callable[[ChannelWatch], Position], *, skipping: bool = False) -> Offsets:
         """Returns a position of every channel. Unreadable channels are left to the first batch, which reports them."""
         offsets = Offsets()
 
@@ -211,7 +211,7 @@ class Follower:
             positions = offsets.stores[store.root] = {}
             for name in names:
                 try:
-                    positions[name], aside = self._retried(store, name, ask)
+                    positions[name], aside = self._with_retry(store, name, ask)
                 except StoreUnreadableError:
                     positions[name] = ANYWHERE
                 else:
@@ -219,7 +219,7 @@ class Follower:
         offsets.unreadable = {}
         return offsets
 
-    def _look(self, store: StoreRef, name: str, at: Position, end: Offsets) -> _News | None:
+    def _look(self, store: StoreRef, name: str, at: Position, end: Offsets) -> _ChannelUpdate | None:
         """Looks at a channel; None if there is no readable data."""
         until: Position | None = None
         if self._frozen is not None:
@@ -227,7 +227,7 @@ class Follower:
             if until is None:
                 return None
 
-        def look(watch: ChannelWatch) -> _News:
+        def look(watch: ChannelWatch) -> _ChannelUpdate:
             # Signs are taken before the look: the next look then sees a change made meanwhile.
             paths = watch.grows()
             signs = tuple(map(sign, paths))
@@ -238,21 +238,21 @@ class Follower:
             settles = watch.settles() if waiting else math.inf
             aside = watch.aside(at)
             grows, looks = (*paths, directory), (*signs, before)
-            seen = _Seen(to, waiting, aside, paths=grows, signs=looks, settles=settles)
-            return _News(watch, at, to, None if stale else seen, aside)
+            seen = _ChannelSnapshot(to, waiting, aside, paths=grows, signs=looks, settles=settles)
+            return _ChannelUpdate(watch, at, to, None if stale else seen, aside)
 
         directory = f"{store.root}/{name}"
         before = sign(directory)
 
         try:
-            found = self._retried(store, name, look)
+            found = self._with_retry(store, name, look)
         except StoreUnreadableError as error:
             end.note(store.root, name, error.message)
             return None
         end.pass_over(store.root, found.aside)
         return found
 
-    def _go_on(self, news: list[_News], end: Offsets, limit: Limit) -> None:
+    def _advance(self, news: list[_ChannelUpdate], end: Offsets, limit: Limit) -> None:
         """Advances the offsets over the new data, as far as the limit allows."""
         available = [each.watch.backlog(each.at) - each.watch.backlog(each.until) for each in news]
         if limit.rows is None and limit.files is None and (limit.bytes is None or sum(available) <= limit.bytes):
@@ -274,7 +274,7 @@ class Follower:
                 self.lag.add(each.watch.backlog(reached) - each.watch.backlog(each.until))
             end.stores[root][name] = reached
 
-    def _part(self, each: _News, share: Allowance, left: Allowance, end: Offsets) -> Position:
+    def _part(self, each: _ChannelUpdate, share: Allowance, left: Allowance, end: Offsets) -> Position:
         before = replace(share)
         frozen = self._frozen.stores.get(each.key[0], {}).get(each.key[1]) if self._frozen is not None else None
         try:
@@ -329,9 +329,9 @@ class Follower:
             crc = self._crcs[store.polynomial] = Crc(store.polynomial)
         return ChannelWatch(store, name, crc, self.archived)
 
-    def _retried(self, store: StoreRef, name: str, ask: Callable[[ChannelWatch], _Answer]) -> _Answer:
+    def _with_retry(self, store: StoreRef, name: str, ask: Callable[[ChannelWatch], _Answer]) -> _Answer:
         """Calls `ask` for a channel, and once more if its files went away meanwhile."""
-        for _ in range(_LOOKS - 1):
+        for _ in range(_MAX_LOOKS - 1):
             try:
                 return ask(self._watch(store, name))
             except StoreUnreadableError:
@@ -339,9 +339,9 @@ class Follower:
         return ask(self._watch(store, name))
 
 
-def _tell(messages: list[str]) -> None:
+def _log_failures(messages: list[str]) -> None:
     """Logs the failures, independent of the rows that report them."""
-    for message in messages[:_MOST_TOLD]:
+    for message in messages[:_MAX_LOGGED]:
         LOG.warning("%s", message)
-    if len(messages) > _MOST_TOLD:
-        LOG.warning("and %d more that cannot be read", len(messages) - _MOST_TOLD)
+    if len(messages) > _MAX_LOGGED:
+        LOG.warning("and %d more that cannot be read", len(messages) - _MAX_LOGGED)

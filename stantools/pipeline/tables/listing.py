@@ -18,9 +18,9 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 #: Directories to list before deciding whether threads pay.
-_FIRST = 16
+_TRIAL_COUNT = 16
 #: Seconds per directory above which threads pay: the time goes into waiting for a network.
-_SLOW = 0.0005
+_SLOW_SECONDS = 0.0005
 _THREADS = 16
 #: The innermost braces, which are expanded first.
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -142,9 +142,9 @@ def listed(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iter
         spent += time.perf_counter() - begin
         count += 1
         yield result
-        if count == _FIRST:
+        if count == _TRIAL_COUNT:
             break
-    if count < _FIRST or spent / count < _SLOW:
+    if count < _TRIAL_COUNT or spent / count < _SLOW_SECONDS:
         yield from map(function, upcoming)
         return
     yield from Threads(_THREADS).in_order(function, upcoming)

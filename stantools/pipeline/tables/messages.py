@@ -122,9 +122,9 @@ class _PieceReader:
                 if records is not None:
                     part = records_of(self._piece, records, self._data, self._crc, self._counter)
                     if part is not None:
-                        yield from self._indexed(part)
+                        yield from self._index_rows(part)
                         start = end_of(part[-1])
-        yield from self._scanned(start)
+        yield from self._scan_rows(start)
         begin = max(self._piece.start, len(self._data))
         if self._piece.end > begin:
             error = StoreUnreadableError(
@@ -135,7 +135,7 @@ class _PieceReader:
             if (batch := self._rows.unreadable(error, begin, self._piece.end - begin)) is not None:
                 yield batch
 
-    def _indexed(self, records: IndexView) -> Iterator[pa.RecordBatch]:
+    def _index_rows(self, records: IndexView) -> Iterator[pa.RecordBatch]:
         for low in range(0, len(records), min(self._capacity, INDEX_ROWS)):
             part = records[low : low + min(self._capacity, INDEX_ROWS)]
             columns = MessageColumns(len(part))
@@ -143,7 +143,7 @@ class _PieceReader:
             columns.timestamp[:] = part["timestamp"]
             yield from self._messages(self._data, columns)
 
-    def _scanned(self, start: int) -> Iterator[pa.RecordBatch]:
+    def _scan_rows(self, start: int) -> Iterator[pa.RecordBatch]:
         """Yields rows for the content of the data file from a record on."""
         piece = self._piece
         header = check_file_version(self._data) if piece.start <= FILE_HEADER_SIZE else None
@@ -153,26 +153,26 @@ class _PieceReader:
         with _columns(self._capacity) as columns:
             for event in self._events(start, columns):
                 if header and isinstance(event, Damage):
-                    yield from self._unversioned(header)
+                    yield from self._missing_version_row(header)
                 header = None
                 begin, at = at, event.end
                 self._counter.data(at - begin)
                 if isinstance(event, Damage):
                     pending.append(event)
                     if self._everything:
-                        yield from self._damaged(pending, None, None)
+                        yield from self._damage_rows(pending, None, None)
                         pending.clear()
                     continue
                 if pending:
-                    before = before or self._previous(start)
-                    yield from self._damaged(pending, before, _neighbour(event, 0))
+                    before = before or self._message_before(start)
+                    yield from self._damage_rows(pending, before, _neighbour(event, 0))
                     pending.clear()
                 before = _neighbour(event, -1)
                 yield from self._messages(self._data, event)
         if header:
-            yield from self._unversioned(header)
+            yield from self._missing_version_row(header)
         if pending:
-            yield from self._damaged(pending, before or self._previous(start), self._next(at))
+            yield from self._damage_rows(pending, before or self._message_before(start), self._message_after(at))
         if at > piece.end and piece.end < min(piece.slice.data_size, len(self._data)):
             raise StoreUnreadableError(
                 f"{piece.slice.data}: was cut at offset {piece.end} to be read in parts, where a record was expected "
@@ -205,19 +205,19 @@ class _PieceReader:
         if columns.capacity:
             yield from self._rows.messages(buffer, columns, repaired=repaired)
 
-    def _damaged(
+    def _damage_rows(
         self, damages: list[Damage], before: _Neighbour | None, after: _Neighbour | None
     ) -> Iterator[pa.RecordBatch]:
         """Yields rows for damaged ranges, unless the messages around them show that nothing selected is in them."""
-        if not _can_concern(self._selection, before, after):
+        if not _may_hold_selected(self._selection, before, after):
             return
         for damage in damages:
             if damage.repair is not None:
-                yield from self._messages(*_proven(damage.offset, damage.repair), repaired=True)
+                yield from self._messages(*_proven_message(damage.offset, damage.repair), repaired=True)
             elif (batch := self._rows.damages([damage])) is not None:
                 yield batch
 
-    def _unversioned(self, text: str) -> Iterator[pa.RecordBatch]:
+    def _missing_version_row(self, text: str) -> Iterator[pa.RecordBatch]:
         """Yields a row for a file without a version header, as far as it is unreadable."""
         error = StoreUnreadableError(
             f"{self._piece.slice.data}: at offset 0: {text}; expected a message slice that begins with its version",
@@ -227,7 +227,7 @@ class _PieceReader:
         if (batch := self._rows.unreadable(error, 0, size)) is not None:
             yield batch
 
-    def _previous(self, start: int) -> _Neighbour | None:
+    def _message_before(self, start: int) -> _Neighbour | None:
         """Returns the message before the piece according to the index, if known."""
         if start <= FILE_HEADER_SIZE:
             return None
@@ -240,13 +240,13 @@ class _PieceReader:
                 return None
             return _Neighbour(int(part["sequence"][0]), int(part["timestamp"][0]))
 
-    def _next(self, at: int) -> _Neighbour | None:
+    def _message_after(self, at: int) -> _Neighbour | None:
         """Returns the message that begins after the piece."""
         found = message_at(self._data, at, self._channel, self._crc)
         return None if found is None else _neighbour(found, 0)
 
 
-def _can_concern(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:
+def _may_hold_selected(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:
     """Returns whether a selected message may lie between two messages; None is the end of the file."""
     if before is not None:
         if selection.last is not None and before.sequence >= selection.last:
@@ -261,7 +261,7 @@ def _can_concern(selection: Selection, before: _Neighbour | None, after: _Neighb
     return True
 
 
-def _proven(offset: int, repair: Repair) -> tuple[Buffer, MessageColumns]:
+def _proven_message(offset: int, repair: Repair) -> tuple[Buffer, MessageColumns]:
     """Returns a proven message as columns, with the buffer they point into."""
     message, columns = repair.message, MessageColumns(1)
     columns.offset[0], columns.size[0] = offset, repair.size
@@ -288,9 +288,9 @@ def _columns(capacity: int) -> Iterator[MessageColumns]:
     try:
         yield columns
     finally:
-        if len(_spare) < _MOST_SPARE:
+        if len(_spare) < _MAX_SPARE:
             _spare.append(columns)
 
 
-_MOST_SPARE = 8
+_MAX_SPARE = 8
 _spare: list[MessageColumns] = []

@@ -159,7 +159,7 @@ def records_of(piece: Piece, records: IndexView, data: Buffer, crc: Crc, counter
 
 
 #: Good bytes that prove a boundary found by searching. Servers advise against longer messages.
-_PROOF = 8 << 20
+_PROOF_BYTES = 8 << 20
 #: Candidates to examine for one boundary; more fail only in a file full of damage.
 _CANDIDATES = 32
 
@@ -209,7 +209,7 @@ class _Splitter:
         self._data = data
         self._channel = os.fsencode(ref.channel)
         self._split_bytes = options.split_bytes
-        self._window = Window(data, _PROOF)
+        self._window = Window(data, _PROOF_BYTES)
         self._columns = MessageColumns(1024)
 
     def pieces(self, selection: Selection) -> Iterator[Piece]:
@@ -269,16 +269,16 @@ class _Splitter:
             wanted = start + (end - start) * part // parts
             if wanted <= cuts[-1]:
                 continue
-            found = self._indexed(wanted, records) if records is not None else None
+            found = self._index_boundary(wanted, records) if records is not None else None
             if found is None:
-                found = self._proven(wanted, end)
+                found = self._search_boundary(wanted, end)
             if found is None:
                 break  # nor after it; a hole of many gigabytes is searched once
             if cuts[-1] < found < end:
                 cuts.append(found)
         return [*cuts, end]
 
-    def _indexed(self, wanted: int, records: IndexView) -> int | None:
+    def _index_boundary(self, wanted: int, records: IndexView) -> int | None:
         """Returns the offset of a record that the index names, if it agrees with the data file; else None.
 
         A payload can hold whole store files, but it is not in the index.
@@ -299,7 +299,7 @@ class _Splitter:
         self._counter.data(end_of(record) - int(record["offset"]))
         return agrees(self._data, record, self._channel, self._crc)
 
-    def _proven(self, wanted: int, end: int) -> int | None:
+    def _search_boundary(self, wanted: int, end: int) -> int | None:
         """Returns the offset of the first record that enough good ones follow.
 
         None if no record begins there; -1 if there are some, but none of the first ones is good enough.
@@ -311,16 +311,16 @@ class _Splitter:
             found = kernels.find_record(data, at, size, self._crc, self._channel)
             if not 0 <= found < end:
                 return None
-            at, proven = self._follow(found)
+            at, proven = self._walk(found)
             self._counter.data(at - wanted)
             if proven:
                 return found
         return -1
 
-    def _follow(self, start: int) -> tuple[int, bool]:
+    def _walk(self, start: int) -> tuple[int, bool]:
         """Follows good records; returns the end, and whether there were enough of them."""
         at, limit, stop = start, len(self._data), Stop.FULL
-        while stop == Stop.FULL and at - start < _PROOF:
+        while stop == Stop.FULL and at - start < _PROOF_BYTES:
             self._window.reach(at)
             _, at, stop = kernels.scan_messages(self._data, at, limit, self._crc.checking, self._channel, self._columns)
         return max(at, start + 1), stop in (Stop.END, Stop.FULL)

@@ -35,7 +35,7 @@ from stantools.store.ranges import Bounds
 _Item = TypeVar("_Item")
 
 #: Cost of beginning a part, in bytes of reading.
-_BEGIN = {
+_START_COST = {
     Table.MESSAGES: 1 << 17,
     Table.RECORDS: 1 << 18,
     Table.SUBSCRIPTIONS: 1 << 18,
@@ -44,11 +44,11 @@ _BEGIN = {
     Table.SLICES: 1 << 18,
 }
 #: Cost of a byte relative to one of messages: records are handled one by one.
-_BYTE = {Table.RECORDS: 32, Table.SUBSCRIPTIONS: 8, Table.CLIENTS: 8}
+_BYTE_COST = {Table.RECORDS: 32, Table.SUBSCRIPTIONS: 8, Table.CLIENTS: 8}
 #: Least bytes of a task: a smaller one costs more to start than to run. A user may ask for smaller ones.
-_SMALLEST = 4 << 20
+_MIN_TASK_BYTES = 4 << 20
 #: Tasks per requested task that keep all cores busy until the end.
-_ENOUGH = 4
+_TASKS_PER_REQUEST = 4
 #: Bytes of a slice up to which its reader applies the bounds.
 _SMALL_SLICE = 1 << 20
 
@@ -103,12 +103,12 @@ def grouped(items: Sequence[_Item], weights: Sequence[int], options: TableOption
 def _count(total: int, options: TableOptions) -> int:
     usual = -(-total // options.partition_bytes)
     fewest = -(-total // max(options.partition_bytes, options.largest_partition))
-    enough = min(usual, max(options.partitions, 1) * _ENOUGH)
-    return max(enough, fewest, min(options.partitions, total // _SMALLEST), 1)
+    enough = min(usual, max(options.partitions, 1) * _TASKS_PER_REQUEST)
+    return max(enough, fewest, min(options.partitions, total // _MIN_TASK_BYTES), 1)
 
 
 def _weight(part: Part, table: Table) -> int:
-    return part.cost * _BYTE.get(table, 1) + _BEGIN[table]
+    return part.cost * _BYTE_COST.get(table, 1) + _START_COST[table]
 
 
 def _parts(store: FoundStore, options: TableOptions) -> Iterator[Part]:

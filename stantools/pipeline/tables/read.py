@@ -130,21 +130,21 @@ def read_work(work: Sequence[FollowPart], options: TableOptions) -> Iterator[pa.
 
 def _followed(each: FollowPart, options: TableOptions) -> Iterator[pa.RecordBatch]:
     if isinstance(each, Lost):
-        yield from _lost(each, options)
+        yield from _loss_row(each, options)
     elif isinstance(each, Failed):
         yield from read_unreadable(each, options)
-    elif (piece := _where_it_is(each)) is None:
+    elif (piece := _present_piece(each)) is None:
         ref = each.slice
         what = f"{ref.data}: was removed before it was read, {each.cost} bytes from offset {each.start} on"
         LOG.warning("%s", what)
-        yield from _lost(
+        yield from _loss_row(
             Lost(ref.store.root, ref.channel, REMOVED, ref.name, None, each.start, each.cost, what), options
         )
     else:
         yield from read_piece(piece, options, named=each.slice)
 
 
-def _where_it_is(piece: Piece) -> Piece | None:
+def _present_piece(piece: Piece) -> Piece | None:
     """Returns the piece in the present file, which may have been archived meanwhile; None if it is gone."""
     ref = piece.slice
     if os.path.lexists(ref.data):
@@ -155,7 +155,7 @@ def _where_it_is(piece: Piece) -> Piece | None:
     return replace(piece, slice=replace(ref, data=ref.data + _BAK, index=index, archived=True))
 
 
-def _lost(lost: Lost, options: TableOptions) -> Iterator[pa.RecordBatch]:
+def _loss_row(lost: Lost, options: TableOptions) -> Iterator[pa.RecordBatch]:
     """Yields the row of the messages table for missing messages."""
     return odd_row(
         options,

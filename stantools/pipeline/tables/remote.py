@@ -144,7 +144,7 @@ class Remote:
                     try:
                         copy.write(block)
                     except OSError as error:
-                        raise _no_room(target, error) from error
+                        raise _copy_failed(target, error) from error
                     left = left - len(block) if left is not None else None
 
         self.asked(url, copied)
@@ -154,10 +154,10 @@ def _opened(target: Path) -> Any:
     try:
         return target.open("r+b" if target.exists() else "wb")
     except OSError as error:
-        raise _no_room(target, error) from error
+        raise _copy_failed(target, error) from error
 
 
-def _no_room(target: Path, error: OSError) -> StoreUnwritableError:
+def _copy_failed(target: Path, error: OSError) -> StoreUnwritableError:
     return StoreUnwritableError(
         f"{target}: the copy of a remote file cannot be written: {error.strerror}",
         "set TMPDIR to a directory with enough space for the largest slice of each task",
@@ -305,4 +305,4 @@ def _sample(place: Place, url: str, copy: Path) -> None:
         copy.parent.mkdir(exist_ok=True)
         copy.write_bytes(head)
     except OSError as error:
-        raise _no_room(copy, error) from error
+        raise _copy_failed(copy, error) from error

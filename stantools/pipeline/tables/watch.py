@@ -123,21 +123,21 @@ class ChannelWatch:
                 return at, [self.removed(at, first.sequence - 1)]
             if same and (self.slices[at.slice].archived or self.top is None or at.slice <= self.top):
                 return at, []
-            if at.offset == FILE_HEADER_SIZE and self._ended_with(at):
+            if at.offset == FILE_HEADER_SIZE and self._ends_before(at):
                 return at, []
-            found, lost = self._by_time(at)
+            found, lost = self._resume_by_time(at)
             natural = found is not None and found[:2] == at[:2] and at.offset == FILE_HEADER_SIZE
             return found, [] if natural else lost
         following = [n for n in sorted(self.slices) if n > at.slice and self._has_messages(n)]
         if not following:
-            return self._by_time(at)
+            return self._resume_by_time(at)
         with self.open(following[0]) as watched:
             first = watched.first()
         if first is not None and at.sequence >= 0:
             if first.sequence == at.sequence + 1:
                 return Position(following[0], FILE_HEADER_SIZE, *at[2:]), []
             if first.sequence <= at.sequence:
-                return self._by_time(at)
+                return self._resume_by_time(at)
         last = first.sequence - 1 if first else None
         if until is not None and until >= 0:
             last = until if last is None else min(last, until)
@@ -151,7 +151,7 @@ class ChannelWatch:
         """
         found = {}
         for each in self._aside:
-            if not each.archived or self.archived or self._was_being_read(each, at):
+            if not each.archived or self.archived or self._was_partly_read(each, at):
                 found[f"{self.name}/{each.name}"] = self.slices[each.number].name
         return found
 
@@ -229,7 +229,7 @@ class ChannelWatch:
             if number > end.slice:
                 break
             if before is not None and number > before + 1:
-                found += self._hole(before, number)
+                found += self._gap(before, number)
             before = number
             begin = at.offset if number == at.slice else FILE_HEADER_SIZE
             with self.open(number) as watched:
@@ -284,14 +284,14 @@ class ChannelWatch:
             if n >= at.slice and ((top is not None and n <= top) or self.slices[n].archived)
         ]
 
-    def _ended_with(self, at: Position) -> bool:
+    def _ends_before(self, at: Position) -> bool:
         """Returns whether the slice before the next one ends with the last message read."""
         if at.slice - 1 not in self.slices or (self.top is not None and at.slice > self.top):
             return False
         with self.open(at.slice - 1) as watched:
             return watched.whole()[1:] == at[2:]
 
-    def _hole(self, before: int, number: int) -> list[Lost]:
+    def _gap(self, before: int, number: int) -> list[Lost]:
         """Reports the messages missing between two slices if a number in between is missing."""
         with self.open(before) as watched:
             sequence = watched.whole().sequence
@@ -301,7 +301,7 @@ class ChannelWatch:
             return []
         return [self.removed(Position(before + 1, FILE_HEADER_SIZE, sequence), first.sequence - 1)]
 
-    def _was_being_read(self, archived: SliceFiles, at: Position) -> bool:
+    def _was_partly_read(self, archived: SliceFiles, at: Position) -> bool:
         """Returns whether a stream stopped within a slice that was archived meanwhile, with unread messages in it."""
         if archived.number != at.slice or at.offset <= FILE_HEADER_SIZE or archived.data_size <= at.offset:
             return False
@@ -320,7 +320,7 @@ class ChannelWatch:
         except StoreUnreadableError:
             return True  # its reader reports it
 
-    def _by_time(self, at: Position) -> tuple[Position | None, list[Lost]]:
+    def _resume_by_time(self, at: Position) -> tuple[Position | None, list[Lost]]:
         """Continues with the first message later than the last one read, if there is one."""
         for number in sorted(self.slices):
             if self.slices[number].archived and number < at.slice:

@@ -344,7 +344,7 @@ def test_an_unreadable_file_is_a_row(stores: Path, tmp_path: Path) -> None:
 
 
 def test_slow_places_are_listed_by_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(listing, "_SLOW", -1.0)
+    monkeypatch.setattr(listing, "_SLOW_SECONDS", -1.0)
     items = [tmp_path / str(n) for n in range(100)]
     assert list(listing.listed(str, items)) == [str(each) for each in items]
 

@@ -116,7 +116,7 @@ TIMES = {
 #: approximate number of marks on an axis
 _MARKS = 7
 #: minimum number of bars with space in a distribution
-_FEWEST = 6
+_MIN_BARS = 6
 #: Rows of the table of channels, each with its plots; browsers are slow with more.
 LISTED = 5000
 #: channels whose plots are open at first
@@ -248,8 +248,8 @@ def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> Mark
     places = places[:: math.ceil(len(places) / _MARKS) or 1]
     if lowest < 0:
         places = [(-0.5, "0"), *((place, name) for place, name in places if place >= 1)]
-    begin = lowest - max(_FEWEST - (highest - lowest), 0) // 2
+    begin = lowest - max(_MIN_BARS - (highest - lowest), 0) // 2
     total = sum(doubled.values())
     bars = Bars("% of messages", {power - begin: 100 * count / total for power, count in doubled.items()})
     ticks = [(place - begin, name) for place, name in places]
-    return plot([bars], max(highest - begin, _FEWEST), ticks, width=460, height=90)
+    return plot([bars], max(highest - begin, _MIN_BARS), ticks, width=460, height=90)

@@ -189,11 +189,11 @@ def _join(channel: ChannelStats, pieces: Iterable[Mapping[str, Any]]) -> None:
         if channel.last_seq is None or channel.last_ns is None:
             channel.first_seq, channel.first_ns = piece["first_seq"], piece["first_ns"]
         else:
-            _meet(channel, piece["first_seq"] - channel.last_seq - 1, piece["first_ns"] - channel.last_ns)
+            _add_gap(channel, piece["first_seq"] - channel.last_seq - 1, piece["first_ns"] - channel.last_ns)
         channel.last_seq, channel.last_ns = piece["last_seq"], piece["last_ns"]
 
 
-def _meet(channel: ChannelStats, between: int, interval: int) -> None:
+def _add_gap(channel: ChannelStats, between: int, interval: int) -> None:
     import numpy as np
 
     if between < 0:
