@@ -578,7 +578,7 @@ def test_options_are_shown_in_groups(tmp_path: Path) -> None:
         "Options:",
         "Where to, if not to a running server:",
         "Connection:",
-        "What, and into what:",
+        "Selection and streams:",
         "Limits of the streams:",
         "Reading the store:",
         "Beside a running server:",

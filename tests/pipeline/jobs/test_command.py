@@ -98,7 +98,7 @@ def test_nothing_at_all_to_read(tmp_path: Path) -> None:
 def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path) -> None:
     wrong = alone("verify", "--master", "lokal[2]", store)
     assert (wrong.returncode, wrong.stdout) == (ExitCode.USAGE, "")
-    assert "'lokal[2]' is no Spark master\n  -> did you mean local[2]?" in wrong.stderr
+    assert "'lokal[2]' is not a Spark master\n  -> did you mean local[2]?" in wrong.stderr
 
     both = alone("verify", "--master", "local", "--remote", "sc://localhost", store)
     assert both.returncode == ExitCode.USAGE
@@ -106,7 +106,7 @@ def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path)
 
     connect = alone("verify", "--master", "sc://localhost", store)
     assert connect.returncode == ExitCode.USAGE
-    assert "say: --remote sc://localhost" in connect.stderr
+    assert "use --remote sc://localhost" in connect.stderr
 
     java = alone("verify", "--engine", "spark", store, JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
     assert java.returncode == ExitCode.UNREACHABLE

@@ -106,7 +106,7 @@ def test_few_columns_are_enough() -> None:
 @pytest.mark.parametrize(
     ("listed", "message"),
     [
-        (rows("x", [1, 2, 5, 4]), "channel x: message 4 comes behind message 5"),
+        (rows("x", [1, 2, 5, 4]), "channel x: message 4 comes after message 5"),
         (rows("x", [1, 2, 2]), "channel x: there are two messages with sequence 2"),
         (rows("x", [0, 2]), "0 is not a sequence"),
         (rows("x", [-3]), "-3 is not a sequence"),
