@@ -576,7 +576,7 @@ def test_options_are_shown_in_groups(tmp_path: Path) -> None:
     titles = [line for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert titles == [
         "Options:",
-        "Where to, if not to a running server:",
+        "Target, if not a running server:",
         "Connection:",
         "Selection and streams:",
         "Limits of the streams:",

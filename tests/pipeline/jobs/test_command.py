@@ -61,7 +61,7 @@ def test_help_names_the_jobs_and_imports_nothing() -> None:
 def test_an_unknown_job_is_answered_with_those_that_look_like_it() -> None:
     said = run("verfy", "x")
     assert said.exit_code == ExitCode.USAGE
-    assert "there is no job verfy; did you mean verify?" in said.stderr
+    assert "unknown job verfy; did you mean verify?" in said.stderr
 
 
 def test_the_file_for_spark_submit_is_printed() -> None:
