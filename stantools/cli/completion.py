@@ -23,7 +23,6 @@ _LEFT = {
 
 
 def _place(shell: str) -> Path:
-    """Returns the file of a shell's completion for the user's programs."""
     if shell == "bash":
         data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
         return Path(os.environ.get("BASH_COMPLETION_USER_DIR") or data / "bash-completion") / "completions/stantools"

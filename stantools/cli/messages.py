@@ -34,8 +34,6 @@ _SUSPECTS = 4
 
 @dataclass(frozen=True)
 class Choosing:
-    """Selection of messages, and their display."""
-
     sequences: tuple[int | None, int | None] | None = SEQUENCES.field()
     since: int | None = SINCE.field()
     until: int | None = UNTIL.field()

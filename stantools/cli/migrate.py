@@ -146,7 +146,6 @@ class Planned:
         return [part_of_node(each) for each in self.stores] if are_nodes(self.stores) else []
 
     def options(self, target: Destination) -> PlanOptions:
-        """Returns the options of the planner."""
         planning = self.planning
         decrypted = self.reading.encryption_key is not None
         return planning.settled(target.reference(), planning.all_overrides(), decrypted=decrypted)
@@ -394,8 +393,6 @@ def _apply_plan(migration: Migration, applying: Applying, consent: Consent, *, n
 
 @dataclass(frozen=True)
 class Stores:
-    """Actions of the job, and its directories."""
-
     out: Path | None = OUT.field(
         help="Without a server: the directory for a backup of each stream, writable by all workers.", metavar="DIR"
     )

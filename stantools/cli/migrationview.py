@@ -62,7 +62,6 @@ def _stream_row(stream: StreamPlan) -> tuple[Any, ...]:
 
 
 def _short(name: str) -> str:
-    """Shortens a name for a table; the plan file has it whole."""
     return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…"
 
 
@@ -89,7 +88,6 @@ def _show_notes(notes: Sequence[Note]) -> None:
 
 
 def _show_results(results: Sequence[StreamResult]) -> None:
-    """Prints the result of each stream, and the proof."""
     from stantools.migration.journal import Outcome
 
     rows = []

@@ -77,7 +77,6 @@ def command(
 
 
 def _display_options(formats: tuple[str, ...], *, tables: bool, progress: bool) -> list[click.Option]:
-    """Returns the display options."""
     options: list[tuple[tuple[str, ...], dict[str, Any]]] = []
     if formats:
         output = {"type": click.Choice(formats), "default": formats[0], "show_default": True}
@@ -125,7 +124,6 @@ class PathType(click.Path):
 
 
 def printable_path(text: str) -> str:
-    """Returns a path fit for commands."""
     plain = text.removeprefix("./")
     return os.path.abspath(plain) if plain.startswith("-") and plain != "-" else text  # noqa: PTH100
 
@@ -202,8 +200,6 @@ def _type_of(option: Option) -> Any:
 
 
 def each_of(*decorators: _Decorator) -> Callable[[_F], _F]:
-    """Adds options in this order."""
-
     def decorate(function: _F) -> _F:
         return functools.reduce(lambda made, add: add(made), reversed(decorators), function)
 

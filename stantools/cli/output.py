@@ -35,7 +35,6 @@ _encode_line = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Prints one json document, with the version of its schema first."""
     _stream({"schema": SCHEMA, **value}, "\n")
     sys.stdout.write("\n")
 
@@ -125,20 +124,17 @@ def _stream(value: Any, line: str) -> None:
 
 
 def _text(value: Any) -> str:
-    """Returns the json of a scalar."""
     if type(value) is str and value.isascii():
         return _quoted(value)
     return repr(value) if type(value) is int else _encode_line(plain(value))
 
 
 def print_ndjson(values: Iterable[Mapping[str, Any]]) -> None:
-    """Prints one json object per line."""
     for value in values:
         sys.stdout.write(ndjson_line(value))
 
 
 def ndjson_line(value: Mapping[str, Any]) -> str:
-    """Returns one line of ndjson, with its line break."""
     return _encode_line(plain(value)) + "\n"
 
 
@@ -315,7 +311,6 @@ def payload_text(data: bytes, how: str) -> str:
 
 
 def hex_dump(data: bytes) -> str:
-    """Returns bytes as lines of offset, hexadecimal and text."""
     out = io.StringIO()
     for at in range(0, len(data), _HEX_WIDTH):
         part = data[at : at + _HEX_WIDTH]

@@ -23,7 +23,6 @@ _words: list[str] = []
 
 
 def keep(words: Sequence[str]) -> None:
-    """Keeps the arguments of `stantools`."""
     _words[:] = words
 
 

@@ -56,7 +56,6 @@ def _version(package: str) -> str | None:
 
 
 def describe() -> str:
-    """Returns the text of `--version`."""
     from stantools.cli.output import table_text
 
     rows, found = [], list(parts())

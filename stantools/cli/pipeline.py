@@ -121,8 +121,6 @@ def job(name: str, *formats: str) -> Callable[[_F], click.Command]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Execution of a job."""
-
     engine: str = option(
         "The engine: threads of this process (local), or Spark. auto: Spark with --master, --remote, --conf or "
         f"spark-submit name it, or if there are {SPARK_PAYS >> 30} GiB to read or more.",

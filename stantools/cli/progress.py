@@ -124,13 +124,11 @@ class Progress(Line):
         self._clear()
 
     def advance(self, count: int) -> None:
-        """Adds bytes done."""
         with self._lock:
             self._done += count
             self._show()
 
     def found(self, *findings: object) -> None:
-        """Counts findings."""
         with self._lock:
             self._findings += len(findings)
 

@@ -123,7 +123,6 @@ def _source(store: Path, options: ReplayOptions, workers: int, reading: ReadOpti
 
 
 def _resumed_selection(file: StateFile, chosen: Chosen) -> Chosen:
-    """Returns the selection of the resumed run."""
     from stantools.migration.replay.selection import Chosen
 
     try:

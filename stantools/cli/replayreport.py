@@ -40,7 +40,6 @@ def warn(source: StoreSource, *, key_given: bool) -> None:
 
 
 def show_plan(plan: ReplayPlan, pace: Pace, source: StoreSource) -> None:
-    """Prints the plan of a replay."""
     if console.output() == "json":
         document: dict[str, Any] = {
             "messages": plan.messages,

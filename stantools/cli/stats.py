@@ -51,8 +51,6 @@ _SHOWN = 50
 
 @dataclass(frozen=True)
 class Counting:
-    """Selection of messages, and outputs besides stdout."""
-
     channels: tuple[str, ...] = CHANNELS.field()
     since: int | None = SINCE.field()
     until: int | None = UNTIL.field()
@@ -109,7 +107,6 @@ def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, clus
 
 
 def _check_outputs(counting: Counting) -> None:
-    """Checks the outputs before the work."""
     from stantools.store.atomic import check_vacant
 
     if counting.directory is not None:

@@ -82,7 +82,6 @@ class StreamsProgress(Line, Watch):
             self._show()
 
     def advance(self, stream: str, messages: int) -> None:
-        """Adds finished messages."""
         with self._lock:
             self._moved = time.monotonic()
             self._done += messages

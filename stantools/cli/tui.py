@@ -92,7 +92,6 @@ def _usual_config() -> Path:
 
 
 def console() -> None:
-    """The entry point of `stan-tui`."""
     from stantools.cli.main import be_interruptible, cli
 
     be_interruptible()

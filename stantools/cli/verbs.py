@@ -60,7 +60,6 @@ CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 
 
 def summaries() -> dict[str, str]:
-    """Returns the summaries of verbs, in the order of the help page."""
     return {name: summary for verbs in QUESTIONS.values() for name, summary in verbs.items()}
 
 

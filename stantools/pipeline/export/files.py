@@ -95,7 +95,6 @@ class File:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the pending rows as a row group."""
         if not self._gathered:
             return
         batches, self._gathered, self._gathered_rows, self.pending = self._gathered, [], 0, 0
@@ -146,7 +145,6 @@ class ParquetSink:
 
 
 def parquet_settings(schema: pa.Schema, compression: Compression) -> dict[str, Any]:
-    """Returns the settings of pyarrow's writer for a schema."""
     numbers = [f.name for f in schema if pa.types.is_integer(f.type) or pa.types.is_timestamp(f.type)]
     return {
         "compression": compression.value,

@@ -112,11 +112,9 @@ class Layout:
 
     @property
     def file_columns(self) -> tuple[str, ...]:
-        """Columns in the files."""
         return tuple(name for name in self.columns or self._all_columns() if name not in self.by)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the layout as in a plan or a manifest."""
         return {
             "table": self.table.value,
             "format": self.format.value,
@@ -185,15 +183,12 @@ class Written:
         return sum(file.size for file in self.files)
 
     def damaged(self, table: Table) -> int:
-        """Returns the number of rows that mark damage."""
         good = _HEALTH[table][1:]
         return sum(count for what, count in self.tally.items() if what not in good)
 
 
 @dataclass
 class Result:
-    """Result of an export."""
-
     target: str | None  #: None for standard output
     layout: Layout  #: content of the files
     written: Written

@@ -125,7 +125,6 @@ def directory_of(by: tuple[str, ...], key: Key) -> str:
 
 
 def escaped(value: str) -> str:
-    """Escapes a value for the name of a directory."""
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in value)
 
 

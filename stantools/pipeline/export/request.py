@@ -38,8 +38,6 @@ _ENDING: Final = re.compile(r"\.(?!\d+$)\w+")
 
 @dataclass(frozen=True)
 class Exporting:
-    """Options of an export."""
-
     to: str = option(
         "A new directory of files; a single file, if the name ends in .parquet, .ndjson, .csv, .sqlite or .duckdb, "
         "or another ending and --format are given; or stdout.",
@@ -218,8 +216,6 @@ def require(package: str, what: str, otherwise: str = "") -> None:
 
 @dataclass(frozen=True)
 class Export:
-    """A planned export."""
-
     exporting: Exporting
     layout: Layout
     options: TableOptions
@@ -227,7 +223,6 @@ class Export:
 
     @property
     def size(self) -> int:
-        """Bytes to read."""
         return sum(split.cost for split in self.plan.splits)
 
     @property

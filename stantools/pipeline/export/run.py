@@ -49,8 +49,6 @@ _STOP_CHECK_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class ExportPart:
-    """One task of an export."""
-
     number: int  #: the number of the split
     split: Split
     options: TableOptions
@@ -152,7 +150,6 @@ def take(done: Done, directory: Path) -> None:
 
 
 def finished(directory: Path, result: Result, options: TableOptions) -> Result:
-    """Completes an export whose rows are written."""
     written = result.written
     if not written.files:
         written.files.append(empty_file(directory, result.layout))

@@ -40,7 +40,6 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def heading(schema: pa.Schema, format: Format) -> bytes:
-    """Returns the text before the first row."""
     return (",".join(schema.names) + "\n").encode() if format is Format.CSV else b""
 
 
@@ -65,7 +64,6 @@ def encode_values(batch: pa.RecordBatch, format: Format) -> bytes:
 
 
 def _cells(values: list[Any], kind: str, format: Format) -> Iterable[str]:
-    """Returns the values of a column as text."""
     mark, null, quoted = ('"', "null", encode_basestring_ascii) if format is Format.NDJSON else ("", "", _csv_cell)
     known = [each for each in values if each is not None]
     texts: Iterator[str]

@@ -45,16 +45,12 @@ _Progress = Callable[[int], object] | None
 
 @dataclass(frozen=True)
 class Pair:
-    """Two stores to compare."""
-
     first: StoreRef  #: the expected state
     second: StoreRef  #: the store compared with it
 
 
 @dataclass
 class PairDifference:
-    """Result for two stores."""
-
     pair: Pair
     found: StoresDifference  #: as in the local verb
 
@@ -64,7 +60,6 @@ class PairDifference:
         return all(each.severity is Severity.INFO for each in self.found.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the json of the local verb, with the stores in front."""
         return {
             "store": self.pair.first.root,
             "other": self.pair.second.root,
@@ -198,8 +193,6 @@ def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], p
 
 @dataclass
 class _OpenPair:
-    """Two surveyed stores."""
-
     number: int  #: position among the open pairs
     pair: Pair
     sides: tuple[Datastore, Datastore]  #: the stores, opened
@@ -209,7 +202,6 @@ class _OpenPair:
     failed: list[Failed] = field(default_factory=list)  #: channels that could not be compared
 
     def ranges(self) -> Iterator[_Range]:
-        """Yields the ranges to compare."""
         for channel, (one, other) in enumerate(self.matched):
             if one is None or other is None:
                 continue

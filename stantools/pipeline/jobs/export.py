@@ -79,7 +79,6 @@ def _write(spark: SparkSession, export: Export, place: str, mode: str) -> Writte
 
 
 def _counts(layout: Layout) -> list[Any]:
-    """Returns the counts taken while writing: all rows, and rows per status."""
     from pyspark.sql import functions as sql
 
     counts = [sql.count(sql.lit(1)).alias("rows")]
@@ -121,7 +120,6 @@ def _measured(path: Path, directory: Path) -> WrittenFile:
 
 @contextmanager
 def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Changes a setting of the session within the block."""
     before = spark.conf.get(name, None)
     spark.conf.set(name, value)
     try:

@@ -50,8 +50,6 @@ from stantools.work import Failure, Work
 
 @dataclass
 class MigrateResult:
-    """Results of all stores."""
-
     #: The processed stores, each with the results of its streams.
     stores: list[tuple[PlannedStore, list[StreamResult]]] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)  #: everything that could not be read
@@ -59,7 +57,6 @@ class MigrateResult:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The worst of all stores."""
         codes = {exit_code(store.plan, streams, changed=self.changed) for store, streams in self.stores}
         if self.failed:
             codes.add(ExitCode.FINDINGS)
@@ -185,8 +182,6 @@ class StoresMigration:
 
 @dataclass(frozen=True)
 class _StreamTask:
-    """A stream to apply or to compare, with its journal entry."""
-
     root: str
     plan: StreamPlan
     channels: tuple[ChannelPlan, ...]
@@ -203,22 +198,18 @@ class _StreamTask:
 
 @dataclass(frozen=True)
 class _StreamOutcome:
-    """Result of a stream, with the steps for the journal."""
-
     root: str
     result: StreamResult
     steps: tuple[dict[str, Any], ...] = ()
 
 
 def _apply(item: _StreamTask, *, target: Destination, sources: Sources, options: ApplyOptions) -> _StreamOutcome:
-    """In a task: applies one stream."""
     journal = Steps({item.plan.name: item.steps} if item.steps else {})
     (result,) = target.apply([item.prepared(sources)], journal, options, UNWATCHED)
     return _StreamOutcome(item.root, _plain(result), tuple(journal.taken))
 
 
 def _verify(item: _StreamTask, *, target: Destination, sources: Sources) -> _StreamOutcome:
-    """In a task: compares one stream."""
     published = {item.plan.name} if item.steps else set()
     (result,) = target.verify([item.prepared(sources)], published, UNWATCHED, 1)
     return _StreamOutcome(item.root, _plain(result))

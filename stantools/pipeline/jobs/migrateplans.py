@@ -38,8 +38,6 @@ STORE = "{store}"
 
 @dataclass(frozen=True)
 class Sources:
-    """Options for reading the stores."""
-
     #: Paths, polynomial, channels, and the place of the encryption key; also used by tasks.
     options: TableOptions
     generation: str = "split"  #: `split`, `newest` or a number
@@ -84,8 +82,6 @@ class Unplanned:
 
 @dataclass(frozen=True)
 class PlannedStore:
-    """A store with its plan."""
-
     root: str
     plan: Plan
     channels: Mapping[str, ChannelPlan]  #: content of its channels by name
@@ -98,7 +94,6 @@ class PlannedStore:
         return [prepared_stream(each, self.channels_of(each), self.polynomial) for each in self.plan.streams]
 
     def channels_of(self, stream: StreamPlan) -> list[ChannelPlan]:
-        """Returns the channels of a stream."""
         return [self.channels[part.channel] for part in stream.parts]
 
 
@@ -158,7 +153,6 @@ def prepared_stream(
 
 
 def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> PlannedStore:
-    """In a task: plans one store."""
     root = Path(item.root)
     store = open_datastore(root, Crc(item.polynomial), sources.options.key.key())
     refuse_0_1(store)

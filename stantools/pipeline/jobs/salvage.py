@@ -49,8 +49,6 @@ GROUP_BYTES = 64 << 20
 
 
 class Shown(Protocol):
-    """Display of a phase's progress."""
-
     def advance(self, count: int) -> None:
         """Called with the bytes done since the last call."""
 
@@ -61,8 +59,6 @@ Phase = Callable[[str, int], AbstractContextManager[Shown]]
 
 @dataclass(frozen=True)
 class SalvagedStore:
-    """Result for one store."""
-
     root: str
     name: str  #: name of the new store
     report: dict[str, Any]  #: as in the local verb
@@ -70,7 +66,6 @@ class SalvagedStore:
 
     @property
     def clean(self) -> bool:
-        """True if nothing was lost."""
         return self.exit_code == ExitCode.CLEAN
 
     @property
@@ -81,7 +76,6 @@ class SalvagedStore:
 
     @property
     def exit_code(self) -> ExitCode:
-        """As in the local verb."""
         if self.is_wrong:
             return ExitCode.FINDINGS
         if not self.report["summary"]["lossy"]:
@@ -89,26 +83,21 @@ class SalvagedStore:
         return ExitCode.LOSS if self.report["written"] else ExitCode.FINDINGS
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the json of the local verb, with the store and its name in front."""
         return {"store": self.root, "name": self.name, "kept": self.kept, **self.report}
 
 
 @dataclass
 class SalvageJobResult(JobResult[SalvagedStore]):
-    """Result for all stores."""
-
     codes: list[int] = field(default_factory=list)  #: exit code of each failure
     #: Stores that seem to be in use, if the run ignores that.
     warnings: list[str] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
-        """True if nothing of any store was lost."""
         return self.exit_code == ExitCode.CLEAN
 
     @property
     def exit_code(self) -> ExitCode:
-        """The worst of all. An unreadable store is a finding, as long as anything else was done."""
         return worst([*self.codes, *(store.exit_code for store in self.stores)])
 
 
@@ -141,13 +130,11 @@ class _StoreSalvage:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def begin(self, out: Path, besides: int) -> None:
-        """Begins to write the store; see `building`."""
         self._out = out
         self.build = self._stack.enter_context(building(self.plan, out, besides=besides, group=GROUP_BYTES))
         self.waiting = len(self.build.items)
 
     def finish(self) -> None:
-        """Moves the store to its place."""
         assert self.build is not None
         try:
             if self.failure:
@@ -160,7 +147,6 @@ class _StoreSalvage:
         self.result = result_of(self.plan, self._out)
 
     def abandon(self, error: BaseException) -> None:
-        """Removes an unfinished store."""
         self._stack.__exit__(type(error), error, error.__traceback__)
 
 
@@ -345,8 +331,6 @@ class _SalvageRun:
 
 @dataclass(frozen=True)
 class _NewStore:
-    """A new store."""
-
     root: Path
     polynomial: int
     cluster_id: str
@@ -359,7 +343,6 @@ class _NewStore:
         return FoundStore(StoreRef(str(self.root), self.polynomial), place, entries, names)
 
     def start(self) -> Start:
-        """In a task: forecasts a server's start with it."""
         return check_start(open_datastore(self.root, Crc(self.polynomial)), self.cluster_id)
 
 

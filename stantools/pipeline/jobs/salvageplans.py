@@ -128,7 +128,6 @@ class Request:
     seen: str  #: fingerprint of the store (`seen`)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the request as recorded."""
         options = self.options
         return {
             "cluster_id": options.cluster_id,
@@ -156,7 +155,6 @@ class Reports:
 
     @property
     def names(self) -> dict[str, str]:
-        """Names of the finished stores."""
         return {source: entry["name"] for source, entry in self._found.items()}
 
     def find(self, root: str, request: Request) -> dict[str, Any] | None:
@@ -169,7 +167,6 @@ class Reports:
         return {**report, "out": str(out), "manifest": str(out / MANIFEST_FILE)}
 
     def keep(self, root: str, name: str, request: Request, report: dict[str, Any]) -> None:
-        """Records the report of a finished store."""
         folder = self._out / REPORTS
         with writing(folder):
             folder.mkdir(exist_ok=True)
@@ -224,8 +221,6 @@ _BYTES = 16 << 30
 
 @dataclass(frozen=True)
 class StoreWork:
-    """A store to salvage."""
-
     ref: StoreRef
     name: str  #: name of the new store
     channels: list[ChannelRef]  #: channels to survey

@@ -28,14 +28,11 @@ def worst(codes: Collection[int]) -> ExitCode:
 
 
 class StoreResult(Protocol):
-    """Result of a job for one store."""
-
     @property
     def clean(self) -> bool:
         """True if the store has no problem."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the json of the local verb, with the store in front."""
+    def as_json(self) -> dict[str, Any]: ...
 
 
 S = TypeVar("S", bound=StoreResult)
@@ -43,8 +40,6 @@ S = TypeVar("S", bound=StoreResult)
 
 @dataclass
 class JobResult(Generic[S]):
-    """Result of a job."""
-
     stores: list[S] = field(default_factory=list)  #: in the order given
     failed: list[Failed] = field(default_factory=list)  #: everything that could not be read
 
@@ -84,8 +79,6 @@ def _size(directory: str) -> int:
 
 @dataclass
 class StoreSurvey:
-    """The surveys of one store."""
-
     #: The surveyed channels, in order.
     channels: list[ChannelSurvey] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)  #: channels that could not be surveyed

@@ -39,8 +39,6 @@ from stantools.work import Failure, Task, Work
 
 @dataclass
 class StoreVerdict:
-    """Verdict on one store."""
-
     root: str
     verdict: Verdict  #: as in the local verb; its seconds are those of all tasks together
     whole: bool = True  #: everything in it could be read; the verdict covers the rest
@@ -51,7 +49,6 @@ class StoreVerdict:
         return self.whole and self.verdict.clean
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the json of the local verb, with the store in front."""
         return {"store": self.root, **self.verdict.as_json(), "clean": self.clean}
 
 

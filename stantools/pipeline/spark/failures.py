@@ -85,7 +85,6 @@ def clear_errors() -> Iterator[None]:
 
 
 def is_sparks(problem: BaseException) -> bool:
-    """Returns whether Spark or py4j raised an exception."""
     modules = {type(each).__module__.split(".")[0] for each in (problem, problem.__cause__) if each is not None}
     return bool(modules & {"pyspark", "py4j", "grpc"}) or _is_lost_connection(problem)
 
@@ -137,7 +136,6 @@ def _constructible_class(kind: type[StantoolsError]) -> type[StantoolsError]:
 
 
 def _worker_deficiency(text: str) -> StantoolsError | None:
-    """Recognises a deficiency of the workers' Python."""
     if match := _MODULE.search(text):
         package = match[1].split(".")[0]
         return WorkersUnfitError(
@@ -155,7 +153,6 @@ def _worker_deficiency(text: str) -> StantoolsError | None:
 
 
 def _lost_process(problem: BaseException, text: str) -> StantoolsError | None:
-    """Recognises lost processes and full disks."""
     if match := _NO_SPACE.search(text):
         where = f"{match[1]}: " if match[1] else ""
         return StoreUnwritableError(

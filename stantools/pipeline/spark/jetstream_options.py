@@ -66,8 +66,6 @@ _SETTINGS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """Options for writing messages into streams."""
-
     #: Connection, without secrets that tasks look up.
     connect: ConnectOptions = spark_option(**{name: option for name, (_, option) in _CONNECTION.items()})
     password: Secret = spark_option(
@@ -147,7 +145,6 @@ class SinkOptions:
         return replace(self.connect, **secrets).checked()
 
     def names(self, channel: str) -> tuple[str, str]:
-        """Returns the stream and the subject of a channel."""
         name = self.stream or stream_name(channel, self.stream_prefix)
         subject = subject_name(channel, self.subject_prefix)
         problem = name_problem(name)

@@ -50,15 +50,12 @@ class Texts:
         return len(self.ends) - 1
 
     def part(self, low: int, high: int) -> Texts:
-        """Returns a range of them, as views."""
         return Texts(self.content, self.ends[low : high + 1])
 
     def joined(self) -> _U8:
-        """Returns their bytes, concatenated."""
         return self.content[self.ends[0] : self.ends[-1]]
 
     def relative(self) -> _I64:
-        """Returns their ends in `joined`."""
         relative: _I64 = self.ends - self.ends[0]
         return relative
 
@@ -111,12 +108,10 @@ class Spool:
 
     @property
     def first(self) -> int:
-        """The first sequence; 0 if empty."""
         return self._blocks[0].first if self._blocks else 0
 
     @property
     def last(self) -> int:
-        """The last sequence; 0 if empty."""
         return self._blocks[-1].last if self._blocks else 0
 
     def add(self, sequences: npt.NDArray[np.uint64], timestamps: _I64, data: Texts, replies: Texts) -> None:
@@ -134,7 +129,6 @@ class Spool:
             low = high
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Yields the messages, see `Messages.read`; may be called any number of times."""
         until = self.last if until is None else until
         for block in self._blocks:
             if block.last > after and block.first <= until:

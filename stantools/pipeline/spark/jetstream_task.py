@@ -52,16 +52,12 @@ def plainly(message: str, remedy: str, exit_code: int) -> StantoolsError:
 
 @dataclass(frozen=True)
 class WrittenChannel:
-    """The part of one channel that a task wrote."""
-
     channel: str
     part: Appended
 
 
 @dataclass(frozen=True)
 class Written:
-    """Report of a task to the driver."""
-
     channels: tuple[WrittenChannel, ...] = ()
     left_out: dict[str, int] = field(default_factory=dict)  #: rows left out because they are not messages, by status
     problem: tuple[str, str, int] | None = None  #: message, remedy and exit code of a failure
@@ -118,8 +114,6 @@ def check_server(options: SinkOptions) -> None:
 
 
 def run_with(options: SinkOptions, work: Callable[[JetStream], Awaitable[_Result]]) -> _Result:
-    """Runs an operation with a connection."""
-
     async def main() -> _Result:
         async with connect(options.connecting()) as connection:
             return await work(JetStream(connection))
@@ -183,7 +177,6 @@ class _PublisherThread:
             yield self._next()
 
     def drain(self) -> Iterator[WrittenChannel]:
-        """Waits for all channels in progress."""
         while self._publishing_tasks:
             yield self._next()
 

@@ -74,8 +74,6 @@ class SparkStartError(StantoolsError):
 
 @dataclass(frozen=True)
 class Master:
-    """A parsed master URL."""
-
     url: str  #: as given
     kind: str  #: local, local-cluster, spark, yarn, k8s or sc
     addresses: tuple[tuple[str, int], ...] = ()  #: host and port of each master
@@ -271,7 +269,6 @@ class Jvm:
 
     @property
     def last_words(self) -> list[str]:
-        """The last lines of its output."""
         return list(self._tail)
 
     def _read(self, output: IO[str]) -> None:
@@ -288,7 +285,6 @@ class Jvm:
             process.kill()
 
     def close(self) -> None:
-        """Ends it and waits."""
         from pyspark import SparkContext
 
         process: subprocess.Popen[bytes] | None = self.gateway.proc
@@ -339,7 +335,6 @@ def _recorded_process(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables for processes started within the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -33,8 +33,6 @@ PUSHDOWN_OPTION = Option(
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Options of a stream only."""
-
     #: `latest` begins with new messages.
     starting: str = spark_option(
         "earliest",
@@ -94,7 +92,6 @@ def with_schema(options: TableOptions, schema: StructType) -> TableOptions:
 
 
 def spark_schema(options: TableOptions) -> StructType:
-    """Returns Spark's schema of the selected columns."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema_of(options.table, options.columns))

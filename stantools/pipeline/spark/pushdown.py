@@ -39,8 +39,6 @@ _ON_TEXT = (spark.StringStartsWith, spark.StringEndsWith, spark.StringContains)
 
 @dataclass(frozen=True)
 class Pushed:
-    """Conditions that must all be true."""
-
     table: Table
     filters: tuple[spark.Filter, ...] = ()  #: conditions that `understands` accepts
 
@@ -56,7 +54,6 @@ class Pushed:
         return replace(options, channels=channels, bounds=bounds, stores=stores, slices=slices)
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the rows for which every condition is true."""
         import pyarrow.compute as pc
 
         mask = None

@@ -64,7 +64,6 @@ class StanDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Returns the columns of the table, or those of the option `columns`."""
         with plain_errors():
             options = source_options(self.options)
             return spark_schema(replace(options, columns=check_columns(options.table, options.columns)))
@@ -83,7 +82,6 @@ class StanDataSource(DataSource):
             return StanReader(options, schema.names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Returns the reader of stores that a server is writing."""
         from stantools.pipeline.spark.stream import StanStreamReader
 
         with plain_errors():

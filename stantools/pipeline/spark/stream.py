@@ -81,7 +81,6 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Returns the start of a new query."""
         with plain_errors():
             follower = self._followed()
             return (follower.newest() if self._stream.latest else follower.earliest()).to_json()
@@ -96,7 +95,6 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit.files is None else ReadMaxFiles(limit.files)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Returns the end of a batch."""
         with plain_errors():
             most = Limit() if isinstance(limit, ReadAllAvailable) else self._stream.limit
             begin = Offsets.from_json(start)
@@ -116,7 +114,6 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"waitingBytes": lag.waiting_bytes, "waitingChannels": lag.waiting_channels}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cuts a batch into the parts of its tasks."""
         with plain_errors():
             work: list[FollowPart] = []
             for each in self._followed().work(Offsets.from_json(start), Offsets.from_json(end)):
@@ -130,7 +127,6 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [InputPartition(tuple(group)) for group in grouped(work, weights, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Reads a partition in Arrow batches, rows in the order of the files."""
         begin_task()
         with plain_errors():
             for batch in read_work(partition.value, self._options):

@@ -182,7 +182,6 @@ def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_TaskIt
 
 
 def _run_task(function: Callable[[T], R], task: _TaskItems[T]) -> Iterator[pa.RecordBatch]:
-    """In a worker: runs a function over the items of a task; yields one row per item."""
     import pyarrow as pa
 
     for number, item in task.items:
@@ -216,7 +215,6 @@ def frame_of(
 
 
 def rows_of(function: bytes, items: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-    """In a worker: runs a pickled function over pickled items."""
     begin_task()
     with telling():
         run = cast("Callable[[Any], Iterator[pa.RecordBatch]]", pickle.loads(function))
@@ -263,8 +261,6 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Tasks:
-    """The tasks of all jobs since the watch began."""
-
     total: int = 0  #: known so far; later stages and jobs add to it
     done: int = 0
     active: int = 0
@@ -323,7 +319,6 @@ class _StageProgress:
             self._tell()
 
     def on_progress(self, stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
-        """Takes a report of a Spark Connect server."""
         for stage in stages or ():
             self._stages[stage.stage_id] = (stage.num_tasks, stage.num_completed_tasks, 0, 0)
         self._tell(inflight_tasks)

@@ -82,8 +82,6 @@ class _RowSource:
 
 
 class MessageRows:
-    """Makes the rows of one slice."""
-
     def __init__(self, ref: SliceRef, options: TableOptions) -> None:
         self.schema = schema_of(Table.MESSAGES, options.columns)
         self._wanted = frozenset(self.schema.names)
@@ -350,14 +348,12 @@ def _allocate(rows: int, kind: type[np.generic]) -> tuple[pa.Buffer, npt.NDArray
 
 
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Returns an array with a copy of numbers as 64-bit numbers."""
     target, copy = _allocate(len(values), np.int64)
     copy[:] = values
     return pa.Array.from_buffers(kind, len(values), [None, target])
 
 
 def _gather(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
-    """Copies parts of a buffer into an array of binary values."""
     ends, offsets = _allocate(len(starts) + 1, np.int32)
     target, content = _allocate(int(sizes.sum(dtype=np.int64)), np.uint8)
     kernels.gather(buffer, starts, sizes, offsets, content)

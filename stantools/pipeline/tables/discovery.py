@@ -349,7 +349,6 @@ class _Search:
         self.stores.append(FoundStore(ref, place, tuple(entries), names))
 
     def _polynomial(self, place: Place, path: str, entries: list[Entry]) -> int:
-        """Determines the polynomial of a store."""
         with sampled(place, path, entries) if not isinstance(place, LocalPlace) else nullcontext(path) as root:
             store = open_datastore(root)
             if isinstance(place, LocalPlace) and not self._options.accept_unreadable:

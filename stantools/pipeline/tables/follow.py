@@ -55,8 +55,6 @@ class Limit:
 
 @dataclass
 class Lag:
-    """The backlog at the last look."""
-
     waiting_bytes: int = 0  #: bytes of data files not read yet, complete or not
     waiting_channels: int = 0  #: channels with such bytes
 
@@ -76,8 +74,6 @@ class _ChannelSnapshot(Looked):
 
 @dataclass
 class _ChannelUpdate:
-    """A channel with something new."""
-
     watch: ChannelWatch
     at: Position  #: the stream's position
     until: Position  #: the furthest position it can reach
@@ -112,11 +108,9 @@ class Follower:
     _served: tuple[str, str] = field(default=("", ""), repr=False)
 
     def earliest(self) -> Offsets:
-        """Returns the beginning of all present data."""
         return self._positions(ChannelWatch.begin)
 
     def newest(self) -> Offsets:
-        """Returns the end of all present data."""
         return self._positions(lambda watch: watch.latest() or watch.begin(), skipping=True)
 
     def freeze(self) -> None:

@@ -35,8 +35,7 @@ class Entry:
 
 
 class Place(Protocol):
-    def entries(self, path: str) -> list[Entry]:
-        """Lists a directory, sorted by the bytes of the names."""
+    def entries(self, path: str) -> list[Entry]: ...
 
     def is_directory(self, path: str) -> bool | None:
         """Returns whether a path is a directory; None if it does not exist."""
@@ -47,8 +46,7 @@ class Place(Protocol):
     def join(self, path: str, name: str) -> str:
         """Returns the path of an entry; the name may have several parts."""
 
-    def split(self, path: str) -> tuple[str, str]:
-        """Returns the directory of a path and the name in it."""
+    def split(self, path: str) -> tuple[str, str]: ...
 
     def matches(self, pattern: str) -> list[str]:
         """Returns the sorted paths that match a glob pattern without braces."""
@@ -57,8 +55,6 @@ class Place(Protocol):
 
 
 class LocalPlace:
-    """The file system of this machine."""
-
     def entries(self, path: str) -> list[Entry]:
         try:
             with os.scandir(path) as found:

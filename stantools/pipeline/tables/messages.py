@@ -144,7 +144,6 @@ class _PieceReader:
             yield from self._messages(self._data, columns)
 
     def _scan_rows(self, start: int) -> Iterator[pa.RecordBatch]:
-        """Yields rows for the content of the data file from a record on."""
         piece = self._piece
         header = check_file_version(self._data) if piece.start <= FILE_HEADER_SIZE else None
         before: _Neighbour | None = None
@@ -197,7 +196,6 @@ class _PieceReader:
         return self._stack.enter_context(opened)
 
     def _messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yields rows for the selected ones of some messages."""
         if not self._everything:
             wanted = chosen(columns.sequence, columns.timestamp, self._selection)
             if not wanted.all():
@@ -241,7 +239,6 @@ class _PieceReader:
             return _Neighbour(int(part["sequence"][0]), int(part["timestamp"][0]))
 
     def _message_after(self, at: int) -> _Neighbour | None:
-        """Returns the message that begins after the piece."""
         found = message_at(self._data, at, self._channel, self._crc)
         return None if found is None else _neighbour(found, 0)
 

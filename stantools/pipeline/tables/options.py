@@ -23,8 +23,6 @@ STORAGE = "storage."
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Options for reading a table."""
-
     #: Stores, slices or directories of slices; glob patterns and URLs are allowed.
     paths: tuple[str, ...] = spark_option(
         (),
@@ -92,7 +90,6 @@ class TableOptions:
         return replace(self, paths=paths, **changes)
 
     def no_channel(self) -> UsageError:
-        """Returns the error for patterns that match no channel of any store."""
         listed = ", ".join(map(escape, self.channels))
         return UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
 

@@ -213,7 +213,6 @@ class _Splitter:
         self._columns = MessageColumns(1024)
 
     def pieces(self, selection: Selection) -> Iterator[Piece]:
-        """Yields the pieces that may hold a selected message."""
         ranges = [(FILE_HEADER_SIZE, self._ref.data_size)]
         if selection != Selection():
             with trusted_chain(self._ref, self._data, self._crc, self._counter) as records:
@@ -262,7 +261,6 @@ class _Splitter:
         return end_of(records[-1])
 
     def _cuts(self, start: int, end: int, records: IndexView | None) -> list[int]:
-        """Returns start, end and the boundaries in between."""
         cuts = [start]
         parts = -(-(end - start) // self._split_bytes)
         for part in range(1, parts):

@@ -72,7 +72,6 @@ class Schema:
         return [each.name for each in self.fields]
 
     def get_field_index(self, name: str) -> int:
-        """Returns -1 for an unknown name."""
         return next((place for place, each in enumerate(self.fields) if each.name == name), -1)
 
     def field(self, name: str) -> Field:
@@ -226,7 +225,6 @@ def repeat(value: Array, rows: int) -> Array:
 
 
 def allocate_buffer(size: int) -> bytearray:
-    """Returns memory to fill."""
     return bytearray(size)
 
 

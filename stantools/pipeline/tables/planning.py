@@ -112,7 +112,6 @@ def _weight(part: Part, table: Table) -> int:
 
 
 def _parts(store: FoundStore, options: TableOptions) -> Iterator[Part]:
-    """Yields the parts of a store, whole slices for messages."""
     table = options.table
     if table in (Table.SUBSCRIPTIONS, Table.CLIENTS) and store.loose is not None:
         root = store.ref.root
@@ -192,7 +191,6 @@ def _record_files(store: FoundStore, channel: FoundChannel, options: TableOption
 
 
 def _cut(parts: list[Part], options: TableOptions, counter: ReadCounter | None) -> list[Part]:
-    """Cuts large slices and drops those outside of the bounds."""
     pieces = [part for part in parts if isinstance(part, Piece)]
     total = sum(_weight(piece, Table.MESSAGES) for piece in pieces)
     if not total:

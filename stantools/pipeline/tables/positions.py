@@ -33,8 +33,6 @@ ANYWHERE = Position(0, FILE_HEADER_SIZE, UNKNOWN)
 
 @dataclass
 class Offsets:
-    """Positions of all channels of all stores."""
-
     stores: dict[str, dict[str, Position]] = field(default_factory=dict)  #: by store root and channel name
     #: Reasons why something cannot be read at present, by store root and channel name ("" for the store itself). These
     #: were reported; new ones must be.
@@ -137,7 +135,6 @@ class Lost:
 
 
 def not_followed(root: str, file: str, followed: str) -> Lost:
-    """Returns the report of a skipped data file; both names are relative to the root."""
     return Lost(
         root,
         file.rpartition("/")[0],

@@ -41,7 +41,6 @@ def is_remote(path: str) -> bool:
 
 
 def local_path(path: str) -> str:
-    """Returns the path of a `file:` URL; other paths unchanged."""
     return path[match.end() :] if (match := _FILE_URL.match(path)) and "::" not in path else path
 
 
@@ -75,7 +74,6 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 
 def normal_url(url: str) -> str:
-    """Returns a URL without slashes at its end."""
     before, head, behind = _parts(url)
     protocol, path = head.split("://", 1)
     kept = path.rstrip("/")
@@ -117,7 +115,6 @@ class Remote:
             raise StoreUnreadableError(f"{shown_url(url)}: cannot be read: {reason}", _REMEDY) from error
 
     def path(self, url: str) -> str:
-        """Returns the path of a URL in the file system."""
         return str(self.fs._strip_protocol(_parts(url)[1]))
 
     def entries(self, url: str) -> list[Entry]:
@@ -261,7 +258,6 @@ def remote_place(url: str, options: TableOptions) -> tuple[RemotePlace, str]:
 
 @contextmanager
 def temporary_directory() -> Iterator[Path]:
-    """Makes a directory for copies that is removed at the end."""
     try:
         directory = tempfile.mkdtemp(prefix="stantools-")
     except OSError as error:

@@ -61,8 +61,6 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class LocalPart:
-    """A part with the local directory of its files."""
-
     part: StorePart  #: the part, named as in the table
     root: Path  #: directory with the store's files, or with a copy of the needed ones
     options: TableOptions
@@ -105,7 +103,6 @@ class KnownClients:
         self._recovered: tuple[Path, Folded[ClientsState]] | None = None
 
     def recovered(self, root: Path, crc: Crc) -> Folded[ClientsState]:
-        """Returns the clients as the server recovers them."""
         if self._recovered is None or self._recovered[0] != root:
             path = root / CLIENTS_FILE
             self._recovered = root, load_clients(path if path.exists() else None, crc)
@@ -291,7 +288,6 @@ def _findings(here: LocalPart) -> Iterator[Row]:
 
 
 def unreadable_finding(part: Failed) -> Row:
-    """Returns the finding for a store that cannot be read at all."""
     return _finding_row(part.root, finding("file-unreadable", part.message, file=part.file, channel=part.channel))
 
 
@@ -365,7 +361,6 @@ def _slices(here: LocalPart) -> Iterator[Row]:
 
 
 def slice_files(data: Path) -> SliceFiles:
-    """Returns the files of a slice by the path of its data file."""
     match = SLICE_NAME.fullmatch(data.name)
     number = slice_number(match[1]) if match else None
     if match is None or number is None:

@@ -27,7 +27,6 @@ Value = str | int | float | bool | os.PathLike[str] | list[str] | tuple[str, ...
 
 
 def spark_option(default: Any = dataclasses.MISSING, **options: Option) -> Any:
-    """Returns a dataclass field that is made of the named options."""
     return dataclasses.field(default=default, metadata={spark_option: options})
 
 
@@ -111,7 +110,6 @@ def instead(name: str, have: list[str], words: str) -> str:
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Splits a text at commas, without empty parts."""
     return tuple(part for each in text.split(",") if (part := each.strip()))
 
 

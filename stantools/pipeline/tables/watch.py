@@ -42,11 +42,9 @@ class Allowance:
         return any(left is not None and left <= 0 for left in (self.bytes, self.rows, self.files))
 
     def share(self, of: int) -> Allowance:
-        """Returns an equal share for each of several readers."""
         return Allowance(*(None if left is None else -(-left // of) for left in (self.bytes, self.rows, self.files)))
 
     def pairs(self, other: Allowance) -> list[tuple[int | None, int | None]]:
-        """Returns the pairs of limits of both."""
         return [(self.bytes, other.bytes), (self.rows, other.rows), (self.files, other.files)]
 
     def take(self, size: int, rows: int, files: int) -> None:
@@ -57,8 +55,6 @@ class Allowance:
 
 @dataclass
 class ChannelWatch:
-    """The slices of one channel at this moment."""
-
     store: StoreRef
     name: str
     crc: Crc
@@ -88,7 +84,6 @@ class ChannelWatch:
                 break
 
     def begin(self) -> Position:
-        """Returns the position before the first message."""
         for number in sorted(self.slices):
             if self.archived or not self.slices[number].archived:
                 with self.open(number) as watched:
@@ -247,7 +242,6 @@ class ChannelWatch:
         return found
 
     def open(self, number: int) -> WatchedSlice:
-        """Opens a slice for a look; raises `StoreUnreadableError` if it is unreadable or gone."""
         return self._opened(self.slices[number])
 
     def _opened(self, files: SliceFiles) -> WatchedSlice:
@@ -259,7 +253,6 @@ class ChannelWatch:
             raise StoreUnreadableError(f"{files.data}: is gone since it was listed", "look again") from error
 
     def removed(self, at: Position, last: int | None) -> Lost:
-        """Returns the report of messages removed after a position."""
         first = at.sequence + 1 if at.sequence >= 0 else None
         what = "messages" if first is None else f"message {first}"
         if first is not None and last is not None:

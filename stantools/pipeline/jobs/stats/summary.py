@@ -35,8 +35,6 @@ _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @dataclass
 class ChannelStats:
-    """Statistics of one channel."""
-
     store: str
     channel: str
     messages: int = 0  #: intact messages
@@ -60,7 +58,6 @@ class ChannelStats:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first to the last message."""
         if self.first_ns is None or self.last_ns is None:
             return 0.0
         return max(self.last_ns - self.first_ns, 0) / 1e9
@@ -71,7 +68,6 @@ class ChannelStats:
         return (self.messages - 1) / self.seconds if self.seconds and self.messages > 1 else None
 
     def hours(self) -> dict[int, tuple[int, int]]:
-        """Returns messages and bytes of each hour since 1970."""
         return widened(HOUR, {(self.width, place): sums for place, sums in self.times.items()})
 
     @property
@@ -83,7 +79,6 @@ class ChannelStats:
         return hour * HOUR, messages
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the statistics with the names of the json contract."""
         peak, most = self.peak_hour
         return {
             "name": self.channel,
@@ -113,8 +108,6 @@ class ChannelStats:
 
 @dataclass
 class Stats:
-    """Statistics of many stores."""
-
     channels: list[ChannelStats] = field(default_factory=list)  #: sorted by store and name
     failed: list[Failed] = field(default_factory=list)  #: everything that could not be read
 
@@ -221,7 +214,6 @@ def digits(value: float) -> str:
 
 
 def run_stats(work: Work, plan: Plan, options: TableOptions, *, progress: Progress | None = None) -> Stats:
-    """Computes the statistics of a plan; `progress` is called with the bytes done since the last call."""
     return summarise(_rows(work, plan, options, progress))
 
 
@@ -236,5 +228,4 @@ def _rows(work: Work, plan: Plan, options: TableOptions, progress: Progress | No
 
 
 def _sums(options: TableOptions, split: Split) -> list[pa.RecordBatch]:
-    """In a task: sums up its messages."""
     return list(sums_of(split, options))

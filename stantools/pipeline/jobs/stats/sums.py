@@ -37,8 +37,6 @@ _GOOD = pa.array(["ok", "repaired"])
 
 
 class Kind(enum.StrEnum):
-    """Kind of a row of sums."""
-
     TIME = "time"  #: messages of a time bucket; `bucket` is its number since 1970, `width` its nanoseconds
     SIZE = "size"  #: payloads of similar size
     INTERVAL = "interval"  #: intervals between messages of similar length, in nanoseconds
@@ -265,7 +263,6 @@ def _count_into(histogram: dict[int, int], buckets: npt.NDArray[np.int64]) -> No
 
 
 def bucket_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the bucket of each number from 0 on."""
     _, exponent = np.frexp(values.astype(np.float64))
     shift = np.maximum(exponent.astype(np.int64) - 1 - _BITS, 0)
     # Rounding up to a float may have reached the next power of two.
@@ -274,7 +271,6 @@ def bucket_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def bounds_of(bucket: int) -> tuple[int, int]:
-    """Returns the lowest and the highest number of a bucket."""
     shift = max((bucket >> _BITS) - 1, 0)
     mantissa = bucket - (shift << _BITS)
     return mantissa << shift, ((mantissa + 1) << shift) - 1
