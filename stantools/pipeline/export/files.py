@@ -51,14 +51,10 @@ class Sink(Protocol):
 
 
 class File:
-    """A file of batches; as a context manager, it closes itself. Every method may raise `StoreUnwritableError`.
+    """A file of batches, which as a context manager closes itself; an existing file is replaced.
 
-    Args:
-        path: An existing file is replaced.
-
-    Attributes:
-        rows: Rows so far.
-        pending: Bytes of rows not yet encoded.
+    Every method may raise `StoreUnwritableError`. `rows` counts the rows so far, `pending` the bytes of unencoded
+    rows.
     """
 
     def __init__(self, path: Path, layout: Layout) -> None:

@@ -201,12 +201,7 @@ class Exporting:
 
 
 def require(package: str, what: str, otherwise: str = "") -> None:
-    """Raises `StantoolsError` if an optional package is not installed; does not load it.
-
-    Args:
-        what: The part of the program that needs it.
-        otherwise: An alternative for the user.
-    """
+    """Raises `StantoolsError` if `what` needs a package that is not installed; does not load the package."""
     if importlib.util.find_spec(package) is None:
         install = f"install it: {install_command(package)}"
         raise StantoolsError(

@@ -74,17 +74,10 @@ def export_here(export: Export, workers: int, progress: Progress | None) -> Resu
 
 
 def export_to_directory(export: Export, *, work: Work | None = None, progress: Progress | None = None) -> Result:
-    """Writes a table into a directory, which appears when it is complete.
+    """Writes a table into a directory, which must be visible under this path to all workers, and appears when complete.
 
-    Args:
-        export: Its target must be visible under this path to all workers.
-        work: Runs it; by default two threads.
-        progress: Called with the bytes of input done since the last call.
-
-    Raises:
-        StoreUnreadableError: The mode is FAILFAST, and something is damaged or cannot be read.
-        StoreUnwritableError: The target exists, cannot be written, or is not visible to a worker.
-        RefusedError: The target to replace is not an export, or another run is writing there.
+    `progress` is called with the bytes of input done since the last call. Raises `StoreUnwritableError` for an
+    existing target, `RefusedError` if the target to replace is not an export, or if another run is writing there.
     """
     work = work or Threads(2)
     target = export.exporting.target
@@ -181,14 +174,7 @@ def export_to_file(export: Export, *, workers: int = 2, progress: Progress | Non
 def export_to_stream(
     export: Export, write: Callable[[Any], object], *, workers: int = 2, progress: Progress | None = None
 ) -> Result:
-    """Writes a table as text into a stream, in its order; see `export_to_directory`.
-
-    Args:
-        export: Its format must be `NDJSON` or `CSV`.
-        write: Takes bytes.
-        workers: Number of threads.
-        progress: Called with the bytes of input done since the last call.
-    """
+    """Writes a table as ndjson or csv into a stream, in its order; see `export_to_directory`."""
     written = Written()
     _write_text(_SplitReader(export, progress), write, written, workers)
     return Result(None, export.layout, written, export.unreadable)

@@ -33,18 +33,10 @@ _REPLACED: Final = ".stantools-replaced"
 
 @contextmanager
 def new_export(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Builds a directory that takes the target's name when the block succeeds.
+    """Builds a directory that takes the target's name when the block succeeds; the block must put a manifest into it.
 
-    Args:
-        target: Nothing, an empty directory, or with `overwrite` an earlier export.
-        overwrite: Replace an earlier export.
-
-    Yields:
-        The directory to fill; the block must put a manifest into it.
-
-    Raises:
-        StoreUnwritableError: The target exists or cannot be written.
-        RefusedError: The target to replace is not an export, or another run is writing there.
+    Raises `StoreUnwritableError` for an existing target; `RefusedError` if the target to replace is not an export,
+    or if another run is writing there.
     """
     target = atomic.absolute(target)
     old = target.with_name(f".{target.name}{_REPLACED}")
@@ -66,16 +58,7 @@ def new_export(target: Path, *, overwrite: bool) -> Iterator[Path]:
 def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """Builds a file that takes the target's name when the block succeeds.
 
-    Args:
-        target: The file.
-        overwrite: Replace an existing file.
-
-    Yields:
-        A path that does not exist yet; other files beside it are removed at the end.
-
-    Raises:
-        StoreUnwritableError: The target exists or cannot be written.
-        RefusedError: Another run is writing there.
+    Yields a path that does not exist yet; other files beside it are removed at the end. Raises as `new_export`.
     """
     check_file(target, overwrite=overwrite)
     target = target.parent.resolve() / target.name

@@ -44,12 +44,7 @@ def heading(schema: pa.Schema, format: Format) -> bytes:
 
 
 def encode(batch: pa.RecordBatch, format: Format) -> bytes | memoryview:
-    """Returns the rows of a batch as text, each with its line break.
-
-    Args:
-        batch: Columns of strings, binaries, integers, booleans, timestamps, and lists of these.
-        format: `NDJSON` or `CSV`.
-    """
+    """Returns the rows of a batch as ndjson or csv, each with its line break."""
     return encode_columns(batch, format) if pc else encode_values(batch, format)
 
 
@@ -128,13 +123,7 @@ def encode_columns(batch: pa.RecordBatch, format: Format) -> memoryview:
 
 
 def _texts(column: pa.Array, quoted: Callable[[pa.Array], pa.Array], null: str, large: bool) -> pa.Array | str:
-    """Returns a column as text without nulls, or one text if all rows have the same.
-
-    Args:
-        quoted: Quotes strings without nulls.
-        null: Text for null.
-        large: Use 64-bit offsets.
-    """
+    """Returns a column as text without nulls (`null` in their place), or one text if all rows have the same."""
     kind = column.type
     if column.null_count == len(column):
         return null

@@ -75,13 +75,7 @@ class PairDifference:
 def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair], list[Failed]]:
     """Pairs the stores: one with one, or by equal path below the given ones. Also returns stores without a counterpart.
 
-    Args:
-        first: The expected stores; its path may be a pattern.
-        second: The stores to compare with them.
-
-    Raises:
-        StoreUnreadableError: One side has no store at all.
-        UsageError: A slice or URL, which cannot be compared.
+    Raises `StoreUnreadableError` if one side has no store at all, `UsageError` for a slice or URL.
     """
     (ones, unreadable), (others, more) = _by_name(first), _by_name(second)
     failed = [*unreadable, *more]

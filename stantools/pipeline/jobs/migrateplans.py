@@ -105,11 +105,9 @@ def plan_stores(
     *,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[list[PlannedStore], list[Failed]]:
-    """Plans stores in tasks. Changes nothing. Returns the plans in the order of the stores, and the failures.
+    """Plans stores in tasks and returns the plans in order, and the failures. Changes nothing.
 
-    Args:
-        planning: `{store}` in its prefixes stands for the name of each store's directory.
-        progress: Called with the bytes done since the last call.
+    `{store}` in the prefixes of `planning` stands for the name of each store's directory.
     """
     failed = []
     plan = functools.partial(_plan, sources=sources, planning=planning)

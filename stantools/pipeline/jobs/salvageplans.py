@@ -245,18 +245,9 @@ class SalvageJob:
 def plan_job(
     options: TableOptions, salvage: SalvageOptions, out: str | None, *, dry_run: bool = False, force: bool = False
 ) -> SalvageJob:
-    """Finds the stores and plans the job.
+    """Finds the stores and plans the job; `out` is the directory of the new stores.
 
-    Args:
-        options: Paths of stores on file systems; how to read them.
-        salvage: Options of the salvage, with the patterns of channels.
-        out: Directory of the new stores.
-        dry_run: Write nothing.
-        force: Continue although a server seems to be using a store.
-
-    Raises:
-        RefusedError: `out` is inside one of the stores.
-        StoreUnreadableError: Nothing can be read at all.
+    Raises `RefusedError` if it is inside one of the stores, `StoreUnreadableError` if nothing can be read at all.
     """
     if out is None and not dry_run:
         raise UsageError(

@@ -99,12 +99,7 @@ def run_verify(
     progress: Callable[[int], object] | None = None,
     on_finding: Callable[[Finding], object] | None = None,
 ) -> JobResult[StoreVerdict]:
-    """Verifies stores in tasks.
-
-    Args:
-        progress: Called with the bytes done since the last call.
-        on_finding: Called with each finding as it arrives.
-    """
+    """Verifies stores in tasks; `progress` is called with bytes, `on_finding` with each finding as it arrives."""
     result = JobResult([StoreVerdict(ref.root, Verdict()) for ref in plan.stores], list(plan.failed))
     reports: dict[int, RootReport | ChannelReport] = {}
     for done in survey_each(work, plan.items, _verify_channel, progress=progress):

@@ -78,12 +78,7 @@ class _SpoolBlock:
 
 
 class Spool:
-    """Messages of one channel in rising order, as `Messages`. A context manager.
-
-    Args:
-        subject: The subject for publishing.
-        folder: Directory of the temporary file; None for the system's.
-    """
+    """Messages of one channel in rising order, as `Messages`, in a temporary file. A context manager."""
 
     def __init__(self, channel: bytes, subject: bytes, folder: str | None = None) -> None:
         self.channel = channel
@@ -115,12 +110,7 @@ class Spool:
         return self._blocks[-1].last if self._blocks else 0
 
     def add(self, sequences: npt.NDArray[np.uint64], timestamps: _I64, data: Texts, replies: Texts) -> None:
-        """Appends messages with rising sequences above those before.
-
-        Args:
-            timestamps: Nanoseconds since 1970.
-            replies: Reply subjects, valid in headers; empty for none.
-        """
+        """Appends messages with rising sequences above those before; timestamps are nanoseconds since 1970."""
         low, rows = 0, len(sequences)
         while low < rows:
             most = int(np.searchsorted(data.ends[low + 1 :], data.ends[low] + _BYTES, "right"))
@@ -217,12 +207,10 @@ class Rows:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def channels(self, batches: Iterable[pa.RecordBatch]) -> Generator[Spool, None, None]:
-        """Yields one spool per channel; the caller closes it.
+        """Yields one spool per channel, which the caller closes.
 
-        Raises:
-            RefusedError: Rows are out of order or are not messages.
-            UsageError: Columns are missing or of another type.
-            StoreUnwritableError: The spool cannot be written.
+        Raises `RefusedError` if rows are out of order or are not messages, `UsageError` for missing or wrong
+        columns.
         """
         done: set[str] = set()
         name, spool = "", None

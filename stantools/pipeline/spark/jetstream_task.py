@@ -64,13 +64,9 @@ class Written:
 
 
 def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Writes the rows of a task into their streams.
+    """Writes the rows of a task into their streams; every channel must be contiguous and in rising order.
 
-    Args:
-        batches: Every channel contiguous and in rising order.
-
-    Raises:
-        StantoolsError: A failure that another attempt may not have: the server is gone, the disk is full.
+    Raises only failures that another attempt may not have: the server is gone, the disk is full.
     """
     rows = Rows(options)
     written: list[WrittenChannel] = []

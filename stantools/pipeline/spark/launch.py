@@ -229,15 +229,9 @@ def _inspect(found: str, home: Path) -> Java | str:
 
 
 class Jvm:
-    """Spark's Java process.
+    """Spark's Java process; `gateway` is pyspark's connection to it.
 
-    Args:
-        conf: Spark's settings; settings of the process itself apply from its start.
-        environment: Variables of the process and its children.
-        quiet: Do not pass on its output.
-
-    Attributes:
-        gateway: pyspark's connection to it.
+    Its settings and variables apply from its start. Unless `quiet`, its output is passed on.
     """
 
     def __init__(self, conf: SparkConf, environment: Mapping[str, str], *, quiet: bool) -> None:

@@ -99,9 +99,7 @@ class StanDataSource(DataSource):
 class StanReader(DataSourceReader):
     """Plans the partitions of a table and reads one.
 
-    Args:
-        options: The read; columns have the table's names, in the order of `names`.
-        names: Names of the columns in the query.
+    `names` are the query's names of the columns of `options`, in the same order.
     """
 
     def __init__(self, options: TableOptions, names: list[str]) -> None:

@@ -119,10 +119,7 @@ class MessageRows:
     def messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
         """Yields rows for messages.
 
-        Args:
-            buffer: The buffer that the columns point into.
-            columns: One row per message, at least one; read before the next step only.
-            repaired: The headers of these messages are damaged.
+        The columns point into the buffer, hold at least one message, and must stay valid until the next step only.
         """
         codes = np.full(columns.capacity, _REPAIRED, np.uint8) if repaired else None
         part = self._decrypt(_RowSource(buffer, buffer, columns, codes))

@@ -87,11 +87,9 @@ class _ChannelUpdate:
 
 @dataclass
 class Follower:
-    """Follows the stores that `find` returns.
+    """Follows the stores that `find` returns, and in them the channels of some patterns (all without patterns).
 
-    Args:
-        channels: Patterns with NATS wildcards; all channels if empty.
-        archived: Begin with `.bak` slices. Slices that become `.bak` before they are read are always read.
+    With `archived` it begins with `.bak` slices. Slices that become `.bak` before they are read are always read.
     """
 
     find: Callable[[], Found]

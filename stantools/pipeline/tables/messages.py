@@ -45,23 +45,12 @@ INDEXED_COLUMNS = frozenset(
 def read_piece(
     piece: Piece, options: TableOptions, counter: ReadCounter | None = None, *, named: SliceRef | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Reads a piece of a slice, whose files must be local.
+    """Reads a piece of a local slice; records that begin in it are read to their end, even beyond the piece.
 
-    Args:
-        piece: Records that begin in it are read to their end, even beyond the piece.
-        options: Columns, messages, and the treatment of damage.
-        counter: Counts the bytes read.
-        named: The slice to name in the rows, if the piece is of a copy.
-
-    Yields:
-        Batches with exactly the columns of `options.columns`, none empty, in the order of the file. They own
-            their memory.
-
-    Raises:
-        StoreUnreadableError: In mode FAILFAST, there is damage or the file cannot be read. In any mode, the
-            piece does
-        not end at the end of a record, so that the next piece would begin inside one.
-        UsageError: The options name an encryption key that does not exist.
+    Yields batches with exactly the columns of `options.columns`, none empty, in the order of the file, in memory of
+    their own. `named` is the slice to name in the rows, if the piece is of a copy. Raises `StoreUnreadableError` in
+    mode FAILFAST for damage; in any mode if the piece does not end at the end of a record, so that the next piece
+    would begin inside one.
     """
     rows = MessageRows(named or piece.slice, options)
     selection = selection_of(options.bounds)

@@ -38,19 +38,10 @@ FOLLOW_REMEDY = "set the option mode to PERMISSIVE to report it as a row and con
 
 
 def read_split(split: Split, options: TableOptions, counter: ReadCounter | None = None) -> Iterator[pa.RecordBatch]:
-    """Reads the parts of a split in order; joins small pieces into one batch.
+    """Reads the parts of a split of `planning.plan` in order; joins small pieces into one batch.
 
-    Args:
-        split: A split of `planning.plan`.
-        options: The options of the plan; other columns and batch sizes are allowed.
-        counter: Counts the bytes of slices read for messages.
-
-    Yields:
-        Batches with exactly the selected columns.
-
-    Raises:
-        StoreUnreadableError: Something is damaged or cannot be read, and the mode is FAILFAST.
-        StoreUnwritableError: The copy of a remote file cannot be written.
+    Other columns and batch sizes than those of the plan are allowed. Raises `StoreUnreadableError` for damage in
+    mode FAILFAST, `StoreUnwritableError` if the copy of a remote file cannot be written.
     """
     if options.table is Table.MESSAGES:
         yield from gathered(_messages(split, options, counter), options)

@@ -81,12 +81,7 @@ def normal_url(url: str) -> str:
 
 
 class Remote:
-    """The file system of a URL.
-
-    Args:
-        url: Any URL in it.
-        storage: Options for fsspec; `true`, `false` and texts with the prefix `json:` are json values.
-    """
+    """The file system of a URL; storage options `true`, `false` and with the prefix `json:` are json values."""
 
     def __init__(self, url: str, storage: Sequence[tuple[str, str]] = ()) -> None:
         self._url = shown_url(url)

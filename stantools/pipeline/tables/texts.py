@@ -41,13 +41,7 @@ def _fields(taker: type) -> Iterable[tuple[str, Mapping[str, Option]]]:
 
 
 class Given:
-    """The given options.
-
-    Args:
-        values: Texts by name, in any case.
-        options: All options.
-        passed_over: Names in small letters that belong to other parties.
-    """
+    """The given options by name, in any case; `passed_over` are lower-case names that belong to other parties."""
 
     def __init__(self, values: Mapping[str, str], options: Mapping[str, Option], passed_over: Container[str] = ()):
         self._options = options

@@ -100,13 +100,9 @@ class ChannelWatch:
         return Position(self.top, *mark) if mark else Position(self.top, FILE_HEADER_SIZE, UNKNOWN)
 
     def resume(self, at: Position, until: int | None = None) -> tuple[Position | None, list[Lost]]:
-        """Returns the position to continue from, and the losses since `at`.
+        """Returns the position to continue from, and the losses since `at` up to the sequence `until`.
 
-        Args:
-            until: Sequence of the last message to consider; None considers all.
-
-        Returns:
-            None as the position if the files were replaced and hold no later message.
+        The position is None if the files were replaced and hold no later message.
         """
         if at == ANYWHERE:
             return self.begin(), []

@@ -229,12 +229,7 @@ def _spark(channel: ChannelStats, axis: TimeAxis | None) -> Markup:
 
 
 def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> Markup:
-    """Plots a distribution on a logarithmic axis.
-
-    Args:
-        histogram: Number of values by bucket (`sums`).
-        marks: Labels of numbers, where these lie on the axis: `BYTES`, `TIMES`.
-    """
+    """Plots a histogram (number of values by bucket of `sums`) on a logarithmic axis with labelled marks."""
     doubled: dict[int, int] = {}
     for bucket, count in histogram.items():
         # One bar per power of two suffices for the eye. 0 comes before 1.

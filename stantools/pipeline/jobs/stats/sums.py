@@ -233,14 +233,9 @@ def fitting_width(span: tuple[int, int] | None) -> int:
 
 
 def widened(width: int, times: Mapping[tuple[int, int], tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Adds up time buckets into wider ones.
+    """Adds up the messages and bytes of time buckets, given by width and number, into buckets of a wider width.
 
-    Args:
-        width: Nanoseconds of the wider ones, a multiple of every width in `times`.
-        times: Messages and bytes by width and number of each bucket.
-
-    Returns:
-        Messages and bytes by number of each wider bucket.
+    The width, in nanoseconds, must be a multiple of every width in `times`.
     """
     total: dict[int, tuple[int, int]] = {}
     for (narrow, place), (messages, size) in times.items():
