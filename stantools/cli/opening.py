@@ -155,7 +155,7 @@ def store_of_node(node: NodeFiles, why: str) -> Path:
     """Returns the file store of a node; `why` tells the user the reason for needing one."""
     if node.data is None:
         raise StoreUnreadableError(
-            f"{node.path}: the file store of the node is missing, but {why}",
+            f"{node.path}: the file store of the node is missing, but needed: {why}",
             "stantools info, subs and verify show its Raft log",
         )
     return node.data

@@ -381,7 +381,7 @@ def test_diff_of_two_nodes_names_what_differs(run: Run, golden_clusters: Path, t
     only = run("diff", nodes / "a", nodes / "c", "--channel", "new.one", "-o", "json").json()["findings"]
     assert [each["code"] for each in only] == ["channel-extra"]
     gone = run("diff", golden_clusters / "lost_store" / "nodes" / "b", nodes / "a")
-    assert gone.code == 3 and "the file store of the node is not here" in gone.err
+    assert gone.code == 3 and "the file store of the node is missing" in gone.err
     others = run("diff", nodes / "a", golden_clusters / "churn_1" / "nodes" / "a")
     assert others.code == 1 and "these are nodes of different clusters" in " ".join(others.out.split())
 
@@ -400,7 +400,7 @@ def test_a_running_node_is_looked_at_and_not_taken(
         for words in (*views, ("forecast", *nodes), ("diff", *nodes[:2])):
             outcome = run(*words)
             assert outcome.code == 0
-            assert f"{who} is running this node: what is being written may look damaged" in " ".join(
+            assert f"{who} is running this node: data being written may look damaged" in " ".join(
                 outcome.err.split()
             )
         assert f"{who} holds the lock of raft.log" in run("info", nodes[1]).out
