@@ -137,7 +137,7 @@ def test_a_dry_run_writes_nothing(run, store: Path, tmp_path: Path) -> None:
         (["--to", "x.csv", "--compression", "snappy"], 2, "cannot be compressed with snappy"),
         (["--to", "out", "--table", "clients", "--seq", "1:2"], 2, "the table clients has none"),
         (["--to", "s3://bucket/out"], 2, "is a URL"),
-        (["--to", "missing/out"], 3, "does not exist"),
+        (["--to", "missing/out"], 3, "there is no directory"),
         (["--to", "missing/x.csv"], 3, "does not exist"),
         (["--to", "store/out"], 4, "is inside the store"),
         (["--to", "store", "--overwrite"], 4, "is inside the store"),

@@ -406,7 +406,7 @@ def test_a_running_node_is_looked_at_and_not_taken(
         assert f"{who} holds the lock of raft.log" in run("info", nodes[1]).out
         planned = run("merge", *nodes, "--dry-run"), run("migrate", *nodes, "--out", "backups", "--dry-run")
         for outcome in (*planned, run("migrate", "plan", *nodes, "--out", "backups", "--plan", "plan.yaml")):
-            assert outcome.code == 0 and f"{who} holds the lock of raft.log: what is being" in outcome.err
+            assert outcome.code == 0 and f"{who} holds the lock of raft.log: data being" in outcome.err
         apply = ("migrate", "apply", "plan.yaml", "--yes")
         for words in (("merge", *nodes, "--out", "new"), ("migrate", *nodes, "--out", "backups", "--yes"), apply):
             outcome = run(*words)
