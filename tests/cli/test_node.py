@@ -400,9 +400,7 @@ def test_a_running_node_is_looked_at_and_not_taken(
         for words in (*views, ("forecast", *nodes), ("diff", *nodes[:2])):
             outcome = run(*words)
             assert outcome.code == 0
-            assert f"{who} is running this node: data being written may look damaged" in " ".join(
-                outcome.err.split()
-            )
+            assert f"{who} is running this node: data being written may look damaged" in " ".join(outcome.err.split())
         assert f"{who} holds the lock of raft.log" in run("info", nodes[1]).out
         planned = run("merge", *nodes, "--dry-run"), run("migrate", *nodes, "--out", "backups", "--dry-run")
         for outcome in (*planned, run("migrate", "plan", *nodes, "--out", "backups", "--plan", "plan.yaml")):

@@ -442,7 +442,7 @@ def test_what_was_proven_and_changed_since(
         if not journal:
             (place / "shop-store.migration.yaml.journal").unlink()
         changed = run(place, *words, expect=ExitCode.FINDINGS if journal or what == "consumer" else ExitCode.REFUSED)
-        assert "as the plan says" not in changed.stdout
+        assert "as planned" not in changed.stdout
         replaced = run(place, *words, "--replace")
         assert "replaced" in replaced.stdout
         assert streamed(server.url, "orders") == stored(store, "orders")

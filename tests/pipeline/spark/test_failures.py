@@ -64,9 +64,9 @@ def test_an_exception_of_ours_comes_through_with_its_remedy() -> None:
             f"{TRACE}OSError: [Errno 28] No space left on device: '/o/f'\n",
             StoreUnwritableError,
             "/o/f: no space",
-            "room",
+            "space",
         ),
-        ('java.io.IOException: Cannot run program "py3": error=2', WorkersUnfitError, "there is no py3", "PYSPARK_"),
+        ('java.io.IOException: Cannot run program "py3": error=2', WorkersUnfitError, "have no py3", "PYSPARK_"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has 3.9", WorkersUnfitError, "another version of Python", "same"),
         (
             f"{LOST}Lost task: Python worker exited unexpectedly (crashed)",
