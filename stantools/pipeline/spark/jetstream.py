@@ -162,6 +162,8 @@ class _Writer:
 
 
 class JetStreamWriter(_Writer, DataSourceArrowWriter):
+    """Writer of a job."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Writes the rows of a task.
 
@@ -183,6 +185,8 @@ class JetStreamWriter(_Writer, DataSourceArrowWriter):
 
 
 class JetStreamStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writer of micro-batches."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Writes the rows of a task, in any order.
 

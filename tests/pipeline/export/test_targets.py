@@ -104,7 +104,7 @@ def test_a_file_is_not_put_over_other_things(tmp_path: Path) -> None:
     for name in ("link", "pipe"):
         with pytest.raises(StoreUnwritableError, match="is not a file"):
             save(tmp_path / name, "one", overwrite=True)
-    with pytest.raises(StoreUnwritableError, match="the directory .* does not exist"):
+    with pytest.raises(StoreUnwritableError, match=r"the directory .* does not exist"):
         save(tmp_path / "missing" / "x", "one")
 
 
