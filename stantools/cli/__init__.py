@@ -1,1 +1,1 @@
-"""The command line: one module a verb; the only part that reads the environment, prints or exits."""
+"""The command line: one module per verb; the only part that reads the environment, prints or exits."""

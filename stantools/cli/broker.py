@@ -20,7 +20,7 @@ from stantools.installing import install_command
 def command(words: tuple[str, ...]) -> int:
     r"""Run the reference broker: clients of NATS Streaming connect to it unchanged.
 
-    It takes the options of the original server, as `stan-broker` does; `stantools broker --help` lists them:
+    It accepts the options of the original server, like `stan-broker`; `stantools broker --help` lists them:
 
     \b
       stantools broker -st FILE -dir datastore -p 4222 -m 8222
@@ -28,6 +28,6 @@ def command(words: tuple[str, ...]) -> int:
     try:
         from broker.cli import main
     except ImportError as error:
-        remedy = f"install what it needs: {install_command('aiohttp', 'bcrypt')}"
+        remedy = f"install its packages: {install_command('aiohttp', 'bcrypt')}"
         raise UsageError(f"the broker cannot run: {error}", remedy) from error
     return main(list(words))

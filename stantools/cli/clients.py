@@ -24,18 +24,18 @@ _HISTORY = ("offset", "length", "type", "ok", "id", "detail", "fields")
 @verb("clients", "table", "json", "ndjson", "csv", progress=False)
 @store_argument
 @node_option
-@click.option("--history", is_flag=True, help="Record by record instead of who is registered in the end.")
+@click.option("--history", is_flag=True, help="Every record instead of the clients registered at the end.")
 @reading_options()
 def command(store: Path, history: bool, reading: ReadOptions) -> int:
-    """Show the clients registered in STORE, with how many subscriptions each owns.
+    """Show the clients registered in STORE, with the number of their subscriptions.
 
-    A client that closed its connection is gone from here; one that was connected when the server stopped is still
-    registered and will be pinged by the next start. Clients that own subscriptions without being registered are
-    shown as unknown.
+    A client that closed its connection is not listed; one that was connected when the server stopped is still
+    registered, and the server will ping it after the next start. Unregistered owners of subscriptions are shown as
+    unknown.
 
     STORE may also be the directory of a clustered node: its clients are those of its newest snapshot and Raft log.
 
-    Exit code 1: clients.dat is damaged or missing; what is intact in it is shown.
+    Exit code 1: clients.dat is damaged or missing; its intact part is shown.
     """
     from stantools.cli.opening import node_at, open_store
 
@@ -50,7 +50,9 @@ def command(store: Path, history: bool, reading: ReadOptions) -> int:
 
     result = overview(opened)
     if result.server and result.server.node_id:
-        console.note("the node is clustered: its clients are in the raft log, not here; name the node's directory")
+        console.note(
+            "the node is clustered: its clients are in the Raft log, not in clients.dat; name the node's directory"
+        )
     return _print(result)
 
 

@@ -57,12 +57,12 @@ def command(
 ) -> int:
     """Rewrite STORE without dead records in clients.dat and subs.dat, and without messages beyond the limits.
 
-    Logs keep only live records. With --max-msgs, --max-bytes or --max-age, messages that a server with these
-    limits has removed are left out for good. Small slices are merged and big ones split, indexes are rebuilt. What
-    the server makes of the store stays the same; that is checked before the new store appears.
+    Logs keep only live records. With --max-msgs, --max-bytes or --max-age, messages beyond the server's limits are
+    removed for good. Small slices are merged and big ones split; indexes are rebuilt. The server recovers the same
+    state; this is checked before the new store appears.
 
-    The result goes to a new directory, or with --in-place to the place of STORE, which is then kept under another
-    name. A damaged store is refused: salvage it first.
+    The result is a new directory, or with --in-place it replaces STORE, which is then kept under another name. A
+    damaged store is refused: salvage it first.
     """
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
@@ -76,15 +76,17 @@ def command(
 
     out, in_place = where.out, where.in_place
     if (out is None) == (not in_place) and not consent.dry_run:
-        raise UsageError("where is the result to go?", "add either --out NEW or --in-place; or --dry-run for the plan")
+        raise UsageError(
+            "the place of the result is missing", "add either --out NEW or --in-place; or --dry-run for the plan"
+        )
     if where.backup and not in_place:
-        raise UsageError("--backup names the old store when a new one takes its place", "add --in-place")
+        raise UsageError("--backup applies to --in-place only: it names the replaced store", "add --in-place")
     if in_place and not consent.dry_run and (finished := finish_replacement(store)):
-        console.note(f"finished an interrupted run first; the old store is {console.escape(str(finished))}")
+        console.note(f"first finished an interrupted run; the old store is {console.escape(str(finished))}")
     opened = open_store(store, reading)
     if not consent.dry_run and not in_place:
         for use in check_not_in_use(store, force=force):
-            console.warning(f"{use.detail}: what is being written may not be in the result")
+            console.warning(f"{use.detail}: data being written may be missing in the result")
     with Progress("plan", lambda: opened.data_size(opened.channel_names)) as shown:
         plan = plan_compaction(opened, options, progress=shown.advance)
     result: CompactionResult | None = None
@@ -105,9 +107,7 @@ def command(
     elif result is None:
         click.echo("nothing was changed")
     else:
-        click.echo(
-            f"compacted store: {console.escape(str(result.path))}, {format_size(result.bytes)}; read back and right"
-        )
+        click.echo(f"compacted store: {console.escape(str(result.path))}, {format_size(result.bytes)}; verified")
         if result.backup:
             click.echo(f"the old store is kept as {console.escape(str(result.backup))}")
     return ExitCode.CLEAN
@@ -151,4 +151,4 @@ def _print_plan(plan: CompactionPlan) -> None:
     if rows:
         headers = ("channel", "kept", "sequences", "dropped", "slices now", "subs", "orphans dropped")
         click.echo(table_text(headers, rows, right=("kept", "dropped", "slices now", "subs", "orphans dropped")))
-    click.echo(f"{format_size(plan.bytes_before)} now, about {format_size(plan.bytes_after)} after")
+    click.echo(f"{format_size(plan.bytes_before)} now, about {format_size(plan.bytes_after)} afterwards")

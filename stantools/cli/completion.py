@@ -1,4 +1,4 @@
-"""`stantools completion`: the shell completes verbs, options, and the channels of a store."""
+"""`stantools completion`: completion of verbs, options and channels in the shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stantools.errors import ExitCode, StoreUnwritableError, UsageError
 from stantools.options import Option
 
 _SHELLS = ("bash", "zsh", "fish")
-#: What is left to do in a shell that does not look there by itself.
+#: Remaining steps in shells that do not look there by themselves.
 _LEFT = {
     "bash": "it works in new shells, where the package bash-completion is installed",
     "zsh": "it works in new shells whose ~/.zshrc has: fpath+=~/.zfunc; autoload -Uz compinit; compinit",
@@ -23,7 +23,6 @@ _LEFT = {
 
 
 def _place(shell: str) -> Path:
-    """Returns where a shell looks for the completion of a user's programs."""
     if shell == "bash":
         data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
         return Path(os.environ.get("BASH_COMPLETION_USER_DIR") or data / "bash-completion") / "completions/stantools"
@@ -35,11 +34,11 @@ def _place(shell: str) -> Path:
 
 @verb("completion", progress=False, tables=False)
 @click.argument("shell", type=click.Choice(_SHELLS), required=False)
-@given(install=Option(help="Write it to where the shell looks for it.", default=False))
+@given(install=Option(help="Write it to the directory that the shell reads.", default=False))
 def command(shell: str | None, install: bool) -> int:
-    r"""Print the script by which a shell completes verbs, options and channels of a store, or install it.
+    r"""Print or install the script that lets a shell complete verbs, options and channels of a store.
 
-    SHELL is the one of your login if it is left out.
+    SHELL is your login shell by default.
 
     \b
       stantools completion --install
@@ -50,9 +49,7 @@ def command(shell: str | None, install: bool) -> int:
     name = shell or Path(os.environ.get("SHELL", "")).name
     found = get_completion_class(name) if name in _SHELLS else None
     if found is None:
-        raise UsageError(
-            "SHELL is missing: which one do you use?", "for example: stantools completion bash (or zsh, or fish)"
-        )
+        raise UsageError("SHELL is missing", "for example: stantools completion bash (or zsh, or fish)")
     script = found(cli, {}, "stantools", "_STANTOOLS_COMPLETE").source()
     if not install:
         click.echo(script)
@@ -62,6 +59,8 @@ def command(shell: str | None, install: bool) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{script}\n", encoding="utf-8")
     except OSError as problem:
-        raise StoreUnwritableError(f"{path}: {problem.strerror}", "print it, and put it where you can write") from None
+        raise StoreUnwritableError(
+            f"{path}: {problem.strerror}", "print it, and write it to a directory of your choice"
+        ) from None
     click.echo(f"{console.escape(str(path))}: written; {_LEFT[name]}")
     return ExitCode.CLEAN

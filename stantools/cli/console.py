@@ -1,7 +1,7 @@
-"""What goes to the terminal besides data: escaped names, notes, errors, questions. All of it on stderr.
+"""Terminal output other than data, all on stderr: escaped names, notes, errors, questions.
 
-Texts may hold names that were not escaped, for instance those of files in error messages: whatever cannot be printed
-is escaped here once more. Text that is printable stays as it is, so nothing is escaped twice.
+Texts may hold unescaped names, for instance of files in error messages: unprintable characters are escaped here once
+more. Printable text stays as it is, so nothing is escaped twice.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stantools.notation import and_more
 
 
 def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Keeps the value of an option that says how things are shown: a click callback. No verb hands it on."""
+    """Keeps the value of a display option (a click callback), which verbs do not pass on."""
     ctx.meta[f"stantools.{param.name}"] = value
-    if param.name == "color" and value != "auto":  # click colors what is not a terminal only when asked to
+    if param.name == "color" and value != "auto":  # click colors output other than a terminal only on request
         ctx.find_root().color = ctx.color = value == "always"
 
 
@@ -35,42 +35,38 @@ def _kept(name: str, otherwise: Any = None, ctx: click.Context | None = None) ->
 
 
 def output() -> str:
-    """Returns the format of what goes to stdout: `table`, `json`, `ndjson` or `csv`."""
+    """Returns the format of stdout: `table`, `json`, `ndjson` or `csv`."""
     return str(_kept("output", "table"))
 
 
 def progress() -> str:
-    """Returns how progress is shown: `auto`, `bar`, `json` or `none`."""
+    """Returns the kind of progress: `auto`, `bar`, `json` or `none`."""
     return str(_kept("progress", "auto"))
 
 
 def is_verbose(ctx: click.Context | None = None) -> bool:
-    """Returns whether the user wants details."""
     return bool(_kept("verbose", ctx=ctx))
 
 
 def set_store(ctx: click.Context, path: str) -> None:
-    """Remembers which store the user works on, to name it in remedies."""
+    """Keeps the user's store, to name it in remedies."""
     ctx.meta["stantools.store"] = path
 
 
 def store() -> str:
-    """Returns the store that the user works on, as it was named; "" if there is none."""
+    """Returns the user's store as it was named; "" if there is none."""
     return str(_kept("store", ""))
 
 
 def note(text: str) -> None:
-    """Prints something worth knowing."""
     _say(f"stantools: {escape_lines(text)}")
 
 
 def warning(text: str, remedy: str = "") -> None:
-    """Prints something that is not as it should be."""
     _say(f"stantools: {paint('warning', 'yellow')}: {escape_lines(text)}", remedy)
 
 
 def error(text: str, remedy: str = "") -> None:
-    """Prints why the work ended, and what can be done next."""
     _say(f"stantools: {paint('error', 'red')}: {escape_lines(text)}", remedy)
 
 
@@ -82,11 +78,9 @@ def _say(text: str, remedy: str = "") -> None:
 
 
 def filled(text: str, **names: str) -> str:
-    """Puts the user's own paths into the commands of a text: the store of this run for STORE, a new name for NEW.
+    """Puts the user's paths into the commands of a text: the store of this run for STORE, a new name for NEW.
 
-    Args:
-        text: A remedy.
-        names: What else commands may name, such as CHANNEL.
+    `names` are further placeholders, such as CHANNEL.
     """
     if path := store():
         names = {**store_names(path), **names}
@@ -94,33 +88,27 @@ def filled(text: str, **names: str) -> str:
 
 
 def left_out(count: int, noun: str = "", *, head: str = "", tail: str = "") -> None:
-    """Prints the last line of a list that leaves some out, `… and 3 more notes`; nothing if it leaves out none.
+    """Prints the last line of a shortened list, `… and 3 more notes`; nothing if the list is complete.
 
     Args:
-        count: How many it leaves out, if it is more than none.
-        noun: What, when it is one.
-        head: What the lines of the list begin with.
-        tail: Where the others are to be found; commands in it get the user's paths.
+        head: Beginning of the list's lines.
+        tail: Where to find the others; commands in it get the user's paths.
     """
     if count > 0:
         click.echo(f"{head}{and_more(count, noun)}{filled(tail)}")
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Asks before something is changed; `--yes` answers for the user.
-
-    Raises:
-        UsageError: Nobody is there to answer.
-    """
+    """Asks before a change; `--yes` answers for the user. Raises `UsageError` without a terminal."""
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError("no terminal to confirm this on", "say --yes, or --dry-run to see the plan only")
+        raise UsageError("no terminal for the confirmation", "add --yes, or --dry-run for the plan only")
     return click.confirm(question, err=True)
 
 
 def tell_cut() -> None:
-    """Says at the end, once, that tables were cut to fit the terminal."""
+    """Notes once, at the end, that tables were cut to fit the terminal."""
     ctx = click.get_current_context(silent=True)
     if ctx and not _kept("cut"):
         ctx.meta["stantools.cut"] = True
@@ -128,7 +116,7 @@ def tell_cut() -> None:
 
 
 def width(*, err: bool = False) -> int | None:
-    """Returns how many columns stdout or stderr has; None if it is no terminal, or if the user wants tables whole."""
+    """Returns the columns of stdout or stderr; None without a terminal, or if the user wants full tables."""
     stream = sys.stderr if err else sys.stdout
     if not stream.isatty() or (not err and _kept("wide")):
         return None
@@ -140,13 +128,13 @@ def width(*, err: bool = False) -> int | None:
 
 
 def wrapped(text: str, indent: int = 0, *, err: bool = False, otherwise: int | None = None) -> str:
-    """Breaks a text into lines as wide as the terminal, but no command, so that it can be pasted.
+    """Wraps a text to the width of the terminal, without breaking commands, which must stay pasteable.
 
     Args:
-        text: What begins at the left; line breaks in it count.
-        indent: How many spaces the lines that follow begin with.
+        text: Begins at the left; its line breaks are kept.
+        indent: Spaces in front of the following lines.
         err: It goes to stderr.
-        otherwise: How wide lines are where there is no terminal; None leaves the text as it is.
+        otherwise: Width without a terminal; None leaves the text as it is.
     """
     columns = width(err=err) or otherwise
     if columns is None:
@@ -160,7 +148,7 @@ def wrapped(text: str, indent: int = 0, *, err: bool = False, otherwise: int | N
 
 
 def paint(text: str, color: str, *, err: bool = True, bold: bool = False) -> str:
-    """Colors a text if the stream that it goes to is a terminal, or if the user says so."""
+    """Colors a text if its stream is a terminal or the user wants colors."""
     when = _kept("color", "auto")
     if when == "auto":
         stream = sys.stderr if err else sys.stdout

@@ -1,4 +1,4 @@
-"""What `doctor`, `forecast` and `report` share: options of the server, the examination of a store, and its texts."""
+"""Common parts of `doctor`, `forecast` and `report`: options of the server, examination of a store, texts."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ _CHANNELS = 20
 _COLORS = {"healthy": "green", "flawed": "yellow", "damaged": "red", "in danger": "red"}
 
 
-# The versions are those of `inspection.forecast.SERVER_VERSIONS`; that module is too big to import for --help.
+# As `inspection.forecast.SERVER_VERSIONS`; that module is too big to import for --help.
 _VERSIONS = ("0.23.2", "0.25.6")
 
 
 @dataclass(frozen=True)
 class Server:
-    """How the server whose behaviour is predicted is started; what is not given is the server's default."""
+    """Options of the server whose behaviour is predicted; the default is the server's own."""
 
-    server_version: str | None = option(f"Which server; {_VERSIONS[0]} if not given.", choices=_VERSIONS)
-    cluster_id: str | None = CLUSTER_ID.field(help="The server's -cluster_id; the store's own if not given.")
+    server_version: str | None = option(f"The server's version; default: {_VERSIONS[0]}.", choices=_VERSIONS)
+    cluster_id: str | None = CLUSTER_ID.field(help="The server's -cluster_id; default: the store's own.")
     read_buffer: int | None = SIZE.field(help="The server's -file_read_buffer_size; 0 is off.")
-    server_user: str | None = option("Name or number of the user that runs the server, if not you.", metavar="USER")
+    server_user: str | None = option("Name or number of the user that runs the server; default: you.", metavar="USER")
     workers: int = WORKERS.field()
     limits: StoreLimits | None = None
 
     def options(self, store: Datastore) -> ServerOptions:
-        """Returns how the server is started on a store.
+        """Returns the server's options for a store.
 
-        The cluster id is the store's own if it is not given: a start with another one fails anyway.
+        The cluster id defaults to the store's own: a start with another one fails anyway.
         """
         from stantools.inspection.forecast.options import own_server
 
@@ -87,17 +87,11 @@ def examine(
     *,
     needs_start: bool = False,
 ) -> Diagnosis:
-    """Reads everything, predicts starts, and says what that comes to; progress is shown.
+    """Reads everything, predicts starts, and judges; shows progress.
 
     Args:
-        store: The store's directory, as the user wrote it.
-        opened: The store.
-        server: How the server is started.
-        on_survey: Called with the scan of each channel before it is let go.
-        needs_start: That a start cannot be predicted is an error.
-
-    Raises:
-        StantoolsError: A start cannot be predicted, and that is an error; or the store changed meanwhile.
+        on_survey: Called with the scan of each channel, which is released afterwards.
+        needs_start: Raise an error if a start cannot be predicted.
     """
     from stantools.cli.progress import Progress
     from stantools.inspection.advice import diagnose
@@ -125,13 +119,13 @@ def examine(
         except StantoolsError as problem:
             if needs_start:
                 raise
-            # The rest is worth knowing all the same.
-            console.warning(f"what the server would do cannot be determined: {problem.message}", problem.remedy)
+            # The rest is useful without it.
+            console.warning(f"the server's start cannot be predicted: {problem.message}", problem.remedy)
     return replace(diagnose(store, found, starts, uses), encryption=find_ciphertext(opened))
 
 
 def print_verdict(diagnosis: Diagnosis) -> None:
-    """Prints the verdict in one line, and what there is to say about encryption in a second."""
+    """Prints the verdict in one line, and encryption in a second one."""
     state = console.paint(diagnosis.state.value, _COLORS[diagnosis.state.value], err=False, bold=True)
     click.echo(console.wrapped(f"{console.escape(str(diagnosis.path))}: {state}: {diagnosis.verdict}", 2))
     if encryption := diagnosis.encryption.sentence:
@@ -139,7 +133,7 @@ def print_verdict(diagnosis: Diagnosis) -> None:
 
 
 def print_starts(versions: Sequence[tuple[StartVerdict, StartVerdict]]) -> None:
-    """Prints what starts come to and what they destroy."""
+    """Prints the outcome of starts and the data they destroy."""
     (normal, truncating), *others = versions
     said = [("", normal)]
     one, two = normal.forecast, truncating.forecast
@@ -157,7 +151,7 @@ def print_starts(versions: Sequence[tuple[StartVerdict, StartVerdict]]) -> None:
 
 
 def print_outcomes(diagnosis: Diagnosis) -> None:
-    """Prints what became of the messages: the numbers, then the channels in which it is not simply well."""
+    """Prints the outcome for messages: the totals, then the channels with problems."""
     click.echo(console.wrapped(f"messages: {diagnosis.totals.sentence('a start')}", 2))
     rows = [
         (
@@ -183,7 +177,7 @@ def _described(*sets: Ranges) -> str | None:
 
 
 def print_advice(advice: Advice) -> None:
-    """Prints the next step, and its command as it can be pasted."""
+    """Prints the next step with a pasteable command."""
     click.echo(console.wrapped(f"next: {console.escape_line(advice.text)}", 2))
     if advice.command:
         click.echo(f"  {' '.join(map(shell_word, advice.command))}")

@@ -1,4 +1,4 @@
-"""`stantools diff`: what two stores, or a store and a stream, do not have in common; many stores in tasks."""
+"""`stantools diff`: the differences between two stores, or a store and a stream; many stores in tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stantools.pipeline.tables.options import TableOptions
     from stantools.store.options import ReadOptions
 
-#: What csv and ndjson have of a difference.
+#: Columns of a difference in csv and ndjson.
 DIFFERENCE_COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "remedy")
 _URL = re.compile(r"[a-z]+://", re.IGNORECASE)
 
@@ -51,16 +51,16 @@ def command(
     connecting: ConnectOptions,
     reading: ReadOptions,
 ) -> int:
-    """Compare every message of STORE with OTHER, and everything else that both hold.
+    """Compare every message and all other state of STORE with OTHER.
 
-    OTHER is another store, or a JetStream stream: nats://HOST:PORT#STREAM, or #STREAM on the server that --server or
-    --context name. Of two stores all intact messages are compared, and subscriptions, clients and server.dat; of a
-    stream sequence, time, subject, headers and payload of each message, and its consumers. The channel is found by
-    the stream's metadata, name or subject, or named with --channel; several channels in one stream are those that a
-    migration renumbered. Nothing is changed on either side.
+    OTHER is another store, or a JetStream stream: nats://HOST:PORT#STREAM, or #STREAM on the server of --server or
+    --context. For two stores, all intact messages, subscriptions, clients and server.dat are compared; for a stream,
+    sequence, time, subject, headers and payload of each message, and its consumers. The channel is found by the
+    stream's metadata, name or subject, or named with --channel; a stream of several channels must be the result of a
+    renumbering migration. Nothing is changed on either side.
 
     Both may be the directories of clustered nodes, with their Raft directories and file stores: then clients and
-    subscriptions are those of the logs, and the entries of two logs are compared as well.
+    subscriptions come from the logs, and the entries of two logs are compared as well.
 
     Exit code 0: no difference. 1: there are differences other than informational ones.
     """
@@ -84,11 +84,11 @@ def command(
 @pipeline.reading_options(unchecked=False, remote=False)
 @pipeline.cluster_options
 def job(stores: str, others: str, channels: tuple[str, ...], reading: TableOptions, cluster: Cluster) -> int:
-    """Compare every message of STORES with OTHERS, and everything else that both hold.
+    """Compare every message and all other state of STORES with OTHERS.
 
-    Both are a store, or a directory of stores (or a pattern); of several, those are compared that have the same path
-    below it, and those without a counterpart are named. For each pair the result is that of `stantools diff`, in the
-    same words and the same json. Nothing is changed on either side. A stream is compared with `stantools diff`.
+    Both are a store, or a directory of stores (or a pattern); several stores are matched by their path below it, and
+    stores without a counterpart are named. Each pair has the result of `stantools diff`, in the same words and the same
+    json. Nothing is changed on either side. Use `stantools diff` for a stream.
 
     Exit code 0: no difference. 1: there are differences other than informational ones, or something cannot be read.
     """
@@ -97,7 +97,7 @@ def job(stores: str, others: str, channels: tuple[str, ...], reading: TableOptio
 
     for path in (stores, others):
         if path.startswith(("nats://", "tls://", "ws://", "wss://", "#")):
-            raise UsageError(f"{path} is a stream, and stores are compared here", "compare it with: stantools diff")
+            raise UsageError(f"{path} is a stream, but this command compares stores", "compare it with: stantools diff")
     first, second = (reading.of((path,), channels=channels) for path in (stores, others))
     plan = plan_diff(*match_stores(first, second), first)
     with Progress("diff", plan.bytes) as shown, cluster.work("diff", plan.bytes, shown) as work:
@@ -137,7 +137,7 @@ def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: in
         )
     one, two = [examine(node, reading) if node else None for node in nodes]
     states = one.state if one else None, two.state if two else None
-    # Everything is read twice: once to know what is intact, once to compare.
+    # Everything is read twice: for the survey and for the comparison.
     with Progress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each in opened)) as shown:
         found = compare_stores(first, second, states=states, patterns=channels, workers=workers, progress=shown.advance)
         if one and two and not channels:
@@ -172,11 +172,11 @@ def _with_stream(
     url, _, stream = other.partition("#")
     if not stream:
         raise UsageError(
-            f"{console.escape(other)} names a server and no stream", "name the stream as well: nats://HOST:PORT#STREAM"
+            f"{console.escape(other)} names a server without a stream", "add the stream: nats://HOST:PORT#STREAM"
         )
     connecting = replace(connecting, servers=(url,)) if url else or_selected(connecting)
     if connecting.embedded:
-        raise UsageError("a server that is started for this command has no stream", "name a server that runs")
+        raise UsageError("a server started for this command has no stream", "name a running server")
     proof, names = run(_prove(store, stream, channels, workers, connecting, reading))
     facts = {
         "stream": stream,
@@ -234,7 +234,7 @@ async def _prove(
 def _tell_damage(stores: tuple[str, str], damaged: tuple[bool, bool]) -> None:
     for path, is_damaged in zip(stores, damaged, strict=True):
         if is_damaged:
-            console.note(f"{console.escape(path)} is damaged; only what is intact was compared")
+            console.note(f"{console.escape(path)} is damaged; only its intact data was compared")
 
 
 def _in_both(messages: int, channels: int) -> str:

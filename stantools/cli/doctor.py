@@ -1,4 +1,4 @@
-"""`stantools doctor`: the verdict on a store first, and the one next command."""
+"""`stantools doctor`: the verdict on a store first, then the one next command."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ server_options = options_of(Server, "server", limit_options(), without=("server_
 @server_options
 @reading_options()
 def command(store: Path, server: Server, reading: ReadOptions) -> int:
-    """Say what is the matter with STORE, what a start of the server would destroy, and the one next command.
+    """Show the state of STORE, what a start of the server would destroy, and the one next command.
 
-    The first line is the verdict: healthy; flawed, when nothing is damaged but something is not as a healthy server
-    leaves it; damaged; or in danger, when a start would destroy what is intact. Every byte is read and checked, as by
+    The first line is the verdict: healthy; flawed (nothing is damaged, but something differs from the files of a
+    healthy server); damaged; or in danger (a start would destroy intact data). Every byte is read and checked, as by
     `stantools verify`, and starts of the server are predicted, as by `stantools forecast`. Nothing is changed.
 
-    `stantools STORE` is the same. Where STORE is left out, here and in all other verbs, it is the one that
-    STANTOOLS_STORE names, otherwise the current directory or ./datastore if that is a store.
+    `stantools STORE` is the same. In all verbs, STORE defaults to STANTOOLS_STORE, otherwise to the current directory
+    or ./datastore if that is a store.
 
-    Exit code 0: nothing is wrong, and a start is harmless. 1: something is.
+    Exit code 0: no problem, and a start is harmless. 1: a problem, or a harmful start.
     """
     from stantools.cli.opening import open_store
 
@@ -47,7 +47,6 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
 
 
 def exit_code(diagnosis: Diagnosis) -> ExitCode:
-    """Returns whether anything is wrong."""
     from stantools.inspection.advice import Health
 
     return ExitCode.CLEAN if diagnosis.state is Health.HEALTHY else ExitCode.FINDINGS

@@ -1,4 +1,4 @@
-"""`stantools explain`: what a finding code or a log line means."""
+"""`stantools explain`: the meaning of a finding code or a log line."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from stantools.notation import counted
 if TYPE_CHECKING:
     from stantools.inspection.explain import Explanation
 
-#: Columns of a text that goes to no terminal.
+#: Columns of a text without a terminal.
 _WIDTH = 100
 
 
 @verb("explain", "table", "json", progress=False)
 @click.argument("words", nargs=-1, metavar="[CODE | LOG LINE | FILE | -]")
 def command(words: tuple[str, ...]) -> int:
-    """Explain a finding of `stantools verify`, or what the server wrote into its log.
+    """Explain a finding of `stantools verify`, or lines of the server's log.
 
-    Paste a log line as it is, quoted or not, or several; also as Docker, journald, syslog and Kubernetes keep them. In
-    a whole log, a FILE or stdin (named - or not at all), each line that says something about the store is explained
-    once. Without any of these, every finding code is listed. Where the current directory or ./datastore is a store, or
-    STANTOOLS_STORE names one, it is the one in the commands.
+    Paste one log line or several, quoted or not, also in the form of Docker, journald, syslog and Kubernetes. In a
+    whole log, from FILE or stdin (- or no name), each line about the store is explained once. Without any of
+    these, every finding code is listed. The commands name your store if STANTOOLS_STORE, the current directory or
+    ./datastore is one.
     """
     from stantools.inspection.catalogue import CATALOGUE
     from stantools.inspection.explain import explain, explain_log, similar_codes
@@ -51,10 +51,10 @@ def command(words: tuple[str, ...]) -> int:
         close = similar_codes(text)
         raise UsageError(
             f"{console.escape(text[:200])}: neither a finding code nor a log line about a file store",
-            f"did you mean {' or '.join(close)}?" if close else "stantools explain lists all codes",
+            f"did you mean {' or '.join(close)}?" if close else "`stantools explain` lists all codes",
         )
     if log is not None and not found:
-        console.note(f"read {counted(log.lines, 'line')}; nothing there is about the file store")
+        console.note(f"read {counted(log.lines, 'line')}; none is about the file store")
     if console.output() == "json":
         print_json({"explanations": [each.as_json() for each in found]})
     elif found:
@@ -66,8 +66,6 @@ def command(words: tuple[str, ...]) -> int:
 
 
 class _Log:
-    """The lines of a log, counted as they are read."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.lines = 0
@@ -80,15 +78,11 @@ class _Log:
 
 
 def _log(words: tuple[str, ...]) -> _Log | None:
-    """Returns the log that is to be read; None if the words are what is to be explained.
-
-    Raises:
-        StoreUnreadableError: It cannot be read.
-    """
+    """Returns the log to read; None if the words themselves are to be explained."""
     if words == ("-",) or (not words and not sys.stdin.isatty()):
         return _Log(sys.stdin.buffer)
     path = Path(words[0]) if len(words) == 1 else None
-    if path is None or "\n" in words[0] or not _there(path):
+    if path is None or "\n" in words[0] or not _exists(path):
         return None
     if path.is_dir():
         raise StoreUnreadableError(f"{path}: is a directory, not a log", f"stantools doctor {shell_word(words[0])}")
@@ -96,10 +90,10 @@ def _log(words: tuple[str, ...]) -> _Log | None:
         return _Log(path.open("rb"))
 
 
-def _there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a line that is too long for a name
+    except OSError:  # a line that is too long for a file name
         return False
 
 

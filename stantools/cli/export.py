@@ -1,4 +1,4 @@
-"""`stantools export`: the tables of stores as Parquet, ndjson, csv or databases, here or on Spark."""
+"""`stantools export`: the tables of stores as Parquet, ndjson, csv or databases, on this machine or on Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stantools.pipeline.tables.model import Failed
     from stantools.pipeline.tables.options import TableOptions
 
-#: What cannot be read is named, up to so many.
+#: Failures that are named one by one.
 _MANY = 20
 
 
@@ -36,19 +36,18 @@ _MANY = 20
 @pipeline.stores_argument
 @options_of(Exporting, "exporting")
 @pipeline.reading_options(local=True)
-@given(workers=WORKERS.like(help="Parts that are read and written at the same time."))
+@given(workers=WORKERS.like(help="Number of parts to read and write at the same time."))
 @dry_run_option
 def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions, workers: int, dry_run: bool) -> int:
     r"""Write messages, or another table, of STORES as Parquet, ndjson, csv, or a SQLite or DuckDB database.
 
-    STORES are stores, directories in which stores lie at any depth, single slices, directories of .bak slices, glob
-    patterns, or URLs that fsspec can open. The columns are those of the Spark tables; `data` is base64 in text files.
-    A database is one file, with one table that is called as TABLE. Damaged places are rows with a `status` that says
-    what they are.
+    STORES are stores, directories with stores at any depth, single slices, directories of .bak slices, glob patterns,
+    or URLs that fsspec can open. The columns are those of the Spark tables; `data` is base64 in text files. A database
+    is one file with one table, named like TABLE. Damaged ranges are rows with a `status` that names the damage.
 
     A directory holds one file for each part of the input, named in the order of the table, and a manifest
-    _stantools-export.json with counts. It appears when it is complete and on disk; so does a single file. An earlier
-    export is replaced only with --overwrite. STORES are not changed, and may be in use.
+    _stantools-export.json with counts. The directory or file appears when it is complete and synced. An earlier export
+    is replaced only with --overwrite. STORES are not changed, and may be in use.
 
     \b
       stantools export STORE --to messages --by channel,date
@@ -56,16 +55,16 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
       stantools export STORE --to messages.duckdb
       stantools export STORE --table subscriptions --to - | jq .
 
-    Exit code 0: everything was intact. 1: done, and damage was met or something could not be read. 3: it cannot be
-    read or written; nothing is there. 4: refused, see the message.
+    Exit code 0: everything was intact. 1: done, but something was damaged or could not be read. 3: reading or writing
+    failed; nothing was written. 4: refused, see the message.
     """
     from stantools.pipeline.export.run import export_here, export_to_stream
 
     if exporting.to == STDOUT and console.output() == "json":
-        raise UsageError("-o json and --to - both want stdout", "leave one of them out")
+        raise UsageError("-o json and --to - both use stdout", "leave one of them out")
     if "://" in exporting.to:
         raise UsageError(
-            f"--to {exporting.to}: is a URL, and this command writes to this machine",
+            f"--to {exporting.to}: is a URL, but this command writes local files",
             "name a directory or a file, or use: stantools pipeline export",
         )
     reading.key.key()  # a wrong variable or file is reported at once
@@ -97,12 +96,12 @@ def job(
 ) -> int:
     r"""Write messages, or another table, of STORES as Parquet, ndjson or csv, in tasks.
 
-    The files are those of `stantools export`, with the same columns, names and manifest, and so is the report. --to is
-    a directory on a file system that the driver and all workers see under the same path. It appears when it is
-    complete, whatever is killed meanwhile.
+    Files, columns, names, manifest and report are those of `stantools export`. --to is a directory on a file system
+    that the driver and all workers see under the same path. It appears only when it is complete, even if processes are
+    killed.
 
-    With --writer spark it is Spark that writes Parquet; --to may then be any URL that Spark can write. A directory at
-    a URL is complete when it has a file _SUCCESS.
+    With --writer spark, Spark itself writes Parquet; --to may then be any URL that Spark can write. A directory at a
+    URL is complete when it has a file _SUCCESS.
 
     \b
       stantools pipeline export /archive/stores --to messages --by channel,date
@@ -115,11 +114,11 @@ def job(
     url = "://" in exporting.to
     by_spark = url or writer == "spark"
     if exporting.to == STDOUT:
-        raise UsageError("a cluster does not write to stdout", "name a directory, or use: stantools export")
+        raise UsageError("a cluster cannot write to stdout", "name a directory, or use: stantools export")
     if url and writer == "tasks":
-        raise UsageError("tasks write into directories, not to URLs", "leave --writer out")
+        raise UsageError("tasks write to directories, not to URLs", "leave --writer out")
     if by_spark and cluster.engine == "local":
-        raise UsageError("only Spark writes to URLs, and by --writer spark", "leave --engine out")
+        raise UsageError("URLs need --writer spark", "leave --engine out")
     if exporting.to and not url:  # tasks have other working directories
         exporting = replace(exporting, to=os.path.abspath(exporting.to))  # noqa: PTH100
     export = replace(exporting, directory=True).planned(stores, reading, cluster.partitions or os.cpu_count() or 1)
@@ -137,7 +136,7 @@ def job(
 
 
 def _carry_out(export: Export, write: Callable[[Progress], Result] | None) -> int:
-    """Writes, unless nothing is to be written, and says what was done; returns the exit code."""
+    """Writes, except in a dry run; prints the result and returns the exit code."""
     from stantools.cli.progress import Progress
 
     export.check_target()
@@ -150,7 +149,7 @@ def _carry_out(export: Export, write: Callable[[Progress], Result] | None) -> in
 
 
 def _tell_of_nodes(export: Export) -> None:
-    """Says on stderr what stores of clustered nodes do not have, or have several times."""
+    """Notes on stderr the data that stores of clustered nodes lack, or have several times."""
     from stantools.format.crc import Crc
     from stantools.pipeline.tables.model import Table
     from stantools.pipeline.tables.remote import is_remote
@@ -165,12 +164,12 @@ def _tell_of_nodes(export: Export) -> None:
                 clusters[server.cluster_id] += bool(server.node_id)
     nodes, table = max(clusters.values(), default=0), export.layout.table
     if nodes and table in (Table.SUBSCRIPTIONS, Table.CLIENTS):
-        text = "clients and subscriptions of clustered nodes are in their Raft logs, and not in their stores"
+        text = "clients and subscriptions of clustered nodes are in their Raft logs, not in their stores"
     elif nodes > 1 and table is Table.MESSAGES:
-        text = "nodes of one cluster hold the same messages, which are there once for each node"
+        text = "nodes of one cluster hold the same messages; the export has them once per node"
     else:
         return
-    console.warning(text, "stantools merge NODE... --out NEW makes one store of them, to be exported")
+    console.warning(text, "`stantools merge NODE... --out NEW` makes one store of them, which can be exported")
 
 
 def _print(data: bytes | memoryview) -> None:
@@ -186,15 +185,13 @@ def _print(data: bytes | memoryview) -> None:
 
 
 def _report_unreadable(unreadable: list[Failed]) -> None:
-    """Says on stderr what could not be read."""
     for each in unreadable[:_MANY]:
         console.warning(each.message, each.remedy)
     if len(unreadable) > _MANY:
-        console.warning(f"{len(unreadable) - _MANY} more cannot be read; -o json and the manifest name them")
+        console.warning(f"{len(unreadable) - _MANY} more cannot be read; see -o json or the manifest")
 
 
 def _show_plan(export: Export) -> int:
-    """Says what would be done, for --dry-run; returns the exit code."""
     exporting, layout, plan, size = export.exporting, export.layout, export.plan, export.size
     _report_unreadable(plan.unreadable)
     if console.output() == "json":
@@ -219,7 +216,6 @@ def _show_plan(export: Export) -> int:
 
 
 def _show_result(result: Result, options: TableOptions) -> int:
-    """Says what was done; returns the exit code."""
     from stantools.pipeline.export.run import manifest
 
     layout, written = result.layout, result.written

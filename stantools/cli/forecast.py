@@ -1,4 +1,4 @@
-"""`stantools forecast`: what the server would do."""
+"""`stantools forecast`: the server's behaviour on a store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LOG_LINES = 12
 _LOSSES = 8
 _CHANNELS = 20
-#: Log lines that are left out of the table: informational ones, the dump of a bad record, and the error itself.
+#: Log lines omitted from the table: informational ones, the dump of a bad record, and the error itself.
 _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(?: |$))")
 
 
@@ -36,18 +36,18 @@ _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(
 def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> int:
     """Predict what the real server does with STORE if it is started now. Nothing is changed.
 
-    The first lines say what a start would destroy although it is intact, and the next safe step. Both starts are
-    predicted: the normal one, and the one with -file_truncate_bad_eof. For each: does it start, with which error not,
-    what would each channel show, where would delivery stop, and which files would it change. Where servers since 0.25
-    would do otherwise and no version is given, what they would do follows.
+    The first lines name the intact data that a start would destroy, and the next safe step. Two starts are predicted:
+    the normal one, and the one with -file_truncate_bad_eof. Each forecast tells whether the server starts or with which
+    error it fails, the messages of each channel, the place where delivery stops, and the files it changes. Without
+    --server-version, servers since 0.25 are predicted as well where they differ.
 
-    Limits that are not given are the server's defaults (1,000,000 messages and 1,024,000,000 bytes a channel).
+    Limits default to the server's (1,000,000 messages and 1,024,000,000 bytes per channel).
 
-    For the directories of a cluster's nodes (Raft directory and file store below them) it says which nodes start, which
-    of them can become leader, and which channels the cluster forgets then. Nodes that are not named stay down.
+    For the directories of a cluster's nodes (with Raft directory and file store) it tells which nodes start, which of
+    them can become leader, and which channels the cluster then loses. Nodes that are not named count as stopped.
 
     Exit code 0: a normal start works and destroys nothing, no durable queue member is deleted, every message can be
-    delivered; of a cluster: every node starts, one can lead, and none that can forgets a channel. Otherwise 1.
+    delivered; for a cluster: every node starts, one can lead, and no possible leader loses a channel. Otherwise 1.
     """
     from stantools.cli.opening import node_at, open_store
 
@@ -101,7 +101,7 @@ def _forecast_cluster(files: Sequence[NodeFiles], reading: ReadOptions) -> int:
         print_json(said.as_json())
         return ExitCode.CLEAN if said.harmless else ExitCode.FINDINGS
     leaders = " or ".join(each.leader for each in said.outcomes)
-    text = f"Started together now, {leaders or 'none of these nodes'} becomes leader; it needs {said.majority} of "
+    text = f"If started together now, {leaders or 'none of these nodes'} becomes leader; it needs {said.majority} of "
     text += counted(len(said.voters), "vote") + f" ({', '.join(said.voters) or 'members unknown'})."
     click.echo(console.paint(console.wrapped(text, 2), "green" if said.harmless else "red", err=False))
     for node in said.nodes:
@@ -117,7 +117,7 @@ def _forecast_cluster(files: Sequence[NodeFiles], reading: ReadOptions) -> int:
         advice += "whole node to the one that lost its own"
         click.echo(console.wrapped(f"next: {advice}", 2))
     elif not said.harmless:
-        click.echo(console.wrapped("next: stantools verify NODE for each node that does not start", 2))
+        click.echo(console.wrapped("next: `stantools verify NODE` for each node that does not start", 2))
     return ExitCode.CLEAN if said.harmless else ExitCode.FINDINGS
 
 

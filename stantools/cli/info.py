@@ -1,4 +1,4 @@
-"""`stantools info`: what is in a store."""
+"""`stantools info`: the content of a store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MANY = 20
 @channel_option
 @limit_options(unlimited=True)
 @reading_options()
-@click.option("--slices", is_flag=True, help="List every slice (table only; json always does).")
+@click.option("--slices", is_flag=True, help="List every slice (for tables; json always does).")
 def command(
     store: Path,
     channels: tuple[str, ...],
@@ -40,15 +40,15 @@ def command(
 ) -> int:
     """Show the state that the server would recover from STORE: identity, clients, channels, subscriptions.
 
-    Only the indexes of message files are read, so this is quick, and damage inside a data file goes unnoticed: that
-    is what `stantools verify` is for. With --max-msgs, --max-bytes or --max-age, channels are shown as a server
-    with these limits shows them; without, as they are on disk.
+    Only the indexes of message files are read: this is quick, but misses damage inside data files, which `stantools
+    verify` finds. With --max-msgs, --max-bytes or --max-age, channels are shown as a server with these limits shows
+    them; without, as on disk.
 
     STORE may also be the directory of a clustered node, with its Raft directory and its file store at the depths where
-    servers put them: then terms, indexes, members and snapshots are shown as well, and clients and subscriptions are
-    those of the newest snapshot and the Raft log.
+    servers put them: then terms, indexes, members and snapshots are shown as well, and clients and subscriptions come
+    from the newest snapshot and the Raft log.
 
-    Exit code 1 says that something is not as a healthy server leaves it; it is named on stderr.
+    Exit code 1: something differs from the files of a healthy server; it is named on stderr.
     """
     from stantools.cli.opening import node_at, open_store
     from stantools.cli.progress import Progress
@@ -95,9 +95,11 @@ def _report(result: Overview, node: NodeReport | None) -> int:
     if not problems:
         return ExitCode.CLEAN
     if node:
-        console.note("for what is wrong, and what helps: stantools verify STORE")
+        console.note("for problems and remedies: stantools verify STORE")
         return ExitCode.FINDINGS
-    console.note("for what is intact: stantools verify STORE; for what the server would do: stantools forecast STORE")
+    console.note(
+        "for the intact messages: stantools verify STORE; for the server's behaviour: stantools forecast STORE"
+    )
     return ExitCode.FINDINGS
 
 
@@ -166,12 +168,12 @@ def _facts(result: Overview, limited: bool, node: NodeReport | None) -> list[tup
     if node:
         facts += node.facts()
     elif server and server.node_id:
-        facts.append(("clustered", "clients and subscriptions are in the node's raft log, not here"))
+        facts.append(("clustered", "clients and subscriptions are in the node's Raft log, not in this store"))
     if limited:
         hidden = sum(each.logical.removed for each in result.channels if each.logical)
         facts.append(("hidden by the limits", counted(hidden, "message", "that is/that are") + " still on disk"))
     if any(each.encrypted for each in result.channels):
-        facts.append(("encryption", "payloads may be encrypted; the server's key shows whether they are"))
+        facts.append(("encryption", "payloads may be encrypted; give the server's key to find out"))
     for title, names in (
         ("leftover files", result.leftovers),
         ("ignored symbolic links", result.symlinks),
@@ -181,9 +183,9 @@ def _facts(result: Overview, limited: bool, node: NodeReport | None) -> list[tup
         if names:
             facts.append((title, ", ".join(names)))
     for names in result.case_collisions:
-        facts.append(("differ by case only", ", ".join(names)))
+        facts.append(("differ only by case", ", ".join(names)))
     if result.witness:
-        facts.append(("last start", "with the truncate option (.truncate.lck is there)"))
+        facts.append(("last start", "with the truncate option (.truncate.lck exists)"))
     return facts
 
 

@@ -1,6 +1,6 @@
-"""The program `stantools`: finds the verb, runs it, and turns every way it can end into an exit code.
+"""The program `stantools`: finds the verb, runs it, and converts every ending into an exit code.
 
-Codes: `stantools.errors.ExitCode`. A traceback is shown only for mistakes of our own, and only with -v.
+Codes: `stantools.errors.ExitCode`. A traceback is shown only for our own bugs, and only with -v.
 """
 
 from __future__ import annotations
@@ -26,41 +26,37 @@ from stantools.errors import ExitCode, NotAStoreError, NotPermittedError, Stanto
 
 _EXIT_CODES = """\
 Exit codes: 0 clean or done; 1 findings or differences; 2 wrong usage; 3 cannot read or write; 4 refused for
-safety; 5 done, with the loss that was announced; 130 interrupted.
+safety; 5 done, with the announced loss; 130 interrupted.
 
-If you leave out STORE, it is the one that STANTOOLS_STORE names, otherwise the current directory or ./datastore.
+STORE defaults to STANTOOLS_STORE, otherwise to the current directory or ./datastore if that is a store.
 `stantools STORE` is `stantools doctor STORE`."""
 
-#: Seconds after which an interruption that got lost is made again.
-_INSIST = 1.0
-#: Seconds in which signals count as one: Ctrl-C reaches the whole group, and a parent may pass it on once more.
-_SAME = 0.5
-#: When the first interruption came.
+#: Seconds after which a lost interruption is repeated.
+_REPEAT_SECONDS = 1.0
+#: Seconds in which signals count as one: Ctrl-C reaches the whole group, and a parent may forward it.
+_SAME_SIGNAL_SECONDS = 0.5
+#: time of the first interruption
 _interrupted_at: float | None = None
-#: What the program ends with; None as long as that is not known.
+#: the program's exit code; None until known
 _exit_code: int | None = None
 
 
 class Program(LateGroup):
-    """All verbs."""
-
     NOUN = "verb"
 
     def summaries(self) -> dict[str, str]:
-        """Returns the verbs, and what each does."""
         return summaries()
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the verb; a store in its place is looked at."""
+        """Finds the verb; a store in its place means `doctor`."""
         name = args[0]
         if name not in summaries() and not name.startswith("-") and (os.path.lexists(name) or os.sep in name):
-            args = ["doctor", *args]  # a store, and no question: what is the matter with it?
+            args = ["doctor", *args]  # a store without a verb
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the verbs under the questions that they answer."""
         width = max(map(len, summaries()))
         for question, verbs in QUESTIONS.items():
             formatter.write_paragraph()
@@ -73,14 +69,14 @@ class Program(LateGroup):
         extra["standalone_mode"] = False
         extra.setdefault("prog_name", "stantools")
         try:
-            _let_output_take_anything()
+            _make_output_tolerant()
             code = self._run(args, *other, **extra)
             if _interrupted_at is not None and code != ExitCode.INTERRUPTED:
-                # It came too late, or got lost: whoever pressed Ctrl-C gets the answer all the same.
+                # It came too late, or got lost: the user still gets the answer.
                 code = _report_interruption()
         except KeyboardInterrupt:
             code = _report_interruption()
-        _be_at_the_end()
+        _release_signals()
         global _exit_code
         _exit_code = int(code or 0)
         sys.exit(_exit_code)
@@ -98,7 +94,6 @@ class Program(LateGroup):
         return code
 
     def make_context(self, *given: Any, **extra: Any) -> click.Context:
-        """Reads the command line; the help page may be printed here."""
         own_words.keep(given[1])
         try:
             return super().make_context(*given, **extra)
@@ -106,7 +101,7 @@ class Program(LateGroup):
             _leave_closed_output()
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the verb; what goes wrong in it ends in a message and an exit code."""
+        """Runs the verb; failures end in a message and an exit code."""
         try:
             return super().invoke(ctx)
         except StantoolsError as problem:
@@ -122,15 +117,15 @@ class Program(LateGroup):
             return _report_unexpected(ctx, problem)
 
     def _remedy(self, problem: StantoolsError) -> str:
-        """Returns what helps, in the user's own words where only a path or the user has to be another."""
+        """Returns the remedy with the user's own command where only a path or the user must change."""
         if isinstance(problem, NotAStoreError) and (command := own_words.about(problem.instead)):
-            return f"name the store: `{command}`"
+            return f"name the store instead: `{command}`"
         if (
             isinstance(problem, NotPermittedError)
             and problem.optional
             and own_words.may_add(self, own_words.ACCEPT_UNREADABLE)
         ):
-            return f"{problem.remedy}; or leave it out: `stantools COMMAND {own_words.ACCEPT_UNREADABLE}`"
+            return f"{problem.remedy}; or skip it: `stantools COMMAND {own_words.ACCEPT_UNREADABLE}`"
         return problem.remedy
 
 
@@ -156,73 +151,72 @@ def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> 
     help="Show the version, the kernels and the optional parts, and exit.",
 )
 def cli() -> None:
-    """Look into, check and rescue NATS Streaming file stores.
+    """Inspect, check and rescue NATS Streaming file stores.
 
-    Commands that look never change anything. Commands that change something write a new directory unless you say
-    otherwise.
+    Inspecting commands never change anything. Other commands write a new directory unless told otherwise.
     """
 
 
 def main() -> None:
     """The entry point of the installed command."""
-    # Linear algebra is not used: the threads that numpy would start for it only cost time.
+    # Linear algebra is not used; numpy's threads for it only cost time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    atexit.register(_leave)  # what is registered first is called last
+    atexit.register(_exit_quickly)  # the first registered is the last called
     be_interruptible()
     cli.main()
 
 
-def _leave() -> None:
-    """Ends the process when all is done: taking every module apart would be a fifth of a short command's time."""
+def _exit_quickly() -> None:
+    """Ends the process without tearing modules down, which takes a fifth of a short command's time."""
     if _exit_code is None:
         return
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        return  # the interpreter finds that, too, and says so
+        return  # the interpreter finds and reports that as well
     os._exit(_exit_code)
 
 
 def be_interruptible() -> None:
-    """Lets Ctrl-C end the program whatever it is doing, and SIGTERM likewise.
+    """Lets Ctrl-C and SIGTERM end the program at any point.
 
-    The first one raises KeyboardInterrupt, so that what was begun is taken back and what was started is stopped; an
-    event loop cancels its work instead. The second ends the process at once. KeyboardInterrupt can get lost where it
-    is raised: in a `__del__`, in the callback of a weak reference, in C code that clears errors, in a library's
-    `except:`. So it is raised again every second until somebody deals with it.
+    The first one raises KeyboardInterrupt, so that unfinished work is undone and child processes are stopped; an
+    event loop cancels its work instead. The second ends the process at once. KeyboardInterrupt can get lost: in a
+    `__del__`, in the callback of a weak reference, in C code that clears errors, in a library's `except:`. It is
+    therefore repeated every second until it is handled.
 
-    SIGINT that is ignored from the start, as in a job that a script runs with `&`, stays ignored; SIGTERM is not.
+    SIGINT that is ignored from the start, as in a job that a script runs with `&`, stays ignored; SIGTERM does not.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # asyncio and others take over from the usual handler only, which they know by this name.
+        # asyncio and others replace only the usual handler, which they know by this name.
         signal.default_int_handler = _interrupt  # type: ignore[assignment]
         signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGALRM, _insist)
+    signal.signal(signal.SIGALRM, _repeat_interruption)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     global _interrupted_at
     now = time.monotonic()
     if _interrupted_at is not None:
-        if now - _interrupted_at > _SAME:
+        if now - _interrupted_at > _SAME_SIGNAL_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         return
     _interrupted_at = now
-    signal.setitimer(signal.ITIMER_REAL, _INSIST, _INSIST)
+    signal.setitimer(signal.ITIMER_REAL, _REPEAT_SECONDS, _REPEAT_SECONDS)
     raise KeyboardInterrupt
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Does what Ctrl-C does at this moment: in an event loop it is the loop's matter."""
+    """Acts like Ctrl-C at this moment: an event loop handles it itself."""
     present = signal.getsignal(signal.SIGINT)
     (present if callable(present) else _interrupt)(number, frame)
 
 
-def _insist(_number: int, _frame: FrameType | None) -> None:
-    """Raises the interruption again if nobody is dealing with it any more; an event loop does so in its own way."""
+def _repeat_interruption(_number: int, _frame: FrameType | None) -> None:
+    """Repeats an interruption that is not being handled; an event loop does so in its own way."""
     if (asyncio := sys.modules.get("asyncio")) and asyncio._get_running_loop():
         return
     handled = sys.exception()
@@ -233,9 +227,9 @@ def _insist(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _be_at_the_end() -> None:
-    """Leaves signals to the system: what still comes while Python shuts down ends it without a traceback."""
-    if signal.getsignal(signal.SIGALRM) is _insist:
+def _release_signals() -> None:
+    """Leaves signals to the system: later ones end Python's shutdown without a traceback."""
+    if signal.getsignal(signal.SIGALRM) is _repeat_interruption:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number in (signal.SIGINT, signal.SIGTERM):
             if callable(signal.getsignal(number)):
@@ -243,14 +237,14 @@ def _be_at_the_end() -> None:
 
 
 def _report_interruption() -> int:
-    # It is dealt with. Raised once more on the way out, it would get past everybody who catches it.
+    # It is being handled. A repetition on the way out would bypass all handlers.
     signal.setitimer(signal.ITIMER_REAL, 0)
     console.error("interrupted")
     return ExitCode.INTERRUPTED
 
 
-def _let_output_take_anything() -> None:
-    """Keeps a name that the terminal's encoding cannot show, or a closed output, from ending the program."""
+def _make_output_tolerant() -> None:
+    """Keeps a name that the terminal cannot show, or a closed output, from ending the program."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
@@ -261,7 +255,7 @@ def _let_output_take_anything() -> None:
 
 def _report_usage(problem: click.ClickException) -> int:
     if isinstance(problem, getattr(click.exceptions, "NoArgsIsHelpError", ())):
-        click.echo(problem.format_message())  # what can be done, and no complaint
+        click.echo(problem.format_message())  # help, not an error
         return ExitCode.CLEAN
     context = getattr(problem, "ctx", None)
     remedy = f"see: {' '.join(context.command_path.split())} --help" if context else ""
@@ -270,18 +264,18 @@ def _report_usage(problem: click.ClickException) -> int:
 
 
 def _output_is_closed() -> bool:
-    """Returns whether nobody reads our output any more; else it was a connection that broke."""
+    """Returns whether the reader of our output is gone; otherwise a network connection broke."""
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
         try:
             poll.register(stream.fileno(), 0)
-        except (OSError, ValueError):  # no real file behind it
+        except (OSError, ValueError):  # no real file
             continue
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _leave_closed_output() -> NoReturn:
-    """Ends by SIGPIPE, as other programs do, when the reader of our output has gone: no exit code would be true."""
+    """Ends by SIGPIPE, as other programs do when their reader is gone: no exit code would be true."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.raise_signal(signal.SIGPIPE)
     raise AssertionError("SIGPIPE ends the program")
@@ -292,7 +286,7 @@ def _report_unexpected(ctx: click.Context, problem: Exception) -> int:
         from stantools.store.permissions import is_refused, refusal
 
         path = Path(os.fsdecode(problem.filename))
-        if is_refused(path):  # else it was written, or something else was done with it
+        if is_refused(path):  # an error of writing or of another operation
             problem = refusal(path, [path])
     if isinstance(problem, StantoolsError):
         console.error(problem.message, problem.remedy)

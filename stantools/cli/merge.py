@@ -31,21 +31,20 @@ if TYPE_CHECKING:
 def command(
     stores: tuple[Path, ...], out: Path | None, options: MergeOptions, force: bool, dry_run: bool, reading: ReadOptions
 ) -> int:
-    """Merge the nodes of a cluster: one standalone store with everything they hold.
+    """Merge the nodes of a cluster into one stand-alone store with all their data.
 
-    A NODE is a directory that holds the Raft directory and the file store of a node, or one of the two. One node is
-    enough, more are better: a stale, damaged or empty one does no harm. None of them is changed.
+    A NODE is a directory with the Raft directory and the file store of a node, or one of the two. One node suffices,
+    more are better: a stale, damaged or empty one does no harm. No node is changed.
 
-    Of each channel every message is taken once, from any store, or from a Raft log where no store has it. Where nodes
-    have different messages under one sequence, the log decides, otherwise the majority of the nodes; both are
-    reported. Clients and subscriptions are those of the newest snapshot and the log after it, in which the copies of
-    all nodes are compared; nothing that is pending in any of them is lost. What was written outside of the cluster,
-    deleted in it, or left on a branch that was given up, is reported and left out.
+    Each message of a channel is taken once, from any store, or from a Raft log if no store has it. If nodes have
+    different messages of one sequence, the log decides, otherwise the majority of the nodes; the conflict is reported.
+    Clients and subscriptions come from the newest snapshot and the log after it, in which the copies of all nodes are
+    compared; a message pending in any copy stays pending. Data written outside of the cluster, deleted in it, or left
+    on an abandoned branch is reported and left out.
 
-    The new store is written, verified and described as `stantools salvage` does.
+    The new store is written, verified and described as by `stantools salvage`.
 
-    Exit code 0: everything is there. 5: done, and something is on none of these nodes (the plan names it). With
-    --dry-run the latter is 1.
+    Exit code 0: complete. 5: done, but some data is on none of these nodes (the plan names it); 1 with --dry-run.
     """
     from stantools.cli.opening import check_stopped, part_of_node
     from stantools.cli.progress import Progress

@@ -28,37 +28,29 @@ if TYPE_CHECKING:
     from stantools.store.options import ReadOptions
 
 _COLUMNS = ("seq", "timestamp_ns", "time", "subject", "reply", "data", "size")
-#: Payloads like encrypted ones after which it is time to say so.
+#: Payloads that look encrypted until this is reported.
 _SUSPECTS = 4
 
 
 @dataclass(frozen=True)
 class Choosing:
-    """Which messages, and how they are shown."""
-
     sequences: tuple[int | None, int | None] | None = SEQUENCES.field()
     since: int | None = SINCE.field()
     until: int | None = UNTIL.field()
-    tail: int | None = COUNT.field(help="Only the last N of what is selected.")
-    following: bool = option("Keep printing messages that a running server adds.", "--follow", "-f", default=False)
+    tail: int | None = COUNT.field(help="Only the last N of the selected messages.")
+    following: bool = option("Keep printing new messages of a running server.", "--follow", "-f", default=False)
     grep: str | None = option("Only messages whose payload contains TEXT.", metavar="TEXT")
-    regex: bool = option("TEXT of --grep is a regular expression over bytes.", default=False)
+    regex: bool = option("Take TEXT of --grep as a regular expression over bytes.", default=False)
     ignore_case: bool = option("Ignore case in --grep.", "--ignore-case", "-i", default=False)
     data: str | None = DATA.field()
     cut: int = COUNT.field(help="Bytes of each payload in a table; 0 shows all.", default=160)
     archived: bool = ARCHIVED.field(help="Read .bak slices as well.")
 
     def pattern(self) -> re.Pattern[bytes] | None:
-        """Returns what payloads have to contain.
-
-        Raises:
-            UsageError: It is not a regular expression, or there is none.
-        """
+        """Returns the pattern that payloads must contain; None for all."""
         if self.grep is None:
             if self.regex or self.ignore_case:
-                raise UsageError(
-                    "--regex and --ignore-case say how to search, but there is no --grep", "add --grep TEXT"
-                )
+                raise UsageError("--regex and --ignore-case need --grep", "add --grep TEXT")
             return None
         wanted = self.grep.encode("utf-8", "surrogateescape")
         try:
@@ -75,8 +67,8 @@ class Choosing:
 def command(store: Path, channel: str, choosing: Choosing, reading: ReadOptions) -> int:
     """Print the messages of CHANNEL, in order.
 
-    Every intact message is printed, even those that the server would not see or deliver. Damaged places are
-    reported on stderr where they are met, and make the exit code 1.
+    Every intact message is printed, even those that the server would not see or deliver. Damaged ranges are reported on
+    stderr in their place; the exit code is then 1.
     """
     from stantools.cli.opening import open_channel, open_store
     from stantools.inspection.messages import MessageReader, Selection, follow
@@ -119,7 +111,7 @@ def _wait() -> bool:
 
 
 class _Warnings:
-    """Reports on stderr what is met between the messages."""
+    """Reports damage and gaps between the messages on stderr."""
 
     def __init__(self, channel: str, *, encryption_key_given: bool) -> None:
         self._channel = console.escape(channel)
@@ -170,13 +162,11 @@ class _Warnings:
             self._told_encrypted = True
             console.note(
                 f"payloads of {self._channel} may be encrypted; "
-                "with the server's key, by --encryption-key-env or --encryption-key-file, it shows whether they are"
+                "give the server's key by --encryption-key-env or --encryption-key-file to find out"
             )
 
 
 class _Printer:
-    """Prints messages one by one."""
-
     def __init__(self, choosing: Choosing, channel: str) -> None:
         self._output = console.output()
         self._format = choosing.data or ("text" if self._output == "table" else "base64")

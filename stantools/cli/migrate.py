@@ -1,4 +1,4 @@
-"""`stantools migrate`: plan, apply and verify a migration to JetStream, in one go or stage by stage."""
+"""`stantools migrate`: plan, apply and verify a migration to JetStream, all at once or stage by stage."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ _PLAIN = "run"
 
 
 class _Stages(click.Group):
-    """A group that takes a store in the place of a stage: then all stages are run."""
+    """A group that accepts a store in the place of a stage and then runs all stages."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Finds out whether a stage is named."""
         if args and args[0] not in (*self.commands, *ctx.help_option_names):
             args = [_PLAIN, *args]
         return super().parse_args(ctx, args)
@@ -66,12 +65,12 @@ class _Stages(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the stage; all stages in one have no name of their own in messages."""
+        """Finds the stage; the command of all stages has no name of its own in messages."""
         name, stage, rest = super().resolve_command(ctx, args)
         return "" if name == _PLAIN else name, stage, rest
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the help of all stages in one, and how to run them one by one."""
+        """Writes the help of the command of all stages, and the list of stages."""
         plain = self.commands[_PLAIN]
         with click.Context(plain, info_name=ctx.info_name, parent=ctx.parent, **CONTEXT) as own:
             plain.format_help(own, formatter)
@@ -84,13 +83,11 @@ class _Stages(click.Group):
 def command() -> None:
     """Move channels into JetStream streams and durables into consumers, exactly, and prove it.
 
-    Given a store, all stages are run; `plan`, `apply` and `verify` run one of them.
+    With a store, all stages run; `plan`, `apply` and `verify` run one of them.
     """
 
 
 def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
-    """Declares a function to be a stage."""
-
     def add(function: Callable[..., int]) -> click.Command:
         stage = command_of(name, None, "table", "json", kind=GroupedCommand)(function)
         stage.hidden = name == _PLAIN
@@ -100,15 +97,19 @@ def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
     return add
 
 
-_places = options_of(Places, "places", title="Where to, if not to a running server")
+_places = options_of(Places, "places", title="Target, if not a running server")
 _reading = in_group("Reading the store", reading_options(unchecked=False), workers_option)
 _planning = partial(
-    options_of, PlanOptions, "planning", in_group("Limits of the streams", limit_options()), title="What, and into what"
+    options_of,
+    PlanOptions,
+    "planning",
+    in_group("Limits of the streams", limit_options()),
+    title="Selection and streams",
 )
 _following = options_of(Following, "following", title="Beside a running server")
-_applying = options_of(Applying, "applying", title="How it is carried out")
+_applying = options_of(Applying, "applying", title="Execution")
 _plan_argument = click.argument("plan_file", type=PathType(), metavar="PLAN")
-_PLAN_FILE = Option(help="Where the plan is written.", flags=("--plan",), kind=Path, metavar="FILE")
+_PLAN_FILE = Option(help="The file of the plan.", flags=("--plan",), kind=Path, metavar="FILE")
 
 
 _sources = each_of(
@@ -126,7 +127,7 @@ _sources = each_of(
 
 @dataclass(frozen=True)
 class Planned:
-    """What is planned, into what, and where the plan is kept."""
+    """A source, its target, and the file of the plan."""
 
     stores: tuple[Path, ...]
     places: Places
@@ -136,27 +137,25 @@ class Planned:
     plan_file: Path | None
 
     def target(self, *, start: bool) -> AbstractContextManager[Destination]:
-        """Opens the target; see `opened`."""
         return opened(self.places, or_selected(self.connecting), start=start, note=console.note)
 
     def nodes(self) -> list[NodeFiles]:
-        """Returns the nodes of a cluster that were named, none if it is a store."""
+        """Returns the named nodes of a cluster; empty for a store."""
         from stantools.cli.opening import are_nodes, part_of_node
 
         return [part_of_node(each) for each in self.stores] if are_nodes(self.stores) else []
 
     def options(self, target: Destination) -> PlanOptions:
-        """Returns the options of the planner."""
         planning = self.planning
         decrypted = self.reading.encryption_key is not None
         return planning.settled(target.reference(), planning.all_overrides(), decrypted=decrypted)
 
     def plan(self, target: Destination, *, running: bool) -> tuple[StoreSource, Plan]:
-        """Reads the store, or the nodes, which may be running or not, and plans."""
+        """Reads the store or the nodes and plans; unless `running`, they must have stopped."""
         from stantools.cli.opening import merge_nodes, open_store, read_store
         from stantools.migration.plan.planner import make_plan
 
-        # Everything that can be wrong at once is found before the long reading.
+        # Every error that can be found at once precedes the long reading.
         nodes = self.nodes()
         found = None if nodes else open_store(self.stores[0], self.reading)
         options, taking = self.options(target), self.planning.taking()
@@ -179,24 +178,24 @@ def run(asked: Planned, following: Following, applying: Applying, consent: Conse
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
     Sequences, gaps, timestamps, payloads, reply subjects and the position of every durable and durable queue group are
-    kept. STORE is not changed, and needs no server; what is damaged in it is left out, and named first.
+    kept. STORE is not changed and needs no server; its damaged data is left out, and named first.
 
-    A plan is written first (--plan, by default in the current directory) and shown; after your consent every stream is
-    restored, compared message by message, and noted in a journal beside the plan. Interrupted? The same
-    command continues. --dry-run stops after the plan is shown, and writes none.
+    First a plan is written (--plan, by default in the current directory) and shown; after your consent every stream is
+    restored, compared message by message, and recorded in a journal beside the plan. After an interruption the same
+    command continues. --dry-run only shows the plan and writes no file.
 
-    Nodes of a cluster, or a single one, are merged first as `stantools merge` does, without writing the result;
-    name all of them. They must have stopped, except for --dry-run.
+    Nodes of a cluster are merged first as by `stantools merge`, without writing the result; name all nodes. They must
+    be stopped, except for --dry-run.
 
-    --follow keeps up with what a running server appends, by reading its files: new messages are in the streams
-    within a second, new channels become streams. --cutover ends it when the server has stopped. Killed at any
-    moment, the same command continues.
+    --follow reads the files of a running server continuously: new messages are in the streams within a second, new
+    channels become streams. --cutover ends it when the server has stopped. After a kill at any moment, the same command
+    continues.
 
     --for-broker makes the streams in which `stan-broker -st jetstream` keeps channels, and restores clients, durables
-    and queue groups as well, so that such a broker goes on where the server of STORE has stopped.
+    and queue groups as well, so that this broker continues where the server of STORE stopped.
 
-    Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
-    was changed. 5: done, with the loss that --accept-loss accepted.
+    Exit code 0: done and proven. 1: differences. 3: the server or the store cannot be used. 4: refused; nothing was
+    changed. 5: done, with the loss accepted by --accept-loss.
     """
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
@@ -208,16 +207,16 @@ def run(asked: Planned, following: Following, applying: Applying, consent: Conse
         if not consent.dry_run:
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, applying.options(plan.way), file)
-        return _go_through(migration, applying, consent, new=True)
+        return _apply_plan(migration, applying, consent, new=True)
 
 
 @_stage("plan")
-@_planned(_PLAN_FILE.like(help="Where to write it; - is standard output."))
+@_planned(_PLAN_FILE.like(help="The file to write; - is standard output."))
 def plan_stage(asked: Planned) -> int:
-    """Write the plan of a migration, to be reviewed and edited; change nothing.
+    """Write the plan of a migration, for review and editing; change nothing.
 
-    It says for every channel which stream it becomes, with which subjects and limits; for every durable which consumer
-    it becomes and where that stands; and what is left out, and why.
+    It maps every channel to a stream with subjects and limits, and every durable to a consumer with its position; it
+    lists the data left out, with reasons.
     """
     from stantools.migration.plan.planfile import render_plan, write_plan
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, serious
@@ -231,7 +230,7 @@ def plan_stage(asked: Planned) -> int:
         file = asked.plan_file or default_plan_file(Path(plan.source.path))
         check_plan_file(file, plan)
         write_plan(file, plan)
-        console.note(f"the plan is in {file}; go on with: stantools migrate apply {shell_word(str(file))}")
+        console.note(f"the plan is in {file}; next: stantools migrate apply {shell_word(str(file))}")
         show_plan(plan, problems)
     return ExitCode.FINDINGS if serious(problems) or plan.lossy else ExitCode.CLEAN
 
@@ -245,7 +244,7 @@ def plan_stage(asked: Planned) -> int:
 def apply_stage(
     plan_file: Path, connecting: ConnectOptions, reopening: Reopening, applying: Applying, consent: Consent
 ) -> int:
-    """Carry out a plan, and prove what was done. The same command continues after an interruption."""
+    """Apply a plan, and prove the result. The same command continues after an interruption."""
     from stantools.migration.plan.planfile import read_plan
     from stantools.migration.workflow import Migration
 
@@ -255,7 +254,7 @@ def apply_stage(
         plan = plan.at(target.reference())
         source = _reopen(plan, reopening, running=reopening.force)
         migration = Migration(plan, source, target, applying.options(plan.way), plan_file)
-        return _go_through(migration, applying, consent)
+        return _apply_plan(migration, applying, consent)
 
 
 @_stage("verify")
@@ -265,7 +264,7 @@ def apply_stage(
     Reopening,
     "reopening",
     without=("force",),
-    keep_encrypted="Payloads were migrated as they are stored, without a key.",
+    keep_encrypted="Payloads were migrated as stored, without a key.",
 )
 def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopening) -> int:
     """Prove a migration: compare every message and every consumer of the target with the store."""
@@ -287,7 +286,7 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopeni
 
 
 def _reopen(plan: Plan, reopening: Reopening, *, running: bool) -> StoreSource:
-    """Reads the store, or the nodes, which may be running or not, that a plan was made for."""
+    """Reads the store or the nodes of a plan; unless `running`, they must have stopped."""
     from stantools.cli.opening import merge_nodes, open_store, read_store
     from stantools.store.nodes import node_of
 
@@ -295,16 +294,16 @@ def _reopen(plan: Plan, reopening: Reopening, *, running: bool) -> StoreSource:
     if not plan.source.nodes:
         return read_store(open_store(reopening.store or Path(plan.source.path), reading), taking)
     if reopening.store:
-        raise UsageError("the plan is of the nodes of a cluster", "where they lie elsewhere now, change `nodes` in it")
+        raise UsageError("the plan is of the nodes of a cluster", "if they are elsewhere now, change `nodes` in it")
     try:
         nodes = [node_of(each) for each in plan.source.nodes]
     except ValueError as error:
-        raise StoreUnreadableError(f"a node of the plan is not there: {error}") from error
+        raise StoreUnreadableError(f"a node of the plan is missing: {error}") from error
     return merge_nodes(nodes, reading, taking, running=running)
 
 
 def _follow(asked: Planned, target: Destination, following: Following, applying: Applying, consent: Consent) -> int:
-    """Shows the plan of what is there, asks, and follows the store into the streams."""
+    """Shows the plan of the present data, asks, and follows the store into the streams."""
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
@@ -318,7 +317,7 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
     nodes = asked.nodes()
     following.check(asked.planning, nodes=bool(nodes))
     if not isinstance(target, ServerDestination):
-        raise UsageError("a store is followed into the streams of a running server", "name it: --server URL")
+        raise UsageError("--follow needs the streams of a running server", "name it: --server URL")
     store = open_store(store_of_nodes(nodes) if nodes else asked.stores[0], asked.reading)
     taking = asked.planning.taking()
     followed = FollowedStore(store, taking, asked.options(target), nodes, asked.reading)
@@ -327,7 +326,7 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
     how = replace(applying.options(plan.way), existing=Existing.APPEND)
-    if (settled := _settled(Migration(plan, source, target, how, file), "follow", applying, consent)) is not None:
+    if (settled := _confirm(Migration(plan, source, target, how, file), "follow", applying, consent)) is not None:
         return settled
     ending = following.ending(seen=was_seen(file))
     with open_journal(file, plan) as journal:
@@ -336,17 +335,17 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
                 cutover = target.follow(followed, prepare(plan, source), journal, how, ending, watch)
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
-                "interrupted; the streams hold what was carried so far, consumers are made in the end",
+                "interrupted; the streams hold the messages so far, consumers are made at the end",
                 "to continue: the same command; --cutover ends it when the server has stopped",
             ) from interruption
         write_plan(file, cutover.plan)
     return show_outcome(cutover.plan, cutover.results, None, cutover)
 
 
-def _settled(migration: Migration, verb: str, applying: Applying, consent: Consent, again: str = "") -> ExitCode | None:
-    """Shows what is in the way, and asks; returns the exit code if nothing is to be done.
+def _confirm(migration: Migration, verb: str, applying: Applying, consent: Consent, again: str = "") -> ExitCode | None:
+    """Shows obstacles, and asks; returns the exit code if nothing is to be done.
 
-    With `again`, the command that carries the plan out later, the plan is written before.
+    With `again`, the command that applies the plan later, the plan is written first.
     """
     from stantools.migration.workflow import foreseen, refuse
     from stantools.notation import counted
@@ -366,46 +365,44 @@ def _settled(migration: Migration, verb: str, applying: Applying, consent: Conse
     return ExitCode.CLEAN
 
 
-def _go_through(migration: Migration, applying: Applying, consent: Consent, *, new: bool = False) -> int:
-    """Asks, and carries the plan out; a new one is written before."""
+def _apply_plan(migration: Migration, applying: Applying, consent: Consent, *, new: bool = False) -> int:
+    """Asks, and applies the plan; a new one is written first."""
     from stantools.cli.streamprogress import StreamsProgress
 
     plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
-    if (settled := _settled(migration, "migrate", applying, consent, again if new else "")) is not None:
+    if (settled := _confirm(migration, "migrate", applying, consent, again if new else "")) is not None:
         return settled
     with migration.journal() as journal:
         if journal.resumed:
-            console.note(f"going on with what {journal.path} remembers")
+            console.note(f"continuing from {journal.path}")
         try:
             with StreamsProgress("migrate", migration.amount, place=str(plan.target)) as watch:
                 results = migration.apply(journal, watch)
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
-                "interrupted; streams that are complete stay, what was under way is gone on with or begun again",
+                "interrupted; complete streams stay, unfinished ones are continued or restarted",
                 f"to continue: the same command, or {again}",
             ) from interruption
     code = show_outcome(plan, results, migration.file)
     if plan.broker and all(result.good for result in results):
         console.note(
-            f"the broker goes on with these streams: stan-broker -st jetstream -cid {shell_word(plan.broker)} …"
+            f"the broker continues with these streams: stan-broker -st jetstream -cid {shell_word(plan.broker)} …"
         )
     return code
 
 
 @dataclass(frozen=True)
 class Stores:
-    """What is done, and where plans and backups are kept."""
-
     out: Path | None = OUT.field(
-        help="No server: write a backup of each stream, where all workers can write.", metavar="DIR"
+        help="Without a server: the directory for a backup of each stream, writable by all workers.", metavar="DIR"
     )
     plans: Path = option(
-        "Where the plan and the journal of each store are kept, on this machine.",
+        "The local directory of each store's plan and journal.",
         default=Path(),
         kind=Path,
         metavar="DIR",
     )
-    compare: bool = option("Only compare what is there with the stores; change nothing.", "--verify", default=False)
+    compare: bool = option("Only compare the streams with the stores; change nothing.", "--verify", default=False)
 
 
 @pipeline.job("migrate", "table", "json")
@@ -427,20 +424,20 @@ def job(
     cluster: Cluster,
     consent: Consent,
 ) -> int:
-    """Move the channels of STORES into JetStream streams, and their durables into consumers: one task a stream.
+    """Move the channels of STORES into JetStream streams, and their durables into consumers: one task per stream.
 
-    For each store it does what `stantools migrate` does, and says the same in the same json. A task plans a store; with
-    your consent every stream is restored, compared message by message, and noted in a journal here. Interrupted? The
-    same command continues. STORES are not changed; one that cannot be read is named, and the others are migrated.
+    Each store is migrated as by `stantools migrate`, with the same json. A task plans a store; after your consent every
+    stream is restored, compared message by message, and recorded in a local journal. After an interruption the same
+    command continues. STORES are not changed; an unreadable one is named, and the others are migrated.
 
-    Stores with channels of the same names need prefixes that keep them apart, in which {store} stands for the name of
-    a store's directory: --stream-prefix '{store}-' --subject-prefix '{store}'.
+    Stores with equal channel names need distinguishing prefixes, in which {store} stands for the name of a store's
+    directory: --stream-prefix '{store}-' --subject-prefix '{store}'.
 
-    Restores are done one at a time, however many cores there are, unless --parallel says otherwise: servers were
-    seen to crash with several. Backups (--out) and publishing (--via publish) use the whole cluster.
+    Restores run one at a time by default, whatever the number of cores, because servers have crashed with several;
+    --parallel changes that. Backups (--out) and publishing (--via publish) use the whole cluster.
 
-    Exit code 0: done and proven. 1: something differs, or a store cannot be read. 3: the server cannot be used. 4:
-    refused; nothing was changed. 5: done, with the loss that --accept-loss accepted.
+    Exit code 0: done and proven. 1: differences, or an unreadable store. 3: the server cannot be used. 4: refused;
+    nothing was changed. 5: done, with the loss accepted by --accept-loss.
     """
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
@@ -485,7 +482,7 @@ def job(
             if not console.confirm(question, yes=consent.yes):
                 console.note("nothing was done")
                 return ExitCode.CLEAN
-            limited = work.limited(_at_a_time(asked.out, how, applying, cluster))
+            limited = work.limited(_parallelism(asked.out, how, applying, cluster))
             with StreamsProgress("migrate", migration.messages) as watch:
                 result = migration.apply(limited, watch)
     result.failed = failed
@@ -493,8 +490,8 @@ def job(
     return pipeline.ended(result)
 
 
-def _at_a_time(out: Path | None, how: ApplyOptions, applying: Applying, cluster: Cluster) -> int | None:
-    """Returns how many streams are worked on at the same time, None for as many as can be."""
+def _parallelism(out: Path | None, how: ApplyOptions, applying: Applying, cluster: Cluster) -> int | None:
+    """Returns the number of streams to process at the same time; None for no limit."""
     from stantools.migration.plan.model import Way
 
     given = click.get_current_context().get_parameter_source("parallel") is not click.core.ParameterSource.DEFAULT

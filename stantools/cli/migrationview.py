@@ -1,4 +1,4 @@
-"""How plans and results of migrations are shown to people."""
+"""Plans and results of migrations for people."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STORES = 5
 
 
 def show_plan(plan: Plan, problems: Sequence[Note]) -> None:
-    """Prints what a plan makes, what it leaves out, and what to think of, if that is for people."""
+    """Prints the streams of a plan, the data left out, and notes, in table output only."""
     if console.output() == "table":
         _print_plan(plan, problems)
 
@@ -62,7 +62,6 @@ def _stream_row(stream: StreamPlan) -> tuple[Any, ...]:
 
 
 def _short(name: str) -> str:
-    """Shortens a name for a table; the plan file has it whole."""
     return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…"
 
 
@@ -72,11 +71,11 @@ def _show_left_out(left: Sequence[LeftOut]) -> None:
         channel = f"{console.escape(each.channel)}: " if each.channel else ""
         count = f" ({each.count})" if each.count > 1 else ""
         click.echo(f"{word}: {channel}{console.escape_line(each.what)}{count}: {console.escape_line(each.detail)}")
-    console.left_out(len(left) - _MANY, tail="; the plan file has them all")
+    console.left_out(len(left) - _MANY, tail="; the plan file lists all")
 
 
 def _show_notes(notes: Sequence[Note]) -> None:
-    """Prints what to think of, the worst first."""
+    """Prints notes, the worst first."""
     colors = {"problem": "red", "warning": "yellow"}
     listed = sorted(notes, key=lambda note: ("problem", "warning", "info").index(note.level.value))
     for note in listed[:_MANY]:
@@ -89,7 +88,6 @@ def _show_notes(notes: Sequence[Note]) -> None:
 
 
 def _show_results(results: Sequence[StreamResult]) -> None:
-    """Prints what became of each stream, and the proof."""
     from stantools.migration.journal import Outcome
 
     rows = []
@@ -109,7 +107,6 @@ def _show_results(results: Sequence[StreamResult]) -> None:
 
 
 def _show_findings(findings: Iterable[Finding]) -> None:
-    """Prints differences."""
     for number, finding in enumerate(findings):
         if number == _MANY:
             click.echo("… and more")
@@ -159,16 +156,16 @@ def show_outcome(plan: Plan, results: Sequence[StreamResult], file: Path | None,
     if file is not None and (failed or different):
         left = sum(result.outcome is Outcome.NOT_BEGUN for result in results)
         what = f"{counted(left, 'stream')} {'was' if left == 1 else 'were'} not begun; " if left else ""
-        console.note(f"{what}when the cause is removed, go on with: stantools migrate apply {shell_word(str(file))}")
+        console.note(f"{what}after removing the cause, continue with: stantools migrate apply {shell_word(str(file))}")
     code = exit_code(plan, results, changed=file is not None or cutover is not None)
     if cutover and cutover.written:
         console.warning(
-            "the store has been written to since the cutover: what came then is not in the streams",
+            "the store was written to since the cutover: these messages are not in the streams",
             "stop the streaming server for good",
         )
         code = code or ExitCode.FINDINGS
     if console.output() == "table" and not failed and not different:
-        text = f"{counted(len(results), 'stream', 'is/are')} as the plan says{_compared(results)}"
+        text = f"{counted(len(results), 'stream', 'is/are')} as planned{_compared(results)}"
         click.echo(console.paint(text, "green", err=False))
     return code
 
@@ -181,13 +178,13 @@ def _show_cutover(cutover: Cutover) -> None:
         )
     usually = "" if cutover.delay is None else f", each about {cutover.delay:.1f} s after it was stored"
     click.echo(
-        f"{counted(cutover.appended, 'message')} carried while the server went on{usually}; {cutover.why}; nothing was "
-        f"served for {cutover.seconds:.1f} s, until {format_time(round(cutover.ready * 1e9))}"
+        f"{counted(cutover.appended, 'message')} carried while the server was running{usually}; {cutover.why}; nothing "
+        f"was served for {cutover.seconds:.1f} s, until {format_time(round(cutover.ready * 1e9))}"
     )
 
 
 def cutover_as_json(cutover: Cutover) -> dict[str, Any]:
-    """Returns how it was cut over with stable names for programs."""
+    """Returns the cutover with stable names for programs."""
     return {
         "cutover": {
             "why": cutover.why,
@@ -204,7 +201,7 @@ def cutover_as_json(cutover: Cutover) -> dict[str, Any]:
 
 
 def show_plans(planned: Sequence[PlannedStore], problems: Sequence[Note]) -> None:
-    """Prints what the plans of many stores make, and what to think of, if that is for people."""
+    """Prints the plans of many stores, and notes, in table output only."""
     if console.output() != "table":
         return
     if len(planned) <= _STORES:
@@ -214,17 +211,17 @@ def show_plans(planned: Sequence[PlannedStore], problems: Sequence[Note]) -> Non
             _print_plan(store.plan, ())
     else:
         headers = ("store", "streams", "messages", "consumers", "lost")
-        rows = [(store.root, *_sums(store.plan)) for store in planned]
+        rows = []
+        for store in planned:
+            plan = store.plan
+            lost = plan.lost or ("yes" if plan.lossy else None)
+            rows.append((store.root, len(plan.streams), plan.messages, plan.consumers, lost))
         click.echo(table_text(headers, rows, right=headers[1:]))
     _show_notes(problems)
 
 
-def _sums(plan: Plan) -> tuple[Any, ...]:
-    return len(plan.streams), plan.messages, plan.consumers, plan.lost or ("yes" if plan.lossy else None)
-
-
 def show_stores(result: MigrateResult) -> None:
-    """Prints what became of many stores."""
+    """Prints the results of many stores."""
     if console.output() == "json":
         stores = [{"store": store.root, **_as_json(store.plan, streams)} for store, streams in result.stores]
         clean = not result.failed and all(store["clean"] for store in stores)
@@ -236,7 +233,7 @@ def show_stores(result: MigrateResult) -> None:
             if len(result.stores) > 1:
                 print_heading(store.root)
             _show_results(streams)
-        console.left_out(len(bad) - len(named), "store", tail="; -o json has them all")
+        console.left_out(len(bad) - len(named), "store", tail="; -o json lists all")
         good = [stream for _, streams in result.stores for stream in streams if stream.good]
         text = f"{counted(len(good), 'stream')} of {counted(len(result.stores), 'store')} as planned{_compared(good)}"
         click.echo(console.paint(text, "green" if not bad else "yellow", err=False))

@@ -1,4 +1,4 @@
-"""Opening what a verb works on: a store, the nodes of a cluster, one channel, a single file."""
+"""Opening the input of a verb: a store, the nodes of a cluster, one channel, a single file."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from stantools.store.options import ReadOptions, polynomial_name, resolve_file_c
 if TYPE_CHECKING:
     from stantools.migration.source import SourceOptions, StoreSource
 
-#: The variable that names the store to work on where the command line names none.
+#: Environment variable with the default store.
 STORE_VARIABLE = "STANTOOLS_STORE"
 _NODES = "stantools.nodes"
-_WRITTEN = "what is being written may look damaged"
+_WRITTEN = "data being written may look damaged"
 
 
 def usual_store(ctx: click.Context) -> str | None:
-    """Returns the store to work on where none was named, and says so on stderr; None if there is none.
+    """Returns the default store and notes it on stderr; None if there is none.
 
-    It is what STANTOOLS_STORE names, else the current directory or `./datastore` if that is a store. It is the one
-    in remedies from then on.
+    It is that of STANTOOLS_STORE, else the current directory or `./datastore` if that is a store. Remedies name it
+    from then on.
     """
     if named := os.environ.get(STORE_VARIABLE):
-        console.note(f"no STORE was named: taking {console.escape(named)}, which {STORE_VARIABLE} names")
+        console.note(f"no STORE was given: using {console.escape(named)} from {STORE_VARIABLE}")
         console.set_store(ctx, named)
         return named
     for path in (Path(), Path("datastore")):
@@ -45,29 +45,23 @@ def usual_store(ctx: click.Context) -> str | None:
         except StoreUnreadableError:
             continue
         shown = f"the current directory, {path.absolute()}" if path == Path() else f"./{path}"
-        console.note(f"no STORE was named: taking {console.escape(shown)}")
+        console.note(f"no STORE was given: using {console.escape(shown)}")
         console.set_store(ctx, str(path))
         return str(path)
     return None
 
 
 def open_store(path: Path, reading: ReadOptions, channels: Sequence[str] = ()) -> Datastore:
-    """Opens a store; says so if its CRC is not the usual one, and which files are left out.
+    """Opens a store; notes an unusual CRC and skipped files.
 
-    Args:
-        path: The store.
-        reading: How to read it.
-        channels: Patterns of the channels that are to be read; all, if none is given.
-
-    Raises:
-        StoreUnreadableError: It is not a store, cannot be listed, may not be read, or is of release 0.1.
+    `channels` are patterns of the channels to read; empty for all.
     """
     store = options.open_store(path, reading, channels)
     if reading.accept_unreadable:
         try:
             store.check_permitted(store.matching(channels))
         except NotPermittedError as problem:
-            console.warning(f"{problem.message}: left out, so nothing is said about what they hold", problem.remedy)
+            console.warning(f"{problem.message}: left out, so their content is not checked", problem.remedy)
     _tell_polynomial(store.crc, reading)
     if console.is_verbose():
         console.note(
@@ -77,11 +71,7 @@ def open_store(path: Path, reading: ReadOptions, channels: Sequence[str] = ()) -
 
 
 def describe_node(ctx: click.Context, text: str) -> str:
-    """Takes a node as --node describes it; returns the path under which `node_at` knows it.
-
-    Raises:
-        ValueError: It makes no sense.
-    """
+    """Takes a node as --node describes it; returns the path under which `node_at` knows it."""
     node = node_of(text)
     if node.raft is None:
         return str(node.data)  # a store by itself
@@ -91,16 +81,9 @@ def describe_node(ctx: click.Context, text: str) -> str:
 
 
 def node_at(path: Path, *, history: bool = False) -> NodeFiles | None:
-    """Returns the clustered node that has its directories at or below a path; None if that is a store, or nothing.
+    """Returns the clustered node whose directories are at or below a path; None for a store or nothing.
 
-    A view of a running node is said to be one: what its server is writing may look damaged.
-
-    Args:
-        path: The path.
-        history: Single records are asked for.
-
-    Raises:
-        UsageError: They are asked for of a node.
+    Notes a running node, whose data being written may look damaged. With `history`, raises `UsageError` for a node.
     """
     node = _node_at(path)
     if node and history:
@@ -109,7 +92,7 @@ def node_at(path: Path, *, history: bool = False) -> NodeFiles | None:
             "stantools records FILE prints the entries of its raft.log",
         )
     if node and node.raft and (pid := log_lock_holder(node.raft)) is not None:
-        console.warning(f"{console.escape(str(node.path))}: process {pid} runs this node: {_WRITTEN}")
+        console.warning(f"{console.escape(str(node.path))}: process {pid} is running this node: {_WRITTEN}")
     return node
 
 
@@ -122,16 +105,12 @@ def _node_at(path: Path) -> NodeFiles | None:
 
 
 def are_nodes(paths: Sequence[Path]) -> bool:
-    """Returns whether paths are to be taken for parts of one cluster: several, or one that holds a Raft log."""
+    """Returns whether paths are parts of one cluster: several, or one with a Raft log."""
     return len(paths) > 1 or _node_at(paths[0]) is not None
 
 
 def part_of_node(path: Path) -> NodeFiles:
-    """Returns a clustered node of which a path holds the Raft directory, the file store or both; or nothing yet.
-
-    Raises:
-        StoreUnreadableError: There is neither.
-    """
+    """Returns the node whose Raft directory, file store or both are at a path, which may not exist yet."""
     if node := _node_at(path):
         return node
     if path.is_dir() and all(each.is_dir() for each in path.rglob("*")):
@@ -141,15 +120,7 @@ def part_of_node(path: Path) -> NodeFiles:
 
 
 def check_stopped(nodes: Iterable[NodeFiles], *, force: bool) -> None:
-    """Refuses to continue if a server seems to be using a node; of one that runs, every part is at another place.
-
-    Args:
-        nodes: The nodes.
-        force: Only say so.
-
-    Raises:
-        RefusedError: One is in use.
-    """
+    """Refuses nodes in use, whose files would differ in age; with `force`, only warns."""
     for node in nodes:
         for path in (node.raft, node.data):
             for use in check_not_in_use(path, force=force) if path else ():
@@ -157,7 +128,7 @@ def check_stopped(nodes: Iterable[NodeFiles], *, force: bool) -> None:
 
 
 def read_store(store: Datastore, taking: SourceOptions) -> StoreSource:
-    """Reads what is taken of a store for a migration; says so if a server seems to be using it."""
+    """Reads the selected data of a store for a migration; warns if a server seems to be using it."""
     from stantools.cli.progress import Progress
     from stantools.migration.workflow import read_source, signs_of_use
 
@@ -171,7 +142,7 @@ def read_store(store: Datastore, taking: SourceOptions) -> StoreSource:
 def merge_nodes(
     nodes: Sequence[NodeFiles], reading: ReadOptions, taking: SourceOptions, *, running: bool
 ) -> StoreSource:
-    """Reads what is taken of the nodes of a cluster for a migration; `running`: they need not have stopped."""
+    """Reads the selected data of a cluster's nodes for a migration; unless `running`, they must have stopped."""
     from stantools.cli.progress import Progress
     from stantools.migration.source import open_merged
 
@@ -181,25 +152,17 @@ def merge_nodes(
 
 
 def store_of_node(node: NodeFiles, why: str) -> Path:
-    """Returns the file store of a node.
-
-    Args:
-        node: The node.
-        why: Why there has to be one, for people.
-
-    Raises:
-        StoreUnreadableError: There is none.
-    """
+    """Returns the file store of a node; `why` tells the user the reason for needing one."""
     if node.data is None:
         raise StoreUnreadableError(
-            f"{node.path}: the file store of the node is not here, and {why}",
+            f"{node.path}: the file store of the node is missing, but needed: {why}",
             "stantools info, subs and verify show its Raft log",
         )
     return node.data
 
 
 def file_crc(path: Path, buffer: Buffer, reading: ReadOptions) -> Crc:
-    """Finds out the CRC of a single file; says so if it is not the usual one."""
+    """Determines the CRC of a single file; notes an unusual one."""
     crc = resolve_file_crc(path, buffer, reading)
     _tell_polynomial(crc, reading)
     return crc
@@ -211,17 +174,13 @@ def _tell_polynomial(crc: Crc, reading: ReadOptions) -> None:
 
 
 def open_channel(store: Datastore, name: str) -> ChannelFiles:
-    """Lists one channel of a store.
-
-    Raises:
-        StoreUnreadableError: There is no such channel, or it cannot be listed.
-    """
+    """Lists one channel of a store; raises `StoreUnreadableError` if it does not exist."""
     if name in store.channel_names:
         return store.channel(name)
     close = difflib.get_close_matches(name, store.channel_names, n=3)
     have = close or store.channel_names[:5]
     listed = ", ".join(map(console.escape, have)) + ("" if close or len(store.channel_names) <= 5 else ", …")
     raise StoreUnreadableError(
-        f"{console.escape(str(store.path))}: there is no channel {console.escape(name)}",
+        f"{console.escape(str(store.path))}: no channel {console.escape(name)}",
         f"{'did you mean' if close else 'its channels are'}: {listed}" if have else "the store has no channels",
     )

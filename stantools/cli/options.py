@@ -1,8 +1,8 @@
-"""From declared options to click: verbs, what every verb takes, and what several share.
+"""From declared options to click: verbs, common options, shared options.
 
-An option is declared beside the field that takes it (`stantools.options`). A decorator adds the options of a dataclass,
-or a few of them, and hands them over as one value, so that a verb's function takes `reading: ReadOptions` instead of
-four loose parameters. How things are shown is the console's own matter (`console.remember`): no verb hands it on.
+An option is declared beside its field (`stantools.options`). A decorator adds the options of a dataclass, or a few
+of them, and passes them on as one value: a verb's function takes `reading: ReadOptions` instead of four loose
+parameters. The console keeps the display options itself (`console.remember`).
 """
 
 from __future__ import annotations
@@ -34,26 +34,23 @@ if TYPE_CHECKING:
 else:  # generic in newer releases of click only
     _ParamType = click.ParamType
 
-#: Channels that a shell is offered at most.
+#: Maximum number of channels to offer to a shell.
 _MANY_CHANNELS = 500
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[Any], Any]
 
-# Verbs
-
 
 def verb(name: str, *formats: str, tables: bool = True, progress: bool = True) -> Callable[[_F], click.Command]:
-    """Declares a function to be a verb: a click command with the summary from the table of verbs.
+    """Makes a function a verb: a click command with the summary from the table of verbs.
 
     The function's docstring is the help text (a line with a backslash and a b in front of a paragraph keeps its line
-    breaks), what it returns is the exit code.
+    breaks); its result is the exit code.
 
     Args:
-        name: The verb.
-        formats: What -o takes, the default first; none if there is no -o.
-        tables: Tables are printed, so that there is --wide as well.
-        progress: It can take a while, so that there is --progress.
+        formats: Values of -o, the default first; without any there is no -o.
+        tables: It prints tables: add --wide.
+        progress: It can take long: add --progress.
     """
     return command(name, summaries()[name], *formats, tables=tables, progress=progress)
 
@@ -66,42 +63,43 @@ def command(
     progress: bool = True,
     kind: type[click.Command] = click.Command,
 ) -> Callable[[_F], click.Command]:
-    """Declares a function to be a command, of a kind; see `verb`."""
+    """Makes a function a click command of a kind; see `verb`."""
 
     def declare(function: _F) -> click.Command:
         help_text = inspect.cleandoc(function.__doc__ or "").replace("\\b\n", "\b\n")
         made = click.command(name, kind, help=help_text, short_help=summary, context_settings=CONTEXT)(function)
-        made.params += _shown(formats, tables=tables and "table" in formats, progress=progress and bool(formats))
+        made.params += _display_options(
+            formats, tables=tables and "table" in formats, progress=progress and bool(formats)
+        )
         return made
 
     return declare
 
 
-def _shown(formats: tuple[str, ...], *, tables: bool, progress: bool) -> list[click.Option]:
-    """Returns the options of how things are shown."""
+def _display_options(formats: tuple[str, ...], *, tables: bool, progress: bool) -> list[click.Option]:
     options: list[tuple[tuple[str, ...], dict[str, Any]]] = []
     if formats:
         output = {"type": click.Choice(formats), "default": formats[0], "show_default": True}
-        options.append((("-o", "--output"), {**output, "help": "Format of what goes to stdout."}))
+        options.append((("-o", "--output"), {**output, "help": "Format of stdout."}))
     if tables:
         wide = "Do not cut tables to the width of the terminal."
         options.append((("--wide",), {"is_flag": True, "help": wide}))
     if progress:
         modes = {"type": click.Choice(["auto", "bar", "json", "none"]), "default": "auto", "show_default": True}
-        how = "How to show progress on stderr; auto is a bar on a terminal."
+        how = "Progress on stderr; auto is a bar on a terminal."
         options.append((("--progress",), {**modes, "help": how}))
     when = {"type": click.Choice(["auto", "always", "never"]), "default": "auto", "show_default": True}
     options.append((("--color",), {**when, "help": "When to color."}))
-    options.append((("-v", "--verbose"), {"is_flag": True, "help": "Say more, on stderr."}))
+    options.append((("-v", "--verbose"), {"is_flag": True, "help": "More details on stderr."}))
     return [click.Option(names, expose_value=False, callback=console.remember, **more) for names, more in options]
 
 
 def complete_channel(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offers the channels of the store that is named earlier on the line.
+    """Offers the channels of the store named earlier on the line.
 
-    It runs at every press of the tab key: it lists one directory, opens no file, and is silent about what is wrong.
+    It runs at every press of the tab key: it lists one directory, opens no file, and ignores errors.
     """
-    # With an option that still lacks its value, click leaves the store among the words it could not place.
+    # With an option that still lacks its value, click leaves the store among the unassigned words.
     store = ctx.params.get("store") or next(iter(ctx.args), None)
     if not store:
         return []
@@ -115,28 +113,23 @@ def complete_channel(ctx: click.Context, param: click.Parameter, incomplete: str
     return [CompletionItem(name) for name in fitting[:_MANY_CHANNELS]]
 
 
-# Declared options
-
-
 class PathType(click.Path):
-    """A path. One like an option becomes absolute: it works in every command that is printed about it."""
+    """A path. One that looks like an option becomes absolute, so that it works in every printed command."""
 
     def __init__(self) -> None:
         super().__init__(readable=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Turns the user's text into a path."""
         return super().convert(printable_path(value) if isinstance(value, str) else value, param, ctx)
 
 
 def printable_path(text: str) -> str:
-    """Returns a path that commands may name."""
     plain = text.removeprefix("./")
     return os.path.abspath(plain) if plain.startswith("-") and plain != "-" else text  # noqa: PTH100
 
 
-class _Parsed(_ParamType):
-    """A click type around a function that raises ValueError."""
+class _ParsedType(_ParamType):
+    """A click type of a function that raises ValueError."""
 
     name = "value"
 
@@ -144,7 +137,6 @@ class _Parsed(_ParamType):
         self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Turns the user's text into a value; wrong usage if it makes no sense."""
         if not isinstance(value, str):
             return value
         try:
@@ -154,9 +146,9 @@ class _Parsed(_ParamType):
 
 
 def option_of(name: str, option: Option) -> Callable[[_F], _F]:
-    """Adds an option as it is declared, under the name of a parameter."""
+    """Adds a declared option under the name of a parameter."""
     if option.kind is Secret:
-        return given(**_places(name, option))
+        return given(**_secret_options(name, option))
     flags = option.flags or (f"--{option.flag(name)}",)
     more: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "required": option.required}
     if option.default is False:
@@ -167,7 +159,7 @@ def option_of(name: str, option: Option) -> Callable[[_F], _F]:
         default = str(option.default) if isinstance(option.default, enum.Enum) else option.default
         written = default if option.written is None else option.written
         more["show_default"] = bool(written) and not option.quiet
-        if written is not None:  # click takes None for a value: nothing that is required would be missing
+        if written is not None:  # click takes None for a value, so a missing required option would not be noticed
             more["default"] = written
     if option.variable:
         more["envvar"] = option.variable
@@ -176,8 +168,8 @@ def option_of(name: str, option: Option) -> Callable[[_F], _F]:
     return click.option(*flags, name, type=_type_of(option), **more)
 
 
-def _places(name: str, secret: Option) -> dict[str, Option]:
-    """Returns the options that say where a secret is found: it is none itself, for others see the list of processes."""
+def _secret_options(name: str, secret: Option) -> dict[str, Option]:
+    """Returns the options that name the place of a secret, which must not be in the list of processes."""
     variable, file = secret.notes
     return {
         f"{name}_env": Option(help=f"Variable that holds {secret.help}{variable}.", metavar="NAME"),
@@ -187,7 +179,7 @@ def _places(name: str, secret: Option) -> dict[str, Option]:
 
 def _secret(name: str, option: Option, values: dict[str, Any]) -> Secret:
     """Takes a secret out of the values of its options."""
-    variable, file = (values.pop(each) or None for each in _places(name, option))
+    variable, file = (values.pop(each) or None for each in _secret_options(name, option))
     if variable and file:
         flag = f"--{option.flag(name)}"
         raise UsageError(f"{flag}-env and {flag}-file exclude each other", "give one of them")
@@ -196,7 +188,7 @@ def _secret(name: str, option: Option, values: dict[str, Any]) -> Secret:
 
 def _type_of(option: Option) -> Any:
     if option.read is not None:
-        return _Parsed(option.read)
+        return _ParsedType(option.read)
     if option.choices:
         return click.Choice([str(each) for each in option.choices], case_sensitive=not option.any_case)
     if option.kind is Path:
@@ -208,8 +200,6 @@ def _type_of(option: Option) -> Any:
 
 
 def each_of(*decorators: _Decorator) -> Callable[[_F], _F]:
-    """Adds options in this order."""
-
     def decorate(function: _F) -> _F:
         return functools.reduce(lambda made, add: add(made), reversed(decorators), function)
 
@@ -217,7 +207,7 @@ def each_of(*decorators: _Decorator) -> Callable[[_F], _F]:
 
 
 def given(**options: Option) -> Callable[[_F], _F]:
-    """Adds options, each of which is passed on under its own name."""
+    """Adds options that are passed on one by one."""
     return each_of(*(option_of(name, option) for name, option in options.items()))
 
 
@@ -229,15 +219,14 @@ def folded(
     others: Sequence[str] = (),
     title: str = "",
 ) -> Callable[[_F], _F]:
-    """Adds options, and passes on what is made of them.
+    """Adds options, and passes on the one value made of them.
 
     Args:
-        name: The parameter that it is passed on as.
-        make: Is called with the options by name.
-        options: The options.
-        decorators: Add further options, which are passed on as they are, but for `others`.
-        others: What the decorators pass on, and `make` takes if it is there.
-        title: What a `GroupedCommand` shows the options under.
+        name: The parameter for the value.
+        make: Called with the options by name.
+        decorators: Add further options, passed on unchanged except for `others`.
+        others: Parameters of the decorators that `make` takes if present.
+        title: Heading of the options in a `GroupedCommand`.
     """
 
     def decorate(function: _F) -> _F:
@@ -265,15 +254,16 @@ def options_of(
     without: Container[str] = (),
     **helps: str,
 ) -> Callable[[_F], _F]:
-    """Adds the options that a dataclass declares, and passes them on as one value of it.
+    """Adds the options of a dataclass, and passes them on as one value of it.
 
     Args:
-        taker: The dataclass. Its other fields are what the decorators pass on, if they do, else as they are.
-        name: The parameter that it is passed on as.
+        taker: The dataclass. Its other fields come from the decorators, if they have them, else from their
+            defaults.
+        name: The parameter for the value.
         decorators: Further options.
-        title: What a `GroupedCommand` shows the options under.
-        without: Fields whose options are not offered here.
-        helps: Help texts that are otherwise here, by field.
+        title: Heading of the options in a `GroupedCommand`.
+        without: Fields whose options are omitted.
+        helps: Different help texts by field.
     """
     all_of_them = dict(declared(taker))
     options = {
@@ -286,7 +276,7 @@ def options_of(
 
 
 def in_group(title: str, *decorators: _Decorator) -> Callable[[_F], _F]:
-    """Adds options that a `GroupedCommand` shows under a title; those that are in a group already stay there."""
+    """Adds options that a `GroupedCommand` shows under a title; options already in a group stay there."""
 
     def decorate(function: _F) -> _F:
         others = list(getattr(function, "__click_params__", ()))
@@ -299,15 +289,14 @@ def in_group(title: str, *decorators: _Decorator) -> Callable[[_F], _F]:
     return decorate
 
 
-#: Option -> the title that it is shown under.
+#: heading of each option
 _GROUPS: weakref.WeakKeyDictionary[click.Parameter, str] = weakref.WeakKeyDictionary()
 
 
 class GroupedCommand(click.Command):
-    """A command that shows its options in groups, as `in_group` made them; what is in none comes first."""
+    """A command that shows its options in the groups of `in_group`; ungrouped ones come first."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the options, group by group."""
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
@@ -317,23 +306,19 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(records)
 
 
-# What several verbs share
-
-
 class StoreArgument(click.Argument):
-    """The store that a verb works on; where none is named, the usual one.
+    """The store of a verb; by default the usual one.
 
-    What STANTOOLS_STORE names, else the current directory or `./datastore` if that is a store. Whatever was taken is
-    said on stderr, and is what STORE stands for in remedies. A single word in front of which the store was left out
-    belongs to the argument that follows. Nodes that --node describes (`node_option`) are taken as well.
+    The default is STANTOOLS_STORE, else the current directory or `./datastore` if that is a store; it is noted on
+    stderr, and replaces STORE in remedies. If only one word is given and another argument follows, the word belongs
+    to that one. Nodes that --node describes (`node_option`) are accepted as well.
     """
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Returns the store that was named, or the usual one."""
         value, source = super().consume_value(ctx, opts)
         if described := opts.get("nodes"):
             value = self._with_nodes(ctx, value, opts)
-        elif self.required and not ctx.resilient_parsing and (lacking := self._lacking(ctx, opts)) is not None:
+        elif self.required and not ctx.resilient_parsing and (lacking := self._missing_argument(ctx, opts)) is not None:
             from stantools.cli.opening import usual_store
 
             if usual := usual_store(ctx):
@@ -346,9 +331,9 @@ class StoreArgument(click.Argument):
         return value, source
 
     def _with_nodes(self, ctx: click.Context, value: Any, opts: Mapping[str, Any]) -> Any:
-        """Returns what was named together with the nodes that were described; verbs find them by `opening.node_at`.
+        """Returns the given paths with the described nodes, which verbs find by `opening.node_at`.
 
-        Where a verb takes two, the nodes come first.
+        If a verb takes two, the nodes come first.
         """
         from stantools.cli.opening import describe_node
 
@@ -370,7 +355,7 @@ class StoreArgument(click.Argument):
         cast(dict[str, Any], opts).update(zip((each.name for each in others), rest, strict=False))
         return first
 
-    def _lacking(self, ctx: click.Context, opts: Mapping[str, Any]) -> click.Parameter | None:
+    def _missing_argument(self, ctx: click.Context, opts: Mapping[str, Any]) -> click.Parameter | None:
         """Returns the last positional argument if the command line has no word for it."""
         last = [each for each in ctx.command.params if isinstance(each, click.Argument)][-1]
         value = opts.get(last.name)
@@ -378,34 +363,32 @@ class StoreArgument(click.Argument):
 
 
 def stores_argument(metavar: str, kind: Any = None) -> _Decorator:
-    """Adds an argument of one store or several; passes them on as `stores`."""
+    """Adds an argument of one store or several, passed on as `stores`."""
     return click.argument(
         "stores", cls=StoreArgument, nargs=-1, required=True, type=kind or PathType(), metavar=metavar
     )
 
 
 store_argument = click.argument("store", cls=StoreArgument, type=PathType(), metavar="STORE")
-#: For verbs that know nodes: `StoreArgument` takes the nodes for stores.
+#: For verbs that know nodes: `StoreArgument` accepts the nodes as stores.
 node_option = click.option(
     "--node",
     "nodes",
     multiple=True,
     expose_value=False,
     metavar="NAME:data=DIR,raft=DIR",
-    help="A node whose directories are in different places, with a name for it; one of the two may be left out.",
+    help="A node with its directories in different places, and a name for it; one of the two may be left out.",
 )
 channel_option = given(channels=CHANNELS)
 workers_option = given(workers=WORKERS)
-_DRY_RUN = Option(help="Say what would be done; change nothing.", default=False)
+_DRY_RUN = Option(help="Show the plan; change nothing.", default=False)
 dry_run_option = given(dry_run=_DRY_RUN)
 
 
 @dataclass(frozen=True)
 class Consent:
-    """Whether anything is changed."""
-
     dry_run: bool = _DRY_RUN.field()
-    yes: bool = Option(help="Do not ask before changing something.", default=False).field()
+    yes: bool = Option(help="Do not ask before a change.", default=False).field()
 
 
 consent_options = options_of(Consent, "consent")
@@ -415,11 +398,11 @@ NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", d
 
 
 def reading_options(*, unchecked: bool = True, partial: bool = True) -> Callable[[_F], _F]:
-    """Adds the options of how to read files and passes them on as `reading: ReadOptions`.
+    """Adds the options for reading files, passed on as `reading: ReadOptions`.
 
     Args:
-        unchecked: Add --no-crc. What keeps good records must know which are good.
-        partial: Add --accept-unreadable. A single file is read or not.
+        unchecked: Add --no-crc; not for verbs that must know which records are good.
+        partial: Add --accept-unreadable; not for a single file.
     """
     checks = {"no_crc": NO_CRC} if unchecked else {}
     accepts = {"accept_unreadable": ACCEPT_UNREADABLE} if partial else {}
@@ -436,10 +419,9 @@ def _reading(
 
 
 def limit_options(*, unlimited: bool = False) -> Callable[[_F], _F]:
-    """Adds the server's channel limits and passes them on as `limits: StoreLimits | None`, None if none was given.
+    """Adds the server's channel limits, passed on as `limits: StoreLimits | None`; None if none was given.
 
-    Args:
-        unlimited: What is not given is not limited, instead of being the server's default.
+    `unlimited`: a limit that is not given does not apply; otherwise it is the server's default.
     """
 
     def limits(**given: int | None) -> StoreLimits | None:

@@ -1,7 +1,7 @@
-r"""Data on stdout in the format that the user chose: tables for people; json, ndjson and csv for programs.
+r"""Data on stdout in the user's format: tables for people; json, ndjson and csv for programs.
 
-Names stay names: whatever is in them, a table or a csv line cannot be broken by it and no terminal escape
-gets through. In json, bytes that are not UTF-8 appear as the four characters `\xNN`, since json has no bytes.
+No name can break a table or a csv line, or contain a terminal escape. In json, bytes that are not UTF-8 appear as
+the four characters `\xNN`, since json has no bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stantools.errors import ExitCode
 from stantools.notation import describe_sequences
 
 SCHEMA = 1
-#: Columns of text are not cut any further.
-_NARROWEST = 4
+#: Minimum width of a text column.
+_MIN_WIDTH = 4
 
-#: Rows that decide how wide the columns of a table are.
+#: Rows that determine the column widths of a table.
 _BLOCK = 1000
-#: Bytes in a line of a dump.
+#: bytes in a line of a dump
 _HEX_WIDTH = 16
 
 _quoted = json.encoder.encode_basestring_ascii
@@ -35,7 +35,6 @@ _encode_line = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Prints one json document, with the version of its schema first."""
     _stream({"schema": SCHEMA, **value}, "\n")
     sys.stdout.write("\n")
 
@@ -46,12 +45,12 @@ def show(
     headers: Sequence[str] = (),
     rows: Iterable[Sequence[Any]] = (),
 ) -> None:
-    """Prints a result in the format that the user chose.
+    """Prints a result in the user's format.
 
     Args:
         document: Makes the json document.
         table: Prints it for people.
-        headers: The names of the columns in csv and ndjson.
+        headers: Column names in csv and ndjson.
         rows: Their values; may be an iterator.
     """
     output = console.output()
@@ -66,11 +65,11 @@ def show(
 def show_records(
     path: str, headers: Sequence[str], rows: Iterable[Sequence[Any]], line: Callable[[Sequence[Any]], None]
 ) -> ExitCode:
-    """Prints what a log holds record by record; returns the exit code, which says whether all of it is good.
+    """Prints the records of a log; returns the exit code for damaged ones.
 
     Args:
         path: The store.
-        headers: Names of the values; one is `ok`, and the last are the record's fields, which csv leaves out.
+        headers: Names of the values; one is `ok`, and the last are the record's fields, which csv omits.
         rows: The values of each record; may be an iterator.
         line: Prints one for people.
     """
@@ -96,18 +95,16 @@ def show_records(
 
 
 def stream_ndjson(values: Iterable[Mapping[str, Any]]) -> None:
-    """Prints one json object a line, in which there may be iterators; without them `print_ndjson` is faster."""
+    """Prints one json object per line, which may hold iterators; without them `print_ndjson` is faster."""
     for value in values:
         _stream(value, "")
         sys.stdout.write("\n")
 
 
 def _stream(value: Any, line: str) -> None:
-    """Writes a value as json bit by bit: iterators become lists without ever being whole.
+    """Writes a value as json piece by piece: iterators become lists without being held in memory.
 
-    Args:
-        value: The value.
-        line: What a line within it begins with; empty puts all on one line.
+    `line` is the beginning of each line; empty puts all on one line.
     """
     write, inner = sys.stdout.write, line and line + "  "
     if isinstance(value, Mapping):
@@ -127,30 +124,27 @@ def _stream(value: Any, line: str) -> None:
 
 
 def _text(value: Any) -> str:
-    """Returns the json of a value that contains no others."""
     if type(value) is str and value.isascii():
         return _quoted(value)
     return repr(value) if type(value) is int else _encode_line(plain(value))
 
 
 def print_ndjson(values: Iterable[Mapping[str, Any]]) -> None:
-    """Prints one json object a line."""
     for value in values:
         sys.stdout.write(ndjson_line(value))
 
 
 def ndjson_line(value: Mapping[str, Any]) -> str:
-    """Returns one line of ndjson, with its line break."""
     return _encode_line(plain(value)) + "\n"
 
 
 def plain(value: Any) -> Any:
-    """Turns bytes into base64 and takes care of text that is not valid Unicode."""
+    """Converts bytes to base64, and text that is not valid Unicode to valid text."""
     if isinstance(value, str):
         return value if value.isascii() else _valid(value)
     if isinstance(value, bytes | memoryview):
         return base64.b64encode(value).decode("ascii")
-    if isinstance(value, int):  # before what takes longer to decide: most values of long outputs are numbers
+    if isinstance(value, int):  # first the cheapest test: most values of long outputs are numbers
         return value
     if isinstance(value, Mapping):
         return {plain(key): plain(each) for key, each in value.items()}
@@ -181,16 +175,16 @@ def print_table(
     """Prints a table for people.
 
     Args:
-        headers: One a column.
-        rows: Cells; None is shown as nothing.
-        right: Columns that are aligned to the right, by header.
-        fold: Columns whose text continues in further lines where the terminal is too narrow, instead of being cut.
+        headers: One per column.
+        rows: Cells; None is empty.
+        right: Headers of right-aligned columns.
+        fold: Headers of columns that are wrapped instead of cut if the terminal is too narrow.
     """
     left = iter(rows)
     text = table_text(headers, itertools.islice(left, _BLOCK), right=right, fold=fold)
     sys.stdout.write(text)
-    # A long table is not kept. In a terminal its headings come again; in a file, where nothing is cut, what is wider
-    # than all of the first rows stands out.
+    # A long table is not kept in memory. In a terminal its headings are repeated; in a file, where nothing is cut,
+    # cells wider than all of the first rows stand out.
     if console.width():
         while text := table_text(headers, itertools.islice(left, _BLOCK), right=right, fold=fold):
             sys.stdout.write("\n" + text)
@@ -218,14 +212,14 @@ def table_text(
     if not cells:
         return ""
     columns = [
-        _Column(header, each, number=header in right, fold=header in fold)
+        _TableColumn(header, each, number=header in right, fold=header in fold)
         for header, each in zip(headers, zip(*cells, strict=True), strict=True)
     ]
     width = console.width()
     if width and _total(columns) > width - indent:
-        columns = _fitted(columns, width - indent)
+        columns = _fit(columns, width - indent)
     sides = ["right" if column.number else "left" for column in columns]
-    # Titles and rules go as rows: to headers the library adds room, which a narrow terminal does not have.
+    # Titles and rules are rows: the library adds space to headers, which a narrow terminal does not have.
     text: str = tabulate(
         zip(*[column.lines() for column in columns], strict=True),
         tablefmt="plain",
@@ -235,8 +229,8 @@ def table_text(
     return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in text.split("\n"))
 
 
-class _Column:
-    """One column of a table, as wide as its cells are, and somewhat wider than its title."""
+class _TableColumn:
+    """One column of a table, as wide as its cells, and somewhat wider than its title."""
 
     def __init__(self, title: str, cells: Sequence[str], *, number: bool, fold: bool) -> None:
         self.title = title
@@ -246,14 +240,14 @@ class _Column:
         self.width = max(len(title) + 2, *map(len, cells))
 
     def tighten(self) -> None:
-        """Takes no more room than the cells and the words of the title need."""
+        """Shrinks to the width of the cells and of the title's words."""
         self.width = max(map(len, (*self.title.split(), *self.cells)))
 
     def lines(self) -> list[str]:
-        """Returns the title, the rule under it, and every cell, each cut or broken into lines so that it fits."""
-        return [textwrap.fill(self.title, self.width), "-" * self.width, *map(self._fitted, self.cells)]
+        """Returns the title, the rule and the cells, each cut or wrapped to the width."""
+        return [textwrap.fill(self.title, self.width), "-" * self.width, *map(self._fit, self.cells)]
 
-    def _fitted(self, text: str) -> str:
+    def _fit(self, text: str) -> str:
         if len(text) <= self.width:
             return text
         if self._fold:
@@ -262,14 +256,14 @@ class _Column:
         return text[: self.width - 1] + "…"
 
 
-def _total(columns: Sequence[_Column]) -> int:
+def _total(columns: Sequence[_TableColumn]) -> int:
     return sum(column.width + 2 for column in columns) - 2
 
 
-def _fitted(columns: Sequence[_Column], width: int) -> list[_Column]:
-    """Makes a table fit a terminal, in which numbers are never cut.
+def _fit(columns: Sequence[_TableColumn], width: int) -> list[_TableColumn]:
+    """Fits a table into a terminal without cutting numbers.
 
-    Columns without any value are left out, titles are folded, and the widest columns of text give way.
+    Empty columns are dropped, titles are wrapped, and the widest text columns shrink.
     """
     kept = [column for column in columns if any(column.cells)]
     for column in kept:
@@ -277,7 +271,7 @@ def _fitted(columns: Sequence[_Column], width: int) -> list[_Column]:
     texts = [column for column in kept if not column.number]
     while _total(kept) > width and texts:
         widest = max(texts, key=lambda column: column.width)
-        if widest.width <= _NARROWEST:
+        if widest.width <= _MIN_WIDTH:
             break
         widest.width -= 1
     return kept
@@ -304,20 +298,19 @@ def rows_as(output: str, headers: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def place_text(file: str, offset: int | None, length: str, reason: str, sequences: Iterable[Sequence[int]]) -> str:
-    """Describes a place of which something is left behind."""
+    """Describes data that was left out, and its place."""
     place = escape(file) + (f" at {offset}" if offset is not None else "") + (f", {length}" if length else "")
     return f"{place}: {console.escape_line(reason)}" + (f" ({describe_sequences(sequences, 4)})" if sequences else "")
 
 
 def payload_text(data: bytes, how: str) -> str:
-    """Returns a payload as programs are shown it: base64, hex or text."""
+    """Returns a payload for programs: base64, hex or text."""
     if how == "base64":
         return base64.b64encode(data).decode("ascii")
     return data.hex() if how == "hex" else data.decode("utf-8", "surrogateescape")
 
 
 def hex_dump(data: bytes) -> str:
-    """Returns bytes as lines of offset, hexadecimal and text."""
     out = io.StringIO()
     for at in range(0, len(data), _HEX_WIDTH):
         part = data[at : at + _HEX_WIDTH]

@@ -1,4 +1,4 @@
-"""The user's own command, printed again with one change: another path, another user, one more option."""
+"""The user's own command with one change: another path, another user, or one more option."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import click
 
 from stantools.escaping import shell_word
 
-#: Stands in remedies for what the user asked `stantools` for.
+#: Placeholder in remedies for the arguments of `stantools`.
 _PLACEHOLDER: Final = "stantools COMMAND"
-#: The option of what is left out: another user need not.
+#: Option that another user may not need.
 ACCEPT_UNREADABLE: Final = "--accept-unreadable"
-#: Options whose value names a variable that another user's command needs.
+#: Options that name a variable, which another user's command needs.
 _VARIABLES: Final = ("--encryption-key-env",)
 _STORE_VARIABLE: Final = "STANTOOLS_STORE"
 
@@ -23,12 +23,11 @@ _words: list[str] = []
 
 
 def keep(words: Sequence[str]) -> None:
-    """Remembers what followed `stantools` on the command line."""
     _words[:] = words
 
 
 def repeated(text: str) -> str:
-    """Fills the user's words into the commands of a remedy."""
+    """Fills the user's command into a remedy."""
     if _PLACEHOLDER not in text:
         return text
     command = " ".join(["stantools", *(shell_word(each) for each in _words if each != ACCEPT_UNREADABLE)])
@@ -38,7 +37,7 @@ def repeated(text: str) -> str:
 
 
 def about(path: Path | None) -> str:
-    """Returns the user's command about another path; "" if that cannot be made of the words."""
+    """Returns the user's command with another path; "" if the words do not allow that."""
     if path is None:
         return ""
     named = [at for at, word in enumerate(_words) if _leads_to(word, path)]
@@ -49,7 +48,7 @@ def about(path: Path | None) -> str:
 
 
 def may_add(group: click.Group, option: str) -> bool:
-    """Returns whether the user's verb takes an option that was not given."""
+    """Returns whether the user's verb has an option that was not given."""
     command: click.Command | None = group
     for word in _words:
         if not isinstance(command, click.Group):

@@ -1,6 +1,6 @@
-"""What is installed: the optional parts with the packages that each needs.
+"""Optional parts of the installation, and their packages.
 
-Which packages a part needs is in pyproject.toml alone; it is read from the metadata of the installed program.
+pyproject.toml alone lists the packages of a part; they are read from the metadata of the installed program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stantools import __version__
 from stantools.installing import install_command
 
-#: Part -> what it is for.
+#: purpose of each part
 PARTS = {
     "jetstream": "--server embedded",
     "arrow": "export to Parquet, and with zstd; pipeline stats",
@@ -27,7 +27,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+).*;.*\bextra == ['\"](\w+)['\"]")
 
 @dataclass(frozen=True)
 class Part:
-    """An optional part: its name, what it is for, and its packages with their versions (None: missing)."""
+    """An optional part: name, purpose, and versions of its packages (None: missing)."""
 
     name: str
     purpose: str
@@ -35,12 +35,10 @@ class Part:
 
     @property
     def complete(self) -> bool:
-        """All its packages are there."""
         return None not in self.packages.values()
 
 
 def parts() -> Iterator[Part]:
-    """Iterates over the optional parts."""
     needed: dict[str, dict[str, str | None]] = {name: {} for name in PARTS}
     for line in metadata.requires("stantools") or ():
         found = _REQUIREMENT.match(line)
@@ -58,7 +56,6 @@ def _version(package: str) -> str | None:
 
 
 def describe() -> str:
-    """Returns the answer to `--version`."""
     from stantools.cli.output import table_text
 
     rows, found = [], list(parts())
@@ -70,5 +67,5 @@ def describe() -> str:
     lines = [head, "", table_text(("part", "for", "installed"), rows, fold=("installed",)).rstrip()]
     lacking = [name for part in found for name, version in part.packages.items() if not version]
     if lacking:
-        lines += ["", f"what is missing comes with: {install_command(*lacking)}"]
+        lines += ["", f"to install the missing packages: {install_command(*lacking)}"]
     return "\n".join(lines)

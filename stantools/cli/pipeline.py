@@ -1,8 +1,8 @@
-"""`stantools pipeline`: the heavy verbs over many stores, on Spark or here; what its jobs have in common.
+"""`stantools pipeline`: the heavy verbs over many stores, on Spark or locally; common parts of its jobs.
 
-A job is `job` in the module of the verb of the same name, beside the verb's own `command`, and is imported only when it
-runs. Both take the same options and print the same; a job has the library do it on Spark, or by threads of this process
-(`stantools.work`).
+A job is the function `job` in the module of the verb of the same name, beside the verb's `command`, and is imported
+only when it runs. Both have the same options and output; a job runs the library on Spark or in threads of this
+process (`stantools.work`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: Job -> what it does, in one line. Its module is that of the verb.
+#: Summary of each job; its module is that of the verb.
 JOBS = {
     "verify": "Read and check every byte of many stores; say what is intact, damaged and missing.",
     "diff": "Compare every message of stores with the stores of the same names elsewhere.",
@@ -49,26 +49,22 @@ JOBS = {
     "migrate": "Move channels into JetStream streams, one task a channel, with proof.",
 }
 
-#: Stores of which the findings, or what was lost, are printed.
+#: Stores whose findings or losses are printed.
 NAMED = 10
-#: Bytes to be read from which Spark may be worth its start; with less even the slowest job is done in this process
-#: before Spark has begun (benchmarks/RESULTS.md, "Pipeline: start of Spark").
+#: Bytes from which Spark may be worth its start; with less even the slowest job ends in this process before Spark has
+#: started (benchmarks/RESULTS.md, "Pipeline: start of Spark").
 SPARK_PAYS = 2 << 30
-#: Seconds without any executor until it is said, and again after.
+#: Seconds without any executor between two warnings.
 _IDLE_SECONDS = 20.0
 
 
 class Jobs(LateGroup):
-    """All jobs."""
-
     NOUN = ATTRIBUTE = "job"
 
     def summaries(self) -> dict[str, str]:
-        """Returns the jobs, and what each does."""
         return JOBS
 
     def otherwise(self) -> str:
-        """Names the jobs."""
         return f"; the jobs are {', '.join(JOBS)}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -84,9 +80,9 @@ def _print_submit_file(ctx: click.Context, _param: click.Parameter, value: bool)
 
 
 _HELP = """\
-Run the heavy verbs over many stores at once: on Spark, on all cores here or on a cluster, or by threads of one process.
+Run the heavy verbs over many stores at once: on Spark (local cores or a cluster), or in threads of one process.
 
-STORES are stores, directories in which stores lie at any depth, single slices, directories of .bak slices, glob
+STORES are stores, directories with stores at any depth, single slices, directories of .bak slices, glob
 patterns, or URLs that fsspec can open; every machine that works must be able to read them under the same name. What
 comes out is what the verb of the same name says of each store, and the exit codes are the same; what cannot be read
 is named, and the rest is done.
@@ -113,36 +109,33 @@ Guide: docs/pipeline-guide.md
     is_eager=True,
     expose_value=False,
     callback=_print_submit_file,
-    help="Print the file that spark-submit runs.",
+    help="Print the path of the file for spark-submit.",
 )
-def command() -> None:
-    """The group of jobs."""
+def command() -> None: ...
 
 
 def job(name: str, *formats: str) -> Callable[[_F], click.Command]:
-    """Declares a function to be a job; see `stantools.cli.options.verb`."""
+    """Makes a function a job; see `stantools.cli.options.verb`."""
     return command_of(name, JOBS[name], *formats)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a job runs."""
-
     engine: str = option(
-        "What does the work: threads of this process (local), or Spark. auto: Spark if --master, --remote, --conf or "
+        "The engine: threads of this process (local), or Spark. auto: Spark with --master, --remote, --conf or "
         f"spark-submit name it, or if there are {SPARK_PAYS >> 30} GiB to read or more.",
         default="auto",
         choices=("auto", "local", "spark"),
     )
     master: str | None = option(
-        "Where Spark runs: local[2], spark://HOST:PORT, yarn, k8s://…; by default local[*,4]: all cores here, "
+        "Spark's master: local[2], spark://HOST:PORT, yarn, k8s://…; by default local[*,4]: all cores here, "
         "and up to 4 attempts of a task whose worker dies.",
         metavar="URL",
     )
     remote: str | None = option("A Spark Connect server instead of a master: sc://HOST:PORT.", metavar="URL")
-    conf: tuple[str, ...] = option("A setting of Spark's. May be repeated.", default=(), metavar="KEY=VALUE")
+    conf: tuple[str, ...] = option("A setting of Spark. May be repeated.", default=(), metavar="KEY=VALUE")
     partitions: int | None = option(
-        "Cut the work into this many tasks; by default as its size and the cores ask for.",
+        "Number of tasks; by default chosen by size and cores.",
         kind=int,
         least=1,
         most=1_000_000,
@@ -157,14 +150,14 @@ class Cluster:
             if not key.strip().startswith("spark."):
                 raise UsageError(f"--conf {each}: Spark's settings begin with spark.", f"did you mean spark.{each}?")
         if self.engine == "local" and (self.master or self.remote or self.conf):
-            raise UsageError("--engine local does not use Spark, which other options describe", "leave out one of them")
+            raise UsageError("--engine local contradicts the options for Spark", "leave out one of them")
         if self._on_spark():
             from stantools.pipeline.spark.session import check_packages
 
             check_packages()
 
     def _on_spark(self) -> bool:
-        """Returns whether Spark is asked for, however much there is to do."""
+        """Returns whether Spark is required, whatever the size of the work."""
         from stantools.pipeline.spark.session import active_session, submitted
 
         if self.engine != "auto":
@@ -173,18 +166,18 @@ class Cluster:
 
     @contextlib.contextmanager
     def work(self, name: str, size: int, progress: Progress | None = None) -> Iterator[Work]:
-        """Begins a job where it is to run, and says where that is.
+        """Begins a job on the chosen engine, which it notes.
 
         Args:
             name: The job.
-            size: Bytes that it has to read.
-            progress: Called with how many of Spark's tasks are done.
+            size: Bytes to read.
+            progress: Shows the number of finished tasks.
         """
         if not self._on_spark() and (self.engine == "local" or size < SPARK_PAYS):
             if self.engine == "auto":
                 console.note(
-                    f"running in this process: {format_size(size)} take less time than Spark takes to start; "
-                    f"it can pay from {format_size(SPARK_PAYS)} on, and --engine spark uses it anyway"
+                    f"running in this process: {format_size(size)} are read faster than Spark starts; it can pay from "
+                    f"{format_size(SPARK_PAYS)} on (--engine spark uses it anyway)"
                 )
             yield Threads(os.cpu_count() or 1)
             return
@@ -195,13 +188,9 @@ class Cluster:
 
     @contextlib.contextmanager
     def session(self, name: str, progress: Progress | None = None) -> Iterator[SparkSession]:
-        """Opens a session for a job, shows how far its tasks are, and closes the session if it was not there before.
+        """Opens a session for a job, shows the progress of its tasks, and closes the session unless it existed before.
 
-        What Spark raises meanwhile is turned into exceptions of ours.
-
-        Args:
-            name: The job, for Spark's own pages.
-            progress: Called with how many tasks are done.
+        Exceptions of Spark become ours.
         """
         from stantools.pipeline.spark.failures import clear_errors
         from stantools.pipeline.spark.session import active_session, session, submitted
@@ -211,19 +200,19 @@ class Cluster:
             where = (
                 self.remote or self.master or ("the master it was submitted to" if submitted() else "all cores here")
             )
-            console.note(f"waiting for Spark to start on {where}, which takes ten seconds or more")
+            console.note(f"starting Spark on {where}, which takes ten seconds or more")
         quiet = not console.is_verbose()
         conf = {key.strip(): value for key, _, value in (each.partition("=") for each in self.conf)}
         with (
             session(self.master, name=f"stantools {name}", conf=conf, remote=self.remote, quiet=quiet) as spark,
             clear_errors(),
-            watching(spark, _Watch(progress).show),
+            watching(spark, _TaskProgress(progress).show),
         ):
             yield spark
 
 
-class _Watch:
-    """Shows how many tasks are done, and says when nothing takes them: Spark waits for it, silently, without end."""
+class _TaskProgress:
+    """Shows the number of finished tasks, and warns if no executor takes them: Spark waits silently, without end."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
@@ -238,30 +227,28 @@ class _Watch:
             self._next = tasks.idle + 3 * _IDLE_SECONDS
             console.warning(
                 f"{tasks.total - tasks.done} tasks have been waiting for {tasks.idle:.0f} s: no executor takes them",
-                "see on the cluster's page whether workers have cores and memory free; --conf spark.executor.memory=… "
-                "asks for less; Ctrl-C gives up",
+                "check the cluster's page for free cores and memory; --conf spark.executor.memory=… "
+                "requests less; Ctrl-C cancels",
             )
 
 
-#: Adds the options of where a job runs and passes them on as `cluster: Cluster`.
+#: Adds the options of `Cluster`, passed on as `cluster: Cluster`.
 cluster_options = options_of(Cluster, "cluster")
 stores_argument = options.stores_argument("STORES...", str)
 
 
 def reading_options(*, unchecked: bool = True, remote: bool = True, local: bool = False) -> Callable[[_F], _F]:
-    """Adds the options of how tasks read stores and passes them on as `reading: TableOptions`, without paths.
+    """Adds the options for reading stores in tasks, passed on as `reading: TableOptions`, without paths.
 
-    A key is not looked up here, as for the local verbs, but by the task that reads.
+    The reading task looks up the key; local verbs do so at once.
 
     Args:
         unchecked: Add --no-crc.
-        remote: Add --storage, for stores that are not on a file system.
-        local: There are no tasks; what is read is read here.
+        remote: Add --storage, for stores at URLs.
+        local: There are no tasks; this process reads.
     """
     where = "" if local else ", where the tasks run"
-    storage = Option(
-        help="An option of fsspec for stores that are given as URLs. May be repeated.", default=(), metavar="KEY=VALUE"
-    )
+    storage = Option(help="An option of fsspec for stores at URLs. May be repeated.", default=(), metavar="KEY=VALUE")
     options = {
         "crc_poly": CRC_POLY,
         **({"storage": storage} if remote else {}),
@@ -300,22 +287,19 @@ def _reading(
 
 
 def report_failed(failed: Sequence[Failed]) -> None:
-    """Says on stderr what could not be read."""
     for each in failed:
         console.error(each.message, each.remedy)
 
 
 def ended(result: JobResult[Any] | MigrateResult | Stats) -> int:
-    """Says on stderr what could not be read; returns the exit code."""
+    """Reports failures on stderr; returns the exit code."""
     report_failed(result.failed)
     return result.exit_code
 
 
 def print_heading(root: str, end: str = "") -> None:
-    """Prints the store that what follows is about, where there are several."""
     click.echo(console.paint(console.escape(root), "cyan", err=False) + end)
 
 
 def submit_file() -> Path:
-    """Returns the file to be given to spark-submit."""
     return Path(__file__).parent / "submit" / "pipeline.py"

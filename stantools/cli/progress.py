@@ -1,8 +1,8 @@
-"""Progress on stderr: how much is done, how fast, how long it takes yet, and what was found.
+"""Progress on stderr: amount done, rate, time left, and findings.
 
-`bar` redraws one line on a terminal, `json` writes one object a line for other programs, `none` is silent.
-`auto` is the bar if stderr is a terminal and silence otherwise. Nothing is drawn in the first half second, so
-that short work stays quiet.
+`bar` redraws one line on a terminal, `json` writes one object per line for programs, `none` is silent. `auto` is the
+bar if stderr is a terminal, and silence otherwise. Nothing is drawn in the first half second, so that short work
+stays quiet.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any, Self
 from stantools.cli import console
 from stantools.notation import format_size
 
-_QUIET = 0.5
+_QUIET_SECONDS = 0.5
 _EVERY = 0.2
 JSON_EVERY = 1.0
 
 
 class Line:
-    """One line that is drawn again and again, or a json object now and then; a context manager.
+    """One line that is redrawn, or a json object at intervals; a context manager.
 
     Args:
-        task: What is going on, for example `verify`.
-        mode: auto, bar, json or none; what the user said if not given.
+        task: Name of the work, for example `verify`.
+        mode: auto, bar, json or none; by default the user's choice.
     """
 
     def __init__(self, task: str, mode: str | None) -> None:
@@ -40,7 +40,7 @@ class Line:
         self._done = 0
         self._lock = threading.Lock()
         self._started = time.monotonic()
-        self._next = self._started + _QUIET
+        self._next = self._started + _QUIET_SECONDS
         self._width = 0
 
     def __enter__(self) -> Self:
@@ -52,7 +52,7 @@ class Line:
         raise NotImplementedError
 
     def _show(self) -> None:
-        """Shows how far it is, if it is time to; the lock is held."""
+        """Shows the progress if it is time; the caller holds the lock."""
         now = time.monotonic()
         if self._mode == "none" or now < self._next:
             return
@@ -68,14 +68,12 @@ class Line:
             sys.stderr.flush()
 
     def _look(self, now: float) -> None:
-        """Takes note of how far it is at a moment that is shown."""
+        """Called at each display, before the text is made."""
 
     def _text(self, now: float) -> str:
-        """Returns the line."""
         raise NotImplementedError
 
     def _state(self, now: float, *, final: bool) -> dict[str, Any]:
-        """Returns the json object."""
         raise NotImplementedError
 
     def _write_json(self, *, final: bool) -> None:
@@ -91,14 +89,14 @@ class Line:
 
 
 def bar(done: int, total: int) -> str:
-    """Returns a bar, and how much of the total is done."""
+    """Returns a bar, and the share done."""
     share = min(done / total, 1.0) if total else 1.0
     filled = int(share * 20)
     return f"[{'#' * filled}{'.' * (20 - filled)}] {share:4.0%}"
 
 
 def left_text(seconds: float | None) -> str:
-    """Returns the time left, for the end of a line; "" if that is not known."""
+    """Returns the time left, for the end of a line; "" if unknown."""
     if seconds is None:
         return ""
     minutes, rest = divmod(round(seconds), 60)
@@ -106,12 +104,12 @@ def left_text(seconds: float | None) -> str:
 
 
 class Progress(Line):
-    """Shows how many bytes of a piece of work are done. May be advanced from several threads.
+    """Shows the bytes done. Threads may advance it.
 
     Args:
-        task: What is going on, for example `verify`.
-        total: Bytes to go through, 0 if not known; a function is asked only if something is shown.
-        mode: auto, bar, json or none; what the user said if not given.
+        task: Name of the work, for example `verify`.
+        total: Bytes in all, 0 if unknown; a function is called only if something is shown.
+        mode: auto, bar, json or none; by default the user's choice.
     """
 
     def __init__(self, task: str, total: int | Callable[[], int] = 0, mode: str | None = None) -> None:
@@ -126,18 +124,16 @@ class Progress(Line):
         self._clear()
 
     def advance(self, count: int) -> None:
-        """Says that so many more bytes are done."""
         with self._lock:
             self._done += count
             self._show()
 
     def found(self, *findings: object) -> None:
-        """Says that something was found."""
         with self._lock:
             self._findings += len(findings)
 
     def tasks(self, done: int, total: int) -> None:
-        """Says how many of the tasks are done that the work consists of, where it runs on several machines."""
+        """Sets the finished tasks of a job that runs on several machines."""
         with self._lock:
             self._tasks = (done, total)
             self._show()

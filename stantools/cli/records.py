@@ -27,17 +27,17 @@ _KINDS = ("server", "clients", "subs", "messages", "index", _RAFT)
 @verb("records", "table", "ndjson", "json", "csv", tables=False, progress=False)
 @click.argument("file", type=PathType(), metavar="FILE")
 @given(
-    kind=Option(help="What the file holds, if its name does not say so.", choices=_KINDS),
-    damaged=Option(help="Only what is not a good record.", default=False),
-    data=DATA.like(help="How to show message payloads; none in tables and base64 elsewhere if not given."),
+    kind=Option(help="Kind of the file, if its name does not tell.", choices=_KINDS),
+    damaged=Option(help="Only damaged records and ranges.", default=False),
+    data=DATA.like(help="Form of message payloads; default: none in tables, base64 elsewhere."),
 )
 @reading_options(partial=False)
 def command(file: Path, kind: str | None, damaged: bool, data: str | None, reading: ReadOptions) -> int:
-    """Dump FILE record by record: offset, length, type, CRC, decoded fields, and what is damaged in between.
+    """Dump FILE record by record: offset, length, type, CRC, decoded fields, and the damage in between.
 
     FILE is any single file of a store: server.dat, clients.dat, subs.dat, msgs.N.dat, msgs.N.idx, a .bak, or a copy
-    with another name and --kind. Of a clustered node's raft.log it prints the entries, and those that only free pages
-    still hold; the encryption key is needed if they are encrypted. Exit code 1: something in it is damaged.
+    with another name and --kind. For a clustered node's raft.log it prints the entries, also those left in free pages;
+    encrypted ones need the key. Exit code 1: the file is damaged.
     """
     from stantools.cli.opening import file_crc
     from stantools.format.encryption import raft_cipher
@@ -56,7 +56,7 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, readi
         raise StoreUnreadableError(f"{file}: no such file", "name a file of a store")
     if not raft and known is None:
         raise UsageError(
-            f"{console.escape(str(file))}: the name does not say what it holds", f"add --kind {'|'.join(_KINDS)}"
+            f"{console.escape(str(file))}: the name does not tell the kind of file", f"add --kind {'|'.join(_KINDS)}"
         )
     with mapped(file, sequential=not raft) as buffer:
         polynomial = 0
@@ -84,7 +84,7 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, readi
 
 
 class _Counted:
-    """Lets records through and counts the bad ones."""
+    """Passes records on and counts the bad ones."""
 
     def __init__(self, records: Iterator[FileRecord], only_damaged: bool) -> None:
         self._records = records
@@ -99,7 +99,7 @@ class _Counted:
 
 
 def _channel_of(file: Path) -> bytes:
-    """Names the channel if the file lies in a channel directory of a store."""
+    """Returns the channel if the file is in a channel directory of a store."""
     directory = file.absolute().parent
     in_store = (directory / "subs.dat").exists() or (directory.parent / "server.dat").exists()
     return directory.name.encode("utf-8", "surrogateescape") if in_store else b""
@@ -136,7 +136,10 @@ def _print_line(record: FileRecord, data_format: str) -> None:
     state = "ok " if record.ok else console.paint("BAD", "red", err=False)
     crc = "" if record.crc is None else f"0x{record.crc:08x}"
     line = f"{record.offset:>12}  {record.length:>8}  {state}  {crc:<10}  {record.type:<9}"
-    line += "  " + " ".join(_field(name, value) for name, value in record.fields.items() if _worth(name, value))
+    fields = (
+        (name, value) for name, value in record.fields.items() if name != "data" and value not in ("", b"", 0, False)
+    )
+    line += "  " + " ".join(_field(name, value) for name, value in fields)
     if record.detail:
         line += f"  [{console.escape(record.detail)}]"
     click.echo(line.rstrip())
@@ -147,10 +150,6 @@ def _print_line(record: FileRecord, data_format: str) -> None:
         else:
             shown = console.escape(data) if data_format == "text" else payload_text(data, data_format)
             click.echo(f"{'':>26}{shown}")
-
-
-def _worth(name: str, value: Any) -> bool:
-    return name != "data" and value not in ("", b"", 0, False)
 
 
 def _field(name: str, value: Any) -> str:

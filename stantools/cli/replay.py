@@ -1,4 +1,4 @@
-"""`stantools replay`: messages of a store published again."""
+"""`stantools replay`: publishes messages of a store again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _to_option(function: _F) -> _F:
-    """Adds --to, which says the same as --server; a selected context of the nats command has no say then."""
+    """Adds --to, a synonym of --server; the selected context of the nats command then does not apply."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **values: Any) -> Any:
@@ -40,7 +40,7 @@ def _to_option(function: _F) -> _F:
         return function(*args, **values)
 
     return click.option(
-        "--to", multiple=True, metavar="URL", help="Where to publish; like --server, and takes precedence over it."
+        "--to", multiple=True, metavar="URL", help="The target server; like --server, and takes precedence over it."
     )(cast(_F, wrapper))
 
 
@@ -55,15 +55,15 @@ def _to_option(function: _F) -> _F:
 def command(
     store: Path, options: ReplayOptions, dry_run: bool, workers: int, connecting: ConnectOptions, reading: ReadOptions
 ) -> int:
-    """Publish the messages of STORE again, in their order and at their pace.
+    """Publish the messages of STORE again, in their original order and pace.
 
-    Several channels keep their relative timing. STORE is not changed; of a damaged one every intact message is
-    taken (exit code 1 says that there were others). Reply subjects go into a header; for a streaming server they stay
-    reply subjects.
+    Several channels keep their relative timing. STORE is not changed; every intact message of a damaged one is
+    published (exit code 1 reports the damage). Reply subjects become a header; for a streaming server they stay reply
+    subjects.
 
-    If a replay is interrupted, --resume leaves nothing out. Streams store nothing twice: messages have ids, and
-    streams are asked what they have. Plain subjects and streaming servers get nothing twice after Ctrl-C; what was on
-    its way when the process was killed or the connection broke is sent again.
+    After an interruption, --resume continues without loss. Streams store nothing twice: messages have ids, and the last
+    stored ones are looked up. Plain subjects and streaming servers get nothing twice after Ctrl-C; messages in flight
+    when the process was killed or the connection broke are sent again.
     """
     from stantools.migration.replay.run import Outcome, Pace
     from stantools.migration.replay.selection import Chosen, plan_replay
@@ -72,7 +72,7 @@ def command(
 
     options.check()
     if not dry_run and not connecting.servers:
-        raise UsageError("where to is missing", "add --to nats://HOST:4222, or --dry-run to see what would be sent")
+        raise UsageError("the target is missing", "add --to nats://HOST:4222, or --dry-run to see the plan")
     subjects = SubjectRules.parse(options.rules, options.prefix)
     pace = Pace(options.speed, options.rate, options.max_pause)
     first, last = options.sequences or (None, None)
@@ -80,10 +80,10 @@ def command(
     identity = options.identity(store, connecting.servers)
     path = options.state or default_path(identity)
     with StateFile(path, identity, resume=True) if options.resume else nullcontext() as earlier:
-        # Nothing is written before it is known that the store can be read.
+        # Nothing is written until the store is known to be readable.
         source = _source(store, options, workers, reading)
         if earlier is not None:
-            chosen = _chosen_before(earlier, chosen)
+            chosen = _resumed_selection(earlier, chosen)
         plan = plan_replay(source, subjects, chosen, streaming=options.kind is Kind.STREAMING)
         positions = earlier.state.channels if earlier is not None else {}
         plan.check_positions(source, positions)
@@ -93,7 +93,7 @@ def command(
             show_plan(left, pace, source)
             return code
         if not left.messages:
-            console.note("there is no message to replay in what was chosen")
+            console.note("the selection has no message to replay")
             if earlier is not None:
                 earlier.remove()
             show_outcome(left, Outcome(finished=True), source, None)
@@ -107,7 +107,7 @@ def command(
 
 
 def _source(store: Path, options: ReplayOptions, workers: int, reading: ReadOptions) -> StoreSource:
-    """Reads the store, and says what of it cannot be replayed."""
+    """Reads the store, and reports the messages that cannot be replayed."""
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.migration.source import SourceOptions
@@ -122,24 +122,18 @@ def _source(store: Path, options: ReplayOptions, workers: int, reading: ReadOpti
     return source
 
 
-def _chosen_before(file: StateFile, chosen: Chosen) -> Chosen:
-    """Returns the selection of the run that is resumed.
-
-    Raises:
-        UsageError: The user has asked for another one now.
-        StoreUnreadableError: The file makes no sense.
-    """
+def _resumed_selection(file: StateFile, chosen: Chosen) -> Chosen:
     from stantools.migration.replay.selection import Chosen
 
     try:
         before = Chosen.from_json(file.state.selection)
     except ValueError as problem:
-        raise StoreUnreadableError(f"{file.path}: {problem}", "name the right file by --state") from problem
+        raise StoreUnreadableError(f"{file.path}: {problem}", "name the right file with --state") from problem
     if not file.state.selection:
         return chosen
     if (chosen.first, chosen.last) not in ((None, None), (before.first, before.last)):
         raise UsageError(
-            f"{file.path}: the replay to go on with has other sequences than --seq now says",
+            f"{file.path}: the resumed replay has other sequences than --seq",
             "repeat the command as it was",
         )
     return before
@@ -153,7 +147,7 @@ def _replay(
     file: StateFile,
     pace: Pace,
 ) -> Outcome:
-    """Runs it; Ctrl-C stops it, a second one at once."""
+    """Runs the replay; Ctrl-C stops it, a second one at once."""
     from stantools.cli.progress import Progress
     from stantools.migration.replay.run import replay
     from stantools.migration.tasks import run
@@ -170,11 +164,11 @@ def _replay(
                 task.cancel()
             else:
                 stop.set()
-                console.note("stopping when what is on its way has arrived; once more stops at once")
+                console.note("stopping after the messages in flight; press Ctrl-C again to stop at once")
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            # Not in a thread, and not on every system: then Python's own handling counts.
+            # Not in a thread, and not on every system: then Python's own handling applies.
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, on_signal)
         with Progress("replay", left.payload) as shown:

@@ -1,4 +1,4 @@
-"""What `stantools replay` prints: the plan, what was lost before, and what was done."""
+"""Output of `stantools replay`: the plan, earlier losses, and the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECOND = 1_000_000_000
 
 
 def warn(source: StoreSource, *, key_given: bool) -> None:
-    """Says on stderr what cannot be replayed, and what looks odd."""
+    """Reports on stderr the messages that cannot be replayed, and suspicious ones."""
     losses = [dropped for dropped in source.dropped if dropped.loss]
     for dropped in losses[:_MANY]:
         offset = dropped.offset if dropped.offset >= 0 else None
@@ -34,19 +34,12 @@ def warn(source: StoreSource, *, key_given: bool) -> None:
         sealed = [console.escape(channel.name) for channel in source.channels if channel.encrypted]
         if sealed:
             console.note(
-                f"payloads of {some_of(sealed, 3)} may be encrypted and are sent as they are stored; "
-                "to decrypt them give --encryption-key-env or --encryption-key-file"
+                f"payloads of {some_of(sealed, 3)} may be encrypted and are sent as stored; to decrypt them, give "
+                "--encryption-key-env or --encryption-key-file"
             )
 
 
 def show_plan(plan: ReplayPlan, pace: Pace, source: StoreSource) -> None:
-    """Prints what a replay would do.
-
-    Args:
-        plan: What is left to do.
-        pace: How fast.
-        source: The store.
-    """
     if console.output() == "json":
         document: dict[str, Any] = {
             "messages": plan.messages,
@@ -75,14 +68,7 @@ def show_plan(plan: ReplayPlan, pace: Pace, source: StoreSource) -> None:
 
 
 def show_outcome(left: ReplayPlan, outcome: Outcome, source: StoreSource, state: Path | None) -> None:
-    """Prints what a replay has done.
-
-    Args:
-        left: What there was to do.
-        outcome: What was done.
-        source: The store.
-        state: The state file, if the replay is not finished.
-    """
+    """Prints the result of a replay; `state` is the state file of an unfinished one."""
     if console.output() == "json":
         document: dict[str, Any] = {
             "finished": outcome.finished,
@@ -105,20 +91,19 @@ def show_outcome(left: ReplayPlan, outcome: Outcome, source: StoreSource, state:
         if outcome.again:
             click.echo(f"{outcome.again} of them already existed")
         if outcome.repeated:
-            click.echo(f"{outcome.repeated} were on their way when the connection broke, and were sent again or found")
+            click.echo(f"{outcome.repeated} were in flight when the connection broke, and were sent again or found")
     if state is not None:
         console.note(f"interrupted; {how_to_go_on(state)}")
 
 
 def how_to_go_on(state: Path) -> str:
-    """Returns a sentence on how to go on."""
-    return f"the same command with --resume goes on from {console.escape(os.fspath(state))}"
+    return f"the same command with --resume continues from {console.escape(os.fspath(state))}"
 
 
 def tell_pace(plan: ReplayPlan, pace: Pace) -> None:
-    """Says on stderr what is about to happen, if it takes a while."""
+    """Notes on stderr the plan of a longer replay."""
     if pace.seconds(plan) >= 60:
-        console.note(f"{_counted(plan)}{_takes(plan, pace)}; --speed says how fast, Ctrl-C stops, --resume goes on")
+        console.note(f"{_counted(plan)}{_takes(plan, pace)}; --speed sets the pace, Ctrl-C stops, --resume continues")
 
 
 def _counted(plan: ReplayPlan) -> str:

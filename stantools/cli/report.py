@@ -1,4 +1,4 @@
-"""`stantools report`: a page about a store; and how a verb writes a page."""
+"""`stantools report`: a page about a store; and writing of pages for other verbs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     from stantools.cli.diagnosis import Server
     from stantools.store.options import ReadOptions
 
-OVERWRITE = Option(help="Write over the page if it is there.", default=False)
+OVERWRITE = Option(help="Replace an existing page.", default=False)
 
 
 @dataclass(frozen=True)
 class Page:
-    """Where the page goes."""
-
     html: Path = option("Write the page into this file.", kind=Path, metavar="FILE", required=True)
     overwrite: bool = OVERWRITE.field()
 
@@ -38,14 +36,15 @@ class Page:
 @server_options
 @reading_options()
 def command(store: Path, page: Page, server: Server, reading: ReadOptions) -> int:
-    """Write a page of HTML about STORE, to attach to a ticket or to read in a browser.
+    """Write an HTML page about STORE, for a ticket or a browser.
 
-    It has what `stantools doctor`, `verify`, `forecast` and `subs` say: the verdict, the one next command, what a start
-    of the server would do, every finding, and for each channel which sequences are intact, damaged or missing, when its
-    messages were stored, a map of the bytes of each slice, and its subscriptions. It is one file that loads nothing
-    from anywhere, in light and dark. Names of channels and clients are in it, payloads are not. STORE is not changed.
+    It combines `stantools doctor`, `verify`, `forecast` and `subs`: the verdict, the one next command, the effects of a
+    server's start, every finding, and for each channel its intact, damaged and missing sequences, a timeline of its
+    messages, a map of the bytes of each slice, and its subscriptions. It is one self-contained file with light and dark
+    colors. It contains names of channels and clients, but no payloads. STORE is not changed.
 
-    Exit code 0: nothing is wrong, and a start is harmless. 1: something is. The page is written in both cases.
+    Exit code 0: no problem, and a start is harmless. 1: a problem, or a harmful start. The page is written in both
+    cases.
     """
     from stantools.cli.opening import open_store
     from stantools.inspection.overview import overview
@@ -64,19 +63,11 @@ def command(store: Path, page: Page, server: Server, reading: ReadOptions) -> in
 
 
 def check_page(path: Path, *, overwrite: bool) -> None:
-    """Finds out before the work whether a page can be made and written.
-
-    Args:
-        path: The file that it will be written to.
-        overwrite: The file may be there.
-
-    Raises:
-        StantoolsError: It cannot.
-    """
+    """Checks before the work that a page can be made and written; raises `StantoolsError` otherwise."""
     if not importlib.util.find_spec("jinja2"):
         raise StantoolsError("the page needs jinja2", install_command("jinja2"))
     if path.is_dir():
-        raise UsageError(f"{path}: is a directory, expected the name of a file", "name a file in it")
+        raise UsageError(f"{path}: is a directory; expected the name of a file", "name a file in it")
     if path.exists() and not overwrite:
         raise StoreUnwritableError(f"{path}: already exists", "--overwrite replaces it")
     if not path.absolute().parent.is_dir():
@@ -84,7 +75,6 @@ def check_page(path: Path, *, overwrite: bool) -> None:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Writes a page and says so."""
     from stantools.store.durable import replace_file
 
     replace_file(path, text.encode("utf-8", "backslashreplace"))

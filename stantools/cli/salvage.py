@@ -46,15 +46,15 @@ _MANY = 20
 def command(
     store: Path, out: Path | None, options: SalvageOptions, force: bool, dry_run: bool, reading: ReadOptions
 ) -> int:
-    """Write a new store that holds every intact record of STORE, and starts in the real server.
+    """Write a new store with every intact record of STORE that the real server can start with.
 
     STORE is not changed. Reading continues after any damage; indexes, server.dat, clients.dat and subs.dat are
-    rewritten, durables keep their position. The new directory appears when it is complete; it is then verified
-    and a start is forecast. A file stantools-salvage.json in it says what was kept, moved and left behind.
+    rewritten; durables keep their position. The new directory appears when it is complete; then it is verified and a
+    start is forecast. Its file stantools-salvage.json lists the data kept, moved and left out.
 
-    The plan says which messages are intact, which were missing before, and which are lost by this step; what an empty
-    slice held is unknown. Exit code 0: everything was kept, and nothing was missing. 5: done, and something was missing
-    before, or is left out (the plan names it). With --dry-run the latter is 1.
+    The plan lists the messages that are intact, missing before, and lost by this step; the former content of an empty
+    slice is unknown. Exit code 0: everything was kept, and nothing was missing. 5: done, but messages were missing
+    before or are left out (the plan names them); 1 with --dry-run.
     """
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
@@ -66,20 +66,16 @@ def command(
     opened = open_store(store, reading, options.patterns)
     names = opened.chosen(options.patterns)
     for use in check_not_in_use(store, force=force or dry_run):
-        console.warning(f"{use.detail}: what is being written may look damaged")
+        console.warning(f"{use.detail}: data being written may look damaged")
     with Progress("plan", lambda: opened.data_size(names)) as shown:
         plan = plan_salvage(opened, options, progress=shown.advance)
     return carry_out(plan, None if dry_run else out, report, opened.key)
 
 
 def check_out(out: Path | None, *, dry_run: bool) -> None:
-    """Makes sure that there is a place for a new store, if one is written.
-
-    Raises:
-        UsageError: None was given.
-    """
+    """Raises `UsageError` if a new store is to be written, but has no path."""
     if out is None and not dry_run:
-        raise UsageError("--out is missing: where is the new store to go?", "add --out NEW, or --dry-run for the plan")
+        raise UsageError("--out is missing: the directory of the new store", "add --out NEW, or --dry-run for the plan")
 
 
 def carry_out(
@@ -88,13 +84,12 @@ def carry_out(
     report: Callable[[SalvagePlan, SalvageResult | None, dict[str, Any] | None], dict[str, Any]],
     key: bytes | None = None,
 ) -> int:
-    """Writes and checks a new store, says what was done, and returns the exit code.
+    """Writes and checks a new store, prints the result, and returns the exit code.
 
     Args:
-        plan: What it is made of.
-        out: Where to; None only says what would be done.
-        report: Makes the document for json.
-        key: The server's encryption key, if it was given.
+        out: The new store; None only prints the plan.
+        report: Makes the json document.
+        key: The server's encryption key, if given.
     """
     from stantools.cli.progress import Progress
     from stantools.recovery.salvage import apply_salvage
@@ -105,8 +100,9 @@ def carry_out(
     if out is not None:
         with Progress("write", plan.bytes) as shown:
             result = apply_salvage(plan, out, progress=shown.advance)
+        usual_key = os.fsencode(os.environ.get(SERVER_KEY_VARIABLE, "")) or None  # the key that a server would use
         with Progress("verify") as shown:
-            check = check_new_store(plan, result, key=key or _usual_key(), progress=shown.advance)
+            check = check_new_store(plan, result, key=key or usual_key, progress=shown.advance)
     show(lambda: report(plan, result, check.as_json() if check else None), lambda: _print(plan, result, check))
     if check is not None and not check.good:
         _tell_mistake(str(out))
@@ -114,7 +110,7 @@ def carry_out(
 
 
 _STORES_OUT = OUT.like(
-    help="Where to put the new stores, each under its own name, where all workers can write.", kind=str, metavar="DIR"
+    help="Directory of the new stores, each under its own name; writable by all workers.", kind=str, metavar="DIR"
 )
 
 
@@ -135,19 +131,19 @@ def job(
     reading: TableOptions,
     cluster: Cluster,
 ) -> int:
-    """Write new stores that hold every intact record of STORES, and start in the real server.
+    """Write new stores with every intact record of STORES that the real server can start with.
 
-    Each is the store that `stantools salvage` writes, byte for byte, and the same is said of it. DIR/NAME is where it
-    goes: NAME is the name of its directory, with as much of the path before it as distinguishes stores of the same name
-    (node1-data, node2-data); json has `store` and `name` of each. DIR has to lie on a file system that the driver and
-    all workers see under the same path. STORES are not changed; one that cannot be read is named, and the rest is done.
+    Each new store and its report equal those of `stantools salvage`, byte for byte. It is DIR/NAME: NAME is the name of
+    its directory, with the distinguishing part of its path in front if stores have equal names (node1-data,
+    node2-data); json has `store` and `name` of each. DIR must be on a file system that the driver and all workers see
+    under the same path. STORES are not changed; an unreadable one is named, and the rest is done.
 
-    A new store appears when it is complete, whatever is killed meanwhile. Run the same command again: what was
-    finished and has not changed since is kept as it is, the rest is salvaged.
+    A new store appears only when it is complete, even if processes are killed. The same command can run again: finished
+    stores that have not changed since are kept, the rest is salvaged.
 
-    Exit code 0: everything was kept of every store. 5: done, and something was lost before (the plans name it). 1: a
-    store cannot be read, or the same as 5 with --dry-run. 3: nothing can be read, or a store cannot be written. 4:
-    refused, because a server uses a store.
+    Exit code 0: all data of every store was kept. 5: done, but data was missing before or is left out (the plans name
+    it). 1: a store cannot be read, or the same as 5 with --dry-run. 3: nothing can be read, or a store cannot be
+    written. 4: refused, because a server uses a store.
     """
     from stantools.cli.progress import Progress
     from stantools.pipeline.jobs.salvage import run_salvage
@@ -170,7 +166,7 @@ def job(
 
 def _tell_mistake(out: str) -> None:
     console.error(
-        f"{console.escape(out)}: the new store is not as it should be",
+        f"{console.escape(out)}: the new store is wrong",
         "this is a bug in stantools: please report it, with the output of stantools verify on both stores",
     )
 
@@ -213,7 +209,7 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
         click.echo(f"would keep {kept}; nothing was written")
         return
     click.echo(f"kept {kept}")
-    click.echo(f"new store: {console.escape(str(result.path))} (what was done: {console.escape(result.manifest.name)})")
+    click.echo(f"new store: {console.escape(str(result.path))} (report: {console.escape(result.manifest.name)})")
     if check:
         says = "verify is clean and the server would start" if check.good else "verify or forecast found a problem"
         click.echo(f"checked: {console.paint(says, 'green' if check.good else 'red', err=False)}")
@@ -228,18 +224,13 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
                 _print_next(plan, result, check.start.options)
 
 
-def _usual_key() -> bytes | None:
-    """Returns the key that a server would take from the environment."""
-    return os.fsencode(os.environ.get(SERVER_KEY_VARIABLE, "")) or None
-
-
 def _print_question(result: SalvageResult, suspected: tuple[str, ...]) -> None:
-    """Prints how to find out whether payloads are encrypted: a server that is started the wrong way does harm."""
+    """Prints how to find out whether payloads are encrypted: a start with the wrong choice does harm."""
     names = some_of([console.escape(each) for each in suspected], 3)
     click.echo(
         console.wrapped(
             f"next: find out whether payloads are encrypted ({names}), before a server is started: with the key of the "
-            "old server in the variable, this says whether it opens them",
+            "old server in the variable, this command tells whether the key decrypts them",
             2,
         )
     )
@@ -250,11 +241,13 @@ def _print_question(result: SalvageResult, suspected: tuple[str, ...]) -> None:
 
 
 def _print_next(plan: SalvagePlan, result: SalvageResult, options: tuple[str, ...]) -> None:
-    """Prints how to start a server on the new store, as it can be pasted, and how to fill its gaps."""
+    """Prints the pasteable commands to start a server on the new store, and to fill its gaps."""
     from stantools.recovery.salvage.check import ENCRYPT
 
     key = _server_key() if ENCRYPT in options else ""
-    text = "next: start the server on the new store, with ports, users and limits as before; the original or ours:"
+    text = (
+        "next: start the server on the new store, with ports, users and limits as before; the original server or ours:"
+    )
     click.echo(console.wrapped(text, 2))
     words = " ".join(map(shell_word, ("-st", "FILE", "-dir", str(result.path), *options)))
     for program in ("nats-streaming-server", "stan-broker"):
@@ -262,7 +255,7 @@ def _print_next(plan: SalvagePlan, result: SalvageResult, options: tuple[str, ..
     gaps = [each.gaps.count() for each in plan.channels if each.gaps and not each.filled]
     if gaps and all(each.fillable for each in plan.channels):
         where = f"{counted(sum(gaps), 'sequence', 'is/are')} missing in {counted(len(gaps), 'channel')}"
-        text = f"{where}; servers skip gaps. Where subscribers must not, put empty messages in them:"
+        text = f"{where}; servers skip gaps. If subscribers must not, fill them with empty messages:"
         click.echo(console.wrapped(text, 2))
         filled = str(beside(result.path, "filled"))
         again = ("stantools", "salvage", str(result.path), "--out", filled, "--fill-gaps")
@@ -270,7 +263,7 @@ def _print_next(plan: SalvagePlan, result: SalvageResult, options: tuple[str, ..
 
 
 def _server_key() -> str:
-    """Returns what hands the server its encryption key, in front of its command."""
+    """Returns the environment variable with the encryption key, in front of the server's command."""
     given = click.get_current_context().params
     variable, path = given["encryption_key_env"], given["encryption_key_file"]
     if path:
@@ -309,7 +302,7 @@ def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:
 def _line(store: SalvagedStore) -> tuple[Any, ...]:
     summary = store.report["summary"]
     if store.is_wrong:
-        state = "not as it should be"
+        state = "wrong"
     elif not store.report["written"]:
         state = "planned"
     else:

@@ -1,4 +1,4 @@
-"""`stantools sample`: made-up stores."""
+"""`stantools sample`: stores with made-up content."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 @verb("sample", "table", "json", tables=False)
 @click.argument("directory", type=PathType(), metavar="DIR", required=False)
 @options_of(SampleOptions, "options")
-@given(list_damages=Option(help="List the damages there are, and end.", default=False))
+@given(list_damages=Option(help="List the kinds of damage, and exit.", default=False))
 def command(directory: Path | None, options: SampleOptions, list_damages: bool) -> int:
     """Write a sample store into the new directory DIR, as a server would have written it.
 
-    Messages are JSON, random bytes or text; there are durables, queue groups and plain subscriptions, with pending
-    messages. With --damage the store is damaged in the way of crashes, bad disks and people.
+    Messages are JSON, random bytes or text; the store has durables, queue groups and plain subscriptions, with pending
+    messages. --damage adds the damage of crashes, bad disks or human error.
     """
     from stantools.cli.progress import Progress
     from stantools.store.sample import channel_names, write_sample
@@ -34,7 +34,7 @@ def command(directory: Path | None, options: SampleOptions, list_damages: bool) 
     if list_damages:
         return _list_damages()
     if directory is None:
-        raise UsageError("DIR is missing: where is the sample to go?", "see: stantools sample --help")
+        raise UsageError("DIR is missing: the directory of the sample", "see: stantools sample --help")
     total = options.messages * len(channel_names(options)) * options.size
     with Progress("sample", total) as shown:
         result = write_sample(directory, options, progress=lambda count: shown.advance(count * options.size))

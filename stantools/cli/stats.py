@@ -1,4 +1,4 @@
-"""`stantools pipeline stats`: what came when, of what size, in many stores."""
+"""`stantools pipeline stats`: number and size of messages over time, in many stores."""
 
 from __future__ import annotations
 
@@ -45,14 +45,12 @@ _COLUMNS = (
     "interval_ns_p99",
     "interval_ns_max",
 )
-#: Channels in the table for people.
+#: channels in the table for people
 _SHOWN = 50
 
 
 @dataclass(frozen=True)
 class Counting:
-    """What is counted, and where the results go beside stdout."""
-
     channels: tuple[str, ...] = CHANNELS.field()
     since: int | None = SINCE.field()
     until: int | None = UNTIL.field()
@@ -63,9 +61,7 @@ class Counting:
         kind=Path,
         metavar="DIR",
     )
-    report: Path | None = option(
-        "Also write a page of HTML with plots, which needs nothing beside it.", kind=Path, metavar="FILE"
-    )
+    report: Path | None = option("Also write a self-contained HTML page with plots.", kind=Path, metavar="FILE")
     overwrite: bool = OVERWRITE.field()
 
 
@@ -75,13 +71,13 @@ class Counting:
 @pipeline.reading_options()
 @pipeline.cluster_options
 def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, cluster: Cluster) -> int:
-    """Count the messages of STORES by channel and hour: how many, how big, how fast, with what gaps.
+    """Count the messages of STORES by channel and hour: number, size, rate and gaps.
 
-    Only intact messages are counted; damaged places are counted by themselves. Missing are sequences between the first
-    and the last message of a channel. Percentiles of sizes and of the times between messages are exact to a sixteenth.
-    Rates are messages a second, a minute, an hour or a day, from a channel's first to its last message.
+    Only intact messages are counted; damaged ranges are counted separately. Missing sequences are those between the
+    first and the last message of a channel. Percentiles of sizes and of the times between messages are exact to a
+    sixteenth. Rates are messages per second, minute, hour or day, from a channel's first to its last message.
 
-    Exit code 0: done. 1: done, and something is damaged or cannot be read.
+    Exit code 0: done. 1: done, but something is damaged or cannot be read.
     """
     from stantools.cli.progress import Progress
     from stantools.pipeline.export.request import require
@@ -111,7 +107,6 @@ def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, clus
 
 
 def _check_outputs(counting: Counting) -> None:
-    """Finds out before the work what would only fail after it."""
     from stantools.store.atomic import check_vacant
 
     if counting.directory is not None:
@@ -166,7 +161,7 @@ def _print(stats: Stats) -> None:
 
 
 def _second(timestamp: int) -> str:
-    """Writes a time without what is smaller than a second."""
+    """Formats a time in whole seconds."""
     return f"{format_time(timestamp).partition('.')[0].rstrip('Z')}Z"
 
 

@@ -1,4 +1,4 @@
-"""Progress of many streams at once on stderr: messages, rate, time left, and what each stream is doing."""
+"""Progress of many streams on stderr: messages, rate, time left, and the stage of each stream."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from stantools.cli.console import escape
 from stantools.cli.progress import JSON_EVERY, Line, bar, left_text
 from stantools.migration.journal import Watch
 
-#: Streams that are named on the line.
+#: streams named on the line
 _NAMED = 3
 _SMOOTHING = 0.3
-#: Seconds without any progress after which that is said.
-_LATE = 2.0
+#: Seconds without progress until that is shown.
+_STALL_SECONDS = 2.0
 
 
 @dataclass
-class _Task:
+class _StreamStage:
     stage: str
     total: int
     done: int = 0
@@ -29,21 +29,21 @@ class _Task:
 
 
 class StreamsProgress(Line, Watch):
-    """Shows many streams at once: messages, rate, and what each stream is doing; a watch that draws.
+    """Shows many streams at once: messages, rate, and the stage of each stream.
 
-    When nothing happens for two seconds, it says for how long, and what is being waited for.
+    After two seconds without progress it shows for how long, and what it is waiting for.
 
     Args:
-        task: What is going on, for example `migrate`.
-        total: Messages to go through in all stages together.
-        place: Who is waited for when nothing happens, for example a server's URL.
-        mode: auto, bar, json or none; what the user said if not given.
+        task: Name of the work, for example `migrate`.
+        total: Messages of all stages together.
+        place: The awaited server's URL, for example.
+        mode: auto, bar, json or none; by default the user's choice.
     """
 
     def __init__(self, task: str, total: int, *, place: str = "", mode: str | None = None) -> None:
         super().__init__(task, mode)
         self._total = total
-        self._tasks: dict[str, _Task] = {}
+        self._tasks: dict[str, _StreamStage] = {}
         self._place = place
         self._over = threading.Event()
         self._looked = self._moved = self._started
@@ -52,7 +52,7 @@ class StreamsProgress(Line, Watch):
 
     def __enter__(self) -> Self:
         if self._mode != "none":
-            threading.Thread(target=self._look_again, name="progress", daemon=True).start()
+            threading.Thread(target=self._redraw_stalled, name="progress", daemon=True).start()
         return self
 
     def __exit__(
@@ -65,25 +65,23 @@ class StreamsProgress(Line, Watch):
             self._clear()
             self._mode = "none"
 
-    def _look_again(self) -> None:
-        """Shows that time passes although nothing happens."""
+    def _redraw_stalled(self) -> None:
+        """Redraws the line to show the time passing without progress."""
         while not self._over.wait(JSON_EVERY):
             with self._lock:
-                if self._mode != "none" and self._waiting() >= _LATE:
+                if self._mode != "none" and self._waiting() >= _STALL_SECONDS:
                     self._show()
 
     def _waiting(self) -> float:
         return time.monotonic() - self._moved
 
     def begin(self, stream: str, stage: str, messages: int) -> None:
-        """A stage of a stream begins."""
         with self._lock:
             self._moved = time.monotonic()
-            self._tasks[stream] = _Task(stage, messages, started=self._moved)
+            self._tasks[stream] = _StreamStage(stage, messages, started=self._moved)
             self._show()
 
     def advance(self, stream: str, messages: int) -> None:
-        """So many more of its messages are done."""
         with self._lock:
             self._moved = time.monotonic()
             self._done += messages
@@ -92,7 +90,6 @@ class StreamsProgress(Line, Watch):
             self._show()
 
     def end(self, stream: str) -> None:
-        """The stage is over."""
         with self._lock:
             self._moved = time.monotonic()
             self._tasks.pop(stream, None)
@@ -104,7 +101,7 @@ class StreamsProgress(Line, Watch):
             console.note(text)
 
     def _look(self, now: float) -> None:
-        """Follows the rate of the last moments: streams differ too much for an average from the start."""
+        """Measures the recent rate: streams differ too much for an average from the start."""
         recent = max(self._done - self._seen, 0) / max(now - self._looked, 1e-6)
         self._rate = recent if not self._rate else self._rate + _SMOOTHING * (recent - self._rate)
         self._seen, self._looked = self._done, now
@@ -129,12 +126,12 @@ class StreamsProgress(Line, Watch):
                 }
                 for name, task in self._tasks.items()
             ],
-            "waiting_seconds": round(self._waiting(), 1) if not final and self._waiting() >= _LATE else None,
+            "waiting_seconds": round(self._waiting(), 1) if not final and self._waiting() >= _STALL_SECONDS else None,
         }
 
     def _text(self, now: float) -> str:
         text = f"{self._task}  {bar(self._done, self._total)}  "
-        if (waiting := self._waiting()) >= _LATE:
+        if (waiting := self._waiting()) >= _STALL_SECONDS:
             text += f"waiting for {escape(self._place) or 'an answer'}, {waiting:.0f} s"
         else:
             text += f"{_short(self._rate)} msgs/s{left_text(self._left())}"
@@ -144,7 +141,7 @@ class StreamsProgress(Line, Watch):
         return text + (f"  | {', '.join(parts)}" if parts else "")
 
 
-def _task_text(name: str, task: _Task, now: float) -> str:
+def _task_text(name: str, task: _StreamStage, now: float) -> str:
     text = f"{task.stage} {escape(name)}"
     if task.total:
         text += f" {min(task.done / task.total, 1.0):.0%}"

@@ -32,7 +32,7 @@ _HISTORY = ("channel", "offset", "length", "type", "ok", "id", "seqno", "pending
 @click.option(
     "--status", "statuses", multiple=True, metavar="STATUS", help="Only active, offline, shadow, ghost, orphan."
 )
-@click.option("--history", is_flag=True, help="Record by record instead of what they add up to.")
+@click.option("--history", is_flag=True, help="Every record instead of the resulting state.")
 @reading_options()
 def command(
     store: Path,
@@ -45,18 +45,18 @@ def command(
     r"""Show the subscriptions of STORE as the server would recover them: position, pending messages, lag.
 
     \b
-    status   active   its client is known; delivery goes on
-             offline  a durable whose client is away; it is kept
+    status   active   its client is known; delivery continues
+             offline  a durable of a disconnected client; it is kept
              shadow   keeps the position of a durable queue group without members
              ghost    durable queue member of an unknown client: the server deletes it at start
-             orphan   not durable, its client is unknown: dropped, and still in the file
-    lag      messages that were not sent yet, to this subscription or to any member of its queue group
-    pending  messages that were sent and not acknowledged
+             orphan   not durable, of an unknown client: dropped, but still in the file
+    lag      messages not yet sent to this subscription or to any member of its queue group
+    pending  messages sent and not acknowledged
 
-    STORE may also be the directory of a clustered node: its subscriptions are those of its newest snapshot and Raft
-    log, as a leader would recover them.
+    STORE may also be the directory of a clustered node: its subscriptions come from its newest snapshot and Raft log,
+    as a leader would recover them.
 
-    Exit code 1: a subs.dat or clients.dat is damaged (what is intact in it is shown), or there are ghosts.
+    Exit code 1: a subs.dat or clients.dat is damaged (its intact part is shown), or there are ghosts.
     """
     from stantools.cli.opening import node_at, open_store
 
@@ -66,8 +66,8 @@ def command(
         report, result = node_overview(node, reading, patterns=channels)
         if report.orphans:
             console.note(
-                f"{counted(report.orphans, 'message')} of members that left a queue group, which nobody got since and "
-                "servers count as acknowledged"
+                f"{counted(report.orphans, 'message')} of members that left a queue group and not redelivered since: "
+                "servers count them as acknowledged"
             )
         return _print(result, ids, statuses)
     opened = open_store(store, reading, channels)
@@ -80,13 +80,13 @@ def command(
     result = overview(opened, patterns=channels)
     if result.server and result.server.node_id:
         console.note(
-            "the node is clustered: its subscriptions are in the raft log, not here; name the node's directory"
+            "the node is clustered: its subscriptions are in the Raft log, not in this store; name the node's directory"
         )
     return _print(result, ids, statuses)
 
 
 def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) -> int:
-    wanted = [(channel, _wanted(channel.subscriptions, ids, statuses)) for channel in result.channels]
+    wanted = [(channel, _select(channel.subscriptions, ids, statuses)) for channel in result.channels]
     rows = (_row(channel, each) for channel, subs in wanted for each in subs)
     first = None if console.output() in ("json", "table") else next(rows, None)
     show(
@@ -98,7 +98,7 @@ def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) ->
     return _report(result)
 
 
-def _wanted(all_of_them: Subscribers, ids: tuple[int, ...], statuses: tuple[str, ...]) -> Subscribers:
+def _select(all_of_them: Subscribers, ids: tuple[int, ...], statuses: tuple[str, ...]) -> Subscribers:
     from stantools.store.sublog import SubStatus
 
     chosen = all_of_them.with_ids(ids) if ids else all_of_them

@@ -28,7 +28,7 @@ _MANY = 40
 @store_argument
 @given(
     backup=BACKUP,
-    force=FORCE.like(help="Also if salvage would keep more, or a server seems to be using the store."),
+    force=FORCE.like(help="Repair even if salvage would keep more, or a server seems to be using the store."),
     in_place=Option(help="Do not ask before STORE is changed (same as --yes).", default=False),
     yes=Option(help="Do not ask before STORE is changed.", default=False),
 )
@@ -45,16 +45,16 @@ def command(
     server: Server,
     reading: ReadOptions,
 ) -> int:
-    """Do to STORE what a start of the server with -file_truncate_bad_eof does, to the byte, and nothing else.
+    """Repair STORE exactly as a start of the server with -file_truncate_bad_eof would, to the byte.
 
-    Every record that is removed is listed with its sequence; what is removed is saved before anything changes. Where a
-    damaged length makes the server cut off records that are intact, the repair is refused: salvage keeps them. Like
-    the server's own, the repair leaves the file .truncate.lck, so that the next start must be one without the option.
-    If nothing needs a repair, nothing is changed unless --force is given.
+    Every removed record is listed with its sequence; the removed bytes are saved before anything changes. If a damaged
+    length would make the server cut off intact records, the repair is refused: salvage keeps them. Like the server's,
+    the repair leaves the file .truncate.lck, so the next start must be without the option. If no repair is needed,
+    nothing is changed without --force.
 
     Exit code 0: done, only broken ends were cut off, or nothing to do. 1: the server would still not start, or would
-    destroy data that no cut can save. 4: refused. 5: done, and intact records were cut off (--force). With --dry-run
-    the same, for what would be done.
+    destroy data that no cut can save. 4: refused. 5: done, but intact records were cut off (--force). With --dry-run
+    the codes describe the plan.
     """
     from stantools.cli.opening import open_store
     from stantools.recovery.truncate import apply_truncation, plan_truncation
@@ -166,7 +166,7 @@ def _print_result(result: TruncationResult) -> None:
         says = "the server would start now, as if the store were empty: do not start it"
         click.echo(console.paint(says, "red", err=False))
     elif result.after.starts and result.after.destroys:
-        says = "the server would start now, but a start destroys data: do not start it"
+        says = "the server would start now, but destroy data: do not start it"
         click.echo(console.paint(says, "red", err=False))
         for loss in result.after.destroys:
             click.echo(f"  destroys  {loss.sentence()}")

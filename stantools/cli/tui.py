@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @verb("tui")
 @click.argument("store", cls=StoreArgument, type=PathType(), metavar="[STORE]", required=False)
 @node_option
-@click.option("--monitor", metavar="URL", help="Watch a running server: its monitoring, such as http://host:8222.")
+@click.option(
+    "--monitor", metavar="URL", help="Watch a running server by its monitoring URL, such as http://host:8222."
+)
 @connection_options
 @click.option("--config", type=PathType(), metavar="FILE", help="Keys and theme; see the TUI guide.")
 @workers_option
@@ -36,7 +38,7 @@ def command(
     workers: int,
     reading: ReadOptions,
 ) -> int:
-    r"""Look at STORE in the terminal: what is in it, what is wrong, what to do. Nothing is changed unless unlocked.
+    r"""Browse STORE in the terminal: content, problems, remedies. Nothing is changed unless unlocked.
 
     STORE may also be the directory of a clustered node, with its Raft directory and its file store.
 
@@ -45,14 +47,14 @@ def command(
       stantools tui --monitor http://host:8222
       stantools tui STORE --server nats://host:4222    and compare its streams with the store
 
-    Press ? for the keys. Colors are left out where NO_COLOR is set.
+    Press ? for the keys. NO_COLOR switches colors off.
     """
     if store is None and monitor is None and not connecting.servers and not connecting.context:
         from stantools.cli.opening import usual_store
 
         store = Path(usual) if (usual := usual_store(click.get_current_context())) else None
     if store is None and monitor is None and not connecting.servers and not connecting.context:
-        raise UsageError("there is nothing to look at", "name a STORE, or a server with --monitor or --server")
+        raise UsageError("no STORE and no server was given", "name a STORE, or a server with --monitor or --server")
     if monitor is not None:
         from tui.live.endpoint import Address
 
@@ -68,12 +70,13 @@ def command(
     from tui.session import StoreSession
 
     node = node_at(store) if store is not None else None
-    path = store_of_node(node, "the browser shows stores") if node else store
+    path = store_of_node(node, "the browser shows stores only") if node else store
     session = StoreSession(path, reading, workers=workers, files=node) if path is not None else None
     server = connecting if connecting.servers or connecting.context else None
     settings = read_settings(config or _usual_config(), must_exist=config is not None)
     browser = Browser(session, settings=settings, connecting=server, monitor=monitor)
-    # Facts of a big store are hundreds of thousands of objects: to go through them takes longer than a key may.
+    # A big store's facts are hundreds of thousands of objects: a garbage collection of these takes longer than a key
+    # may.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     browser.run()
@@ -83,13 +86,12 @@ def command(
 
 
 def _usual_config() -> Path:
-    """Returns where the settings are by the rules of the desktop."""
+    """Returns the settings file by the rules of the desktop."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"
 
 
 def console() -> None:
-    """The entry point of `stan-tui`."""
     from stantools.cli.main import be_interruptible, cli
 
     be_interruptible()

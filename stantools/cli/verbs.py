@@ -1,7 +1,7 @@
-"""The verbs of the command line, grouped by the question they answer, and how a verb's module is found.
+"""The verbs of the command line, grouped by the question they answer, and their modules.
 
-`stantools --help` is answered from this table alone: no verb's module is imported until the verb runs. A new
-verb needs a row here and a module `stantools.cli.<name with underscores>` with a click command `command`.
+`stantools --help` uses this table alone: no verb's module is imported until the verb runs. A new verb needs a row
+here and a module `stantools.cli.<name with underscores>` with a click command `command`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 
 from stantools.escaping import escape
 
-#: Question -> verb -> what it does, in one line.
+#: summaries of verbs by question
 QUESTIONS: dict[str, dict[str, str]] = {
     "What is in my store?": {
         "tui": "Look around in the terminal: channels, messages, damage, plans; or watch a running server.",
@@ -27,15 +27,15 @@ QUESTIONS: dict[str, dict[str, str]] = {
     "What is wrong, and what would the server do?": {
         "doctor": "Verdict first: what is wrong, what a start would destroy, the one next command.",
         "verify": "Read and check every byte; say what is intact, damaged and missing.",
-        "forecast": "Predict what the server does with this store if it is started now.",
+        "forecast": "Predict the server's behaviour if it is started now on this store.",
         "report": "Write a page about a store, to attach to a ticket: verdict, findings, maps, timelines.",
-        "explain": "What a finding or a line of the server's log means, and what helps.",
+        "explain": "Meaning and remedy of a finding or a line of the server's log.",
     },
     "How do I get my data back?": {
         "salvage": "Write a new store with every record that is intact.",
-        "merge": "Merge the nodes of a cluster: one standalone store with everything they hold.",
-        "truncate-bad-eof": "The server's own repair, with a report and a backup of what it cuts.",
-        "compact": "Write a store without dead records and without messages that limits removed.",
+        "merge": "Merge the nodes of a cluster into one stand-alone store with all their data.",
+        "truncate-bad-eof": "The server's own repair, with a report and a backup of the removed bytes.",
+        "compact": "Write a store without dead records and without messages beyond the limits.",
     },
     "How do I leave?": {
         "migrate": "Move channels into JetStream streams and durables into consumers, exactly, with proof.",
@@ -55,38 +55,34 @@ QUESTIONS: dict[str, dict[str, str]] = {
     },
 }
 
-#: Settings of every verb.
+#: settings of every verb
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 def summaries() -> dict[str, str]:
-    """Returns what each verb does in one line, in the order of the help page."""
     return {name: summary for verbs in QUESTIONS.values() for name, summary in verbs.items()}
 
 
 def module_of(name: str) -> str:
-    """Returns the module that a verb lives in, and the job of the same name."""
+    """Returns the module of a verb and of the job of the same name."""
     return f"stantools.cli.{name.replace('-', '_')}"
 
 
 class LateGroup(click.Group):
-    """A group whose commands are in modules of their own, which are imported only when they run."""
+    """A group whose commands are in modules of their own, imported only when they run."""
 
-    #: What its commands are called.
+    #: noun for a command in messages
     NOUN = "command"
-    #: What a command is called in its module.
+    #: name of a command in its module
     ATTRIBUTE = "command"
 
     def summaries(self) -> dict[str, str]:
-        """Returns what each command does in one line, in the order of the help page."""
         raise NotImplementedError
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the commands in the order of the help page."""
         return list(self.summaries())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports a command's module."""
         if cmd_name not in self.summaries():
             return None
         command: click.Command = getattr(importlib.import_module(module_of(cmd_name)), self.ATTRIBUTE)
@@ -95,14 +91,14 @@ class LateGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the command; an unknown one is answered with the ones that look like it."""
+        """Finds the command; the error for an unknown one names similar ones."""
         name, known = args[0], self.summaries()
         if name not in known and not name.startswith("-"):
             close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
             hint = f"; did you mean {' or '.join(close)}?" if close else self.otherwise()
-            ctx.fail(f"there is no {self.NOUN} {escape(name)}{hint}")
+            ctx.fail(f"unknown {self.NOUN} {escape(name)}{hint}")
         return super().resolve_command(ctx, args)
 
     def otherwise(self) -> str:
-        """Returns what is said of a word that looks like no command."""
+        """Returns the hint for a word that resembles no command."""
         return ""

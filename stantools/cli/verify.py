@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stantools.store.options import ReadOptions
 
 _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
-#: What csv and ndjson have of a finding.
+#: Columns of a finding in csv and ndjson.
 FINDING_COLUMNS = ("code", "severity", "file", "offset", "length", "channel", "seq", "detail", "remedy")
 _MANY = 50
 
@@ -41,13 +41,13 @@ _FORMATS = ("table", "json", "ndjson", "csv")
 def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions) -> int:
     """Read every byte of STORE, check every record, and say what is intact, damaged and missing.
 
-    Nothing is changed, whatever is found. ndjson and csv list the findings; json adds the channels. What a
-    finding means: stantools explain CODE.
+    Nothing is changed. ndjson and csv list the findings; json adds the channels. `stantools explain CODE` explains a
+    finding.
 
     STORE may also be the directory of a clustered node, with its Raft directory and its file store at the depths where
     servers put them: then the Raft log and the snapshots are checked as well.
 
-    Exit code 0: nothing is wrong. 1: there are findings other than informational ones.
+    Exit code 0: clean. 1: findings other than informational ones.
     """
     from stantools.cli.opening import node_at, open_store
     from stantools.cli.progress import Progress
@@ -80,11 +80,11 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
 def job(stores: tuple[str, ...], channels: tuple[str, ...], reading: TableOptions, cluster: Cluster) -> int:
     """Read every byte of STORES, check every record, and say what is intact, damaged and missing.
 
-    For each store the result is that of `stantools verify`, in the same words and the same json; of slices without a
-    store, it is about them alone. Nothing is changed. ndjson and csv list the findings with their store; json adds
-    the channels. A store that cannot be read is named, on stderr and under `failed`, and the others are verified.
+    Each store has the result of `stantools verify`, in the same words and the same json; slices without a store are
+    verified alone. Nothing is changed. ndjson and csv list the findings with their store; json adds the channels. An
+    unreadable store is named, on stderr and under `failed`, and the others are verified.
 
-    Exit code 0: nothing is wrong. 1: there are findings other than informational ones, or something cannot be read.
+    Exit code 0: clean. 1: findings other than informational ones, or an unreadable store.
     """
     from stantools.cli.progress import Progress
     from stantools.pipeline.jobs.verify import plan_verify, run_verify
@@ -105,20 +105,14 @@ def _print(verdict: Verdict, *, node: bool = False) -> int:
 def finding_rows(
     findings: Iterable[Finding], columns: Sequence[str] = FINDING_COLUMNS, *, of: Sequence[object] = ()
 ) -> Iterator[list[Any]]:
-    """Iterates over findings as rows for csv and ndjson.
-
-    Args:
-        findings: The findings.
-        columns: What is taken of each.
-        of: What every row begins with, such as the store.
-    """
+    """Yields findings as rows for csv and ndjson; every row begins with the values of `of`."""
     for finding in findings:
         values = finding.as_json()
         yield [*of, *(values[name] for name in columns)]
 
 
 def print_verdict(verdict: Verdict, *, node: bool = False) -> None:
-    """Prints what was found in one store, or in a clustered node, for people."""
+    """Prints the verdict on one store, or on a clustered node, for people."""
     from stantools.inspection.outcomes import Totals
 
     rows = [
@@ -141,7 +135,7 @@ def print_verdict(verdict: Verdict, *, node: bool = False) -> None:
         click.echo(console.wrapped(f"messages: {Totals.of(verdict.outcomes.values()).sentence()}", 2))
     click.echo(_conclusion(verdict))
     if not verdict.clean and not node:
-        console.note("nothing was changed; what the server would do now: stantools forecast STORE")
+        console.note("nothing was changed; for the server's behaviour: stantools forecast STORE")
 
 
 def print_findings(findings: list[Finding]) -> None:
@@ -170,7 +164,6 @@ def print_findings(findings: list[Finding]) -> None:
 
 
 def _counts(verdict: Verdict) -> dict[str, int]:
-    """Returns how many findings there are of each severity."""
     return {severity: sum(f.severity.value == severity for f in verdict.findings) for severity in _COLORS}
 
 

@@ -163,11 +163,11 @@ def test_the_usual_store(run, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     here = run("info")
     assert here.code == 0
-    assert here.err == "stantools: no STORE was named: taking ./datastore\n"
+    assert here.err == "stantools: no STORE was given: using ./datastore\n"
     assert here.out == run("info", "datastore").out
     assert run("messages", "orders", "--tail", "1").out == run("messages", store, "orders", "--tail", "1").out
-    assert run("diff", "other").err.startswith("stantools: no STORE was named: taking ./datastore\n")
-    assert run("truncate-bad-eof", "--dry-run").err.startswith("stantools: no STORE was named: taking ./datastore\n")
+    assert run("diff", "other").err.startswith("stantools: no STORE was given: using ./datastore\n")
+    assert run("truncate-bad-eof", "--dry-run").err.startswith("stantools: no STORE was given: using ./datastore\n")
     assert run("migrate", "--to", "jetstream", "--out", tmp_path / "b", "--dry-run").code == 0
     assert run("export", "--to", "-").out == run("export", store, "--to", "-").out
     named = run("verify", env={"STANTOOLS_STORE": str(other)})
@@ -175,7 +175,7 @@ def test_the_usual_store(run, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(store)
     inside = run("forecast")
     assert inside.code == 0
-    assert inside.err == f"stantools: no STORE was named: taking the current directory, {store}\n"
+    assert inside.err == f"stantools: no STORE was given: using the current directory, {store}\n"
     assert run("doctor").out.rstrip().endswith(f"--out {store}.backups --dry-run")
 
 

@@ -126,21 +126,21 @@ def test_a_dry_run_writes_nothing(run, store: Path, tmp_path: Path) -> None:
     [
         (["--to", "out", "--channel", "nope"], 2, "no channel of any store matches nope"),
         (["--to", "out", "--seq", "-5:"], 2, "counts from the end"),
-        (["--to", "out", "--since", "1d", "--until", "2d"], 2, "no time in between"),
+        (["--to", "out", "--since", "1d", "--until", "2d"], 2, "select an empty range"),
         (["--to", "out", "--columns", "sequence"], 2, "no column 'sequence'"),
         (["--to", "out", "--by", "hour"], 2, "cannot be divided by 'hour'"),
         (["--to", "x.csv", "--by", "channel"], 2, "names a single file"),
-        (["--to", "x.csv", "--format", "parquet"], 2, "is named as csv"),
-        (["--to", "x.csv.gz", "--compression", "zstd"], 2, "is named as gzip"),
+        (["--to", "x.csv", "--format", "parquet"], 2, "the name implies csv"),
+        (["--to", "x.csv.gz", "--compression", "zstd"], 2, "the name implies gzip"),
         (["--to", "-", "--format", "parquet"], 2, "cannot be written to a stream"),
-        (["--to", "-", "-o", "json"], 2, "both want stdout"),
+        (["--to", "-", "-o", "json"], 2, "both use stdout"),
         (["--to", "x.csv", "--compression", "snappy"], 2, "cannot be compressed with snappy"),
         (["--to", "out", "--table", "clients", "--seq", "1:2"], 2, "the table clients has none"),
         (["--to", "s3://bucket/out"], 2, "is a URL"),
         (["--to", "missing/out"], 3, "there is no directory"),
-        (["--to", "missing/x.csv"], 3, "there is no directory"),
-        (["--to", "store/out"], 4, "lies in the store"),
-        (["--to", "store", "--overwrite"], 4, "lies in the store"),
+        (["--to", "missing/x.csv"], 3, "does not exist"),
+        (["--to", "store/out"], 4, "is inside the store"),
+        (["--to", "store", "--overwrite"], 4, "is inside the store"),
         (["--to", "mine", "--overwrite"], 4, "is not an export of stantools"),
         (["--to", "mine"], 3, "not empty"),
         ([], 2, "--to"),
@@ -179,11 +179,11 @@ def test_pyarrow_is_missing(run, store: Path, tmp_path: Path, monkeypatch: pytes
 def test_nodes_of_a_cluster_are_told_to_be_merged(run, golden_clusters: Path, tmp_path: Path) -> None:
     nodes = golden_clusters / "snapshots" / "nodes"
     for table, words, told in (
-        ("messages", (nodes,), "there once for each node"),
+        ("messages", (nodes,), "the export has them once per node"),
         ("messages", (nodes / "a",), ""),
         ("slices", (nodes,), ""),
-        ("subscriptions", (nodes / "a",), "are in their Raft logs, and not in their stores"),
-        ("clients", (nodes / "a" / "data",), "are in their Raft logs, and not in their stores"),
+        ("subscriptions", (nodes / "a",), "are in their Raft logs, not in their stores"),
+        ("clients", (nodes / "a" / "data",), "are in their Raft logs, not in their stores"),
     ):
         outcome = run("export", *words, "--table", table, "--to", "-")
         assert outcome.code == 0

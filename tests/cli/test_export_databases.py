@@ -105,13 +105,13 @@ def _duckdb(path: Path) -> Any:
     [
         (("export", "--to", "x.sqlite", "--by", "channel"), "names a single file"),
         (("export", "--to", "x.sqlite", "--compression", "gzip"), "cannot be compressed with gzip"),
-        (("export", "--to", "x.sqlite.gz"), ".gz says no format"),
-        (("export", "--to", "x.sqlite", "--format", "duckdb"), "is named as sqlite"),
+        (("export", "--to", "x.sqlite.gz"), ".gz implies no format"),
+        (("export", "--to", "x.sqlite", "--format", "duckdb"), "the name implies sqlite"),
         (("export", "--to", "-", "--format", "sqlite"), "SQLite cannot be written to a stream"),
-        (("export", "--to", "out/", "--format", "sqlite"), "SQLite is one file that one process writes"),
-        (("pipeline", "export", "--to", "x.sqlite"), "SQLite is one file that one process writes"),
-        (("export", "--to", "a.txt"), "--to a.txt: .txt says no format"),
-        (("export", "--to", "a.parquet.gz"), "--to a.parquet.gz: .gz says no format"),
+        (("export", "--to", "out/", "--format", "sqlite"), "SQLite is one file, written by one process"),
+        (("pipeline", "export", "--to", "x.sqlite"), "SQLite is one file, written by one process"),
+        (("export", "--to", "a.txt"), "--to a.txt: .txt implies no format"),
+        (("export", "--to", "a.parquet.gz"), "--to a.parquet.gz: .gz implies no format"),
     ],
 )
 def test_what_is_refused(

@@ -131,7 +131,7 @@ def test_table(run, golden: Path) -> None:
 def test_clustered_node(run, golden: Path) -> None:
     out = run("info", golden / "clustered" / "datastore").out
     assert "node-a" in out
-    assert "raft log" in out
+    assert "Raft log" in out
 
 
 def test_polynomial_is_found_and_told(run, golden: Path) -> None:

@@ -98,7 +98,7 @@ def test_clients_table(run, golden: Path) -> None:
     assert "w-2" in outcome.out  # not registered any more, and owns subscriptions
     for output in ("table", "csv", "ndjson"):
         assert run("clients", golden / "clients_many" / "datastore", "-o", output).code == 0
-    assert run("clients", golden / "clustered" / "datastore").err.count("raft log") == 1
+    assert run("clients", golden / "clustered" / "datastore").err.count("Raft log") == 1
 
 
 def files_of(case: str) -> list[str]:

@@ -218,7 +218,7 @@ def test_no_such_channel(run, golden: Path) -> None:
     for name in ("fo", "../basic", "", "foo/..", "/etc"):
         outcome = run("messages", store, name)
         assert outcome.code == 3
-        assert "there is no channel" in outcome.err
+        assert "no channel" in outcome.err
     assert "did you mean: foo" in run("messages", store, "fo").err
 
 

@@ -381,7 +381,7 @@ def test_diff_of_two_nodes_names_what_differs(run: Run, golden_clusters: Path, t
     only = run("diff", nodes / "a", nodes / "c", "--channel", "new.one", "-o", "json").json()["findings"]
     assert [each["code"] for each in only] == ["channel-extra"]
     gone = run("diff", golden_clusters / "lost_store" / "nodes" / "b", nodes / "a")
-    assert gone.code == 3 and "the file store of the node is not here" in gone.err
+    assert gone.code == 3 and "the file store of the node is missing" in gone.err
     others = run("diff", nodes / "a", golden_clusters / "churn_1" / "nodes" / "a")
     assert others.code == 1 and "these are nodes of different clusters" in " ".join(others.out.split())
 
@@ -400,11 +400,11 @@ def test_a_running_node_is_looked_at_and_not_taken(
         for words in (*views, ("forecast", *nodes), ("diff", *nodes[:2])):
             outcome = run(*words)
             assert outcome.code == 0
-            assert f"{who} runs this node: what is being written may look damaged" in " ".join(outcome.err.split())
+            assert f"{who} is running this node: data being written may look damaged" in " ".join(outcome.err.split())
         assert f"{who} holds the lock of raft.log" in run("info", nodes[1]).out
         planned = run("merge", *nodes, "--dry-run"), run("migrate", *nodes, "--out", "backups", "--dry-run")
         for outcome in (*planned, run("migrate", "plan", *nodes, "--out", "backups", "--plan", "plan.yaml")):
-            assert outcome.code == 0 and f"{who} holds the lock of raft.log: what is being" in outcome.err
+            assert outcome.code == 0 and f"{who} holds the lock of raft.log: data being" in outcome.err
         apply = ("migrate", "apply", "plan.yaml", "--yes")
         for words in (("merge", *nodes, "--out", "new"), ("migrate", *nodes, "--out", "backups", "--yes"), apply):
             outcome = run(*words)
@@ -413,4 +413,4 @@ def test_a_running_node_is_looked_at_and_not_taken(
         assert run("merge", *nodes, "--out", "new", "--force").code == 0
         assert run(*apply, "--force").code == 0
     assert run("merge", *nodes, "--out", "newer").code == 0
-    assert "runs this node" not in run("info", nodes[1]).err
+    assert "is running this node" not in run("info", nodes[1]).err

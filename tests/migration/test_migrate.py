@@ -272,7 +272,7 @@ def test_the_nodes_of_a_cluster(golden_clusters: Path, start_server: Callable[..
     found = asyncio.run(consumers_of(server.url, "events_eu")).values()
     assert len([each for each in found if each.config.durable_name]) == 3  # the others are of who has read it here
     run(place, "migrate", "verify", plan, "--server", server.url)
-    assert "a node of the plan is not there" in moved(place, plan, nodes)
+    assert "a node of the plan is missing" in moved(place, plan, nodes)
 
 
 def moved(place: Path, plan: Path, nodes: Path) -> str:
@@ -442,7 +442,7 @@ def test_what_was_proven_and_changed_since(
         if not journal:
             (place / "shop-store.migration.yaml.journal").unlink()
         changed = run(place, *words, expect=ExitCode.FINDINGS if journal or what == "consumer" else ExitCode.REFUSED)
-        assert "as the plan says" not in changed.stdout
+        assert "as planned" not in changed.stdout
         replaced = run(place, *words, "--replace")
         assert "replaced" in replaced.stdout
         assert streamed(server.url, "orders") == stored(store, "orders")
@@ -576,13 +576,13 @@ def test_options_are_shown_in_groups(tmp_path: Path) -> None:
     titles = [line for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert titles == [
         "Options:",
-        "Where to, if not to a running server:",
+        "Target, if not a running server:",
         "Connection:",
-        "What, and into what:",
+        "Selection and streams:",
         "Limits of the streams:",
         "Reading the store:",
         "Beside a running server:",
-        "How it is carried out:",
+        "Execution:",
         "Stage by stage:",
     ]
     options = re.findall(r"^  (?:-., )?(--[a-z-]+)", said[said.index("Options:") :], re.MULTILINE)

@@ -178,7 +178,7 @@ def test_the_servers_disk_is_full(
     words = ["migrate", big_store, "--server", server.url, "--yes", "--parallel", 1, "--restore-timeout", 30]
     failed = run(place, *words, expect=ExitCode.UNREACHABLE)
     assert failed.stderr.count("error: ") == 1
-    assert "not begun; when the cause is removed, go on with: stantools migrate apply" in failed.stderr
+    assert "not begun; after removing the cause, continue with: stantools migrate apply" in failed.stderr
     assert failed.stdout.count("not begun") >= 1
 
 
@@ -213,7 +213,7 @@ def test_a_server_that_others_have_filled(
     failed = run(work, *words, expect=ExitCode.UNREACHABLE)
     errors = [line for line in failed.stderr.splitlines() if "error: " in line]
     assert len(errors) == 1 and "(error 503/10023)" in errors[0]
-    assert "not begun; when the cause is removed, go on with: stantools migrate apply" in failed.stderr
+    assert "not begun; after removing the cause, continue with: stantools migrate apply" in failed.stderr
 
     async def make_room() -> None:
         client = await natsclient.connect(others["a"])
@@ -348,7 +348,7 @@ def test_a_cluster_that_loses_a_node(version: str, big_store: Path, tmp_path: Pa
         killing.join()
         assert "Traceback" not in done.stderr
         assert done.returncode in (0, ExitCode.UNREACHABLE), done.stdout + done.stderr
-        assert done.returncode == 0 or "go on with" in done.stderr
+        assert done.returncode == 0 or "continue with" in done.stderr
         victim.start()
         for _ in range(3):
             until_whole(cluster.urls, streams)
@@ -360,7 +360,7 @@ def test_a_cluster_that_loses_a_node(version: str, big_store: Path, tmp_path: Pa
                 assert "has delivered up to 0 instead of" in done.stdout
                 command = [*command, "--replace"] if "--replace" not in command else command
                 continue
-            assert done.returncode == ExitCode.UNREACHABLE and "go on with" in done.stderr, done.stdout + done.stderr
+            assert done.returncode == ExitCode.UNREACHABLE and "continue with" in done.stderr, done.stdout + done.stderr
         assert done.returncode == 0, done.stdout + done.stderr
         until_whole(cluster.urls, streams)
         check_all(big_store, cluster.servers[0].url)
@@ -395,7 +395,7 @@ def test_the_server_dies_for_good(big_store: Path, start_server: Callable[..., A
     output, errors = process.communicate(timeout=120)
     killing.join()
     assert process.returncode == ExitCode.UNREACHABLE, output + errors
-    assert "Traceback" not in errors and "go on with" in errors
+    assert "Traceback" not in errors and "continue with" in errors
     server.start()
     run(place, *words)
     check_all(big_store, server.url)

@@ -11,7 +11,7 @@ from stantools.cli.main import cli
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "there is nothing to look at"),
+        ((), "no STORE and no server was given"),
         (("--monitor", "nats://me:secret@host:4222"), "monitoring uses HTTP"),
         (("--monitor", "http://me:secret@host:99999"), "monitoring URL is malformed"),
         (("--monitor", "http://host:8222"), "needs a terminal"),

@@ -150,7 +150,7 @@ def test_without_a_terminal_it_says_what_to_use_instead(place: Path) -> None:
 def test_nothing_to_look_at(tmp_path: Path) -> None:
     result = _plain(cwd=tmp_path)
     assert result.returncode == 2
-    assert "nothing to look at" in result.stderr
+    assert "no STORE and no server was given" in result.stderr
 
 
 def test_what_is_no_store(place: Path, terminals: list[Terminal]) -> None:

@@ -1,1 +1,1 @@
-"""Beside nothing else: what spark-submit runs."""
+"""The file for spark-submit, alone in its directory."""

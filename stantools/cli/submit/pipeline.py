@@ -1,6 +1,6 @@
-"""What spark-submit runs: `spark-submit --master … PATH/OF/THIS/FILE verify STORES...`.
+"""The file for spark-submit: `spark-submit --master … PATH/OF/THIS/FILE verify STORES...`.
 
-It lies in a directory of its own because Python looks for modules beside the file that it runs first.
+It has a directory of its own because Python searches modules beside the file that it runs first.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _HERE = Path(__file__).resolve().parent
 
 
 def _separate_outputs() -> None:
-    """Points messages and progress to the stderr of spark-submit: it joins both outputs of ours into its stdout."""
-    with contextlib.suppress(OSError):  # where there is no /proc, they stay joined
+    """Redirects messages and progress to the stderr of spark-submit, which joins both outputs into its stdout."""
+    with contextlib.suppress(OSError):  # without /proc they stay joined
         theirs = os.open(f"/proc/{os.getppid()}/fd/2", os.O_WRONLY | os.O_APPEND)
         os.dup2(theirs, 2)
         os.close(theirs)
 
 
 def main() -> None:
-    """Runs `stantools pipeline` with the words that spark-submit passes on."""
+    """Runs `stantools pipeline` with the arguments of spark-submit."""
     _separate_outputs()
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != _HERE]
     try:

@@ -1,5 +1,5 @@
 """Export without Spark: Parquet, ndjson and csv files from the tables, through Arrow.
 
-`files` and `text` write one file, `hive` says which rows go into which directory, `parts` writes what one task has to
-write, here or on a cluster; `targets` makes it appear as a whole, and `run` puts these together with threads.
+`files` and `text` write one file; `parts` divides rows into directories and writes the files of one task, here or on
+a cluster; `targets` makes the result appear as a whole; `run` joins these with threads.
 """

@@ -1,10 +1,10 @@
-"""One file of an export. Rows are gathered first, then encoded, or put into a database, many at a time.
+"""One file of an export. Rows are gathered, then encoded or inserted into a database in bulk.
 
-Parquet is written so that readers can leave parts out: everything but the payloads has minima and maxima for each row
-group and page. Numbers, which mostly rise, are stored as differences, texts once for each row group. Payloads have no
-dictionary either: looking for equal ones would take longer than all the rest. Spark reads these encodings since 3.3.
+Parquet is written so that readers can skip parts: every column but the payload has minima and maxima per row group
+and page. Numbers, which mostly rise, are stored as differences; texts have a dictionary per row group. Payloads have
+none: a search for equal ones would take longer than all the rest. Spark reads these encodings since 3.3.
 
-A database has the rows in a table of the same name. Nobody sees it before it is complete, so it needs no journal.
+A database holds the rows in a table of the same name. It is published only when complete, so it needs no journal.
 """
 
 from __future__ import annotations
@@ -23,48 +23,38 @@ from stantools.pipeline.export.model import Compression, Format, Layout
 from stantools.pipeline.tables.arrow import pa
 from stantools.store.durable import fsync_file, unwritable, writing
 
-#: So many bytes of rows are turned into text, and compressed, at once.
+#: bytes of rows to encode and compress at once
 _TEXT_BYTES: Final = 4 << 20
-#: Rows of a row group, at most.
+#: maximum rows of a row group
 _GROUP_ROWS: Final = 1 << 20
-#: Larger files are made durable when they are closed, while other threads work on; small ones all at the end.
+#: Size from which a file is synced on closing, while other threads work; smaller ones are synced together at the end.
 _SYNC_FROM: Final = 1 << 20
 
 _DIFFERENCES: Final = "DELTA_BINARY_PACKED"
-#: Kind of column -> its type in SQLite, if that is not text.
+#: SQLite types other than TEXT, by kind of column.
 _SQLITE_TYPES: Final = {"int32": "INTEGER", "int64": "INTEGER", "bool": "INTEGER", "binary": "BLOB"}
-#: What DuckDB may keep in memory; it would take most of the machine's.
+#: Memory limit of DuckDB, which takes most of the machine's by default.
 _DUCKDB_MEMORY: Final = "512MB"
-#: What zlib calls the format of gzip.
+#: zlib's number for the gzip format
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class Sink(Protocol):
-    """Takes gathered rows."""
+    """A writer of gathered rows."""
 
-    def write(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Writes rows."""
+    def write(self, batches: Sequence[pa.RecordBatch]) -> None: ...
 
     def close(self) -> int:
-        """Writes what comes at the end; returns the size of the file in bytes."""
+        """Writes the end of the file; returns the size in bytes."""
 
-    def abandon(self) -> None:
-        """Closes the file without that."""
+    def abandon(self) -> None: ...
 
 
 class File:
-    """A file that takes batches; a context manager that closes it.
+    """A file of batches, which as a context manager closes itself; an existing file is replaced.
 
-    Args:
-        path: Where it is; what is there is replaced.
-        layout: What it holds.
-
-    Attributes:
-        rows: Rows so far.
-        pending: Bytes of rows that are not encoded yet.
-
-    Raises:
-        StoreUnwritableError: It cannot be written; from every method.
+    Every method may raise `StoreUnwritableError`. `rows` counts the rows so far, `pending` the bytes of unencoded
+    rows.
     """
 
     def __init__(self, path: Path, layout: Layout) -> None:
@@ -75,7 +65,7 @@ class File:
         self._size: int | None = None
         in_columns = layout.format in (Format.PARQUET, Format.DUCKDB)
         self._full = layout.row_group_bytes if in_columns else _TEXT_BYTES
-        with _writing(path):
+        with _system_errors(path):
             self._sink = _SINKS.get(layout.format, TextSink)(path, layout)
 
     def __enter__(self) -> File:
@@ -90,7 +80,7 @@ class File:
             self.abandon()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes rows that have exactly the columns of the file."""
+        """Writes rows with exactly the columns of the file."""
         if not batch.num_rows:
             return
         self._gathered.append(batch)
@@ -101,36 +91,31 @@ class File:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the rows that are still waiting, as a row group."""
         if not self._gathered:
             return
         batches, self._gathered, self._gathered_rows, self.pending = self._gathered, [], 0, 0
-        with _writing(self.path):
+        with _system_errors(self.path):
             self._sink.write(batches)
 
     def close(self) -> int:
-        """Writes what is left and closes the file.
-
-        Returns:
-            Its size in bytes.
-        """
+        """Writes the pending rows and closes the file; returns its size in bytes."""
         if self._size is None:
             self.flush()
-            with _writing(self.path):
+            with _system_errors(self.path):
                 self._size = self._sink.close()
                 if self._size >= _SYNC_FROM:
                     fsync_file(self.path)
         return self._size
 
     def abandon(self) -> None:
-        """Closes a file that nobody will look at."""
+        """Closes a file that will not be used."""
         self._gathered = []
-        with suppress(OSError):  # what made us give up may be why it cannot be closed
+        with suppress(OSError):  # closing may fail for the same reason
             self._sink.abandon()
 
 
 class ParquetSink:
-    """Writes Parquet, a row group for what is gathered."""
+    """Writes Parquet, one row group for each list of batches."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         import pyarrow.parquet as pq
@@ -140,33 +125,22 @@ class ParquetSink:
         self._writer = pq.ParquetWriter(self._output, schema, **parquet_settings(schema, layout.compression))
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Writes a row group.
-
-        Raises:
-            OSError: It cannot be written.
-        """
         table = pa.Table.from_batches(batches)
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def close(self) -> int:
-        """Writes the footer; returns the size of the file.
-
-        Raises:
-            OSError: It cannot be written.
-        """
         self._writer.close()
         size: int = self._output.tell()
         self._output.close()
         return size
 
     def abandon(self) -> None:
-        """Closes the file without a footer, which would be written, with complaints on stderr, when it is collected."""
+        """Closes the file without a footer, which pyarrow would write at garbage collection, complaining on stderr."""
         self._writer.is_open = False
         self._output.close()
 
 
 def parquet_settings(schema: pa.Schema, compression: Compression) -> dict[str, Any]:
-    """Returns the settings of pyarrow's writer for a schema."""
     numbers = [f.name for f in schema if pa.types.is_integer(f.type) or pa.types.is_timestamp(f.type)]
     return {
         "compression": compression.value,
@@ -178,7 +152,7 @@ def parquet_settings(schema: pa.Schema, compression: Compression) -> dict[str, A
 
 
 class TextSink:
-    """Writes ndjson or csv, compressed piece by piece, which every program reads as one."""
+    """Writes ndjson or csv, compressed in pieces, which every program reads as one stream."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self._output = path.open("wb")
@@ -187,70 +161,54 @@ class TextSink:
             self._output.write(compressed(first, layout.compression))
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Writes rows.
-
-        Raises:
-            OSError: They cannot be written.
-        """
         for batch in batches:
             self._output.write(compressed(text.encode(batch, self._layout.format), self._layout.compression))
 
     def close(self) -> int:
-        """Closes the file, which needs no end; returns its size.
-
-        Raises:
-            OSError: It cannot be written.
-        """
         size = self._output.tell()
         self._output.close()
         return size
 
     def abandon(self) -> None:
-        """Closes the file."""
         self._output.close()
 
 
 class _Database:
-    """A database that is being written: a connection, and its errors as ours."""
+    """A database being written; its errors become ours."""
 
-    _END = ""  #: what writes all that is still in memory
+    _END = ""  #: statement that writes the rows still in memory
 
     def __init__(self, path: Path, connect: Callable[..., Any], error: type[Exception], **settings: Any) -> None:
-        path.open("wb").close()  # what keeps it from being created is said in the system's words
+        path.open("wb").close()  # failure to create it is reported in the system's words
         path.unlink()
         self._path, self._error = path, error
-        with self._said():
+        with self._own_errors():
             self._connection = connect(os.fspath(path), **settings)
 
     def close(self) -> int:
-        """Writes what is left in memory; returns the size of the file.
-
-        Raises:
-            StoreUnwritableError: It cannot be written.
-        """
-        with self._said():
+        """Writes the rows still in memory; returns the size of the file."""
+        with self._own_errors():
             self._connection.execute(self._END)
             self._connection.close()
         return self._path.stat().st_size
 
     def abandon(self) -> None:
-        """Closes the database."""
         with suppress(self._error):
             self._connection.close()
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
+    def _own_errors(self) -> Iterator[None]:
         try:
             yield
         except self._error as error:
-            # Of the system's reasons they know a full disk.
+            # Of the system's errors, both databases know only a full disk.
             said = (str(error).splitlines() or [type(error).__name__])[0]
             full = errno.ENOSPC if "is full" in said or os.strerror(errno.ENOSPC) in said else 0
             raise unwritable(OSError(full, os.strerror(full) if full else said), self._path) from error
 
 
 class SqliteSink(_Database):
-    """Writes a SQLite database: times as the text that csv has, lists as json."""
+    """Writes a SQLite database: times as text like in csv, lists as json."""
 
     _END = "COMMIT"
 
@@ -261,25 +219,20 @@ class SqliteSink(_Database):
         schema = layout.file_schema
         columns = ", ".join(f'"{each.name}" {_SQLITE_TYPES.get(text.kind_of(each.type), "TEXT")}' for each in schema)
         self._insert = f"INSERT INTO {layout.table} VALUES ({', '.join('?' * len(schema))})"
-        with self._said():
+        with self._own_errors():
             for each in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
                 self._connection.execute(f"PRAGMA {each}")
             self._connection.execute(f"CREATE TABLE {layout.table} ({columns})")
             self._connection.execute("BEGIN")
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Writes rows.
-
-        Raises:
-            StoreUnwritableError: They cannot be written.
-        """
-        with self._said():
+        with self._own_errors():
             for batch in batches:
                 self._connection.executemany(self._insert, zip(*map(text.values, batch.columns), strict=True))
 
 
 class DuckdbSink(_Database):
-    """Writes a DuckDB database, with the types of Arrow's columns."""
+    """Writes a DuckDB database with the types of Arrow's columns."""
 
     _END = "CHECKPOINT"
 
@@ -291,15 +244,10 @@ class DuckdbSink(_Database):
         self._run(f"CREATE TABLE {self._table} AS FROM gathered", layout.file_schema.empty_table())
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Writes rows.
-
-        Raises:
-            StoreUnwritableError: They cannot be written.
-        """
         self._run(f"INSERT INTO {self._table} FROM gathered", pa.Table.from_batches(batches))
 
     def _run(self, statement: str, rows: pa.Table) -> None:
-        with self._said():
+        with self._own_errors():
             self._connection.register("gathered", rows)
             self._connection.execute(statement)
             self._connection.unregister("gathered")
@@ -313,7 +261,7 @@ _SINKS: Final[dict[Format, Callable[[Path, Layout], Sink]]] = {
 
 
 def compressed(data: bytes | memoryview, compression: Compression) -> Any:
-    """Compresses a piece by itself; pieces one after the other are a valid file."""
+    """Compresses a piece by itself; concatenated pieces are a valid file."""
     if compression is Compression.NONE:
         return data
     if compression is Compression.GZIP:
@@ -322,8 +270,8 @@ def compressed(data: bytes | memoryview, compression: Compression) -> Any:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turns errors into ours as `writing` does, in the system's words instead of Arrow's."""
+def _system_errors(path: Path) -> Iterator[None]:
+    """Converts errors as `writing` does, with the system's words instead of Arrow's."""
     with writing(path):
         try:
             yield

@@ -1,4 +1,4 @@
-"""What is exported, into what kind of files; values that can be sent to another process or machine."""
+"""Table, columns and file format of an export; values that can be sent to another process or machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from stantools.store.sublog import SubStatus
 if TYPE_CHECKING:
     from stantools.pipeline.tables.arrow import pa
 
-#: Name of the directory level that is made from `timestamp`.
+#: Directory level made from `timestamp`.
 DATE = "date"
 
 
 class Format(enum.StrEnum):
-    """Kinds of files."""
-
     PARQUET = "parquet"
     NDJSON = "ndjson"
     CSV = "csv"
@@ -29,7 +27,7 @@ class Format(enum.StrEnum):
 
 
 class Compression(enum.StrEnum):
-    """How files are compressed: columns within Parquet, text as a whole."""
+    """Compression: of columns within Parquet, of text files as a whole."""
 
     NONE = "none"
     SNAPPY = "snappy"
@@ -37,7 +35,7 @@ class Compression(enum.StrEnum):
     GZIP = "gzip"
 
 
-#: What a format can be compressed with; the first is what is taken if nothing is said.
+#: Compressions of each format, the default first.
 COMPRESSIONS = {
     Format.PARQUET: (Compression.SNAPPY, Compression.ZSTD, Compression.GZIP, Compression.NONE),
     Format.NDJSON: (Compression.NONE, Compression.ZSTD, Compression.GZIP),
@@ -48,17 +46,17 @@ COMPRESSIONS = {
 
 #: Files of lines, which can be compressed as a whole and written to a stream.
 TEXTS = (Format.NDJSON, Format.CSV)
-#: Files that hold the table under its name, always one for all of it.
+#: Files that hold the table under its name, always one file for all of it.
 DATABASES = (Format.SQLITE, Format.DUCKDB)
-#: How the formats are called in sentences.
+#: Names of formats in sentences.
 NAMES = {Format.PARQUET: "Parquet", Format.SQLITE: "SQLite", Format.DUCKDB: "DuckDB"}
 
 _TEXT_SUFFIX = {Compression.NONE: "", Compression.ZSTD: ".zst", Compression.GZIP: ".gz"}
 
-#: Columns by which rows can go into directories, of the tables that have them.
+#: Columns that can divide rows into directories, in tables that have them.
 LEVELS = ("store", "channel", DATE)
 
-#: Table -> the column that says whether a row marks damage, and what it says if not.
+#: The column that marks damage in each table, and its values for intact rows.
 _HEALTH: dict[Table, tuple[str, ...]] = {
     Table.MESSAGES: ("status", "ok"),
     Table.RECORDS: ("status", "ok"),
@@ -71,22 +69,18 @@ _HEALTH: dict[Table, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Layout:
-    """What is in the files of an export."""
+    """Content of the files of an export."""
 
     table: Table = Table.MESSAGES
-    format: Format = Format.PARQUET  #: what kind of files
-    compression: Compression = Compression.SNAPPY  #: how they are compressed
-    #: Which columns, in this order; all if empty. Those of `by` are in the names of directories instead.
+    format: Format = Format.PARQUET
+    compression: Compression = Compression.SNAPPY
+    #: Columns in this order; all if empty. Those of `by` are in the names of directories instead.
     columns: tuple[str, ...] = ()
-    by: tuple[str, ...] = ()  #: the levels of directories, of `LEVELS`; none puts all files into one
-    row_group_bytes: int = 32 << 20  #: a row group of Parquet holds so many bytes, about, before they are encoded
+    by: tuple[str, ...] = ()  #: directory levels, of `LEVELS`; none puts all files into one directory
+    row_group_bytes: int = 32 << 20  #: approximate bytes of a Parquet row group before encoding
 
     def check(self) -> None:
-        """Checks that it makes sense.
-
-        Raises:
-            UsageError: It does not.
-        """
+        """Raises `UsageError` if the parts of the layout contradict each other."""
         from stantools.pipeline.tables.options import check_columns
 
         possible = COMPRESSIONS[self.format]
@@ -105,10 +99,10 @@ class Layout:
                     f"choose from {', '.join(levels)}" if levels else "leave --by out",
                 )
         if len(set(self.by)) < len(self.by):
-            raise UsageError(f"--by {','.join(self.by)} names a level twice", "name it once")
+            raise UsageError(f"--by {','.join(self.by)} repeats a level", "name it once")
         if not self.file_columns:
             raise UsageError(
-                "no column is left for the files: those of --by are names of directories", "ask for more columns"
+                "no column is left for the files: the columns of --by become directory names", "add columns"
             )
 
     def _all_columns(self) -> tuple[str, ...]:
@@ -118,11 +112,9 @@ class Layout:
 
     @property
     def file_columns(self) -> tuple[str, ...]:
-        """The columns that are in the files."""
         return tuple(name for name in self.columns or self._all_columns() if name not in self.by)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as a plan and a manifest say it."""
         return {
             "table": self.table.value,
             "format": self.format.value,
@@ -133,30 +125,28 @@ class Layout:
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """The columns that have to be read: also those of directories, and the one that reports damage."""
+        """Columns to read: those of files and directories, and the one that marks damage."""
         needed = [*self.file_columns, *map(_source, self.by), *self.health_columns]
         return tuple(name for name in self._all_columns() if name in needed)
 
     @property
     def health_columns(self) -> tuple[str, ...]:
-        """The column that reports damage."""
+        """The column that marks damage, as a tuple; empty if the table has none."""
         return _HEALTH[self.table][:1]
 
     @property
     def good(self) -> tuple[str, ...]:
-        """What the column that reports damage says where there is none."""
+        """Values of that column for intact rows."""
         return tuple(str(each) for each in _HEALTH[self.table][1:])
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The schema of the files."""
         from stantools.pipeline.tables.schema import schema_of
 
         return schema_of(self.table, self.file_columns)
 
     @property
     def suffix(self) -> str:
-        """How names of files end."""
         if self.format is Format.PARQUET:
             return ".parquet"
         return f".{self.format}{_TEXT_SUFFIX[self.compression]}"
@@ -168,55 +158,45 @@ def _source(level: str) -> str:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file of an export."""
-
     path: str  #: relative to the directory of the export
-    rows: int  #: rows in it
-    size: int  #: its size in bytes
+    rows: int
+    size: int
 
 
 @dataclass
 class Written:
-    """What was written."""
-
     files: list[WrittenFile] = field(default_factory=list)
     rows: int = 0
-    tally: Counter[str] = field(default_factory=Counter)  #: what the rows say of damage -> how many
+    tally: Counter[str] = field(default_factory=Counter)  #: rows by value of the column that marks damage
 
     def count(self, table: Table, batch: pa.RecordBatch) -> None:
-        """Counts the rows of a batch."""
         self.rows += batch.num_rows
         self.tally.update(_tell(table, batch))
 
     def add(self, other: Written) -> None:
-        """Adds what another task has written."""
         self.files += other.files
         self.rows += other.rows
         self.tally.update(other.tally)
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(file.size for file in self.files)
 
     def damaged(self, table: Table) -> int:
-        """Returns how many rows mark damage."""
         good = _HEALTH[table][1:]
         return sum(count for what, count in self.tally.items() if what not in good)
 
 
 @dataclass
 class Result:
-    """The result of an export."""
-
-    target: str | None  #: where it is; None for standard output
-    layout: Layout  #: what is in the files
-    written: Written  #: what was written
-    unreadable: list[Failed]  #: what could not be read
+    target: str | None  #: None for standard output
+    layout: Layout  #: content of the files
+    written: Written
+    unreadable: list[Failed]  #: everything that could not be read
 
     @property
     def clean(self) -> bool:
-        """Everything could be read, and nothing of it was damaged."""
+        """True if everything could be read and nothing is damaged."""
         return not self.unreadable and not self.written.damaged(self.layout.table)
 
 
@@ -227,7 +207,7 @@ def _tell(table: Table, batch: pa.RecordBatch) -> dict[str, int]:
     column = batch.column(name)
     if table is Table.SLICES:
         return Counter(name if problems else good for problems in column.to_pylist())
-    # Nearly always nothing else.
+    # The common case: all rows are intact.
     if pc and len(column) and pc.all(pc.equal(column, good), skip_nulls=False).as_py():
         return {good: len(column)}
     return Counter(map(str, column.to_pylist()))

@@ -1,10 +1,10 @@
-"""What one task writes: the rows of a split, in one file or in one for each directory that they belong to.
+"""The files of one task: the rows of a split, in one file or in one per directory.
 
 Directories are named as Hive and Spark do it, `channel=orders/date=2026-11-21`. Values are escaped as Spark does it
-(`ExternalCatalogUtils.escapePathName`), so that Spark, and whoever else knows this layout, gets them back.
+(`ExternalCatalogUtils.escapePathName`), so that readers of this layout, Spark among them, restore them.
 
-Used by threads here and by tasks on a cluster. Names of files begin with the number of the split, so that they sort as
-the rows do, and tasks do not get into each other's way.
+Used by local threads and by tasks on a cluster. File names begin with the number of the split: they sort like the
+rows, and tasks never write the same file.
 """
 
 from __future__ import annotations
@@ -24,31 +24,22 @@ from stantools.pipeline.export.model import DATE, Layout, Written, WrittenFile
 from stantools.pipeline.tables.arrow import pa
 from stantools.store.durable import writing
 
-#: Files that a task has open at a time.
+#: files that a task keeps open
 _OPEN: Final = 64
-#: Rows that wait in all of them, in bytes, before the fullest has to encode what it has.
+#: Bytes of pending rows in all files; at this limit the fullest file encodes its rows.
 _WAITING: Final = 64 << 20
 _NAME_MAX: Final = 255
-#: Stands for null and for an empty text.
+#: Name for null and for an empty text.
 NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"
 
 _ESCAPED: Final = frozenset([*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\{[]^\x7f"])
 
-#: One value a level; None is null.
+#: One value per level; None is null.
 Key = tuple[str | None, ...]
 
 
 class PartWriter:
-    """Writes the rows of one split below a directory.
-
-    Args:
-        directory: The directory of the export.
-        number: The number of the split.
-        layout: What is in the files.
-
-    Raises:
-        StoreUnwritableError: Something cannot be written; from every method.
-    """
+    """Writes the rows of one split below a directory. Every method may raise `StoreUnwritableError`."""
 
     def __init__(self, directory: Path, number: int, layout: Layout) -> None:
         self._directory = directory
@@ -56,7 +47,7 @@ class PartWriter:
         self._layout = layout
         self._open: OrderedDict[str, File] = OrderedDict()
         self._begun: dict[str, int] = {}
-        self.written = Written()  #: what was written; complete after `close`
+        self.written = Written()  #: complete after `close`
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Writes rows that have the layout's `read_columns`."""
@@ -94,28 +85,17 @@ class PartWriter:
         self.written.files.append(WrittenFile(path, file.rows, size))
 
     def close(self) -> None:
-        """Finishes all files."""
         while self._open:
             self._finish(next(iter(self._open)))
 
     def abandon(self) -> None:
-        """Closes all files; they are not to be used."""
+        """Closes all files, which must not be used then."""
         for file in self._open.values():
             file.abandon()
 
 
 def write_part(batches: Iterable[pa.RecordBatch], directory: Path, number: int, layout: Layout) -> Written:
-    """Writes the rows of a split, whose batches have the layout's `read_columns`.
-
-    Args:
-        batches: The rows.
-        directory: The directory of the export.
-        number: The number of the split.
-        layout: What is in the files.
-
-    Raises:
-        StoreUnwritableError: Something cannot be written.
-    """
+    """Writes the rows of a split, whose batches have the layout's `read_columns`."""
     writer = PartWriter(directory, number, layout)
     try:
         for batch in batches:
@@ -131,7 +111,7 @@ def _make(directory: Path, place: str) -> None:
     longest = max(place.split("/"), key=lambda name: len(os.fsencode(name)))
     if len(os.fsencode(longest)) > _NAME_MAX:
         raise StoreUnwritableError(
-            f"{directory}: the name of a directory would have {len(os.fsencode(longest))} bytes, more than {_NAME_MAX}",
+            f"{directory}: a directory name would have {len(os.fsencode(longest))} bytes, more than {_NAME_MAX}",
             "leave this column out of --by, or this channel out of the export",
         )
     with writing(directory):
@@ -140,24 +120,18 @@ def _make(directory: Path, place: str) -> None:
 
 @lru_cache(maxsize=4096)
 def directory_of(by: tuple[str, ...], key: Key) -> str:
-    """Returns the directory of the rows with some values, relative to the export; "" without levels."""
+    """Returns the directory of rows with these values, relative to the export; "" without levels."""
     return "/".join(f"{name}={escaped(value) if value else NOTHING}" for name, value in zip(by, key, strict=True))
 
 
 def escaped(value: str) -> str:
-    """Escapes a value for the name of a directory."""
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in value)
 
 
 def divide(batch: pa.RecordBatch, by: tuple[str, ...]) -> Iterator[tuple[Key, pa.RecordBatch]]:
-    """Divides a batch by the values of its levels; the rows of each part stay in their order.
+    """Divides a batch by the values of its levels; the rows of each part keep their order.
 
-    Args:
-        batch: With the columns that the levels are made from.
-        by: The levels.
-
-    Yields:
-        Values and their rows: each combination once, in the order in which they begin.
+    Yields each combination of values once, in the order of their first rows.
     """
     if not batch.num_rows:
         return
@@ -173,7 +147,7 @@ def divide(batch: pa.RecordBatch, by: tuple[str, ...]) -> Iterator[tuple[Key, pa
         order = np.argsort(codes, kind="stable")
         batch, codes = batch.take(pa.array(order)), codes[order]
         begins = np.concatenate([[0], np.flatnonzero(np.diff(codes)) + 1])
-        # Back into the order in which they begin.
+        # Restore the order of their first rows.
         parts = sorted(zip(order[begins], begins, [*begins[1:], len(codes)], strict=True))
         ranges = [(int(begin), int(end)) for _, begin, end in parts]
     else:
@@ -191,18 +165,17 @@ def _key(code: int, values: list[list[str | None]]) -> Key:
 
 
 def _encoded(batch: pa.RecordBatch, level: str) -> tuple[Any, list[str | None]]:
-    """Returns for each row which of some texts it has."""
-    column = _dates(batch.column("timestamp")) if level == DATE else batch.column(level)
+    """Returns for each row the position of its text, and the texts."""
+    if level == DATE:
+        moments = batch.column("timestamp")
+        column = moments.cast(pa.int64()).view(pa.timestamp(moments.type.unit)).cast(pa.date32())  # the day in UTC
+    else:
+        column = batch.column(level)
     encoded = column.dictionary_encode(null_encoding="encode")
     texts = [None if each is None else str(each) for each in encoded.dictionary.to_pylist()]
     return encoded.indices.to_numpy(zero_copy_only=False), texts
 
 
-def _dates(moments: pa.Array) -> pa.Array:
-    """Returns the day of each moment, in UTC."""
-    return moments.cast(pa.int64()).view(pa.timestamp(moments.type.unit)).cast(pa.date32())
-
-
 def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copies a few rows out of a large batch, so that they do not keep all of it in memory."""
+    """Copies a few rows out of a large batch, which would otherwise stay in memory."""
     return batch.take(pa.array(np.arange(batch.num_rows)))

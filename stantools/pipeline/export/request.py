@@ -1,4 +1,4 @@
-"""What is to be exported, as a user says it: where to, which table, which part of it, in which files."""
+"""Request of an export, as the user gives it: target, table, selection, file format."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from stantools.pipeline.tables.options import TableOptions
     from stantools.pipeline.tables.planning import Plan
 
-#: The target that is standard output.
+#: target for standard output
 STDOUT: Final = "-"
-#: How a name that ends so is to be written.
+#: Format and compression implied by a file name's ending.
 _FORMATS: Final = {
     ".parquet": "parquet",
     ".ndjson": "ndjson",
@@ -32,41 +32,39 @@ _FORMATS: Final = {
     ".duckdb": "duckdb",
 }
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
-#: What a name of a file ends in; a number, as of a date, is none.
+#: Ending of a file name; a number, as in a date, is not an ending.
 _ENDING: Final = re.compile(r"\.(?!\d+$)\w+")
 
 
 @dataclass(frozen=True)
 class Exporting:
-    """What the user asked for."""
-
     to: str = option(
         "A new directory of files; a single file, if the name ends in .parquet, .ndjson, .csv, .sqlite or .duckdb, "
-        "or in something else and --format is given; or stdout.",
+        "or another ending and --format are given; or stdout.",
         default="",
         required=True,
         metavar="DIR|FILE|-",
     )
     format: str | None = option(
-        "Kind of files; by default what the name of --to says, otherwise parquet. sqlite and duckdb are databases with "
+        "Kind of files; by default from the name of --to, otherwise parquet. sqlite and duckdb are databases with "
         "one table.",
         choices=("parquet", "ndjson", "csv", "sqlite", "duckdb"),
     )
-    table: str = option("Which table.", default=Table.MESSAGES.value, choices=tuple(each.value for each in Table))
-    columns: str = option("Only these columns, in this order; all if not given.", default="", metavar="A,B,…")
+    table: str = option(
+        "The table to export.", default=Table.MESSAGES.value, choices=tuple(each.value for each in Table)
+    )
+    columns: str = option("Only these columns, in this order; default: all.", default="", metavar="A,B,…")
     by: str = option(
-        "Directories such as channel=orders/date=2026-11-21: store, channel, date, with commas.",
+        "Directories such as channel=orders/date=2026-11-21: store, channel, date, separated by commas.",
         default="",
         metavar="LEVELS",
     )
     compression: str | None = option(
-        "snappy in Parquet files if not given; none of text files.", choices=("snappy", "zstd", "gzip", "none")
+        "Default: snappy in Parquet files, none for text files.", choices=("snappy", "zstd", "gzip", "none")
     )
-    file_size: int = SIZE.field(
-        help="Bytes of the store that become one file, about.", default=128 << 20, written="128MB"
-    )
+    file_size: int = SIZE.field(help="Approximate bytes of the store per file.", default=128 << 20, written="128MB")
     mode: str = option(
-        "Damaged places: as rows with a status, left out, or the end of it.",
+        "Damaged ranges: as rows with a status, left out, or an error.",
         default=Mode.PERMISSIVE.value,
         choices=tuple(each.value for each in Mode),
         any_case=True,
@@ -78,24 +76,23 @@ class Exporting:
     since: int | None = SINCE.field()
     until: int | None = UNTIL.field()
     archived: bool = ARCHIVED.field(help="Read .bak slices as well.")
-    overwrite: bool = option("Replace an earlier export, when the new one is complete.", default=False)
-    directory: bool = False  #: it is a directory, whatever its name looks like
+    overwrite: bool = option("Replace an earlier export once the new one is complete.", default=False)
+    directory: bool = False  #: treat the target as a directory, whatever its name
 
     @property
     def target(self) -> Path:
-        """Where it goes."""
         return Path(self.to)
 
     @property
     def single(self) -> bool:
-        """It is a single file, or stdout; not a directory, which a slash at the end makes clear."""
+        """True for a single file or stdout; a slash at the end of the name means a directory."""
         if self.to == STDOUT:
             return True
         if self.directory or self.to.endswith("/") or self.target.is_dir():
             return False
         return self.format in ("sqlite", "duckdb") or bool(_ENDING.fullmatch(self.target.suffix))
 
-    def _told(self) -> tuple[str | None, str | None]:
+    def _implied_formats(self) -> tuple[str | None, str | None]:
         """Returns the format and the compression that the name implies."""
         *_, before, last = ["", "", *Path(self.to.lower()).suffixes]
         if last in _COMPRESSIONS and _FORMATS.get(before) in ("ndjson", "csv"):
@@ -103,14 +100,9 @@ class Exporting:
         return _FORMATS.get(last), None
 
     def layout(self) -> Layout:
-        """Returns what is to be in the files.
-
-        Raises:
-            UsageError: It makes no sense.
-            StantoolsError: It needs a package that is missing.
-        """
+        """Returns the content of the files; raises `StantoolsError` if an optional package is missing."""
         if not self.to.strip("/"):
-            raise UsageError(f"--to {self.to!r}: names no directory of its own", "name a new directory or file, or -")
+            raise UsageError(f"--to {self.to!r}: is not a directory of its own", "name a new directory or file, or -")
         from stantools.pipeline.export.model import (
             COMPRESSIONS,
             DATABASES,
@@ -122,15 +114,15 @@ class Exporting:
         )
         from stantools.pipeline.tables.options import check_columns
 
-        named_format, named_compression = self._told()
+        named_format, named_compression = self._implied_formats()
         if self.single and self.to != STDOUT and not self.format and not named_format:
             raise UsageError(
-                f"--to {self.to}: {self.target.suffix} says no format",
+                f"--to {self.to}: {self.target.suffix} implies no format",
                 f"end it in one of {', '.join(_FORMATS)}, or add --format; a directory of this name is --to {self.to}/",
             )
         if self.format and named_format and self.single and self.to != STDOUT and self.format != named_format:
             raise UsageError(
-                f"--to {self.to}: is named as {named_format}, and --format says {self.format}", "leave --format out"
+                f"--to {self.to}: the name implies {named_format}, but --format is {self.format}", "leave --format out"
             )
         format = Format(self.format or named_format or (Format.NDJSON if self.to == STDOUT else Format.PARQUET))
         if self.to == STDOUT and format not in TEXTS:
@@ -139,12 +131,12 @@ class Exporting:
             )
         if format in DATABASES and not self.single:
             raise UsageError(
-                f"--to {self.to}: is a directory, and {NAMES[format]} is one file that one process writes",
+                f"--to {self.to}: is a directory, but {NAMES[format]} is one file, written by one process",
                 f"use stantools export, and name a file: --to {self.to.rstrip('/')}.{format}",
             )
         if named_compression and self.single and self.compression not in (None, named_compression):
             raise UsageError(
-                f"--to {self.to}: is named as {named_compression}, and --compression says {self.compression}",
+                f"--to {self.to}: the name implies {named_compression}, but --compression is {self.compression}",
                 "leave --compression out",
             )
         told = self.compression or (named_compression if self.single else None)
@@ -152,7 +144,7 @@ class Exporting:
         table = Table(self.table)
         layout = Layout(table, format, compression, check_columns(table, listed(self.columns)), listed(self.by))
         if layout.by and self.single:
-            raise UsageError("--by makes directories, and --to names a single file", "name a directory: --to DIR/")
+            raise UsageError("--by makes directories, but --to names a single file", "name a directory: --to DIR/")
         layout.check()
         otherwise = "choose csv or ndjson, plain or with gzip"
         if format in (Format.PARQUET, Format.DUCKDB):
@@ -160,21 +152,14 @@ class Exporting:
         elif compression is Compression.ZSTD:
             require("pyarrow", "zstd compression", otherwise)
         if format is Format.DUCKDB:
-            require("duckdb", "a DuckDB database", "choose sqlite, which needs nothing")
+            require("duckdb", "a DuckDB database", "choose sqlite, which needs no package")
         return layout
 
     def planned(self, stores: tuple[str, ...], reading: TableOptions, tasks: int) -> Export:
-        """Finds out what has to be read.
+        """Plans the export of the stores (paths, patterns or URLs).
 
-        Args:
-            stores: Paths, patterns or URLs.
-            reading: How files are read; its paths do not matter.
-            tasks: Parts there shall be at least, where there may be several files.
-
-        Raises:
-            StoreUnreadableError: There is nothing that can be read.
-            UsageError: Something makes no sense.
-            StantoolsError: It needs a package that is missing.
+        `tasks` is the least number of parts if there may be several files. Raises `StoreUnreadableError` if nothing
+        can be read, `StantoolsError` if an optional package is missing.
         """
         from stantools.pipeline.tables.planning import plan
 
@@ -190,11 +175,11 @@ class Exporting:
         first, last = self.sequences or (None, None)
         if (first or 0) < 0 or (last or 0) < 0:
             raise UsageError(
-                "--seq: counts from the end, and every channel has another end",
-                "give sequences that count from the start, such as 10:20, 10: or :20",
+                "--seq: counts from the end, which differs for each channel",
+                "count from the start, such as 10:20, 10: or :20",
             )
         if self.since is not None and self.until is not None and self.until <= self.since:
-            raise UsageError("--since and --until leave no time in between", "--until has to be later than --since")
+            raise UsageError("--since and --until select an empty range", "--until must be later than --since")
         options = reading.of(
             stores,
             table=layout.table,
@@ -209,23 +194,14 @@ class Exporting:
         bounded = options.bounds != Bounds() or self.archived
         if bounded and layout.table not in (Table.MESSAGES, Table.SLICES, Table.RECORDS):
             raise UsageError(
-                f"--seq, --since, --until and --archived choose messages; the table {layout.table} has none",
+                f"--seq, --since, --until and --archived select messages; the table {layout.table} has none",
                 "leave them out",
             )
         return options
 
 
 def require(package: str, what: str, otherwise: str = "") -> None:
-    """Checks that an optional package is installed, without loading it.
-
-    Args:
-        package: The package.
-        what: Needs it.
-        otherwise: What else the user can do, if there is anything.
-
-    Raises:
-        StantoolsError: It is not.
-    """
+    """Raises `StantoolsError` if `what` needs a package that is not installed; does not load the package."""
     if importlib.util.find_spec(package) is None:
         install = f"install it: {install_command(package)}"
         raise StantoolsError(
@@ -235,29 +211,25 @@ def require(package: str, what: str, otherwise: str = "") -> None:
 
 @dataclass(frozen=True)
 class Export:
-    """What is exported, how, and what has to be read for it."""
-
-    exporting: Exporting  #: what was asked for
-    layout: Layout  #: what is in the files
-    options: TableOptions  #: how the table is read
-    plan: Plan  #: what is read
+    exporting: Exporting
+    layout: Layout
+    options: TableOptions
+    plan: Plan
 
     @property
     def size(self) -> int:
-        """Bytes to be read."""
         return sum(split.cost for split in self.plan.splits)
 
     @property
     def unreadable(self) -> list[Failed]:
-        """What cannot be read, each once."""
+        """All that cannot be read, each once."""
         return list(dict.fromkeys(self.plan.unreadable))
 
     def check_target(self) -> None:
-        """Checks, before anything is read, that the export can go where it is to go.
+        """Checks the target before anything is read.
 
-        Raises:
-            StoreUnwritableError: There is something, or no directory to hold it.
-            RefusedError: It is in a store, or would replace what is no export.
+        Raises `StoreUnwritableError` if it exists or has no parent directory, `RefusedError` if it is in a store or
+        would replace something other than an export.
         """
         from stantools.pipeline.export import targets
 
@@ -271,18 +243,14 @@ class Export:
             targets.check_directory(exporting.target, overwrite=exporting.overwrite)
 
     def check_channels(self) -> None:
-        """Checks that the patterns for channels match any.
-
-        Raises:
-            UsageError: They do not.
-        """
+        """Raises `UsageError` if the channel patterns match no channel."""
         options = self.options
         work = (part for split in self.plan.splits for part in split.parts)
         if not options.channels or any(isinstance(part, Piece) or part.channel is not None for part in work):
             return
         from stantools.pipeline.tables.discovery import discover
 
-        # Perhaps they do, and the bounds leave nothing of them.
+        # They may match, and the bounds exclude everything.
         stores, _ = discover(replace(options, table=Table.SLICES))
         if not any(True for store in stores for _ in store.channels(options.channels)):
             raise options.no_channel()

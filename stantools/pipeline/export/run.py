@@ -1,11 +1,11 @@
-"""Exports a table: into a directory of files, with threads or in tasks, and with threads into one file or a stream.
+"""Running an export: into a directory with threads or tasks, into one file or a stream with threads.
 
-Threads are enough: reading, encoding and compressing all release the interpreter lock. Into a directory each split is
-written into files of its own. What a task writes goes into a directory of that attempt; when the driver hears of its
-success it moves the files to their place. So a task that is repeated, or was given to two workers, counts once.
+Threads suffice: reading, encoding and compressing all release the interpreter lock. In a directory each split has
+files of its own. A task writes into a directory of its attempt; the driver moves the files to their place after the
+task's success. A task that is repeated, or given to two workers, therefore counts once.
 
-For a single file or a stream the threads read and encode ahead, a few pieces each, and the pieces are written in the
-order of the table.
+For a single file or a stream, threads read and encode a few pieces ahead; the pieces are written in the table's
+order.
 """
 
 from __future__ import annotations
@@ -39,54 +39,45 @@ from stantools.work import GivenUpError, Threads, Work, each
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Where attempts of tasks write.
+#: Directory of the tasks' attempts.
 _ATTEMPTS: Final = "_attempts"
-#: Pieces that a thread prepares ahead of what is being written.
-_AHEAD: Final = 2
-#: So often a thread that has to wait looks whether there is still somebody to work for, in seconds.
-_LOOK: Final = 0.2
+#: Pieces that a thread prepares ahead of the writer.
+_QUEUE_LENGTH: Final = 2
+#: Seconds between a waiting thread's checks for a stop.
+_STOP_CHECK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True)
 class ExportPart:
-    """What is written of an export at one time."""
-
     number: int  #: the number of the split
-    split: Split  #: what is read
-    options: TableOptions  #: how
-    layout: Layout  #: what is in the files
-    directory: Path  #: where they go
-    #: Where an attempt makes a directory of its own for them instead; None where no other one may follow.
+    split: Split
+    options: TableOptions
+    layout: Layout
+    directory: Path  #: target directory of the files
+    #: Where each attempt makes a directory of its own instead; None if there is only one attempt.
     attempts: Path | None = None
 
 
 @dataclass(frozen=True)
 class Done:
-    """What was written of a part, and where."""
+    """The files of a part and their directory."""
 
     directory: Path
     written: Written
 
 
 def export_here(export: Export, workers: int, progress: Progress | None) -> Result:
-    """Writes what was asked for in this process, into a directory or a single file; see `export_to_directory`."""
+    """Exports in this process, into a directory or a single file; see `export_to_directory`."""
     if export.exporting.single:
         return export_to_file(export, workers=workers, progress=progress)
     return export_to_directory(export, work=Threads(workers), progress=progress)
 
 
 def export_to_directory(export: Export, *, work: Work | None = None, progress: Progress | None = None) -> Result:
-    """Writes a table into a directory, which appears when it is complete.
+    """Writes a table into a directory, which must be visible under this path to all workers, and appears when complete.
 
-    Args:
-        export: What is exported; its target is on a file system that all who work for it see under this path.
-        work: Runs it; two threads if not given.
-        progress: Called with bytes of input as they are done.
-
-    Raises:
-        StoreUnreadableError: The mode is FAILFAST, and something is damaged or cannot be read.
-        StoreUnwritableError: It cannot be written, or there is something already, or a worker does not see it.
-        RefusedError: What is to be replaced is no export, or another run is writing there.
+    `progress` is called with the bytes of input done since the last call. Raises `StoreUnwritableError` for an
+    existing target, `RefusedError` if the target to replace is not an export, or if another run is writing there.
     """
     work = work or Threads(2)
     target = export.exporting.target
@@ -101,8 +92,8 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
         parts = [ExportPart(number, split, options, layout, directory, attempts) for number, split in splits]
         inside = work.inside(progress)
         write = write_split if inside is None else partial(write_split, progress=inside)
-        # Here each alone: what fails is reported before others are begun.
-        cost = None if work.here else _cost
+        # Local splits run one by one: a failure is reported before the next begins.
+        cost = None if work.here else (lambda part: part.split.cost)
         for number, done in each(work, write, parts, cost=cost):
             if progress and not inside:
                 progress(parts[number].split.cost)
@@ -115,23 +106,14 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
         return finished(directory, Result(str(target), layout, written, export.unreadable), options)
 
 
-def _cost(part: ExportPart) -> int:
-    return part.split.cost
-
-
 def write_split(part: ExportPart, *, progress: Progress | None = None) -> Done:
-    """Writes a split; with attempts into a directory of its own, since it may be repeated, or done twice.
-
-    Raises:
-        StoreUnreadableError: As from `read_split`.
-        StoreUnwritableError: It cannot be written, or the directory is not there.
-    """
+    """Writes a split; with attempts into a directory of its own, since it may be repeated or run twice."""
     rows = read_with_progress(part.split, part.options, progress)
     if part.attempts is None:
         return Done(part.directory, write_part(rows, part.directory, part.number, part.layout))
     if not part.attempts.is_dir():
         raise StoreUnwritableError(
-            f"{part.attempts.parent}: is not there on {socket.gethostname()}, where a task has to write into it",
+            f"{part.attempts.parent}: does not exist on {socket.gethostname()}, where a task must write into it",
             "name a directory on a file system that the driver and all workers see under the same path, or a URL that "
             "Spark can write",
         )
@@ -141,7 +123,7 @@ def write_split(part: ExportPart, *, progress: Progress | None = None) -> Done:
     try:
         written = write_part(rows, directory, part.number, part.layout)
         with writing(directory):
-            # The driver may be elsewhere: what it syncs there does not help what is still in the memory here.
+            # The driver may be on another machine, where its sync does not cover these files.
             for file in written.files:
                 fsync_file(directory / file.path)
             fsync_directory(directory)
@@ -152,7 +134,7 @@ def write_split(part: ExportPart, *, progress: Progress | None = None) -> Done:
 
 
 def take(done: Done, directory: Path) -> None:
-    """Moves the files of an attempt that counts to their place."""
+    """Moves the files of the attempt that counts to their place."""
     with writing(directory):
         for file in done.written.files:
             place = directory / file.path
@@ -161,7 +143,6 @@ def take(done: Done, directory: Path) -> None:
 
 
 def finished(directory: Path, result: Result, options: TableOptions) -> Result:
-    """Completes an export whose rows are written."""
     written = result.written
     if not written.files:
         written.files.append(empty_file(directory, result.layout))
@@ -175,7 +156,7 @@ def export_to_file(export: Export, *, workers: int = 2, progress: Progress | Non
     target, layout = export.exporting.target, export.layout
     targets.check_outside(target, export.plan)
     written = Written()
-    run = _Run(export, progress)
+    run = _SplitReader(export, progress)
     with targets.new_file(target, overwrite=export.exporting.overwrite) as path:
         if layout.format not in TEXTS:
             with File(path, layout) as file, closing(run.ordered(workers)) as batches:
@@ -193,21 +174,13 @@ def export_to_file(export: Export, *, workers: int = 2, progress: Progress | Non
 def export_to_stream(
     export: Export, write: Callable[[Any], object], *, workers: int = 2, progress: Progress | None = None
 ) -> Result:
-    """Writes a table as text into a stream, in its order; see `export_to_directory`.
-
-    Args:
-        export: What is exported; its format is `NDJSON` or `CSV`.
-        write: Takes bytes.
-        workers: Threads.
-        progress: Called with bytes of input as they are done.
-    """
+    """Writes a table as ndjson or csv into a stream, in its order; see `export_to_directory`."""
     written = Written()
-    _write_text(_Run(export, progress), write, written, workers)
+    _write_text(_SplitReader(export, progress), write, written, workers)
     return Result(None, export.layout, written, export.unreadable)
 
 
 def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
-    """Returns what the manifest of an export says."""
     layout, bounds = result.layout, options.bounds
     return {
         "stores": list(options.paths),
@@ -230,13 +203,13 @@ def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
 
 
 def empty_file(directory: Path, layout: Layout) -> WrittenFile:
-    """Writes a file without rows, so that who reads the directory finds a schema."""
+    """Writes a file without rows, so that readers of the directory find a schema."""
     layout = replace(layout, by=())
     file = File(directory / f"part-00000{layout.suffix}", layout)
     return WrittenFile(file.path.name, 0, file.close())
 
 
-def _write_text(run: _Run, write: Callable[[Any], object], written: Written, workers: int) -> int:
+def _write_text(run: _SplitReader, write: Callable[[Any], object], written: Written, workers: int) -> int:
     def encoded(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
         data = text.encode(batch.select(layout.file_columns), layout.format)
         return batch.select(told), compressed(data, layout.compression)
@@ -255,7 +228,7 @@ def _write_text(run: _Run, write: Callable[[Any], object], written: Written, wor
 
 
 def read_with_progress(split: Split, options: TableOptions, progress: Progress | None) -> Iterator[pa.RecordBatch]:
-    """Reads a split, and reports its bytes as they are done, up to its cost."""
+    """Reads a split; reports progress up to its cost in bytes."""
     counter, told = ReadCounter(), 0
     for batch in read_split(split, options, counter):
         read = min(counter.data_bytes + counter.index_bytes, split.cost)
@@ -267,17 +240,7 @@ def read_with_progress(split: Split, options: TableOptions, progress: Progress |
         progress(split.cost - told)
 
 
-def _same(batch: pa.RecordBatch) -> Any:
-    return batch
-
-
-class _Run:
-    """Reads the splits of an export in threads.
-
-    Args:
-        progress: Called with bytes of input as they are done.
-    """
-
+class _SplitReader:
     def __init__(self, export: Export, progress: Progress | None) -> None:
         self.layout = export.layout
         self._splits = export.plan.splits
@@ -294,12 +257,14 @@ class _Run:
 
         return read_with_progress(self._splits[number], self._options, advance)
 
-    def ordered(self, workers: int, prepared: Callable[[pa.RecordBatch], Any] = _same) -> Generator[Any, None, None]:
-        """Yields the batches of all splits in order, each with something done to it in the thread that read it.
+    def ordered(
+        self, workers: int, prepared: Callable[[pa.RecordBatch], Any] = lambda batch: batch
+    ) -> Generator[Any, None, None]:
+        """Yields the batches of all splits in order, each prepared in its reader's thread.
 
-        Each thread is at most a few batches ahead of the one that is given out.
+        Each thread is at most a few batches ahead of the consumer.
         """
-        queues: list[queue.Queue[Any]] = [queue.Queue(_AHEAD) for _ in self._splits]
+        queues: list[queue.Queue[Any]] = [queue.Queue(_QUEUE_LENGTH) for _ in self._splits]
 
         def read(number: int) -> None:
             try:
@@ -329,7 +294,7 @@ class _Run:
     def _put(self, waiting: queue.Queue[Any], item: Any) -> None:
         while not self._stop.is_set():
             try:
-                return waiting.put(item, timeout=_LOOK)
+                return waiting.put(item, timeout=_STOP_CHECK_SECONDS)
             except queue.Full:
                 continue
         raise GivenUpError

@@ -1,7 +1,7 @@
-"""Where an export goes: a new directory, or a single file, that is there as a whole or not at all.
+"""The target of an export: a new directory or a single file, which appears complete or not at all.
 
-Both are built beside their place, synced and renamed, as `stantools.store.atomic` does it. What exists is replaced only
-when that is asked for, and of directories only complete exports: those with our manifest.
+Both are built beside their place, synced and renamed, as in `stantools.store.atomic`. An existing target is replaced
+only on request; a directory only if it is a complete export, with our manifest.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stantools.store.durable import fsync_directory, fsync_file, unwritable, wri
 if TYPE_CHECKING:
     from stantools.pipeline.tables.planning import Plan
 
-#: Says what is in an exported directory. Begins with an underscore: readers of Parquet pass such files over.
+#: Describes an exported directory. Readers of Parquet skip names that begin with an underscore.
 MANIFEST: Final = "_stantools-export.json"
-#: The mark of Hadoop's programs for a directory that is complete.
+#: Hadoop's mark of a complete directory.
 SUCCESS: Final = "_SUCCESS"
 
 _REPLACED: Final = ".stantools-replaced"
@@ -33,18 +33,10 @@ _REPLACED: Final = ".stantools-replaced"
 
 @contextmanager
 def new_export(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Builds a directory that takes the target's name when the block ends well.
+    """Builds a directory that takes the target's name when the block succeeds; the block must put a manifest into it.
 
-    Args:
-        target: Nothing, an empty directory, or with `overwrite` an earlier export.
-        overwrite: Replace an earlier export.
-
-    Yields:
-        The directory to fill; the block has to put a manifest into it.
-
-    Raises:
-        StoreUnwritableError: There is something at the target, or it cannot be written.
-        RefusedError: What is to be replaced is no export, or another run is writing there.
+    Raises `StoreUnwritableError` for an existing target; `RefusedError` if the target to replace is not an export,
+    or if another run is writing there.
     """
     target = atomic.absolute(target)
     old = target.with_name(f".{target.name}{_REPLACED}")
@@ -64,18 +56,9 @@ def new_export(target: Path, *, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Builds a file that takes the target's name when the block ends well.
+    """Builds a file that takes the target's name when the block succeeds.
 
-    Args:
-        target: The file.
-        overwrite: Replace a file that is there.
-
-    Yields:
-        Where to write it: nothing is there yet, and what else is put beside it goes away.
-
-    Raises:
-        StoreUnwritableError: There is something at the target, or it cannot be written.
-        RefusedError: Another run is writing there.
+    Yields a path that does not exist yet; other files beside it are removed at the end. Raises as `new_export`.
     """
     check_file(target, overwrite=overwrite)
     target = target.parent.resolve() / target.name
@@ -91,14 +74,7 @@ def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def writer(path: Path) -> Iterator[Callable[[Any], None]]:
-    """Opens a file to write to without a buffer in between.
-
-    Yields:
-        Writes a buffer.
-
-    Raises:
-        StoreUnwritableError: It cannot be written.
-    """
+    """Opens a file for unbuffered writing; yields a function that writes all of a buffer."""
     with writing(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
@@ -113,17 +89,13 @@ def writer(path: Path) -> Iterator[Callable[[Any], None]]:
 
 
 def check_file(target: Path, *, overwrite: bool) -> None:
-    """Checks that a file can be put somewhere.
-
-    Raises:
-        StoreUnwritableError: There is something else, or a file that is not to be replaced, or no directory for it.
-    """
+    """Raises `StoreUnwritableError` if a file cannot be put there: it exists, or its directory is missing."""
     try:
         status = target.lstat()
     except FileNotFoundError:
         if not target.parent.is_dir():
             raise StoreUnwritableError(
-                f"{target}: there is no directory {target.parent}", "create the directory that is to hold it first"
+                f"{target}: the directory {target.parent} does not exist", "create the directory first"
             ) from None
         return
     except OSError as error:
@@ -139,12 +111,7 @@ def check_file(target: Path, *, overwrite: bool) -> None:
 
 
 def check_directory(target: Path, *, overwrite: bool) -> None:
-    """Checks that a directory can be put somewhere.
-
-    Raises:
-        StoreUnwritableError: There is something, or no directory to hold it.
-        RefusedError: What is to be replaced is no export.
-    """
+    """Checks that a directory can be put there; raises `RefusedError` if it would replace anything but an export."""
     target = atomic.absolute(target)
     if overwrite and check_replaceable(target):
         return
@@ -153,13 +120,9 @@ def check_directory(target: Path, *, overwrite: bool) -> None:
 
 
 def check_replaceable(target: Path) -> bool:
-    """Returns whether there is an export to be replaced.
+    """Returns whether there is an export to replace; False for nothing or an empty directory.
 
-    Returns:
-        False if there is nothing, or an empty directory.
-
-    Raises:
-        RefusedError: There is something that is not a complete export of ours.
+    Raises `RefusedError` for anything else.
     """
     if not os.path.lexists(target):
         return False
@@ -170,32 +133,28 @@ def check_replaceable(target: Path) -> bool:
     if not read_manifest(target):
         raise RefusedError(
             f"{target}: is not an export of stantools (it has no {MANIFEST}), so it is not overwritten",
-            "name a directory that does not exist yet, or remove this one yourself",
+            "name a directory that does not exist yet, or remove this one",
         )
     return True
 
 
 def check_outside(target: Path, plan: Plan) -> None:
-    """Checks that an export does not go into a store, where a server would take it for a channel.
-
-    Raises:
-        RefusedError: It would.
-    """
+    """Raises `RefusedError` for a target inside a store, where a server would take it for a channel."""
     place = atomic.absolute(target)
     above = {os.fspath(each) for each in (place, *place.parents)}
     for store in plan.stores:
         if "://" in store.root or os.path.realpath(store.root) not in above:
             continue
         if any(SLICE_NAME.fullmatch(each.name) for each in Path(store.root).iterdir()):
-            continue  # slices without a store: no server looks here
+            continue  # slices without a store: no server reads this directory
         raise RefusedError(
-            f"{target}: lies in the store {store.root}: a server would take it for a channel",
-            "name a place outside of the store",
+            f"{target}: is inside the store {store.root}: a server would take it for a channel",
+            "name a target outside of the store",
         )
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Reads the manifest of an export; an empty dictionary if there is none that is ours."""
+    """Reads the manifest of an export; empty if there is none of ours."""
     try:
         manifest = json.loads((directory / MANIFEST).read_bytes())
     except (OSError, ValueError):
@@ -204,11 +163,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def finish(directory: Path, manifest: dict[str, Any]) -> None:
-    """Puts the manifest, and the mark of what is complete, into a directory.
-
-    Raises:
-        StoreUnwritableError: They cannot be written.
-    """
+    """Puts the manifest and the mark of completeness into a directory."""
     with writing(directory):
         text = json.dumps({"schema": 1, "made_by": "stantools", **manifest}, indent=1)
         (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -217,7 +172,7 @@ def finish(directory: Path, manifest: dict[str, Any]) -> None:
 
 @contextmanager
 def _explained(target: Path, overwrite: bool) -> Iterator[None]:
-    """Adds how to insist where an earlier export is in the way."""
+    """Adds the hint at --overwrite to an error about an existing export."""
     try:
         yield
     except StoreUnwritableError as error:
@@ -227,6 +182,6 @@ def _explained(target: Path, overwrite: bool) -> Iterator[None]:
 
 
 def _remove(old: Path) -> None:
-    """Removes an export that was replaced; anything else that has its name stays and is in the way."""
+    """Removes a replaced export; anything else of its name stays and is in the way."""
     if read_manifest(old):
         shutil.rmtree(old)

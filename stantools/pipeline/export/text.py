@@ -1,14 +1,14 @@
-"""Rows as text, a batch at a time: ndjson and csv; and values as a database without moments and lists takes them.
+"""Rows as text, a batch at a time: ndjson and csv; and values for a database without moments and lists.
 
-Each column becomes a column of text, and the columns are joined into lines. With pyarrow nothing handles a message by
-itself: Arrow's kernels, or work on whole buffers, do it. What needs care (quotes, control characters, characters beyond
-ASCII) is looked for with one pass, and only texts that have it are handled one by one, equal ones once. Without pyarrow
-the same text is made value by value.
+Each column becomes a column of text, and the columns are joined into lines. With pyarrow no message is handled by
+itself: Arrow's kernels, or operations on whole buffers, do it. One pass finds the texts that need escapes (quotes,
+control characters, characters beyond ASCII); only these are handled one by one, equal ones once. Without pyarrow the
+same text is made value by value.
 
-ndjson: one object a line with all columns in their order. Text has the escapes of Python's json module (ASCII only),
-`data` is base64, times are RFC 3339 in UTC, what is unknown is null, lists are arrays.
+ndjson: one object per line with all columns in order. Text has the escapes of Python's json module (ASCII only),
+`data` is base64, times are RFC 3339 in UTC, unknown values are null, lists are arrays.
 
-csv: RFC 4180 with a heading and line feeds. `data` is base64, times as above, lists are json. What is unknown is an
+csv: RFC 4180 with a heading and line feeds. `data` is base64, times as above, lists are json. An unknown value is an
 empty field, an empty text is `""`.
 """
 
@@ -29,7 +29,7 @@ from stantools.pipeline.tables.arrow import pa, pc
 #: Arrow's text has 32-bit offsets; a batch of more bytes than this gets 64-bit ones, so that base64 fits as well.
 _LARGE_FROM: Final = 512 << 20
 
-#: What is quoted as it is.
+#: Characters that json text escapes.
 _NOT_PLAIN_JSON: Final = r"[^ !#-\[\]-~]"
 _NOT_PLAIN_CSV: Final = r'[",\r\n]'
 _csv_strange = re.compile(_NOT_PLAIN_CSV).search
@@ -40,22 +40,16 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def heading(schema: pa.Schema, format: Format) -> bytes:
-    """Returns what comes before the first row."""
     return (",".join(schema.names) + "\n").encode() if format is Format.CSV else b""
 
 
 def encode(batch: pa.RecordBatch, format: Format) -> bytes | memoryview:
-    """Returns the rows of a batch as text, each with its line break.
-
-    Args:
-        batch: Columns of strings, binaries, integers, booleans, timestamps, and lists of these.
-        format: `NDJSON` or `CSV`.
-    """
+    """Returns the rows of a batch as ndjson or csv, each with its line break."""
     return encode_columns(batch, format) if pc else encode_values(batch, format)
 
 
 def encode_values(batch: pa.RecordBatch, format: Format) -> bytes:
-    """Does so for rows of `tables.plain`."""
+    """As `encode`, for rows of `tables.plain`."""
     cells = [_cells(column.to_pylist(), column.type.name, format) for column in batch.columns]
     if format is Format.NDJSON:
         line = "{" + ",".join(f"{json.dumps(name)}:%s" for name in batch.schema.names) + "}\n"
@@ -65,7 +59,6 @@ def encode_values(batch: pa.RecordBatch, format: Format) -> bytes:
 
 
 def _cells(values: list[Any], kind: str, format: Format) -> Iterable[str]:
-    """Returns the values of a column as text."""
     mark, null, quoted = ('"', "null", encode_basestring_ascii) if format is Format.NDJSON else ("", "", _csv_cell)
     known = [each for each in values if each is not None]
     texts: Iterator[str]
@@ -88,7 +81,7 @@ def _moments(known: list[int], mark: str) -> Iterator[str]:
 
 
 def values(column: pa.Array) -> list[Any]:
-    """Returns the values of a column, moments as the text that csv has and lists as json; null is None."""
+    """Returns the values of a column: moments as in csv, lists as json, null as None."""
     kind = kind_of(column.type)
     if kind == "list":
         return [None if each is None else _compact(each) for each in column.to_pylist()]
@@ -104,7 +97,7 @@ def values(column: pa.Array) -> list[Any]:
 
 
 def kind_of(type: pa.DataType) -> str:
-    """Returns the name of a type without what is in brackets: `string`, `int64`, `timestamp`, `list` and so on."""
+    """Returns the name of a type without its brackets: `string`, `int64`, `timestamp`, `list` and so on."""
     return re.split(r"[\[<]", str(type) if pc else type.name)[0]
 
 
@@ -113,7 +106,7 @@ def _csv_cell(text: str) -> str:
 
 
 def encode_columns(batch: pa.RecordBatch, format: Format) -> memoryview:
-    """Does so for Arrow's columns."""
+    """As `encode`, for Arrow's columns."""
     if not batch.num_rows:
         return memoryview(b"")
     large = batch.nbytes > _LARGE_FROM
@@ -130,21 +123,15 @@ def encode_columns(batch: pa.RecordBatch, format: Format) -> memoryview:
 
 
 def _texts(column: pa.Array, quoted: Callable[[pa.Array], pa.Array], null: str, large: bool) -> pa.Array | str:
-    """Returns a column as text without nulls, or one text if it is the same for every row.
-
-    Args:
-        column: The column.
-        quoted: Does so for strings without nulls.
-        null: What stands for null.
-        large: With 64-bit offsets, where it matters.
-    """
+    """Returns a column as text without nulls (`null` in their place), or one text if all rows have the same."""
     kind = column.type
     if column.null_count == len(column):
         return null
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _strings(column, quoted, null)
     if pa.types.is_list(kind):
-        return _strings(_json_lists(column), quoted if not null else lambda texts: texts, null)
+        lists = pa.array([None if each is None else _compact(each) for each in column.to_pylist()], pa.string())
+        return _strings(lists, quoted if not null else lambda texts: texts, null)
     if pa.types.is_binary(kind):
         text, mark = base64_of(column, large), '"' if null else ""
         text = pc.binary_join_element_wise(_scalar(mark, large), text, _scalar(mark, large), _scalar("", large))
@@ -165,46 +152,38 @@ def _strings(column: pa.Array, quoted: Callable[[pa.Array], pa.Array], null: str
 
 
 def _json_text(texts: pa.Array) -> pa.Array:
-    """Returns strings as json has them, with their quotes."""
+    """Returns strings as json, with quotes."""
     strange = pc.match_substring_regex(texts, _NOT_PLAIN_JSON)
     simple = pc.binary_join_element_wise('"', texts, '"', "")
     return _with_strange(simple, texts, strange, json.dumps)
 
 
 def _csv_text(texts: pa.Array) -> pa.Array:
-    """Returns strings as csv has them, with quotes where they are needed."""
+    """Returns strings as csv, with quotes where needed."""
     strange = pc.or_(pc.match_substring_regex(texts, _NOT_PLAIN_CSV), pc.equal(texts, ""))
     return _with_strange(texts, texts, strange, _csv_cell)
 
 
 def _with_strange(simple: pa.Array, texts: pa.Array, strange: pa.Array, encoded: Callable[[str], str]) -> pa.Array:
-    """Puts those that need care, one by one, into the place of their simple form."""
+    """Replaces the simple form of the texts that need escapes, one by one."""
     if not pc.any(strange).as_py():
         return simple
     careful = pa.array([encoded(text) for text in texts.filter(strange).to_pylist()], simple.type)
     return pc.replace_with_mask(simple, strange, careful)
 
 
-def _json_lists(column: pa.Array) -> pa.Array:
-    return pa.array([None if each is None else _compact(each) for each in column.to_pylist()], pa.string())
-
-
 def _times(column: pa.Array, mark: str) -> pa.Array:
-    """Returns moments as RFC 3339 in UTC, with as many digits as their unit has."""
-    # Without a time zone Arrow takes a way that is ten times as fast.
+    """Returns moments as RFC 3339 in UTC, with the digits of their unit."""
+    # Without a time zone Arrow is ten times as fast.
     text = column.cast(pa.int64()).view(pa.timestamp(column.type.unit)).cast(pa.string())
     return pc.binary_join_element_wise(mark, pc.replace_substring(text, " ", "T"), f"Z{mark}", "")
 
 
 def base64_of(column: pa.Array, large: bool = False) -> pa.Array:
-    """Returns binaries as base64; null where they are null.
+    """Returns binaries as base64, with 64-bit offsets if `large`; null stays null.
 
-    All of them are encoded in one go, each filled up with zeros to a multiple of three bytes; the last characters of
-    those that were filled up are put right afterwards.
-
-    Args:
-        column: Binaries.
-        large: Give text with 64-bit offsets.
+    All are encoded in one operation, each padded with zeros to a multiple of three bytes; the last characters of
+    padded ones are corrected afterwards.
     """
     kind, width = (pa.large_string(), np.int64) if large else (pa.string(), np.int32)
     binary = pa.large_binary() if large else pa.binary()
@@ -227,7 +206,7 @@ def base64_of(column: pa.Array, large: bool = False) -> pa.Array:
 
 
 def _joined(parts: list[pa.Array | str], count: int, large: bool) -> memoryview:
-    """Joins columns to lines and returns all lines."""
+    """Joins columns to lines; returns the text of all lines."""
     merged: list[Any] = []
     for part in parts:
         if isinstance(part, str) and merged and isinstance(merged[-1], str):

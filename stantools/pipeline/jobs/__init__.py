@@ -1,1 +1,1 @@
-"""Jobs: the heavy verbs over many stores, on a cluster. Each reports what the local verb reports."""
+"""Jobs: the heavy verbs over many stores, on a cluster. Each has the report of the local verb."""

@@ -1,8 +1,7 @@
-"""`pipeline diff`: what `migration.proof.stores` compares of two stores, for many pairs of them, in tasks.
+"""`pipeline diff`: the comparison of `migration.proof.stores` for many pairs of stores, in tasks.
 
-Stores are surveyed in tasks first. What of them counts, in which order and as what, is decided as the local verb does
-it, from the surveys. Then the messages of each channel are compared in tasks, those of a big channel in ranges of
-sequences.
+Tasks survey the stores first. As in the local verb, the surveys decide which data counts, in which order and as
+what. Then tasks compare the messages of each channel; those of a big channel in ranges of sequences.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from stantools.pipeline.tables.remote import is_remote
 from stantools.store.directory import Datastore, open_datastore
 from stantools.work import Failure, Work
 
-#: A channel with more payload bytes than this is compared in ranges of sequences.
+#: Payload bytes above which a channel is compared in ranges of sequences.
 RANGE_BYTES = 256 << 20
 _LAST = 2**64 - 1
 
@@ -46,26 +45,21 @@ _Progress = Callable[[int], object] | None
 
 @dataclass(frozen=True)
 class Pair:
-    """Two stores that are compared."""
-
-    first: StoreRef  #: what should be
-    second: StoreRef  #: what is compared with it
+    first: StoreRef  #: the expected state
+    second: StoreRef  #: the store compared with it
 
 
 @dataclass
 class PairDifference:
-    """What the comparison of two stores came to."""
-
-    pair: Pair  #: which
-    found: StoresDifference  #: as the local verb has it
+    pair: Pair
+    found: StoresDifference  #: as in the local verb
 
     @property
     def clean(self) -> bool:
-        """There is no difference other than informational ones."""
+        """True without differences other than informational ones."""
         return all(each.severity is Severity.INFO for each in self.found.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the json of the local verb, with the stores in front."""
         return {
             "store": self.pair.first.root,
             "other": self.pair.second.root,
@@ -79,18 +73,9 @@ class PairDifference:
 
 
 def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair], list[Failed]]:
-    """Finds the stores that belong together: one and one, or those of the same path below what was named.
+    """Pairs the stores: one with one, or by equal path below the given ones. Also returns stores without a counterpart.
 
-    Args:
-        first: What should be; its path may be a pattern.
-        second: What is compared with it.
-
-    Returns:
-        The pairs, and the stores that have no counterpart or cannot be read.
-
-    Raises:
-        StoreUnreadableError: There is nothing at all on one side.
-        UsageError: Something is not a store that can be compared.
+    Raises `StoreUnreadableError` if one side has no store at all, `UsageError` for a slice or URL.
     """
     (ones, unreadable), (others, more) = _by_name(first), _by_name(second)
     failed = [*unreadable, *more]
@@ -99,13 +84,13 @@ def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair],
     for mine, theirs, where in ((ones, others, second), (others, ones, first)):
         for name, ref in mine.items():
             if name not in theirs:
-                message = f"{ref.root}: there is no store {name} below {where.paths[0]} to compare it with"
-                failed.append(Failed(ref.root, message, "stores are matched by their path below what was named"))
+                message = f"{ref.root}: has no counterpart {name} below {where.paths[0]}"
+                failed.append(Failed(ref.root, message, "stores are matched by their path below the given directories"))
     return [Pair(ref, others[name]) for name, ref in ones.items() if name in others], failed
 
 
 def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Failed]]:
-    """Returns the stores of one side by their path below what was given, and what cannot be read of it."""
+    """Returns the stores of one side by their path below the given one, and the failures."""
     found, unreadable = discover(options)
     base = options.paths[0]
     while not os.path.isdir(base) and base != os.path.dirname(base):  # noqa: PTH112, PTH120
@@ -114,7 +99,7 @@ def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Faile
     for store in found:
         root = store.ref.root
         if is_remote(root):
-            raise UsageError(f"{root}: stores behind URLs cannot be compared", "mount or copy them")
+            raise UsageError(f"{root}: stores at URLs cannot be compared", "mount or copy them")
         if store.loose is not None:
             text = f"{root}: slices without a store cannot be compared as a store"
             raise UsageError(text, "name stores, or directories of stores")
@@ -124,27 +109,23 @@ def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Faile
 
 @dataclass
 class DiffPlan:
-    """What is to be compared: made without Spark, so that a wrong path is reported at once."""
+    """A plan of comparisons, made without Spark so that a wrong path is reported at once."""
 
-    failed: list[Failed]  #: what has no counterpart or cannot be read
+    failed: list[Failed]  #: stores without a counterpart, and unreadable ones
     options: TableOptions  #: channels to compare (none compares all, and clients and identity), and the key
     pairs: list[Pair] = field(default_factory=list)
     sides: list[tuple[Datastore, Datastore]] = field(default_factory=list)  #: both stores of each pair, opened
-    #: What is surveyed of them: of the first store of the first pair, of the second, and so on.
+    #: Channels to survey: of the first store of the first pair, of the second, and so on.
     channels: list[list[ChannelRef]] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
-        """Bytes to be read: each file once to be surveyed, and once more to be compared."""
+        """Bytes to read: each file once for the survey and once for the comparison."""
         return 2 * sum(channel.size for channels in self.channels for channel in channels)
 
 
 def plan_diff(pairs: Sequence[Pair], failed: Sequence[Failed], options: TableOptions) -> DiffPlan:
-    """Lists what has to be surveyed for some pairs.
-
-    Raises:
-        UsageError: Channels were asked for, and no store has any that matches.
-    """
+    """Lists the surveys of some pairs; raises `UsageError` if channel patterns match none."""
     plan = DiffPlan(list(failed), options)
     for pair in pairs:
         try:
@@ -163,13 +144,7 @@ def plan_diff(pairs: Sequence[Pair], failed: Sequence[Failed], options: TableOpt
 def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> JobResult[PairDifference]:
     """Compares pairs of stores in tasks; changes nothing.
 
-    Args:
-        work: Runs the tasks.
-        plan: What to compare.
-        progress: Called with the number of bytes as they are surveyed, and once more as they are compared.
-
-    Raises:
-        StantoolsError: Spark cannot do it.
+    `progress` is called with bytes surveyed, and again with bytes compared.
     """
     result = JobResult[PairDifference](failed=list(plan.failed))
     opened = _open_pairs(work, plan, result, progress)
@@ -188,7 +163,7 @@ def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> JobRe
 
 
 def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], progress: _Progress) -> list[_OpenPair]:
-    """Surveys all channels and decides what of each store counts; what cannot be read is in the result."""
+    """Surveys all channels and decides which data of each store counts; failures go to the result."""
     surveys = survey_stores(work, plan.channels, progress=progress)
     taking = SourceOptions(plan.options.channels)
     opened: list[_OpenPair] = []
@@ -212,18 +187,15 @@ def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], p
 
 @dataclass
 class _OpenPair:
-    """Two stores of which it is known what counts."""
-
-    number: int  #: its place among those that are open
-    pair: Pair  #: the stores
-    sides: tuple[Datastore, Datastore]  #: the same, opened
+    number: int  #: position among the open pairs
+    pair: Pair
+    sides: tuple[Datastore, Datastore]  #: the stores, opened
     matched: list[tuple[ChannelSource | None, ChannelSource | None]]  #: their channels
-    damaged: tuple[bool, bool]  #: for each store, whether something in it is damaged and so is not compared
-    compared: dict[int, Compared] = field(default_factory=dict)  #: what the comparison of a channel came to so far
+    damaged: tuple[bool, bool]  #: for each store, whether damage excludes part of it from the comparison
+    compared: dict[int, Compared] = field(default_factory=dict)  #: results of the channels so far
     failed: list[Failed] = field(default_factory=list)  #: channels that could not be compared
 
     def ranges(self) -> Iterator[_Range]:
-        """Yields what has to be compared."""
         for channel, (one, other) in enumerate(self.matched):
             if one is None or other is None:
                 continue
@@ -233,14 +205,13 @@ class _OpenPair:
                 yield _Range(self.number, channel, one, other, after, until, size)
 
     def take(self, what: _Range, compared: Compared | Failure) -> None:
-        """Takes note of what a comparison came to."""
         if isinstance(compared, Failure):
             self.failed.append(Failed.of(f"{self.pair.first.root}/{what.one.name}", compared))
         else:
             self.compared.setdefault(what.channel, Compared()).add(compared)
 
     def finished(self, *, everything: bool) -> PairDifference:
-        """Puts the findings together, in the order of the local verb."""
+        """Joins the findings in the order of the local verb."""
         found = StoresDifference(damaged=self.damaged)
         sides = Side(self.sides[0]), Side(self.sides[1])
         if everything:
@@ -255,7 +226,7 @@ class _OpenPair:
 
 @dataclass(frozen=True)
 class _Range:
-    """A range of sequences of a channel that both stores have: above `after`, up to `until`."""
+    """A range of sequences of a channel in both stores: above `after`, up to `until`."""
 
     pair: int
     channel: int

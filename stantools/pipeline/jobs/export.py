@@ -1,8 +1,8 @@
 """Export with Spark's own writer of Parquet; tasks that write files themselves are `export.run.export_to_directory`.
 
-Spark's writer can also write where only Spark can, such as `s3a://` or `hdfs://`, with its own commit protocol: there
-is no `_SUCCESS` in a directory that is not complete. Rows are sorted by directory within each task, in the order of the
-table otherwise, so that minima and maxima of row groups are narrow; timestamps have a type that has them.
+Spark's writer can also write where only Spark can, such as `s3a://` or `hdfs://`, with its own commit protocol: an
+incomplete directory has no `_SUCCESS`. Each task sorts its rows by directory, otherwise in table order, so that
+minima and maxima of row groups are narrow; timestamps have a type with minima and maxima.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _DAY: Final = 86_400_000_000
 _ROW: Final = "_stantools_row"
-#: What rows of other tables than that of messages say of damage.
+#: Values of `status` that mark damage in tables other than messages.
 _NOT_GOOD: Final = ("damaged", "unreadable")
 #: Spark's default type for times has no minima and maxima.
 _TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -40,21 +40,14 @@ _TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 def export_by_spark(spark: SparkSession, export: Export) -> Result:
     """Writes a table as Parquet with Spark's own writer.
 
-    Args:
-        spark: The session.
-        export: What is exported; the target is a directory here, which is built and renamed as that of tasks is, or a
-            URL that Spark can write.
-
-    Raises:
-        UsageError: It cannot be done with Spark's writer.
-        StantoolsError: As from `export_to_directory`, or what Spark says.
+    The target is a local directory, built and renamed as that of tasks, or a URL that Spark can write.
     """
     exporting, layout, unreadable = export.exporting, export.layout, export.unreadable
     if layout.format is not Format.PARQUET:
         raise UsageError(f"Spark's writer is for Parquet here, not for {layout.format}", "leave --writer out")
     if "://" in exporting.to:
         if exporting.overwrite:
-            raise UsageError("--overwrite is for directories of this machine", "remove what is there yourself")
+            raise UsageError("--overwrite is for local directories", "remove the existing target first")
         return Result(exporting.to, layout, _write(spark, export, exporting.to, "errorifexists"), unreadable)
     target = exporting.target.absolute()
     targets.check_outside(target, export.plan)
@@ -86,7 +79,6 @@ def _write(spark: SparkSession, export: Export, place: str, mode: str) -> Writte
 
 
 def _counts(layout: Layout) -> list[Any]:
-    """Returns what is counted of the rows while they are written: all, and what they say of damage."""
     from pyspark.sql import functions as sql
 
     counts = [sql.count(sql.lit(1)).alias("rows")]
@@ -102,18 +94,18 @@ def _counts(layout: Layout) -> list[Any]:
 
 
 def _divided(frame: DataFrame, layout: Layout) -> DataFrame:
-    """Adds the levels of directories and sorts by them, rows of one directory staying in their order."""
+    """Adds the directory levels and sorts by them; rows of one directory keep their order."""
     from pyspark.sql import functions as sql
 
     if not layout.by:
         return frame.select(*layout.file_columns)
-    # By arithmetic: functions for dates would go by the time zone of the session.
+    # Arithmetic, because date functions depend on the time zone of the session.
     micros = "unix_micros(timestamp)"
     day = sql.expr(f"date_from_unix_date(cast(({micros} - pmod({micros}, {_DAY})) div {_DAY} as int))")
     for name in layout.by:
         value = day if name == DATE else sql.col(name)
         text = value.cast("string")
-        # Never null: for what may be null Spark would sort once more, without our order.
+        # Never null: Spark would sort nullable columns once more, without our order.
         frame = frame.withColumn(name, sql.when(text.isNull() | (text == ""), NOTHING).otherwise(text))
         frame = frame.withColumn(name, sql.coalesce(sql.col(name), sql.lit(NOTHING)))
     frame = frame.withColumn(_ROW, sql.monotonically_increasing_id()).sortWithinPartitions(*layout.by, _ROW)
@@ -128,7 +120,6 @@ def _measured(path: Path, directory: Path) -> WrittenFile:
 
 @contextmanager
 def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Changes a setting of the session for a while."""
     before = spark.conf.get(name, None)
     spark.conf.set(name, value)
     try:

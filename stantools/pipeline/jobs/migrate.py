@@ -1,11 +1,11 @@
-"""Many stores into JetStream: each planned by a task, then every stream restored, or published, and proven by a task.
+"""Many stores into JetStream: a task plans each store; a task restores or publishes each stream and proves it.
 
-The driver has the plans, the journals and the consent of the user. A task gets what was planned for one stream, with
-the places of its messages in the files of its store, so that it need not look for them again; it does what
-`stantools migrate` does with that stream, and sends back what became of it with the steps for the journal.
+The driver has the plans, the journals and the user's consent. A task gets the plan of one stream with the offsets of
+its messages in the store's files, so that it need not search them again; it does the same as `stantools migrate` for
+that stream, and returns its result with the steps for the journal.
 
-A task that is repeated finds what the first attempt has done in the same way as the next run of `stantools migrate`
-does: a restored stream is there or is not, a published one is gone on with. So is a whole job that was killed.
+A repeated task finds the work of the first attempt as the next run of `stantools migrate` does: a restored stream
+exists or not, a published one is continued. The same holds for a whole job that was killed.
 """
 
 from __future__ import annotations
@@ -50,16 +50,13 @@ from stantools.work import Failure, Work
 
 @dataclass
 class MigrateResult:
-    """What became of all stores."""
-
-    #: The stores that were worked on, each with the results of its streams.
+    #: The processed stores, each with the results of its streams.
     stores: list[tuple[PlannedStore, list[StreamResult]]] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)  #: what could not be read
-    changed: bool = False  #: something was to be done, not only compared
+    failed: list[Failed] = field(default_factory=list)  #: everything that could not be read
+    changed: bool = False  #: the run was to change streams, not only to compare them
 
     @property
     def exit_code(self) -> ExitCode:
-        """The worst of all stores."""
         codes = {exit_code(store.plan, streams, changed=self.changed) for store, streams in self.stores}
         if self.failed:
             codes.add(ExitCode.FINDINGS)
@@ -68,27 +65,26 @@ class MigrateResult:
 
 @dataclass(frozen=True)
 class StoresMigration:
-    """The plans of many stores with their target: what `workflow.Migration` is for one store."""
+    """The plans of many stores with their target, as `workflow.Migration` for one store."""
 
-    stores: Sequence[PlannedStore]  #: the stores with their plans
-    sources: Sources  #: how stores are read
-    target: Destination  #: where to; sent to the tasks
-    options: ApplyOptions  #: how streams are made
-    folder: Path  #: where the plan files and journals are
+    stores: Sequence[PlannedStore]
+    sources: Sources
+    target: Destination  #: sent to the tasks
+    options: ApplyOptions
+    folder: Path  #: directory of the plan files and journals
 
     @property
     def messages(self) -> int:
-        """How many messages the plans are about."""
         return sum(store.plan.messages for store in self.stores)
 
     @property
     def lossy(self) -> list[PlannedStore]:
-        """The stores of which something is lost."""
+        """Stores whose migration loses data."""
         return [store for store in self.stores if store.plan.lossy]
 
     @functools.cached_property
     def _files(self) -> dict[str, Path]:
-        """The plan file of each store; where directories have the same name, with digits of their paths."""
+        """The plan file of each store; directories of equal name get digits of their paths."""
         names = [Path(store.root).name.lstrip(".-") or "store" for store in self.stores]
         files = {}
         for store, name in zip(self.stores, names, strict=True):
@@ -97,37 +93,24 @@ class StoresMigration:
         return files
 
     def problems(self) -> list[Note]:
-        """Returns what is in the way of all plans together, and what else should be known.
-
-        Raises:
-            StantoolsError: The target cannot be asked.
-        """
+        """Returns the obstacles of all plans together, and other notes; raises `StantoolsError` if the target fails."""
         begun = {name: entry for file in self._files.values() for name, entry in remembered_streams(file).items()}
         return find_obstacles(self.stores, self.target, self.options, begun)
 
     def refuse(self, problems: Sequence[Note], *, accept_loss: bool) -> None:
-        """Stops where something is in the way, or is lost without consent.
-
-        Raises:
-            RefusedError: Always in these cases.
-        """
+        """Raises `RefusedError` for an obstacle, or for loss without consent."""
         refuse_problems(problems)
         if (lossy := self.lossy) and not accept_loss:
             lost = sum(store.plan.lost for store in lossy)
             what = counted(lost, "message", "is/are") if lost else "something is"
             raise RefusedError(
-                f"nothing was changed: {what} missing in {len(lossy)} of {counted(len(self.stores), 'store')}: "
+                f"no stream was changed: {what} missing in {len(lossy)} of {counted(len(self.stores), 'store')}: "
                 f"{lossy[0].root}",
-                "--accept-loss migrates what is intact; `stantools pipeline verify` says more",
+                "--accept-loss migrates the intact messages; `stantools pipeline verify` lists the damage",
             )
 
     def keep_plans(self) -> None:
-        """Writes the plans, unless they are there already.
-
-        Raises:
-            RefusedError: One is there and is another plan.
-            StoreUnwritableError: One cannot be written.
-        """
+        """Writes the plans that do not exist yet; raises `RefusedError` if one exists and differs."""
         for store in self.stores:
             file = self._files[store.root]
             if not file.exists():
@@ -136,20 +119,12 @@ class StoresMigration:
                 write_plan(file, store.plan)
             elif read_plan(file).digest != store.plan.digest:
                 raise RefusedError(
-                    f"{file}: already exists, and is another plan than what {store.root} needs now",
+                    f"{file}: already exists, and differs from the plan that {store.root} needs now",
                     "finish that one with `stantools migrate apply`, or remove it; --plans names another directory",
                 )
 
     def apply(self, work: Work, watch: Watch) -> MigrateResult:
-        """Makes all streams what the plans say, a task each.
-
-        Args:
-            work: Runs the tasks.
-            watch: Learns the streams that are done.
-
-        Raises:
-            StantoolsError: Spark cannot do it, or the target cannot be asked.
-        """
+        """Applies the plans, one task per stream; `watch` learns of each finished stream."""
         there = self.target.stream_names() if isinstance(self.target, ServerDestination) else frozenset()
         with ExitStack() as stack:
             journals = {}
@@ -160,44 +135,36 @@ class StoresMigration:
             for store in self.stores:
                 journal = journals[store.root]
                 for stream in store.plan.streams:
-                    # Noted here, before anything is begun there: what a lost task has left must be known as ours.
+                    # Recorded before the task begins: its stream must be known as ours even if the task is lost.
                     if journal.state(stream.name) is None and stream.name not in there:
                         journal.note(stream.name, StreamState.STARTED, way=self.options.way)
-                    items.append(_Stream.of(store, stream, journal.facts(stream.name)))
+                    items.append(_StreamTask.of(store, stream, journal.facts(stream.name)))
             options = replace(self.options, parallel=1)
             apply = functools.partial(_apply, target=self.target, sources=self.sources, options=options)
             return self._carry_out(work, apply, items, watch, lambda done: journals[done.root].take_over(done.steps))
 
     def verify(self, work: Work, watch: Watch) -> MigrateResult:
-        """Compares all streams with the stores, a task each.
-
-        Args:
-            work: Runs the tasks.
-            watch: Learns the streams that are done.
-
-        Raises:
-            StantoolsError: Spark cannot do it.
-        """
+        """Compares all streams with the stores, one task per stream."""
         items = []
         for store in self.stores:
-            # Which were published, wholly or in part, as far as the journal knows.
+            # Streams published wholly or in part, according to the journal.
             remembered = remembered_streams(self._files[store.root])
             for stream in store.plan.streams:
                 noted = remembered.get(stream.name, {}).get("way")
                 published = self.options.way is Way.PUBLISH or noted == Way.PUBLISH
-                items.append(_Stream.of(store, stream, {"way": Way.PUBLISH} if published else {}))
+                items.append(_StreamTask.of(store, stream, {"way": Way.PUBLISH} if published else {}))
         verify = functools.partial(_verify, target=self.target, sources=self.sources)
         return self._carry_out(work, verify, items, watch, None)
 
     def _carry_out(
         self,
         work: Work,
-        function: Callable[[_Stream], _Done],
-        items: Sequence[_Stream],
+        function: Callable[[_StreamTask], _StreamOutcome],
+        items: Sequence[_StreamTask],
         watch: Watch,
-        remember: Callable[[_Done], object] | None,
+        remember: Callable[[_StreamOutcome], object] | None,
     ) -> MigrateResult:
-        """Does something with every stream, and puts the results together by store."""
+        """Runs a function for every stream; joins the results by store."""
         results: dict[int, StreamResult] = {}
         for number, done in work.map(function, items, cost=lambda item: estimated_bytes(item.plan)):
             stream = items[number].plan
@@ -214,9 +181,7 @@ class StoresMigration:
 
 
 @dataclass(frozen=True)
-class _Stream:
-    """A stream to make, or to compare, with what was noted about it."""
-
+class _StreamTask:
     root: str
     plan: StreamPlan
     channels: tuple[ChannelPlan, ...]
@@ -224,7 +189,7 @@ class _Stream:
     steps: dict[str, Any]
 
     @classmethod
-    def of(cls, store: PlannedStore, stream: StreamPlan, steps: dict[str, Any]) -> _Stream:
+    def of(cls, store: PlannedStore, stream: StreamPlan, steps: dict[str, Any]) -> _StreamTask:
         return cls(store.root, stream, tuple(store.channels_of(stream)), store.polynomial, steps)
 
     def prepared(self, sources: Sources) -> PreparedStream:
@@ -232,30 +197,26 @@ class _Stream:
 
 
 @dataclass(frozen=True)
-class _Done:
-    """What became of a stream of a store, with the steps that were taken."""
-
+class _StreamOutcome:
     root: str
     result: StreamResult
     steps: tuple[dict[str, Any], ...] = ()
 
 
-def _apply(item: _Stream, *, target: Destination, sources: Sources, options: ApplyOptions) -> _Done:
-    """In a task: makes one stream."""
+def _apply(item: _StreamTask, *, target: Destination, sources: Sources, options: ApplyOptions) -> _StreamOutcome:
     journal = Steps({item.plan.name: item.steps} if item.steps else {})
     (result,) = target.apply([item.prepared(sources)], journal, options, UNWATCHED)
-    return _Done(item.root, _plain(result), tuple(journal.taken))
+    return _StreamOutcome(item.root, _plain(result), tuple(journal.taken))
 
 
-def _verify(item: _Stream, *, target: Destination, sources: Sources) -> _Done:
-    """In a task: compares one stream."""
+def _verify(item: _StreamTask, *, target: Destination, sources: Sources) -> _StreamOutcome:
     published = {item.plan.name} if item.steps else set()
     (result,) = target.verify([item.prepared(sources)], published, UNWATCHED, 1)
-    return _Done(item.root, _plain(result))
+    return _StreamOutcome(item.root, _plain(result))
 
 
 def _plain(result: StreamResult) -> StreamResult:
-    """Returns a result whose error can be pickled, whatever kind it was of."""
+    """Returns a result whose error can be pickled."""
     problem = result.error
     if problem is None:
         return result
@@ -265,28 +226,19 @@ def _plain(result: StreamResult) -> StreamResult:
 
 
 def target_of_tasks(out: Path | None, connecting: ConnectOptions) -> BackupDirectory | ServerDestination:
-    """Returns where streams go: somewhere that tasks on other machines, in other directories, reach as well.
+    """Returns a target that tasks on other machines, in other directories, reach as well.
 
-    Args:
-        out: Where backups go; None for a server.
-        connecting: How to reach the server.
-
-    Raises:
-        UsageError: They could not.
+    `out` is the directory of backups; None for a server. Raises `UsageError` if tasks could not reach the target.
     """
     if out is not None:
         return BackupDirectory(out)
     if connecting.embedded:
-        raise UsageError("--server embedded is not a server that tasks could reach", "start one, and give its URL")
+        raise UsageError("tasks cannot reach --server embedded", "start one, and give its URL")
     return ServerDestination(connecting.absolute())
 
 
 def check_speculation(work: Work, way: Way) -> None:
-    """Refuses to restore where Spark runs tasks twice at the same time: two restores of a stream harm each other.
-
-    Raises:
-        RefusedError: It would be so.
-    """
+    """Refuses to restore while Spark may run a task twice: two restores of a stream harm each other."""
     if not isinstance(work, SparkWork) or way is not Way.ARCHIVE:
         return
     if work.spark.conf.get("spark.speculation", "false") == "true":

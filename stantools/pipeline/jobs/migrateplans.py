@@ -1,4 +1,4 @@
-"""Planning the migration of many stores: each by a task, and what is in the way of all of them together."""
+"""Planning the migration of many stores: one task per store, and the obstacles of all plans together."""
 
 from __future__ import annotations
 
@@ -32,34 +32,28 @@ from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import refuse_0_1
 from stantools.work import Failure, Work
 
-#: Stands for the store's name in the prefixes of streams and subjects.
+#: Placeholder for the store's name in the prefixes of streams and subjects.
 STORE = "{store}"
 
 
 @dataclass(frozen=True)
 class Sources:
-    """How stores are read."""
-
-    #: Their paths, polynomial, channels to take, and where the encryption key is found; also where tasks run.
+    #: Paths, polynomial, channels, and the place of the encryption key; also used by tasks.
     options: TableOptions
     generation: str = "split"  #: `split`, `newest` or a number
-    archived: bool = False  #: take messages from `.bak` slices as well
-    keep_encrypted: bool = False  #: leave payloads as they are stored where they cannot be decrypted
+    archived: bool = False  #: include messages from `.bak` slices
+    keep_encrypted: bool = False  #: keep stored payloads that cannot be decrypted
 
     def key(self) -> Key:
-        """Returns how payloads are decrypted here."""
+        """Returns the key, looked up on this machine."""
         return Key(self.options.key.key(), self.keep_encrypted)
 
     def taking(self) -> SourceOptions:
-        """Returns what a task takes of a store."""
+        """Returns the options of a task for one store."""
         return SourceOptions(self.options.channels, self.generation, self.archived, self.keep_encrypted, workers=1)
 
     def find(self) -> tuple[list[Unplanned], list[Failed]]:
-        """Finds the stores; what cannot be read of what was given is no reason to stop.
-
-        Raises:
-            StoreUnreadableError: There is nothing at all.
-        """
+        """Finds the stores, with failures; raises `StoreUnreadableError` if there is no store at all."""
         found, unreadable = discover(self.options)
         stores, failed = [], unreadable
         for store in found:
@@ -68,18 +62,18 @@ class Sources:
                 what = "is a single slice or a directory of slices" if loose else "is not on a file system"
                 failed.append(Failed(root, f"{root}: {what}; whole stores are migrated", _WHOLE))
                 continue
-            # As far as they can be listed.
+            # as far as they can be listed
             size = sum(getattr(channel, "size", lambda: 0)() for channel in store.channels(self.options.channels))
             stores.append(Unplanned(root, store.ref.polynomial, size))
         return stores, failed
 
 
-_WHOLE = "copy it to a file system that all workers see; slices become a store with: stantools salvage"
+_WHOLE = "copy it to a file system that all workers see; stantools salvage makes a store of slices"
 
 
 @dataclass(frozen=True)
 class Unplanned:
-    """A store to plan: its root, its CRC polynomial, and the bytes of the channels that are taken."""
+    """A store to plan: its root, its CRC polynomial, and the bytes of its selected channels."""
 
     root: str
     polynomial: int
@@ -88,21 +82,18 @@ class Unplanned:
 
 @dataclass(frozen=True)
 class PlannedStore:
-    """A store with its plan."""
-
-    root: str  #: the store
+    root: str
     plan: Plan
-    channels: Mapping[str, ChannelPlan]  #: what of its channels is taken, by name
+    channels: Mapping[str, ChannelPlan]  #: content of its channels by name
     polynomial: int  #: the store's CRC polynomial
-    notes: tuple[Note, ...] = ()  #: what the task that made the plan has noticed besides
+    notes: tuple[Note, ...] = ()  #: further notes of the planning task
 
     @property
     def streams(self) -> list[PreparedStream]:
-        """All streams, together with their messages, which are not read yet."""
+        """All streams with their messages, which are not read yet."""
         return [prepared_stream(each, self.channels_of(each), self.polynomial) for each in self.plan.streams]
 
     def channels_of(self, stream: StreamPlan) -> list[ChannelPlan]:
-        """Returns the channels that a stream is made of."""
         return [self.channels[part.channel] for part in stream.parts]
 
 
@@ -114,21 +105,9 @@ def plan_stores(
     *,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[list[PlannedStore], list[Failed]]:
-    """Plans stores in tasks. Nothing is changed anywhere.
+    """Plans stores in tasks and returns the plans in order, and the failures. Changes nothing.
 
-    Args:
-        work: Runs the tasks.
-        stores: The stores.
-        sources: How they are read.
-        planning: What is asked for; `{store}` in its prefixes stands for the name of each store's directory.
-        progress: Called with the number of bytes as they are done.
-
-    Returns:
-        The plans in the order of the stores, and what cannot be read.
-
-    Raises:
-        UsageError: Something asked for makes no sense.
-        StantoolsError: Spark cannot do it.
+    `{store}` in the prefixes of `planning` stands for the name of each store's directory.
     """
     failed = []
     plan = functools.partial(_plan, sources=sources, planning=planning)
@@ -148,19 +127,12 @@ def plan_stores(
 def find_obstacles(
     stores: Sequence[PlannedStore], target: Destination, options: ApplyOptions, begun: Mapping[str, Any]
 ) -> list[Note]:
-    """Returns what is in the way of all plans together, and what else should be known.
+    """Returns the obstacles of all plans together, and other notes.
 
-    Args:
-        stores: The stores.
-        target: Where to.
-        options: How.
-        begun: What journals say of streams, by stream.
-
-    Raises:
-        StantoolsError: The target cannot be asked.
+    `begun` holds the journals' entries by stream. Raises `StantoolsError` if the target fails.
     """
     notes = [note for store in stores for note in (*store.notes, *find_problems(store.plan))]
-    notes += _meetings(stores)
+    notes += _conflicts(stores)
     if not any(note.level is Level.PROBLEM for note in notes):
         notes += target.problems([stream for store in stores for stream in store.streams], options, begun)
     return [note for note in notes if note.level is not Level.INFO]
@@ -179,7 +151,6 @@ def prepared_stream(
 
 
 def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> PlannedStore:
-    """In a task: plans one store."""
     root = Path(item.root)
     store = open_datastore(root, Crc(item.polynomial), sources.options.key.key())
     refuse_0_1(store)
@@ -202,22 +173,22 @@ def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> Planne
     )
 
 
-def _meetings(stores: Sequence[PlannedStore]) -> Iterator[Note]:
-    """Looks for streams of two stores that have the same name or subjects that overlap."""
+def _conflicts(stores: Sequence[PlannedStore]) -> Iterator[Note]:
+    """Yields conflicts: streams of two stores with the same name, or with overlapping subjects."""
     names: dict[str, str] = {}
     taken = Taken()
     for store in stores:
         for stream in store.plan.streams:
             other = names.setdefault(stream.name.casefold(), store.root)
             if other != store.root:
-                yield _meeting(store.root, f"its stream {stream.name} would also be that of {other}")
+                yield _conflict(store.root, f"its stream {stream.name} is also planned for {other}")
                 continue
             for subject in stream.subjects:
                 others = [root for _, root in taken.add(subject, store.root) if root != store.root]
                 if others:
-                    yield _meeting(store.root, f"its subject {subject} is also one of {others[0]}")
+                    yield _conflict(store.root, f"its subject {subject} is also planned for {others[0]}")
 
 
-def _meeting(root: str, text: str) -> Note:
+def _conflict(root: str, text: str) -> Note:
     remedy = f"--stream-prefix '{STORE}-' --subject-prefix '{STORE}' puts the name of each store in front"
     return Note(Level.PROBLEM, root, text, remedy)

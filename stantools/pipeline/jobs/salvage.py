@@ -1,9 +1,9 @@
-"""`pipeline salvage`: what `recovery.salvage` makes of one store, for many at once, in tasks.
+"""`pipeline salvage`: `recovery.salvage` for many stores at once, in tasks.
 
-Stores are taken some at a time, so that what is done stays done when the job is killed. Of these, all slices are
-surveyed in tasks; the driver plans each store from its surveys, as the local verb does; tasks copy the channels (see
-`recovery.salvage.apply`); a store is in its place as soon as its last channel is there. Then tasks verify what was
-written and forecast a start. Every file is the one that the local verb writes.
+Stores are processed in batches, so that finished ones survive a killed job. Per batch, tasks survey all slices; the
+driver plans each store from its surveys, as the local verb does; tasks copy the channels (see
+`recovery.salvage.apply`); a store moves to its place as soon as its last channel is written. Then tasks verify the
+new stores and forecast a start. Every file equals the one of the local verb.
 """
 
 from __future__ import annotations
@@ -42,46 +42,40 @@ from stantools.store.directory import open_datastore
 from stantools.store.locks import Use, check_not_in_use
 from stantools.work import Failure, Threads, Work
 
-#: Threads that look whether stores are in use, which may take seconds for each.
-_LOOKING = 16
-#: Channels are copied together up to so many bytes.
+#: Threads that check whether stores are in use, which may take seconds each.
+_CHECK_THREADS = 16
+#: Bytes up to which channels are copied together.
 GROUP_BYTES = 64 << 20
 
 
 class Shown(Protocol):
-    """Shows how far a phase of the work is."""
-
     def advance(self, count: int) -> None:
-        """Called with bytes as they are done."""
+        """Called with the bytes done since the last call."""
 
 
-#: Begins a phase of the work with so many bytes.
+#: Begins a phase, given its title and total bytes.
 Phase = Callable[[str, int], AbstractContextManager[Shown]]
 
 
 @dataclass(frozen=True)
 class SalvagedStore:
-    """What became of a store."""
-
-    root: str  #: the store
-    name: str  #: its name among the new ones
-    report: dict[str, Any]  #: as the local verb has it
-    kept: bool = False  #: the new store was finished by an earlier run
+    root: str
+    name: str  #: name of the new store
+    report: dict[str, Any]  #: as in the local verb
+    kept: bool = False  #: an earlier run finished the new store
 
     @property
     def clean(self) -> bool:
-        """Everything was kept."""
         return self.exit_code == ExitCode.CLEAN
 
     @property
     def is_wrong(self) -> bool:
-        """What was written is not what a server should get."""
+        """True if the new store is not fit for a server."""
         check = self.report["check"]
         return check is not None and not (check["clean"] and check["starts"])
 
     @property
     def exit_code(self) -> ExitCode:
-        """As the local verb returns it."""
         if self.is_wrong:
             return ExitCode.FINDINGS
         if not self.report["summary"]["lossy"]:
@@ -89,78 +83,58 @@ class SalvagedStore:
         return ExitCode.LOSS if self.report["written"] else ExitCode.FINDINGS
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the json of the local verb, with the store and its name in front."""
         return {"store": self.root, "name": self.name, "kept": self.kept, **self.report}
 
 
 @dataclass
 class SalvageJobResult(JobResult[SalvagedStore]):
-    """The result for all stores."""
-
-    codes: list[int] = field(default_factory=list)  #: the exit code of each failure
-    #: Stores that seem to be in use, although that was to be skipped.
+    codes: list[int] = field(default_factory=list)  #: exit code of each failure
+    #: Stores that seem to be in use, if the run ignores that.
     warnings: list[str] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
-        """Everything was kept of every store."""
         return self.exit_code == ExitCode.CLEAN
 
     @property
     def exit_code(self) -> ExitCode:
-        """The worst of all. What cannot be read is a finding, as long as anything else was done."""
         return worst([*self.codes, *(store.exit_code for store in self.stores)])
 
 
 def run_salvage(work: Work, job: SalvageJob, phase: Phase) -> SalvageJobResult:
-    """Salvages stores in tasks.
-
-    Args:
-        work: Runs the tasks.
-        job: What to do.
-        phase: Shows how far the work is.
-
-    Raises:
-        StantoolsError: Spark cannot do it. What was finished before stays.
-    """
-    run = _Run(work, job, phase)
+    """Salvages stores in tasks. Finished stores stay if the run fails."""
+    run = _SalvageRun(work, job, phase)
     for group in batches(job.stores):
         run.batch(group)
     order = {work.ref.root: number for number, work in enumerate(job.stores)}
     run.result.stores.sort(key=lambda store: order[store.root])
     if not run.result.stores:
-        # Nothing at all was done: then what could not be read is more than a finding.
+        # If nothing was done at all, an unreadable store is more than a finding.
         run.result.codes = run.worst or [ExitCode.UNREACHABLE] * bool(job.failed)
     return run.result
 
 
 @dataclass
-class _Planned:
-    """A store between planning and the end."""
+class _StoreSalvage:
+    """A store from planning to the end."""
 
-    work: StoreWork  #: the store
+    work: StoreWork
     plan: SalvagePlan
-    request: Request  #: what it is salvaged with
-    there: bool = False  #: it is in its place already
-    build: Build | None = None  #: it is being written
-    waiting: int = 0  #: channels in groups that tasks still have to write
-    failure: StantoolsError | None = None  #: why it is given up
-    result: SalvageResult | None = None  #: what was written
+    request: Request  #: options of its salvage
+    there: bool = False  #: the new store is already in its place
+    build: Build | None = None  #: set while it is being written
+    waiting: int = 0  #: groups of channels that tasks have yet to write
+    failure: StantoolsError | None = None  #: why the salvage was abandoned
+    result: SalvageResult | None = None
     _out: Path = Path()
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def begin(self, out: Path, besides: int) -> None:
-        """Begins to write the store; see `building`."""
         self._out = out
         self.build = self._stack.enter_context(building(self.plan, out, extra_bytes=besides, group=GROUP_BYTES))
         self.waiting = len(self.build.items)
 
     def finish(self) -> None:
-        """Puts the store into its place.
-
-        Raises:
-            StantoolsError: It cannot be, or one of its channels could not be written; nothing is left of it.
-        """
         assert self.build is not None
         try:
             if self.failure:
@@ -173,13 +147,10 @@ class _Planned:
         self.result = result_of(self.plan, self._out)
 
     def abandon(self, error: BaseException) -> None:
-        """Removes what was begun, unless it is finished."""
         self._stack.__exit__(type(error), error, error.__traceback__)
 
 
-class _Run:
-    """One run over all stores."""
-
+class _SalvageRun:
     def __init__(self, work: Work, job: SalvageJob, phase: Phase) -> None:
         self._work = work
         self._job = job
@@ -189,7 +160,6 @@ class _Run:
         self.worst: list[int] = []
 
     def batch(self, stores: Sequence[StoreWork]) -> None:
-        """Salvages some stores."""
         waiting = [(work, request) for work in stores if (request := self._request(work)) is not None]
         planned = self._plan([work for work, _ in waiting], [request for _, request in waiting])
         if self._job.out is None:
@@ -202,7 +172,7 @@ class _Run:
             self._done(each, report(each.plan, each.result, check))
 
     def _request(self, work: StoreWork) -> Request | None:
-        """Returns what a store is to be salvaged with; nothing if that is done, or cannot be."""
+        """Returns the request of a store; None if it is done or impossible."""
         request = Request(self._job.options, work.ref.polynomial, seen(work.ref.root))
         if self._job.out is None or self._reports is None:
             return request
@@ -218,9 +188,9 @@ class _Run:
             return None
         return request
 
-    def _plan(self, stores: Sequence[StoreWork], requests: Sequence[Request]) -> list[_Planned]:
-        """Surveys stores, and plans those that can be."""
-        free = self._not_in_use(stores)
+    def _plan(self, stores: Sequence[StoreWork], requests: Sequence[Request]) -> list[_StoreSalvage]:
+        """Surveys stores; returns plans of those that can be salvaged."""
+        free = self._unused_stores(stores)
         channels = [stores[number].channels for number in free]
         with self._phase("plan", sum(item.size for items in channels for item in items)) as shown:
             surveys = survey_stores(self._work, channels, progress=shown.advance)
@@ -235,11 +205,11 @@ class _Run:
             except (StantoolsError, OSError) as error:
                 self._fail(work, error)
                 continue
-            planned.append(self._place(_Planned(work, plan, requests[number])))
+            planned.append(self._place(_StoreSalvage(work, plan, requests[number])))
         return [each for each in planned if each is not None]
 
-    def _place(self, each: _Planned) -> _Planned | None:
-        """Looks whether a store is in its place already, where a run was killed before it could say so."""
+    def _place(self, each: _StoreSalvage) -> _StoreSalvage | None:
+        """Checks for a store already in its place: a killed run may not have recorded it."""
         out = self._job.out
         if out is None:
             return each
@@ -255,28 +225,28 @@ class _Run:
             return None
         return each
 
-    def _not_in_use(self, stores: Sequence[StoreWork]) -> list[int]:
-        """Returns the places of the stores that no server is using."""
+    def _unused_stores(self, stores: Sequence[StoreWork]) -> list[int]:
+        """Returns the positions of the stores that no server is using."""
         force = self._job.force or self._job.out is None
 
         def look(work: StoreWork) -> list[Use]:
             return check_not_in_use(Path(work.ref.root), force=force)
 
         free = []
-        for number, uses in Threads(_LOOKING).map(look, stores):
+        for number, uses in Threads(_CHECK_THREADS).map(look, stores):
             if isinstance(uses, Failure):
                 self._fail(stores[number], uses.error())
                 continue
             free.append(number)
-            self.result.warnings += [f"{use.detail}: what is being written may look damaged" for use in uses]
+            self.result.warnings += [f"{use.detail}: data being written may look damaged" for use in uses]
         return free
 
-    def _write(self, planned: Sequence[_Planned]) -> None:
-        """Writes stores, each into its place as soon as it is whole."""
+    def _write(self, planned: Sequence[_StoreSalvage]) -> None:
+        """Writes stores; each moves to its place as soon as it is whole."""
         try:
             begun = self._begin(planned)
             items: list[CopyItem] = []
-            owners: list[tuple[_Planned, int]] = []
+            owners: list[tuple[_StoreSalvage, int]] = []
             for each in begun:
                 assert each.build is not None
                 owners += [(each, number) for number in range(len(each.build.items))]
@@ -284,7 +254,7 @@ class _Run:
                 if not each.build.items:
                     self._finish(each)
             with self._phase("write", sum(item.size for item in items)) as shown:
-                for place, copied in self._work.map(copy_channels, items, cost=_cost):
+                for place, copied in self._work.map(copy_channels, items, cost=lambda item: item.cost):
                     each, number = owners[place]
                     assert each.build is not None
                     each.waiting -= 1
@@ -293,7 +263,7 @@ class _Run:
                         each.failure = each.failure or copied.error()
                     else:
                         each.build.take(number, copied)
-                    # Not before all its tasks have ended: they would write into what is being removed.
+                    # Only after all its tasks have ended: they would write into the directory being removed.
                     if not each.waiting:
                         self._finish(each)
         except BaseException as error:
@@ -301,7 +271,7 @@ class _Run:
                 each.abandon(error)
             raise
 
-    def _begin(self, planned: Sequence[_Planned]) -> list[_Planned]:
+    def _begin(self, planned: Sequence[_StoreSalvage]) -> list[_StoreSalvage]:
         assert self._job.out is not None
         begun, besides = [], 0
         for each in planned:
@@ -314,13 +284,13 @@ class _Run:
             begun.append(each)
         return begun
 
-    def _finish(self, each: _Planned) -> None:
+    def _finish(self, each: _StoreSalvage) -> None:
         try:
             each.finish()
         except (StantoolsError, OSError) as error:
             self._fail(each.work, error, writing=True)
 
-    def _check(self, written: Sequence[_Planned]) -> list[dict[str, Any]]:
+    def _check(self, written: Sequence[_StoreSalvage]) -> list[dict[str, Any]]:
         """Verifies new stores and forecasts their start, in tasks."""
         assert self._job.out is not None
         stores = [
@@ -335,16 +305,18 @@ class _Run:
         with self._phase("verify", plan.bytes) as shown:
             verified = run_verify(self._work, plan, progress=shown.advance)
             starts: dict[int, Failure | Start] = dict(self._work.map(_NewStore.start, stores))
-        return [_checked(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)]
+        return [
+            _check_report(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)
+        ]
 
-    def _done(self, each: _Planned, said: dict[str, Any]) -> None:
+    def _done(self, each: _StoreSalvage, said: dict[str, Any]) -> None:
         root, name = each.work.ref.root, each.work.name
         self.result.stores.append(SalvagedStore(root, name, said, kept=each.there))
         if self._reports is not None:
             try:
                 self._reports.keep(root, name, each.request, said)
             except StantoolsError as error:
-                # The store is there; the next run looks at it again.
+                # The store exists; the next run checks it again.
                 self._fail(each.work, error, writing=True)
 
     def _fail(self, work: StoreWork, error: StantoolsError | OSError, *, writing: bool = False) -> None:
@@ -357,14 +329,8 @@ class _Run:
         self.result.codes.append(ExitCode.FINDINGS if unread else code)
 
 
-def _cost(item: CopyItem) -> int:
-    return item.cost
-
-
 @dataclass(frozen=True)
 class _NewStore:
-    """A store that was written."""
-
     root: Path
     polynomial: int
     cluster_id: str
@@ -377,12 +343,11 @@ class _NewStore:
         return FoundStore(StoreRef(str(self.root), self.polynomial), place, entries, names)
 
     def start(self) -> Start:
-        """In a task: forecasts how a server would start with it."""
         return check_start(open_datastore(self.root, Crc(self.polynomial)), self.cluster_id)
 
 
-def _checked(verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | Start) -> dict[str, Any]:
-    """Puts together what was found about a new store; that it cannot be read is as bad as can be."""
+def _check_report(verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | Start) -> dict[str, Any]:
+    """Joins the findings about a new store; an unreadable one is the worst case."""
     unread = [each.message for each in failed if f"{each.path}/".startswith(f"{verdict.root}/")]
     if isinstance(start, Failure):
         unread.append(start.message)

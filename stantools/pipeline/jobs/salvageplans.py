@@ -1,10 +1,10 @@
-"""What a job of salvage has to do: which stores, what of them, where the new ones go, and which are finished already.
+"""Plan of a salvage job: the stores, their channels, the new stores' names, and finished stores.
 
-A store goes to a directory of its own name. Stores whose directories have the same name get as much of their path in
-front of it as distinguishes them (`node1-data`, `node2-data`), and where even that does not help, digits of a hash.
+A new store has the directory name of the old one. Stores of equal name get the distinguishing part of their path in
+front (`node1-data`, `node2-data`), and if that does not suffice, digits of a hash.
 
-What was finished is remembered in `.stantools-salvage` beside the new stores: a file for each, with what was said of
-it, and what the old store looked like. A store that has not changed since is not salvaged again.
+`.stantools-salvage` beside the new stores records the finished ones: a file for each, with its report and a
+fingerprint of the old store. A store that has not changed since is not salvaged again.
 """
 
 from __future__ import annotations
@@ -35,25 +35,20 @@ from stantools.store.atomic import absolute
 from stantools.store.directory import MANIFEST_FILE, open_datastore
 from stantools.store.durable import replace_file, unwritable, writing
 
-#: Where a job remembers what it has finished.
+#: Directory of the records of finished stores.
 REPORTS = ".stantools-salvage"
-#: A name has room for the name of its unfinished directory and of its report.
-_LONGEST = 200
+#: Bytes of a name, which leave space for the names of its unfinished directory and its report.
+_MAX_NAME_BYTES = 200
 
 
 def store_names(roots: Sequence[str], known: Mapping[str, str] | None = None) -> list[str]:
-    """Returns a name of its own for each store.
-
-    Args:
-        roots: The stores, each once.
-        known: Names that stores have already.
-    """
+    """Returns a unique name for each store; `known` holds names given before."""
     known = known or {}
     parts = {root: [part for part in Path(root).parts if part != "/"] or ["store"] for root in roots}
     depth = dict.fromkeys((root for root in roots if root not in known), 1)
     while True:
-        # Without regard to case: not every file system has any.
-        names = {root: _joined(parts[root][-deep:]) for root, deep in depth.items()}
+        # Compared without case: some file systems ignore it.
+        names = {root: _joined_name(parts[root][-deep:]) for root, deep in depth.items()}
         taken = Counter(name.casefold() for name in (*names.values(), *known.values()))
         clashing = [root for root, name in names.items() if taken[name.casefold()] > 1]
         deeper = [root for root in clashing if depth[root] < len(parts[root])]
@@ -66,24 +61,22 @@ def store_names(roots: Sequence[str], known: Mapping[str, str] | None = None) ->
     return [known.get(root) or names[root] for root in roots]
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _joined_name(parts: Sequence[str]) -> str:
     name = "-".join(parts).lstrip(".") or "store"
-    return name if len(os.fsencode(name)) <= _LONGEST else _with_digits(name, name)
+    return name if len(os.fsencode(name)) <= _MAX_NAME_BYTES else _with_digits(name, name)
 
 
 def _with_digits(name: str, of: str) -> str:
     digits = hashlib.sha256(os.fsencode(of)).hexdigest()[:8]
-    while len(os.fsencode(name)) > _LONGEST - len(digits) - 1:
+    while len(os.fsencode(name)) > _MAX_NAME_BYTES - len(digits) - 1:
         name = name[:-1]
     return f"{name}-{digits}"
 
 
 def check_folder(out: Path, roots: Sequence[str]) -> None:
-    """Checks that new stores can be put into a directory; makes it if need be.
+    """Checks that new stores can be put into a directory; makes it if needed.
 
-    Raises:
-        RefusedError: It lies inside one of the old stores.
-        StoreUnwritableError: It cannot be made, or nothing can be written to it.
+    Raises `RefusedError` if it is inside one of the old stores.
     """
     for root in roots:
         check_outside(Path(root), out)
@@ -96,13 +89,13 @@ def check_folder(out: Path, roots: Sequence[str]) -> None:
 
 
 def is_ours(root: str, out: Path) -> bool:
-    """Returns whether a store is one that a salvage has put into the directory."""
+    """Returns whether a store was put into the directory by a salvage."""
     store = Path(root)
     return absolute(store).parent == absolute(out) and (store / MANIFEST_FILE).is_file()
 
 
 def seen(root: str) -> str:
-    """Returns what is different as soon as any file of a store is: a hash of their names, sizes and times."""
+    """Returns a fingerprint of a store: a hash of the names, sizes and times of its files."""
     digest = hashlib.sha256()
     for line in sorted(_lines(Path(root), deeper=1)):
         digest.update(line)
@@ -128,14 +121,13 @@ def _lines(directory: Path, *, deeper: int, prefix: str = "") -> Iterator[bytes]
 
 @dataclass(frozen=True)
 class Request:
-    """What a store is salvaged with; the same of the same store has the same result."""
+    """Request of a store's salvage; equal requests of an unchanged store have equal results."""
 
-    options: SalvageOptions  #: how
-    polynomial: int  #: its CRC polynomial
-    seen: str  #: what the store looks like (see `seen`)
+    options: SalvageOptions
+    polynomial: int
+    seen: str  #: fingerprint of the store (`seen`)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as it is remembered."""
         options = self.options
         return {
             "cluster_id": options.cluster_id,
@@ -149,11 +141,7 @@ class Request:
 
 
 class Reports:
-    """What earlier runs have finished in a directory.
-
-    Args:
-        out: The directory of the new stores.
-    """
+    """Records of the stores that earlier runs finished in a directory."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -161,17 +149,16 @@ class Reports:
         for path in sorted((out / REPORTS).glob("*.json")):
             entry = _read(path)
             name = path.name.removesuffix(".json")
-            # Who has removed a new store wants it again, wherever it then goes.
+            # A removed new store is made again, under any name.
             if entry.get("made_by") == "stantools" and (out / name / MANIFEST_FILE).is_file():
                 self._found[str(entry.get("source"))] = {**entry, "name": name}
 
     @property
     def names(self) -> dict[str, str]:
-        """Returns the names of the stores that are finished."""
         return {source: entry["name"] for source, entry in self._found.items()}
 
     def find(self, root: str, request: Request) -> dict[str, Any] | None:
-        """Returns what was said of a store, if it was finished with the same request and has not changed since."""
+        """Returns the report of a store finished with the same request, if unchanged since."""
         entry = self._found.get(root)
         if entry is None or entry.get("request") != request.as_json():
             return None
@@ -180,11 +167,6 @@ class Reports:
         return {**report, "out": str(out), "manifest": str(out / MANIFEST_FILE)}
 
     def keep(self, root: str, name: str, request: Request, report: dict[str, Any]) -> None:
-        """Remembers what was said of a store that is finished.
-
-        Raises:
-            StoreUnwritableError: It cannot be written.
-        """
         folder = self._out / REPORTS
         with writing(folder):
             folder.mkdir(exist_ok=True)
@@ -193,13 +175,9 @@ class Reports:
 
 
 def check_target(root: str, out: Path) -> bool:
-    """Looks at the place of a new store before the old one is read.
+    """Checks the place of a new store before the old one is read.
 
-    Returns:
-        Whether a salvage of the store already exists.
-
-    Raises:
-        StoreUnwritableError: There is something else.
+    Returns whether a salvage of the store already exists; raises `StoreUnwritableError` if anything else does.
     """
     with writing(out):
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
@@ -213,11 +191,7 @@ def check_target(root: str, out: Path) -> bool:
 
 
 def check_same(plan: SalvagePlan, out: Path) -> None:
-    """Checks that what is there is what a salvage would write.
-
-    Raises:
-        StoreUnwritableError: It is not: the store has changed, or something else is asked for.
-    """
+    """Raises `StoreUnwritableError` if the existing salvage differs from the planned one."""
     manifest = _read(out / MANIFEST_FILE)
     wanted = json.loads(json.dumps(describe(plan, [])))
     differs = [
@@ -225,14 +199,14 @@ def check_same(plan: SalvagePlan, out: Path) -> None:
     ]
     if differs:
         raise StoreUnwritableError(
-            f"{out}: exists already, and is another salvage of {plan.source} ({differs[0]} is different): the store "
-            "has changed since, or other options are given now",
+            f"{out}: exists already, and is another salvage of {plan.source} ({differs[0]} differs): the store has "
+            "changed since, or other options are given now",
             "remove it or rename it, or name another directory with --out",
         )
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Reads a file of ours; nothing if it is none."""
+    """Reads a file of ours; empty if it is not one."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -240,64 +214,50 @@ def _read(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-#: Stores are taken together until they are so many, or have so many bytes.
+#: Limits of a batch of stores: number and bytes.
 _STORES = 64
 _BYTES = 16 << 30
 
 
 @dataclass(frozen=True)
 class StoreWork:
-    """A store that is to be salvaged."""
-
-    ref: StoreRef  #: the store
-    name: str  #: its name among the new ones
-    channels: list[ChannelRef]  #: what is surveyed of it
+    ref: StoreRef
+    name: str  #: name of the new store
+    channels: list[ChannelRef]  #: channels to survey
 
     @property
     def size(self) -> int:
-        """Bytes of its channels."""
         return sum(channel.size for channel in self.channels)
 
 
 @dataclass
 class SalvageJob:
-    """What is to be done: made without Spark, so that what is impossible is reported at once."""
+    """A salvage job, planned without Spark so that anything impossible is reported at once."""
 
-    options: SalvageOptions  #: how to salvage
-    out: Path | None = None  #: the directory of the new stores; None writes nothing
+    options: SalvageOptions
+    out: Path | None = None  #: directory of the new stores; None writes nothing
     force: bool = False  #: continue although a server seems to be using a store
     stores: list[StoreWork] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)  #: what cannot be read
-    passed: list[str] = field(default_factory=list)  #: stores that are left alone, and why
+    failed: list[Failed] = field(default_factory=list)  #: everything that cannot be read
+    passed: list[str] = field(default_factory=list)  #: skipped stores, each with the reason
 
 
 def plan_job(
     options: TableOptions, salvage: SalvageOptions, out: str | None, *, dry_run: bool = False, force: bool = False
 ) -> SalvageJob:
-    """Finds the stores, and lists what has to be done.
+    """Finds the stores and plans the job; `out` is the directory of the new stores.
 
-    Args:
-        options: The paths of the stores, on file systems; how they are read.
-        salvage: How to salvage, with the patterns of the channels.
-        out: The directory of the new stores.
-        dry_run: Write nothing.
-        force: Continue even though a server seems to be using a store.
-
-    Raises:
-        RefusedError: `out` lies inside one of the stores.
-        StoreUnreadableError: There is nothing at all to be read.
-        StoreUnwritableError: Nothing can be written to `out`.
-        UsageError: Something that was asked for makes no sense.
+    Raises `RefusedError` if it is inside one of the stores, `StoreUnreadableError` if nothing can be read at all.
     """
     if out is None and not dry_run:
         raise UsageError(
-            "--out is missing: where are the new stores to go?", "add --out DIR, or --dry-run for the plans"
+            "--out is missing: the directory of the new stores", "add --out DIR, or --dry-run for the plans"
         )
     if out is not None and "://" in out:
-        raise UsageError(f"--out {out}: new stores are written to a file system", "name a directory")
+        raise UsageError(f"--out {out}: new stores must be on a file system", "name a directory")
     if remote := [path for path in options.paths if is_remote(path)]:
         raise UsageError(
-            f"{escape(remote[0])}: stores are salvaged from a file system, not from a URL",
+            f"{escape(remote[0])}: a store must be on a file system, not at a URL",
             "mount it where all workers see it, or copy the store; `stantools pipeline export` reads URLs",
         )
     found, unreadable = discover(options)
@@ -307,7 +267,7 @@ def plan_job(
     if not job.stores and not job.failed:
         if salvage.patterns:
             raise replace(options, channels=salvage.patterns).no_channel()
-        raise UsageError("there is nothing to salvage", "name the stores that are damaged")
+        raise UsageError("there is nothing to salvage", "name the damaged stores")
     return job
 
 
@@ -320,12 +280,12 @@ def _listed(found: Sequence[FoundStore], options: SalvageOptions, out: Path | No
             job.failed.append(
                 Failed(
                     root,
-                    f"{root}: holds slices, but is not a store: nothing says what is missing around them",
-                    "name the directory given to the server as -dir; slices alone: stantools pipeline export",
+                    f"{root}: holds slices, but is not a store: missing slices cannot be known",
+                    "name the directory given to the server as -dir; for slices alone: stantools pipeline export",
                 )
             )
         elif out is not None and is_ours(root, out):
-            job.passed.append(f"{root}: was made by a salvage, and is not salvaged again")
+            job.passed.append(f"{root}: was made by a salvage and is skipped")
         else:
             stores.append(store)
     if job.out is not None:
@@ -344,13 +304,13 @@ def _add(job: SalvageJob, ref: StoreRef, name: str) -> None:
         job.failed.append(Failed.of(ref.root, error))
         return
     if patterns and not channels:
-        job.passed.append(f"{ref.root}: has no such channel")
+        job.passed.append(f"{ref.root}: has no matching channel")
         return
     job.stores.append(StoreWork(ref, name, channels))
 
 
 def batches(stores: Sequence[StoreWork]) -> Iterator[list[StoreWork]]:
-    """Puts stores together that are salvaged together; what is done of them stays done."""
+    """Yields batches of stores; the work on a batch stays done."""
     batch: list[StoreWork] = []
     size = 0
     for store in stores:

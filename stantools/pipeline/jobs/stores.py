@@ -1,4 +1,4 @@
-"""What jobs over many stores have in common: all are surveyed together, and what cannot be read stops nothing else."""
+"""Common parts of jobs over many stores: all are surveyed together, and one failure stops no other store."""
 
 from __future__ import annotations
 
@@ -23,19 +23,16 @@ _WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.USAGE, ExitCode.FINDI
 
 
 def worst(codes: Collection[int]) -> ExitCode:
-    """Returns the exit code of a job over many stores: the worst of theirs."""
+    """Returns the worst exit code of a job's stores."""
     return next((code for code in _WORST if code in codes), ExitCode.CLEAN)
 
 
 class StoreResult(Protocol):
-    """What a job came to for one store."""
-
     @property
     def clean(self) -> bool:
-        """Returns whether all is well with it."""
+        """True if the store has no problem."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the json of the local verb, with the store in front."""
+    def as_json(self) -> dict[str, Any]: ...
 
 
 S = TypeVar("S", bound=StoreResult)
@@ -43,23 +40,19 @@ S = TypeVar("S", bound=StoreResult)
 
 @dataclass
 class JobResult(Generic[S]):
-    """What a job came to."""
-
-    stores: list[S] = field(default_factory=list)  #: what became of each store, in the order in which they were given
-    failed: list[Failed] = field(default_factory=list)  #: what could not be read
+    stores: list[S] = field(default_factory=list)  #: in the order given
+    failed: list[Failed] = field(default_factory=list)  #: everything that could not be read
 
     @property
     def clean(self) -> bool:
-        """Everything could be read, and all is well with every store."""
+        """True if everything could be read and no store has a problem."""
         return not self.failed and all(store.clean for store in self.stores)
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code that says so."""
         return ExitCode.CLEAN if self.clean else ExitCode.FINDINGS
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the result as the jobs' json contract has it."""
         return {
             "clean": self.clean,
             "stores": [store.as_json() for store in self.stores],
@@ -70,7 +63,7 @@ class JobResult(Generic[S]):
 def channels_of(
     store: Datastore, polynomial: int, patterns: Sequence[str], *, archived: bool = False
 ) -> list[ChannelRef]:
-    """Returns the channels of a store to be surveyed, with the bytes of their slices."""
+    """Returns the channels of a store to survey, with the bytes of their slices."""
     paths = [f"{store.path}/{channel}" for channel in channels_to_survey(store, patterns)]
     sizes = zip(paths, listed(_size, paths), strict=True)
     return [ChannelRef(path, Crc(polynomial), archived=archived, size=size) for path, size in sizes]
@@ -81,32 +74,21 @@ def _size(directory: str) -> int:
         with os.scandir(directory) as entries:
             return sum(entry.stat().st_size for entry in entries if entry.name.startswith("msgs."))
     except OSError:
-        return 0  # the survey says why
+        return 0  # the survey reports the reason
 
 
 @dataclass
 class StoreSurvey:
-    """The surveys of one store."""
-
-    #: In the order of the channels, those that could be surveyed.
+    #: The surveyed channels, in order.
     channels: list[ChannelSurvey] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)  #: the others
-    failure: Failure | None = None  #: why the last of them could not
+    failed: list[Failed] = field(default_factory=list)  #: channels that could not be surveyed
+    failure: Failure | None = None  #: reason of the last failure
 
 
 def survey_stores(
     work: Work, stores: Sequence[Sequence[ChannelRef]], *, progress: Progress | None = None
 ) -> list[StoreSurvey]:
-    """Surveys the channels of stores, all together, so that big and small ones share the work.
-
-    Args:
-        work: Runs it.
-        stores: The channels of each store.
-        progress: Called with the number of bytes as they are done.
-
-    Raises:
-        StantoolsError: The work could not be done at all.
-    """
+    """Surveys the channels of all stores together, so that big and small ones share the work."""
     items = [channel for channels in stores for channel in channels]
     done = {each.place: each.result for each in survey_each(work, items, survey_itself, progress=progress)}
     surveys, place = [], 0

@@ -1,8 +1,7 @@
-"""`pipeline verify`: what `inspection.verify` finds in one store, for many, in tasks.
+"""`pipeline verify`: `inspection.verify` for many stores, in tasks.
 
-Every store's verdict is that of the local verb: the same functions make it, of the same surveys. Slices
-without a store, an archive for instance, are verified as far as that makes sense: what is missing around them is no
-finding.
+The verdict of a store is that of the local verb: the same functions make it from the same surveys. Slices without a
+store, such as an archive, are verified alone: missing messages around them are not a finding.
 """
 
 from __future__ import annotations
@@ -40,48 +39,39 @@ from stantools.work import Failure, Task, Work
 
 @dataclass
 class StoreVerdict:
-    """What verify says about one store."""
-
-    root: str  #: the store
-    verdict: Verdict  #: as the local verb has it; its seconds are those of all tasks together
-    whole: bool = True  #: everything in it could be read; the verdict is about the rest
+    root: str
+    verdict: Verdict  #: as in the local verb; its seconds are those of all tasks together
+    whole: bool = True  #: everything in it could be read; the verdict covers the rest
 
     @property
     def clean(self) -> bool:
-        """It could be read, and nothing worse than an information was found."""
+        """True if it could be read and has no finding worse than an information."""
         return self.whole and self.verdict.clean
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the json of the local verb, with the store in front."""
         return {"store": self.root, **self.verdict.as_json(), "clean": self.clean}
 
 
 @dataclass
 class VerifyPlan:
-    """What is to be done: made before Spark starts, so that a wrong path is reported at once."""
+    """A plan of verification, made before Spark starts so that a wrong path is reported at once."""
 
     stores: list[StoreRef] = field(default_factory=list)
     items: list[ChannelRef | Task[RootReport | ChannelReport]] = field(default_factory=list)  #: roots and channels
-    #: For each item the number of its store, and the path or URL of what it is.
+    #: For each item the number of its store and its path or URL.
     owners: list[tuple[int, str]] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)  #: what cannot be listed
+    failed: list[Failed] = field(default_factory=list)  #: everything that cannot be listed
 
     @property
     def bytes(self) -> int:
-        """Bytes that have to be read, about."""
+        """Approximate bytes to read."""
         return sum(item.size for item in self.items)
 
 
 def plan_verify(options: TableOptions, found: Sequence[FoundStore] | None = None) -> VerifyPlan:
-    """Finds the stores, and lists what has to be verified.
+    """Finds the stores, unless given, and lists the items to verify.
 
-    Args:
-        options: Paths, channels to take, how to read.
-        found: The stores, if they were found before.
-
-    Raises:
-        StoreUnreadableError: Nothing at all can be read.
-        UsageError: Channels were asked for, and no store has any that matches.
+    Raises `StoreUnreadableError` if nothing can be read, `UsageError` if channel patterns match none.
     """
     options = replace(options, table=Table.FINDINGS)
     found, unreadable = discover(options) if found is None else (found, [])
@@ -109,20 +99,10 @@ def run_verify(
     progress: Callable[[int], object] | None = None,
     on_finding: Callable[[Finding], object] | None = None,
 ) -> JobResult[StoreVerdict]:
-    """Verifies stores in tasks.
-
-    Args:
-        work: Runs the tasks.
-        plan: What to verify.
-        progress: Called with the number of bytes as they are done.
-        on_finding: Called with each finding as it arrives.
-
-    Raises:
-        StantoolsError: Spark cannot do it.
-    """
+    """Verifies stores in tasks; `progress` is called with bytes, `on_finding` with each finding as it arrives."""
     result = JobResult([StoreVerdict(ref.root, Verdict()) for ref in plan.stores], list(plan.failed))
     reports: dict[int, RootReport | ChannelReport] = {}
-    for done in survey_each(work, plan.items, _verified, progress=progress):
+    for done in survey_each(work, plan.items, _verify_channel, progress=progress):
         owner, path = plan.owners[done.place]
         result.stores[owner].verdict.seconds += done.seconds
         if isinstance(done.result, Failure):
@@ -140,7 +120,7 @@ def run_verify(
 def _channel_item(
     store: FoundStore, channel: FoundChannel | Failed, options: TableOptions
 ) -> ChannelRef | Task[ChannelReport]:
-    """Says how a channel is verified; that it cannot be listed is a finding."""
+    """Returns the item of a channel; a failure to list it becomes a finding."""
     ref = store.ref
     if isinstance(channel, Failed):
         assert channel.channel is not None
@@ -159,7 +139,7 @@ def _channel_item(
     return ChannelRef(channel.directory, crc, files=files, size=size, loose=True)
 
 
-def _verified(channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:
+def _verify_channel(channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:
     """In a task: makes the findings of a channel."""
     if channel.loose:
         return _loose_report(Path(channel.path), survey, channel.crc)
@@ -181,7 +161,7 @@ def _verify_root(store: StoreRef, options: TableOptions) -> RootReport:
 
 
 def _verify_remote(part: StorePart, options: TableOptions) -> ChannelReport:
-    """In a task: copies the files of a channel of a store behind a URL, and verifies them."""
+    """In a task: copies the files of a remote channel and verifies them."""
     assert part.channel is not None
     crc = Crc(part.store.polynomial, options.check_crc)
     with copied_part(part, options) as root:
@@ -192,7 +172,7 @@ def _verify_remote(part: StorePart, options: TableOptions) -> ChannelReport:
 def _verify_remote_slices(
     url: str, channel: str, slices: Sequence[SliceRef], crc: Crc, options: TableOptions
 ) -> ChannelReport:
-    """In a task: copies slices without a store from behind a URL, and verifies them."""
+    """In a task: copies remote slices without a store and verifies them."""
     with temporary_directory() as directory:
         remote = Remote(url, options.storage)
         files = ChannelFiles(channel, directory)

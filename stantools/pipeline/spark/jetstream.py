@@ -1,22 +1,22 @@
-r"""The sink `jetstream`: messages of a DataFrame into JetStream streams, exactly once and in order, a stream a channel.
+r"""The sink `jetstream`: messages of a DataFrame into JetStream streams, one per channel, exactly once and in order.
 
     from stantools.pipeline.spark import jetstream, read
 
     frame = read.read(spark, "/data/stores/*", mode="DROPMALFORMED")
     jetstream.write(frame, servers="nats://host:4222", stream_prefix="old-")
 
-`write` brings the rows of every channel together and into their order. Who does that otherwise may use the format
-itself, which checks and refuses rows that are not in order:
+`write` collects the rows of every channel and sorts them. Callers that do so themselves can use the format, which
+refuses rows out of order:
 
     jetstream.register(spark)
     frame.repartition("channel").sortWithinPartitions("channel", "seq") \
         .write.format("jetstream").option("servers", "nats://host:4222").mode("append").save()
 
-A message keeps its sequence; sequences without a message stay empty. What was there before must be the same, and is not
-written again, so the same job may be run any number of times, and after a failure it continues where it was. Until a
-job has come to its end, the descriptions of its streams say `stantools: not complete`. The time of a message is that of
-publishing; the old one, with channel and sequence, is in its headers (see docs/migration-guide.md). The options are
-listed in `jetstream_options`.
+A message keeps its sequence; sequences without a message stay empty. Existing messages must be the same and are not
+written again: a job may run any number of times, and continues after a failure. Until a job has ended, the
+descriptions of its streams say `stantools: not complete`. The time of a message is that of publishing; its headers
+hold the original time, with channel and sequence (see docs/migration-guide.md). `jetstream_options` lists the
+options.
 """
 
 from __future__ import annotations
@@ -53,84 +53,84 @@ def register(spark: SparkSession) -> None:
 
 
 def write(frame: DataFrame, **options: Value | None) -> None:
-    """Writes messages into streams, those of every channel in the order of their sequences.
+    """Writes messages into streams, those of each channel in the order of their sequences.
 
     Args:
         frame: Messages, with the columns `channel`, `seq`, `data` and `timestamp_ns` (or `timestamp`); `reply`,
-            `subject` and `status` are looked at where they are.
-        options: As `option(…)` takes them, or in Python's way: `stream_prefix="old-"`, `max_age="72h"`.
+            `subject` and `status` are used if present.
+        options: As for `option(…)`, or as Python names: `stream_prefix="old-"`, `max_age="72h"`.
 
     Raises:
-        UsageError: An option is not known or makes no sense, or columns are missing.
-        RefusedError: A stream holds something else, rows are no messages, or there are two of one sequence.
-        StantoolsError: The server cannot be used, or a limit of it was reached. The same call again continues.
+        UsageError: An option is unknown or invalid, or columns are missing.
+        RefusedError: A stream holds other messages, rows are not messages, or two rows have the same sequence.
+        StantoolsError: The server cannot be used, or one of its limits was reached. The same call continues.
     """
-    values = _checked(frame, options)
+    values = _check(frame, options)
     register(frame.sparkSession)
-    # A channel has to come together, in one task: its messages are stored one behind the other anyhow.
-    ordered = _chosen(frame).repartition("channel").sortWithinPartitions("channel", "seq")
+    # One task per channel: its messages must be stored in order anyway.
+    ordered = _select_columns(frame).repartition("channel").sortWithinPartitions("channel", "seq")
     with clear_errors():
         ordered.write.format(FORMAT).options(**values).mode("append").save()
 
 
 def write_stream(frame: DataFrame, **options: Value | None) -> DataStreamWriter:
-    """Returns what writes a streaming DataFrame into streams; give it a checkpoint and start it.
+    """Returns a writer of a streaming DataFrame into streams, to be given a checkpoint and started.
 
-    Every micro-batch is a part of the streams, written behind what they hold, and complete when it is done. The rows
-    of one task are sorted in memory; the source's `maxRowsPerTrigger` and `maxBytesPerTrigger` keep that small.
+    Every micro-batch is appended to the streams and complete at its end. The rows of one task are sorted in memory;
+    the source's `maxRowsPerTrigger` and `maxBytesPerTrigger` limit that.
 
     Args:
-        frame: Messages as they come, with the columns that `write` takes.
+        frame: Streaming messages, with the columns of `write`.
         options: As for `write`.
 
     Raises:
-        UsageError: An option is not known or makes no sense, or columns are missing.
+        UsageError: An option is unknown or invalid, or columns are missing.
         StantoolsError: The server cannot be used.
     """
-    values = _checked(frame, options)
+    values = _check(frame, options)
     register(frame.sparkSession)
-    return _chosen(frame).repartition("channel").writeStream.format(FORMAT).options(**values)
+    return _select_columns(frame).repartition("channel").writeStream.format(FORMAT).options(**values)
 
 
 class JetStreamDataSource(DataSource):
-    """Streams of a JetStream as a place to write to; see `jetstream_options` for the options."""
+    """The data source for `format("jetstream")`, which can only be written; `jetstream_options` lists the options."""
 
     @classmethod
     def name(cls) -> str:
-        """Returns what `format(…)` is given."""
+        """Returns the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Refuses: it is only written to.
+        """Refuses to read.
 
         Raises:
             UsageError: Always.
         """
         with plain_errors():
             raise UsageError(
-                "streams are not read by Spark", "compare them with a store: stantools diff STORE SERVER#STREAM"
+                "Spark cannot read streams", "compare them with a store: stantools diff STORE SERVER#STREAM"
             )
 
     def writer(self, schema: StructType, overwrite: bool) -> JetStreamWriter:
-        """Returns what writes the rows of a DataFrame, if that can be.
+        """Returns the writer of a job.
 
         Raises:
-            UsageError: An option or the mode makes no sense, or columns are missing.
+            UsageError: An option or the mode is invalid, or columns are missing.
             StantoolsError: The server cannot be used.
         """
         with plain_errors(), telling():
             return JetStreamWriter(self._options(schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> JetStreamStreamWriter:  # noqa: N802
-        """Returns what writes micro-batches; raises as `writer`."""
+        """Returns the writer of micro-batches; raises as `writer`."""
         with plain_errors(), telling():
             return JetStreamStreamWriter(self._options(schema, overwrite=overwrite))
 
     def _options(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
         if overwrite:
             raise UsageError(
-                "streams are not overwritten",
-                'use mode("append"), which goes on with what is there; or remove the streams first, or write to others '
+                "streams cannot be overwritten",
+                'use mode("append"), which continues the existing streams; or remove them first, or write to others '
                 "with the option streamPrefix",
             )
         options = sink_options(dict(self.options))
@@ -140,14 +140,14 @@ class JetStreamDataSource(DataSource):
 
 
 class CommitMessage(WriterCommitMessage):
-    """What a task has written."""
+    """Result of a task."""
 
     def __init__(self, written: Written) -> None:
         self.written = written
 
 
 class _Writer:
-    """What writes; pickled and sent to the tasks."""
+    """A writer; pickled and sent to the tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -162,13 +162,13 @@ class _Writer:
 
 
 class JetStreamWriter(_Writer, DataSourceArrowWriter):
-    """Writes a job."""
+    """Writer of a job."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Writes the rows of a task.
 
         Raises:
-            StantoolsError: Something that may be otherwise at the next attempt.
+            StantoolsError: A failure that another attempt may not have.
         """
         return self._write(iterator)
 
@@ -176,38 +176,38 @@ class JetStreamWriter(_Writer, DataSourceArrowWriter):
         """Finishes all streams.
 
         Raises:
-            StantoolsError: A task could not do its work, or a stream is not as it was left.
+            StantoolsError: A task failed, or a stream was changed since.
         """
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leaves streams as they are: they say that they are not complete, and the same job continues them."""
+        """Leaves the streams incomplete, as their descriptions say; the same job continues them."""
 
 
 class JetStreamStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Writes micro-batches."""
+    """Writer of micro-batches."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
-        """Writes the rows of a task, which come in no order.
+        """Writes the rows of a task, in any order.
 
         Raises:
-            StantoolsError: Something that may be otherwise at the next attempt.
+            StantoolsError: A failure that another attempt may not have.
         """
-        return self._write(_sorted(iterator))
+        return self._write(_sort_rows(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Finishes all streams of a micro-batch; Spark may ask for that again after a restart.
+        """Finishes all streams of a micro-batch; Spark may repeat the call after a restart.
 
         Raises:
-            StantoolsError: A task could not do its work, or a stream is not as it was left.
+            StantoolsError: A task failed, or a stream was changed since.
         """
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Leaves streams as they are: Spark repeats a micro-batch with the same rows."""
+        """Leaves the streams as they are: Spark repeats a micro-batch with the same rows."""
 
 
-def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _sort_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yields rows by channel and sequence."""
     import pyarrow as pa
 
@@ -216,8 +216,8 @@ def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from table.sort_by([("channel", "ascending"), ("seq", "ascending")]).to_batches(max_chunksize=16384)
 
 
-def _checked(frame: DataFrame, options: Mapping[str, Value | None]) -> dict[str, str]:
-    """Returns options as texts, once everything that can be known before is seen to be right."""
+def _check(frame: DataFrame, options: Mapping[str, Value | None]) -> dict[str, str]:
+    """Checks options, columns and server; returns the options as texts."""
     values = {spark_name(name): spark_text(value) for name, value in options.items() if value is not None}
     checked = sink_options(values)
     check_columns(dict.fromkeys(frame.columns), origin=checked.origin)
@@ -225,8 +225,8 @@ def _checked(frame: DataFrame, options: Mapping[str, Value | None]) -> dict[str,
     return values
 
 
-def _chosen(frame: DataFrame) -> DataFrame:
-    """Leaves out columns that are not needed, before they are moved between machines."""
+def _select_columns(frame: DataFrame) -> DataFrame:
+    """Drops unused columns before rows move between machines."""
     wanted: Any = [name for name in frame.columns if name in {*REQUIRED, *OPTIONAL, "store", "slice", "offset"}]
     if "timestamp_ns" in wanted and "timestamp" in wanted:
         wanted.remove("timestamp")

@@ -1,4 +1,4 @@
-"""The options of the sink `jetstream`: where to, into which streams, and what these keep."""
+"""Options of the sink `jetstream`: the server, the streams, and their settings."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from stantools.options import Option, declared
 from stantools.pipeline.tables.texts import NUMBER, SECONDS, TRUTH, Given, names_of, spark_name, spark_option
 from stantools.secret import Secret
 
-#: What Spark adds to the options of a stream by itself.
-_SPARKS = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
-#: From this version on streams have metadata.
+#: Options that Spark adds to those of a stream.
+_SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+#: First server version with metadata of streams.
 _METADATA_FROM = (2, 10, 0)
 
 
 class Damaged(enum.StrEnum):
-    """What to do with rows that are not intact messages."""
+    """Treatment of rows that are not intact messages."""
 
     REFUSE = "refuse"
     LEAVE_OUT = "leave-out"
 
 
 def _connection() -> dict[str, tuple[str, Option]]:
-    """Returns the options of `ConnectOptions` as Spark's users know them, each with the name of its field."""
+    """Returns the options of `ConnectOptions` under their Spark names, each with its field name."""
     others = {
-        "servers": f"URLs of NATS servers, with commas; by default {DEFAULT_SERVER}",
-        "context": "the name of a context of the nats command, read where the job is started",
+        "servers": f"URLs of NATS servers, separated by commas; default: {DEFAULT_SERVER}",
+        "context": "name of a context of the nats command, read where the job starts",
         "timeout": "seconds to wait for a connection or an answer",
     }
     options = {}
@@ -53,7 +53,7 @@ def _connection() -> dict[str, tuple[str, Option]]:
 
 
 _CONNECTION: Final = _connection()
-#: Settings of streams, as the JetStream API calls them, and their options.
+#: Settings of streams by their names in the JetStream API.
 _SETTINGS: Final = {
     "storage": "storage",
     "num_replicas": "replicas",
@@ -66,9 +66,7 @@ _SETTINGS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """How messages are written into streams."""
-
-    #: How to connect, but for secrets that are elsewhere.
+    #: Connection, without secrets that tasks look up.
     connect: ConnectOptions = spark_option(**{name: option for name, (_, option) in _CONNECTION.items()})
     password: Secret = spark_option(
         Secret(),
@@ -84,7 +82,7 @@ class SinkOptions:
     )
     patience: float = spark_option(
         60.0,
-        patience=SECONDS.like(help="seconds without progress after which a server that does not answer is given up"),
+        patience=SECONDS.like(help="seconds without progress after which the connection counts as lost"),
     )
     stream: str | None = spark_option(
         None, stream=Option(help="the stream's name; without it each channel gets a stream of its own")
@@ -92,45 +90,47 @@ class SinkOptions:
     stream_prefix: str = spark_option("", streamPrefix=Option(help="prefix of the names of streams"))
     subject_prefix: str = spark_option(
         "",
-        subjectPrefix=Option(help="tokens in front of every subject: stan makes stan.orders of orders", read=dotted),
+        subjectPrefix=Option(
+            help="tokens in front of every subject: with stan, orders becomes stan.orders", read=dotted
+        ),
     )
-    #: Messages get headers with channel, sequence and time.
+    #: Add headers with channel, sequence and time.
     origin: bool = spark_option(
-        True, originHeaders=TRUTH.like(help="off leaves out the headers with channel, sequence and time")
+        True, originHeaders=TRUTH.like(help="off omits the headers with channel, sequence and time")
     )
     damaged: Damaged = spark_option(
         Damaged.REFUSE,
         damaged=Option(
-            help="refuse (the default) or leave-out: what to do with rows that are not intact messages", choices=Damaged
+            help="refuse (the default) or leave-out: treatment of rows that are not intact messages", choices=Damaged
         ),
     )
     filler_limit: int = spark_option(
         1_000_000,
         fillerLimit=NUMBER.like(
-            help="the most sequences without a message that are filled and emptied again, for each stream"
+            help="maximum number of missing sequences per stream that are filled and deleted again"
         ),
     )
-    parallel: int = spark_option(4, parallel=NUMBER.like(help="streams that one task writes at the same time", least=1))
+    parallel: int = spark_option(4, parallel=NUMBER.like(help="streams that a task writes at the same time", least=1))
     spool_dir: str | None = spark_option(
         None,
-        spoolDir=Option(help="where tasks put messages aside; by default where Spark has its temporary files"),
+        spoolDir=Option(help="directory for the tasks' temporary files; default: Spark's own"),
     )
-    #: What the streams get, as the JetStream API calls it.
+    #: Settings of the streams, named as in the JetStream API.
     settings: Mapping[str, Any] = spark_option(
         storage=Option(help="file or memory", choices=("file", "memory")),
-        replicas=NUMBER.like(help="copies of each stream", least=1, most=5),
-        maxAge=Option(help="how long messages are kept, such as 72h", read=parse_duration),
-        maxMsgs=NUMBER.like(help="how many messages are kept", least=1),
-        maxBytes=Option(help="how many bytes are kept, such as 10GB", read=parse_size),
-        compression=Option(help="none or s2: how the server stores messages (from 2.10 on)", choices=("none", "s2")),
+        replicas=NUMBER.like(help="number of replicas of each stream", least=1, most=5),
+        maxAge=Option(help="maximum age of messages, such as 72h", read=parse_duration),
+        maxMsgs=NUMBER.like(help="maximum number of messages", least=1),
+        maxBytes=Option(help="maximum bytes, such as 10GB", read=parse_size),
+        compression=Option(
+            help="none or s2: compression of stored messages (server 2.10 or later)", choices=("none", "s2")
+        ),
     )
 
     def connecting(self) -> ConnectOptions:
-        """Returns how to connect from where this runs.
+        """Returns the connection with the secrets of this machine.
 
-        Raises:
-            UsageError: It contradicts itself, or a variable is not set here.
-            StoreUnreadableError: A file cannot be read here.
+        Raises `UsageError` if a variable is not set here, `StoreUnreadableError` if a file cannot be read here.
         """
         secrets: dict[str, Any] = {}
         for name, secret in (("password", self.password), ("token", self.token)):
@@ -138,18 +138,13 @@ class SinkOptions:
                 raise UsageError(
                     f"the environment variable {secret.variable}, which option {name}Env names, is not set where a "
                     "task runs",
-                    "set it on all workers, or use a file that they can read",
+                    "set it on all workers, or name a file that they can read",
                 )
             if (text := secret.word(name)) is not None:
                 secrets[name] = text
         return replace(self.connect, **secrets).checked()
 
     def names(self, channel: str) -> tuple[str, str]:
-        """Returns the stream and the subject of a channel.
-
-        Raises:
-            UsageError: They cannot be these.
-        """
         name = self.stream or stream_name(channel, self.stream_prefix)
         subject = subject_name(channel, self.subject_prefix)
         problem = name_problem(name)
@@ -160,12 +155,7 @@ class SinkOptions:
         return name, subject
 
     def config(self, channel: str, version: tuple[int, int, int]) -> dict[str, Any]:
-        """Returns the configuration that a channel's stream has in the end.
-
-        Args:
-            channel: The channel.
-            version: The server's version.
-        """
+        """Returns the final configuration of a channel's stream, for a version of the server."""
         name, subject = self.names(channel)
         age = self.settings["max_age"]
         config = {
@@ -182,41 +172,33 @@ class SinkOptions:
         return config
 
     def spool_folder(self) -> str | None:
-        """Returns where messages are put aside; None for the system's place."""
+        """Returns the directory of temporary files; None for the system's."""
         if self.spool_dir:
             return self.spool_dir
-        # This is how Spark tells its Python workers where its temporary files belong.
+        # Spark tells its Python workers the directory of temporary files this way.
         folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
         return next((folder for folder in folders if Path(folder).is_dir() and folder), None)
 
 
 def sink_options(values: Mapping[str, str]) -> SinkOptions:
-    """Reads the options of the sink.
-
-    Args:
-        values: What was given, by name, whatever the case; see `names_of(SinkOptions)`.
-
-    Raises:
-        UsageError: A name is not known, or a value makes no sense.
-        StoreUnreadableError: The context cannot be read.
-    """
-    given = Given(values, names_of(SinkOptions), _SPARKS)
+    """Parses the options of the sink from texts by name (`names_of(SinkOptions)`)."""
+    given = Given(values, names_of(SinkOptions), _SPARK_OPTIONS)
     named = {field: value for name, (field, _) in _CONNECTION.items() if (value := given.value(name)) is not None}
     context = named.pop("context", None)
     connect = ConnectOptions(**{**named, "servers": split_servers([named.get("servers", "")])})
     password, token = given.secret("password"), given.secret("token")
     if context is not None:
         stated = [name for name, secret in (("password", password), ("token", token)) if secret.given]
-        # A login that is given takes the place of the context's, wherever its secret is.
+        # A given login replaces the context's, wherever its secret is.
         marked: dict[str, Any] = dict.fromkeys(stated, "given")
         unmarked: dict[str, Any] = dict.fromkeys(stated)
         connect = over(replace(connect, **marked), read_context(context, context_folder()))
         connect = replace(connect, **unmarked)
     if connect.embedded:
-        raise UsageError("option servers: embedded is not a server that tasks could reach", "give the URL of a server")
+        raise UsageError("option servers: tasks cannot reach embedded", "give the URL of a server")
     settings = {name: value for name, each in _SETTINGS.items() if (value := given.value(each)) is not None}
     defaults = {"storage": "file", "num_replicas": 1, "max_age": 0, "max_msgs": -1, "max_bytes": -1}
-    # Older servers do not know `compression`, so it is only there if it was asked for.
+    # Only set on request: older servers do not know `compression`.
     fixed = {"max_msgs_per_subject": -1, "max_msg_size": -1}
     options = SinkOptions(
         **given.fields(SinkOptions),
@@ -228,13 +210,13 @@ def sink_options(values: Mapping[str, str]) -> SinkOptions:
     if options.stream and options.stream_prefix:
         raise UsageError("the options stream and streamPrefix exclude each other", "give one of them")
     options.names("orders")
-    # Where secrets are in variables and files, they are looked up where they are needed.
+    # Secrets in variables and files are looked up where they are needed.
     _without_login(options).checked()
     return options
 
 
 def _without_login(options: SinkOptions) -> ConnectOptions:
-    """Returns how to connect with stand-ins for secrets, to check all the rest."""
+    """Returns the connection with placeholders for secrets, to check the rest."""
     connect = options.connect
     stated = [name for name, secret in (("password", options.password), ("token", options.token)) if secret.given]
     stand_ins: dict[str, Any] = dict.fromkeys(stated, "secret")

@@ -1,12 +1,12 @@
-"""Rows of the messages table on their way into streams: checked, and put aside channel by channel.
+"""Rows of the messages table on their way into streams: checked, and spooled channel by channel.
 
-A task gets rows and knows nothing of those of other tasks. So every channel must come in one piece, in rising order;
-`jetstream.write` arranges that. Whatever is wrong with a channel is found before anything of it is published.
+A task does not know the rows of other tasks. So every channel must arrive in one piece, in rising order;
+`jetstream.write` arranges that. Every problem of a channel is found before any of its messages is published.
 
-Messages that are put aside lie in a temporary file without a name, so that nothing stays behind however the process
-ends. What is in memory is one entry for some thousand messages.
+Spooled messages are in a temporary file without a name, so that nothing remains after any end of the process. Memory
+holds one entry for some thousand messages.
 
-    block: payloads, one behind the other | replies | pad to 8 | sequence, timestamp, ends of payloads, ends of replies
+    block: payloads | replies | padding to 8 | sequence, timestamp, ends of payloads, ends of replies
 """
 
 from __future__ import annotations
@@ -41,34 +41,30 @@ _U8 = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Texts:
-    """Byte strings: the bytes from one end to the next."""
+    """Byte strings as ranges of one buffer."""
 
-    content: _U8  #: all of them, and perhaps more
-    ends: _I64  #: where each begins and ends; one more than there are
+    content: _U8  #: all of them; may hold more bytes
+    ends: _I64  #: boundaries; one more than there are strings
 
     def __len__(self) -> int:
         return len(self.ends) - 1
 
     def part(self, low: int, high: int) -> Texts:
-        """Returns some of them, as views."""
         return Texts(self.content, self.ends[low : high + 1])
 
     def joined(self) -> _U8:
-        """Returns their bytes, one behind the other."""
         return self.content[self.ends[0] : self.ends[-1]]
 
     def relative(self) -> _I64:
-        """Returns their ends in these bytes."""
         relative: _I64 = self.ends - self.ends[0]
         return relative
 
     def row(self, row: int) -> bytes:
-        """Returns one."""
         return self.content[self.ends[row] : self.ends[row + 1]].tobytes()
 
 
 @dataclass(frozen=True)
-class _Block:
+class _SpoolBlock:
     offset: int
     rows: int
     data_size: int
@@ -82,23 +78,14 @@ class _Block:
 
 
 class Spool:
-    """Messages of one channel in rising order, as `Messages`. A context manager.
-
-    Args:
-        channel: The channel's name.
-        subject: The subject that the messages get.
-        folder: Where the temporary file is made; None for the system's place.
-
-    Raises:
-        StoreUnwritableError: The file cannot be made.
-    """
+    """Messages of one channel in rising order, as `Messages`, in a temporary file. A context manager."""
 
     def __init__(self, channel: bytes, subject: bytes, folder: str | None = None) -> None:
         self.channel = channel
         self.subject = subject
         self.count = 0
         self._folder = folder
-        self._blocks: list[_Block] = []
+        self._blocks: list[_SpoolBlock] = []
         self._end = 0
         try:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="stantools-", buffering=0)  # noqa: SIM115
@@ -112,31 +99,18 @@ class Spool:
         self.close()
 
     def close(self) -> None:
-        """Lets the file go."""
         self._file.close()
 
     @property
     def first(self) -> int:
-        """The first sequence, 0 if there is none."""
         return self._blocks[0].first if self._blocks else 0
 
     @property
     def last(self) -> int:
-        """The last sequence, 0 if there is none."""
         return self._blocks[-1].last if self._blocks else 0
 
     def add(self, sequences: npt.NDArray[np.uint64], timestamps: _I64, data: Texts, replies: Texts) -> None:
-        """Appends messages, whose sequences rise and are above those before.
-
-        Args:
-            sequences: One each.
-            timestamps: Nanoseconds since 1970.
-            data: Payloads.
-            replies: Reply subjects, fit for headers, empty where there is none.
-
-        Raises:
-            StoreUnwritableError: There is no room for them.
-        """
+        """Appends messages with rising sequences above those before; timestamps are nanoseconds since 1970."""
         low, rows = 0, len(sequences)
         while low < rows:
             most = int(np.searchsorted(data.ends[low + 1 :], data.ends[low] + _BYTES, "right"))
@@ -145,7 +119,6 @@ class Spool:
             low = high
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Yields the messages, see `Messages.read`; may be called any number of times."""
         until = self.last if until is None else until
         for block in self._blocks:
             if block.last > after and block.first <= until:
@@ -157,7 +130,7 @@ class Spool:
     def _write(self, sequences: npt.NDArray[np.uint64], timestamps: _I64, data: Texts, replies: Texts) -> None:
         payload, answers = data.joined(), replies.joined()
         rows = len(sequences)
-        block = _Block(self._end, rows, len(payload), len(answers), int(sequences[0]), int(sequences[-1]))
+        block = _SpoolBlock(self._end, rows, len(payload), len(answers), int(sequences[0]), int(sequences[-1]))
         pad = np.zeros(block.columns_at - len(payload) - len(answers), np.uint8)
         for part in (payload, answers, pad, sequences, timestamps, data.relative(), replies.relative()):
             self._append(np.ascontiguousarray(part).view(np.uint8))
@@ -173,7 +146,7 @@ class Spool:
             raise self._unwritable(problem) from problem
         self._end += len(view)
 
-    def _batch(self, block: _Block) -> Batch:
+    def _batch(self, block: _SpoolBlock) -> Batch:
         rows, base = block.rows, block.columns_at
         size = base + (2 * rows + 2 * (rows + 1)) * 8
         content = os.pread(self._file.fileno(), size, block.offset)
@@ -195,11 +168,11 @@ class Spool:
         place = Path(self._folder or tempfile.gettempdir())
         remedy = "name another directory with the option spoolDir"
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = f"the largest channel must fit there for a while; make room, or {remedy}"
-        return StoreUnwritableError(f"{place}: messages cannot be put aside there: {problem.strerror}", remedy)
+            remedy = f"the largest channel must fit there temporarily; free some space, or {remedy}"
+        return StoreUnwritableError(f"{place}: temporary files cannot be written there: {problem.strerror}", remedy)
 
 
-#: What a row must have, and what it may have.
+#: Required and optional columns.
 REQUIRED = {"channel": "text", "seq": "a whole number", "data": "binary or text"}
 OPTIONAL = {
     "timestamp_ns": "a whole number",
@@ -208,21 +181,13 @@ OPTIONAL = {
     "subject": "text",
     "status": "text",
 }
-#: Rows with these are messages; all others are damaged places in a store.
+#: Statuses of messages; rows of other statuses are damaged ranges of a store.
 _GOOD = pa.array(["ok", "repaired"])
 ARRANGE = "write it with stantools.pipeline.spark.jetstream.write, which puts the rows in order"
 
 
 def check_columns(columns: Mapping[str, Any], *, origin: bool) -> None:
-    """Checks that there are the columns that it takes.
-
-    Args:
-        columns: Names, with the kinds of values in any form.
-        origin: Messages get headers with channel, sequence and time.
-
-    Raises:
-        UsageError: There are not.
-    """
+    """Checks that the required columns exist; `columns` maps their names to types in any form."""
     missing = [name for name in REQUIRED if name not in columns]
     if origin and not {"timestamp_ns", "timestamp"} & set(columns):
         missing.append("timestamp_ns")
@@ -230,29 +195,22 @@ def check_columns(columns: Mapping[str, Any], *, origin: bool) -> None:
         have = ", ".join(columns) or "none"
         remedy = "select them"
         if missing == ["timestamp_ns"]:
-            remedy += ", or leave the headers with channel, sequence and time out: option originHeaders=off"
+            remedy += ", or omit the headers with channel, sequence and time: option originHeaders=off"
         raise UsageError(f"messages need the columns {', '.join(missing)}; there are {have}", remedy)
 
 
 @dataclass
 class Rows:
-    """The rows of one task.
-
-    Args:
-        options: How they are written.
-        left_out: How many rows were no messages, and were left out as asked, by their status.
-    """
+    """The rows of one task; counts by status the rows left out on request."""
 
     options: SinkOptions
     left_out: dict[str, int] = field(default_factory=dict)
 
     def channels(self, batches: Iterable[pa.RecordBatch]) -> Generator[Spool, None, None]:
-        """Yields the messages of one channel after the other; each is to be closed by who takes it.
+        """Yields one spool per channel, which the caller closes.
 
-        Raises:
-            RefusedError: Rows are not in order, or are no messages.
-            UsageError: There are columns missing, or of another kind.
-            StoreUnwritableError: There is no room to put messages aside.
+        Raises `RefusedError` if rows are out of order or are not messages, `UsageError` for missing or wrong
+        columns.
         """
         done: set[str] = set()
         name, spool = "", None
@@ -280,7 +238,7 @@ class Rows:
 
     def _check_new(self, channel: str, done: Collection[str]) -> None:
         if channel in done:
-            raise RefusedError(f"channel {channel}: its rows are not together in the partition", ARRANGE)
+            raise RefusedError(f"channel {channel}: its rows are not contiguous in the partition", ARRANGE)
         if self.options.stream and done:
             raise RefusedError(
                 f"stream {self.options.stream} would get the channels {min(done)} and {channel}, whose sequences "
@@ -294,7 +252,7 @@ class Rows:
         batch = self._messages(batch)
         if not batch.num_rows:
             return
-        channels = _typed(batch, "channel", pa.string())
+        channels = _cast_column(batch, "channel", pa.string())
         if channels.null_count:
             raise RefusedError("a row has no channel (null)", "leave such rows out: channel IS NOT NULL")
         codes = channels.dictionary_encode()
@@ -304,10 +262,10 @@ class Rows:
             yield codes.dictionary[int(numbers[low])].as_py(), batch.slice(low, high - low)
 
     def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Leaves out, or refuses, what is not a message."""
+        """Drops or refuses rows that are not messages."""
         if "status" not in batch.schema.names:
             return batch
-        status = _typed(batch, "status", pa.string())
+        status = _cast_column(batch, "status", pa.string())
         good = pc.fill_null(pc.is_in(status, _GOOD), False)
         if pc.all(good).as_py():
             return batch
@@ -322,7 +280,7 @@ class Rows:
                 "leave such rows out with the option damaged=leave-out, when reading with mode=DROPMALFORMED, or with "
                 "status IN ('ok', 'repaired'); without the column status every row counts as a message",
             )
-        for each in pc.value_counts(_typed(damaged, "status", pa.string())).to_pylist():
+        for each in pc.value_counts(_cast_column(damaged, "status", pa.string())).to_pylist():
             word = each["values"] or "null"
             self.left_out[word] = self.left_out.get(word, 0) + each["counts"]
         return batch.filter(good)
@@ -340,7 +298,7 @@ class Rows:
         spool.add(sequences, self._timestamps(batch, channel), data, _replies(batch))
 
     def _sequences(self, batch: pa.RecordBatch, channel: str, last: int) -> npt.NDArray[np.uint64]:
-        column = _typed(batch, "seq", pa.int64())
+        column = _cast_column(batch, "seq", pa.int64())
         if column.null_count:
             raise RefusedError(f"channel {channel}: a row has no seq (null)", "leave such rows out: seq IS NOT NULL")
         values = column.to_numpy()
@@ -356,24 +314,24 @@ class Rows:
                     "write one store at a time, or give each its own option streamPrefix and subjectPrefix; "
                     "dropDuplicates(['channel', 'seq']) if they are the same",
                 )
-            raise RefusedError(f"channel {channel}: message {now} comes behind message {earlier}", ARRANGE)
+            raise RefusedError(f"channel {channel}: message {now} comes after message {earlier}", ARRANGE)
         return np.asarray(values.view(np.uint64))
 
     def _check_subject(self, batch: pa.RecordBatch, channel: str, sequences: npt.NDArray[np.uint64]) -> None:
         if "subject" not in batch.schema.names:
             return
-        same = pc.fill_null(pc.equal(_typed(batch, "subject", pa.string()), channel), True)
+        same = pc.fill_null(pc.equal(_cast_column(batch, "subject", pa.string()), channel), True)
         if not pc.all(same).as_py():
             row = int(np.flatnonzero(~same.to_numpy(zero_copy_only=False))[0])
             raise RefusedError(
                 f"channel {channel}: message {sequences[row]} has the subject {batch.column('subject')[row]}",
-                "it belongs to another channel; leave it out, or drop the column subject to have it published as one "
+                "it belongs to another channel; leave it out, or drop the column subject to publish it as one "
                 "of this channel",
             )
 
     def _timestamps(self, batch: pa.RecordBatch, channel: str) -> npt.NDArray[np.int64]:
         if "timestamp_ns" in batch.schema.names:
-            column = _typed(batch, "timestamp_ns", pa.int64())
+            column = _cast_column(batch, "timestamp_ns", pa.int64())
         elif "timestamp" in batch.schema.names:
             kind = batch.schema.field("timestamp").type
             if not pa.types.is_timestamp(kind):
@@ -383,18 +341,14 @@ class Rows:
             return np.zeros(batch.num_rows, np.int64)
         if column.null_count and self.options.origin:
             raise RefusedError(
-                f"channel {channel}: a message has no time (null) for its headers to carry",
+                f"channel {channel}: a message has no time (null) for its headers",
                 "give it one, or leave the headers out: option originHeaders=off",
             )
         return np.asarray(column.fill_null(0).to_numpy())
 
 
-def _typed(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
-    """Returns a column as values of a kind.
-
-    Raises:
-        UsageError: It holds something else.
-    """
+def _cast_column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    """Returns a column converted to a type; raises `UsageError` for other columns."""
     column = batch.column(name)
     if column.type == kind:
         return column
@@ -407,16 +361,7 @@ def _typed(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _texts(batch: pa.RecordBatch, name: str, *, fill: bool = False) -> Texts:
-    """Returns a column of texts or bytes.
-
-    Args:
-        batch: The rows.
-        name: The column.
-        fill: There may be nulls, which count as empty.
-
-    Raises:
-        UsageError: It holds something else.
-    """
+    """Returns a column of texts or bytes; with `fill`, null counts as empty."""
     column = batch.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -436,7 +381,7 @@ def _texts(batch: pa.RecordBatch, name: str, *, fill: bool = False) -> Texts:
     return Texts(data, ends.astype(np.int64, copy=False))
 
 
-#: Kinds whose values lie one behind the other, with offsets of 32 bits.
+#: Types with contiguous values and offsets of 32 bits.
 _NARROW = (pa.types.is_binary, pa.types.is_string)
 
 
@@ -453,7 +398,7 @@ def _wrong_type(name: str, kind: pa.DataType) -> UsageError:
 
 
 def _replies(batch: pa.RecordBatch) -> Texts:
-    """Returns the reply subjects, made fit for headers."""
+    """Returns the reply subjects, made valid for headers."""
     if "reply" not in batch.schema.names or batch.column("reply").null_count == batch.num_rows:
         return Texts(np.zeros(0, np.uint8), np.zeros(batch.num_rows + 1, np.int64))
     replies = _texts(batch, "reply", fill=True)

@@ -1,13 +1,13 @@
-"""What one task of the sink does, and what the driver does when all have done it. Neither needs Spark.
+"""One task of the sink, and the driver's commit after all tasks. Neither needs Spark.
 
-Tasks are repeated when they fail, and may run twice at the same time. Nothing has to be done about that here: every
-message goes to its own sequence or nowhere, so that a second run finds what the first has done
-(`stantools.migration.publish.appending`). All streams of a job look incomplete until the last task is done; then the
-driver looks at every one and sets its configuration. Where a job fails, streams stay as they are, incomplete, and
-the same job again continues.
+Tasks are repeated after a failure, and may run twice at the same time. That is harmless: every message is stored at
+its own sequence or nowhere, so that a second run finds the messages of the first
+(`stantools.migration.publish.appending`). All streams of a job look incomplete until the last task ends; then the
+driver checks each and sets its configuration. Streams of a failed job stay incomplete, and the same job continues
+them.
 
-A failure that would only come again (rows out of order, a limit of the server) is no failure of the task, which Spark
-would repeat, but reported to the driver, which then does not commit.
+A failure that every attempt would have (rows out of order, a limit of the server) does not fail the task, which
+Spark would repeat; it is reported to the driver, which then does not commit.
 """
 
 from __future__ import annotations
@@ -40,42 +40,33 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-#: Streams that are looked at, and finished, at the same time.
-_FINISHING = 16
+#: Streams to check and finish at the same time.
+_FINISH_PARALLEL = 16
 
 
 def plainly(message: str, remedy: str, exit_code: int) -> StantoolsError:
-    """Returns an exception that can be made again from its text, as it comes out of a task."""
+    """Returns an exception that can be restored from its text, as it leaves a task."""
     kinds = {ExitCode.USAGE: UsageError, ExitCode.REFUSED: RefusedError}
     return kinds.get(ExitCode(exit_code), StantoolsError)(message, remedy)
 
 
 @dataclass(frozen=True)
 class WrittenChannel:
-    """What a task has written of one channel."""
-
     channel: str
     part: Appended
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a task reports to the driver."""
-
-    channels: tuple[WrittenChannel, ...] = ()  #: what is in its streams
-    left_out: dict[str, int] = field(default_factory=dict)  #: rows that were no messages, by their status
-    problem: tuple[str, str, int] | None = None  #: message, remedy and exit code of what went wrong, if something did
+    channels: tuple[WrittenChannel, ...] = ()
+    left_out: dict[str, int] = field(default_factory=dict)  #: rows left out because they are not messages, by status
+    problem: tuple[str, str, int] | None = None  #: message, remedy and exit code of a failure
 
 
 def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Writes the rows of a task into their streams.
+    """Writes the rows of a task into their streams; every channel must be contiguous and in rising order.
 
-    Args:
-        options: Where to, and how.
-        batches: Rows, every channel in one piece and in rising order.
-
-    Raises:
-        StantoolsError: Something that may be otherwise at the next attempt: the server is gone, no room here.
+    Raises only failures that another attempt may not have: the server is gone, the disk is full.
     """
     rows = Rows(options)
     written: list[WrittenChannel] = []
@@ -83,18 +74,16 @@ def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Writt
         with contextlib.closing(rows.channels(batches)) as channels:
             _write_channels(options, channels, written)
     except StantoolsError as problem:
-        if _may_pass(problem):
+        if _is_retriable(problem):
             raise plainly(problem.message, problem.remedy, problem.exit_code) from problem
         return Written(tuple(written), rows.left_out, (problem.message, problem.remedy, int(problem.exit_code)))
     return Written(tuple(written), rows.left_out)
 
 
 def commit(options: SinkOptions, messages: Sequence[Written]) -> None:
-    """Finishes all streams, if all tasks could do their work and every stream holds what they say.
+    """Finishes all streams, if all tasks succeeded and every stream holds the reported messages.
 
-    Raises:
-        RefusedError: A stream is not as it was left.
-        StantoolsError: A task could not do its work, or the server cannot be reached, or refuses.
+    Raises `RefusedError` if a stream was changed since, `StantoolsError` for a failed task or server.
     """
     problems = [message.problem for message in messages if message.problem]
     if problems:
@@ -116,17 +105,11 @@ def commit(options: SinkOptions, messages: Sequence[Written]) -> None:
 
 
 def check_server(options: SinkOptions) -> None:
-    """Connects and asks for JetStream, so that what cannot work is reported before anything is done.
-
-    Raises:
-        StantoolsError: It cannot be used.
-    """
+    """Connects and asks for JetStream, so that a failure is reported before anything is done."""
     run_with(options, lambda js: js.account())
 
 
 def run_with(options: SinkOptions, work: Callable[[JetStream], Awaitable[_Result]]) -> _Result:
-    """Does something with a connection."""
-
     async def main() -> _Result:
         async with connect(options.connecting()) as connection:
             return await work(JetStream(connection))
@@ -139,44 +122,44 @@ def run_with(options: SinkOptions, work: Callable[[JetStream], Awaitable[_Result
 
 async def _finish(js: JetStream, options: SinkOptions, channels: Sequence[WrittenChannel]) -> None:
     version = js.connection.version
-    # None is finished before all were looked at: a job is there as a whole, or looks incomplete.
-    await in_parallel(lambda each: check_part(js, each.part), channels, _FINISHING)
+    # All are checked before any is finished: a job is complete as a whole, or looks incomplete.
+    await in_parallel(lambda each: check_part(js, each.part), channels, _FINISH_PARALLEL)
     await in_parallel(
-        lambda each: finish_part(js, options.config(each.channel, version), each.part), channels, _FINISHING
+        lambda each: finish_part(js, options.config(each.channel, version), each.part), channels, _FINISH_PARALLEL
     )
 
 
 def _write_channels(options: SinkOptions, channels: Iterator[Spool], written: list[WrittenChannel]) -> None:
-    """Publishes some channels at a time, while the rows of the next are put aside."""
+    """Publishes a few channels at a time, while rows of the next are spooled."""
     first = next(channels, None)
     if first is None:
         return  # Spark has many partitions without rows
-    with first, _Publisher(options) as publisher:
+    with first, _PublisherThread(options) as publisher:
         for spool in chain([first], channels):
             written.extend(publisher.submit(spool))
         written.extend(publisher.drain())
 
 
-class _Publisher:
-    """A connection in a thread of its own, so that the server is answered also while we wait for rows.
+class _PublisherThread:
+    """A connection in a thread of its own, which serves the server also while we wait for rows.
 
-    A context manager. At its end everything that is under way is given up.
+    A context manager; at its end it cancels unfinished operations.
     """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._under_way: deque[tuple[Future[WrittenChannel], Spool]] = deque()
+        self._publishing_tasks: deque[tuple[Future[WrittenChannel], Spool]] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._room = asyncio.Semaphore(options.parallel)
+        self._slots = asyncio.Semaphore(options.parallel)
 
-    def __enter__(self) -> _Publisher:
+    def __enter__(self) -> _PublisherThread:
         with contextlib.ExitStack() as stack:
             self._loop = stack.enter_context(_loop())
             opened = contextlib.AsyncExitStack()
             stack.callback(lambda: self._call(opened.aclose()).result())
             entering = opened.enter_async_context(connect(self._options.connecting()))
             self._connection = self._call(entering).result()
-            stack.callback(self._give_up)
+            stack.callback(self._cancel)
             self._stack = stack.pop_all()
         return self
 
@@ -184,32 +167,31 @@ class _Publisher:
         self._stack.close()
 
     def submit(self, spool: Spool) -> Iterator[WrittenChannel]:
-        """Begins to publish a channel; where too many are under way, waits for others and yields them."""
-        self._under_way.append((self._call(self._write(spool)), spool))
-        while len(self._under_way) > self._options.parallel:
+        """Begins to publish a channel; at the limit, waits for others and yields these."""
+        self._publishing_tasks.append((self._call(self._write(spool)), spool))
+        while len(self._publishing_tasks) > self._options.parallel:
             yield self._next()
 
     def drain(self) -> Iterator[WrittenChannel]:
-        """Waits for all channels that are under way."""
-        while self._under_way:
+        while self._publishing_tasks:
             yield self._next()
 
     def _next(self) -> WrittenChannel:
-        result = self._under_way[0][0].result()
-        self._under_way.popleft()[1].close()
+        result = self._publishing_tasks[0][0].result()
+        self._publishing_tasks.popleft()[1].close()
         return result
 
     def _call(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def _give_up(self) -> None:
+    def _cancel(self) -> None:
         async def stop() -> None:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
         self._call(stop()).result()
-        for _, spool in self._under_way:
+        for _, spool in self._publishing_tasks:
             spool.close()
 
     async def _write(self, spool: Spool) -> WrittenChannel:
@@ -217,13 +199,13 @@ class _Publisher:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        async with self._room:
+        async with self._slots:
             return await _write(self._connection, self._options, spool)
 
 
 @contextlib.contextmanager
 def _loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Runs an event loop beside us: the server is answered also while we wait for rows."""
+    """Runs an event loop in a thread, which serves the server also while we wait for rows."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="jetstream", daemon=True)
     thread.start()
@@ -253,6 +235,6 @@ async def _write(connection: Connection, options: SinkOptions, spool: Spool) -> 
     return WrittenChannel(channel, part)
 
 
-def _may_pass(problem: StantoolsError) -> bool:
-    """Returns whether it may be otherwise when the task is run again, perhaps on another machine."""
+def _is_retriable(problem: StantoolsError) -> bool:
+    """Returns whether another attempt, perhaps on another machine, may succeed."""
     return problem.retriable or isinstance(problem, (CannotConnectError, StoreUnwritableError))

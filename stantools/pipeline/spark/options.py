@@ -1,6 +1,6 @@
-"""What `format("stan")` takes, by `spark.read` and by `readStream`: options, and the columns of a schema.
+"""Options of `format("stan")`, for `spark.read` and `readStream`, and the columns of a schema.
 
-The options of the tables are those of `TableOptions`; streams have those of `StreamOptions` on top of them.
+The options of the tables are those of `TableOptions`; streams have those of `StreamOptions` as well.
 """
 
 from __future__ import annotations
@@ -23,55 +23,45 @@ from stantools.pipeline.tables.texts import SIZE, Given, names_of, spark_option
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: An option for Spark alone.
+#: an option for Spark only
 PUSHDOWN = "pushdown"
 PUSHDOWN_OPTION = Option(
-    help="true hands conditions of the query to the source; see the guide before using it",
+    help="true passes conditions of the query to the source; see the guide before using it",
     choices=("auto", "true", "false"),
 )
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What is special about a stream."""
-
-    #: `latest` begins with what is added.
+    #: `latest` begins with new messages.
     starting: str = spark_option(
         "earliest",
         startingOffsets=Option(
-            help="earliest (what is there comes first) or latest (only what is added); for a new query only",
+            help="earliest (existing messages first) or latest (only new messages); for a new query only",
             choices=("earliest", "latest"),
         ),
     )
-    #: What one batch takes.
+    #: Limit of one batch.
     limit: Limit = spark_option(
         Limit(),
         maxBytesPerTrigger=SIZE.like(
-            help="bytes of data files that one batch takes, about; at least one message of each channel"
+            help="approximate bytes of data files per batch; at least one message of each channel"
         ),
-        maxRowsPerTrigger=SIZE.like(help="messages that one batch takes at most"),
-        maxFilesPerTrigger=SIZE.like(help="slices that one batch touches at most"),
+        maxRowsPerTrigger=SIZE.like(help="maximum messages per batch"),
+        maxFilesPerTrigger=SIZE.like(help="maximum slices per batch"),
     )
 
     @property
     def latest(self) -> bool:
-        """It begins with what is added."""
         return self.starting == "latest"
 
 
-#: Options of `readStream`.
+#: options of `readStream`
 STREAM_OPTIONS = names_of(StreamOptions)
 
 
 def source_options(values: Mapping[str, str]) -> TableOptions:
-    """Reads the options of a batch read or of a stream, passing over what is for Spark alone.
-
-    Args:
-        values: As Spark passes them.
-
-    Raises:
-        UsageError: A name is not known, or a value makes no sense.
-    """
+    """Parses the options of a batch read or of a stream, ignoring those for Spark only."""
     passed_over = {PUSHDOWN, *(name.lower() for name in STREAM_OPTIONS)}
     may_push(values)
     options = table_options({name: value for name, value in values.items() if name.lower() not in passed_over})
@@ -79,23 +69,15 @@ def source_options(values: Mapping[str, str]) -> TableOptions:
 
 
 def may_push(values: Mapping[str, str]) -> bool:
-    """Returns whether conditions may be taken over from Spark.
-
-    Raises:
-        UsageError: The option has another value.
-    """
+    """Returns whether the source may evaluate Spark's conditions."""
     given = {name: value for name, value in values.items() if name.lower() == PUSHDOWN}
     wanted = Given(given, {PUSHDOWN: PUSHDOWN_OPTION}).value(PUSHDOWN, "auto")
-    # What came with LIMIT push-down: the plan of a query belongs to that query alone.
+    # LIMIT push-down came in the same version as a plan of its own for every query.
     return wanted == "true" or (wanted == "auto" and hasattr(DataSourceReader, "pushLimit"))
 
 
 def with_schema(options: TableOptions, schema: StructType) -> TableOptions:
-    """Returns the options for the columns of a schema, the user's own or ours.
-
-    Raises:
-        UsageError: A column is none of the table or of another type.
-    """
+    """Returns the options for the columns of a schema, the user's or ours; raises `UsageError` for unknown columns."""
     columns = check_columns(options.table, tuple(schema.names))
     if not columns:
         raise UsageError("the schema has no columns", f"its columns are: {', '.join(SCHEMAS[options.table].names)}")
@@ -110,18 +92,12 @@ def with_schema(options: TableOptions, schema: StructType) -> TableOptions:
 
 
 def spark_schema(options: TableOptions) -> StructType:
-    """Returns Spark's schema of the columns that are wanted."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema_of(options.table, options.columns))
 
 
 def stream_options(values: Mapping[str, str]) -> StreamOptions:
-    """Reads the options that only streams have.
-
-    Raises:
-        UsageError: One makes no sense.
-    """
     known = {name.lower() for name in STREAM_OPTIONS}
     given = Given({name: value for name, value in values.items() if name.lower() in known}, STREAM_OPTIONS)
     sizes = (given.value(f"max{what}PerTrigger") for what in ("Bytes", "Rows", "Files"))

@@ -1,9 +1,9 @@
-"""Conditions of a query that Spark hands to the source: which files and records they rule out, which rows they keep.
+"""Conditions of a query that Spark passes to the source: the files and records they exclude, and the rows they keep.
 
-Both are done. A condition on the channel, the store, the slice, the sequence or the time first makes the plan smaller,
-so that slices and parts of slices are not read. Then every condition that was taken over is evaluated on the rows, as
-SQL defines it (unknown is not true), because Spark does not look at it again: `EXPLAIN FORMATTED` shows it as pushed.
-What is not known here exactly stays with Spark.
+A condition on the channel, the store, the slice, the sequence or the time first reduces the plan, so that slices and
+parts of slices are not read. Then every accepted condition is evaluated on the rows, as SQL defines it (unknown is
+not true), because Spark does not evaluate it again: `EXPLAIN FORMATTED` shows it as pushed. Conditions that cannot
+be evaluated exactly stay with Spark.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ _ON_TEXT = (spark.StringStartsWith, spark.StringEndsWith, spark.StringContains)
 
 @dataclass(frozen=True)
 class Pushed:
-    """Conditions that all have to be true."""
-
-    table: Table  #: the table they are about
-    filters: tuple[spark.Filter, ...] = ()  #: the conditions, each of them one that `understands` accepts
+    table: Table
+    filters: tuple[spark.Filter, ...] = ()  #: conditions that `understands` accepts
 
     def narrow(self, options: TableOptions) -> TableOptions | None:
-        """Returns options with which less is read, or None if no row can meet the conditions."""
+        """Returns options that read less, or None if no row can meet the conditions."""
         channels = self._channels(options.channels)
         bounds = self._bounds(options.bounds)
         stores = self._names("store", options.stores)
@@ -56,7 +54,6 @@ class Pushed:
         return replace(options, channels=channels, bounds=bounds, stores=stores, slices=slices)
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the rows for which every condition is true."""
         import pyarrow.compute as pc
 
         mask = None
@@ -68,7 +65,7 @@ class Pushed:
         return batch.filter(mask)
 
     def _names(self, column: str, given: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Returns the names that are wanted, () if all are, None if there are none left."""
+        """Returns the selected names: () for all, None for none."""
         names = self._values(column)
         if names is None:
             return given
@@ -81,7 +78,7 @@ class Pushed:
         if names is not None:
             taken = [name for name in names if not patterns or any(subject_matches(each, name) for each in patterns)]
             if any(_is_pattern(name) or "\\" in name for name in taken):
-                # A name is meant, and options take patterns; and a backslash may stand for a byte that is not UTF-8.
+                # A name is meant, but options take patterns; and a backslash may stand for a byte that is not UTF-8.
                 return patterns
             return tuple(taken) or None
         prefixes = [
@@ -95,7 +92,7 @@ class Pushed:
         return patterns
 
     def _values(self, column: str) -> list[str] | None:
-        """Returns the only values that a text column can have, or None if that is not known."""
+        """Returns the only possible values of a text column, or None if unknown."""
         found: list[str] | None = None
         for each in self.filters:
             if not isinstance(each, (spark.EqualTo, spark.EqualNullSafe, spark.In)) or each.attribute != (column,):
@@ -113,7 +110,7 @@ class Pushed:
         low, high = self._range("timestamp_ns")
         low_us, high_us = self._range("timestamp")
         first, last = _highest(bounds.first, first), _lowest(bounds.last, last)
-        # The microsecond is what is left of the time in nanoseconds; one more on each side rules out nothing wrongly.
+        # The column is the time cut to microseconds; one more on each side excludes nothing wrongly.
         since = _highest(bounds.since, low, None if low_us is None else (low_us - 1) * 1000)
         until = _lowest(
             bounds.until, None if high is None else high + 1, None if high_us is None else (high_us + 2) * 1000
@@ -127,7 +124,7 @@ class Pushed:
         return Bounds(first, last, since, until)
 
     def _range(self, column: str) -> tuple[int | None, int | None]:
-        """Returns the lowest and highest value that a column of integers or times can have."""
+        """Returns the lowest and highest possible value of a column of integers or times."""
         low: int | None = None
         high: int | None = None
         for each in self.filters:
@@ -150,13 +147,7 @@ class Pushed:
 
 
 def understands(table: Table, columns: Sequence[str], condition: spark.Filter) -> bool:
-    """Returns whether a condition can be evaluated here exactly as Spark would.
-
-    Args:
-        table: The table.
-        columns: Names of the columns that are read.
-        condition: The condition.
-    """
+    """Returns whether a condition on these columns can be evaluated exactly as Spark would."""
     if isinstance(condition, spark.Not):
         return not isinstance(condition.child, spark.Not) and understands(table, columns, condition.child)
     path: tuple[str, ...] = getattr(condition, "attribute", ())

@@ -1,17 +1,17 @@
-"""Tables of stores as DataFrames and views, and the data source `stan` behind them.
+"""Tables of stores as DataFrames and views, and their data source `stan`.
 
     from stantools.pipeline.spark.read import read
 
     read(spark, "/data/stores/*", table="subscriptions")        # or
     spark.read.format("stan").option("table", "subscriptions").load("/data/stores/*")
 
-Spark calls the source in Python processes beside the driver (schema, planning) and in the tasks (reading); nothing is
-kept between these calls but what is pickled. What to read is planned by `tables.planning`, read by `tables.read`.
+Spark calls the source in Python processes beside the driver (schema, planning) and in the tasks (reading); only
+pickled values survive between these calls. `tables.planning` makes the plan, `tables.read` reads.
 
-Conditions of a query (`WHERE`) are taken over by `pushdown` where that is safe. Up to 4.3, Spark keeps the plan that it
-got for one query in the table that all queries on the same DataFrame or view share: a query after it, or another branch
-of the same query, then reads too little. So there it is done only when asked for (option `pushdown`), for a DataFrame
-that is used in one query; the options `channels`, `seq`, `since` and `until` narrow the read safely everywhere.
+`pushdown` evaluates conditions of a query (`WHERE`) where that is safe. Up to 4.3, Spark keeps the plan of one query
+in the table that all queries on the same DataFrame or view share: a later query, or another branch of the same
+query, then reads too little. There, push-down must be requested (option `pushdown`), for a DataFrame that is used in
+one query; the options `channels`, `seq`, `since` and `until` narrow the read safely everywhere.
 """
 
 from __future__ import annotations
@@ -50,63 +50,48 @@ if TYPE_CHECKING:
 
 FORMAT = "stan"
 
-#: Bytes that one task reads at most, about, where payloads are not asked for: its result is a fiftieth of that.
-_LARGEST = 512 << 20
+#: Maximum bytes read by one task without payloads, about: its result is a fiftieth of that.
+_MAX_PARTITION_BYTES = 512 << 20
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class StanDataSource(DataSource):
-    """Stores as tables; see the option names in `stantools.pipeline.tables.options`."""
+    """The data source for `format("stan")`; `stantools.pipeline.tables.options` lists the options."""
 
     @classmethod
     def name(cls) -> str:
-        """Returns what `format(…)` is given."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Returns the columns of the table, those that the option `columns` names if it is given.
-
-        Raises:
-            UsageError: An option is not known or makes no sense.
-        """
         with plain_errors():
             options = source_options(self.options)
             return spark_schema(replace(options, columns=check_columns(options.table, options.columns)))
 
     def reader(self, schema: StructType) -> StanReader:
-        """Returns what plans and reads the table with these columns.
-
-        Raises:
-            UsageError: An option makes no sense, or a column is none of the table or of another type.
-        """
+        """Returns the reader of a table with these columns."""
         with plain_errors():
             for name in STREAM_OPTIONS:
                 if name in self.options:
                     raise UsageError(
                         f"the option {name} is for readStream only", "leave it out, or use spark.readStream"
                     )
-            options = _roomy(with_schema(source_options(self.options), schema))
+            options = _with_larger_partitions(with_schema(source_options(self.options), schema))
             if _in_pushdown_worker() and may_push(self.options):
                 return PushingReader(options, schema.names)
             return StanReader(options, schema.names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Returns what follows stores that a server is writing."""
         from stantools.pipeline.spark.stream import StanStreamReader
 
         with plain_errors():
             return StanStreamReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuses: Spark does not write stores.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Refuses: Spark does not write stores."""
         with plain_errors():
             raise UsageError(
-                "stores are not written by Spark",
+                "Spark cannot write stores",
                 'write to JetStream with format("jetstream"), or to files with format("parquet")',
             )
 
@@ -114,22 +99,15 @@ class StanDataSource(DataSource):
 class StanReader(DataSourceReader):
     """Plans the partitions of a table and reads one.
 
-    Args:
-        options: What to read; its columns are the table's names for `names`.
-        names: Names of the columns as the query has them.
+    `names` are the query's names of the columns of `options`, in the same order.
     """
 
     def __init__(self, options: TableOptions, names: list[str]) -> None:
-        self.options = options  #: what to read
+        self.options = options
         self._names = names
         self._pushed = Pushed(options.table)
 
     def partitions(self) -> list[InputPartition]:
-        """Cuts the stores into what single tasks read.
-
-        Raises:
-            StoreUnreadableError: There is nothing to read, or something cannot be read and the mode is FAILFAST.
-        """
         with plain_errors():
             from stantools.pipeline.tables.planning import plan
 
@@ -139,11 +117,7 @@ class StanReader(DataSourceReader):
             return [InputPartition(split) for split in plan(options).splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Reads a partition in Arrow batches, rows in the order of the files.
-
-        Raises:
-            StoreUnreadableError: Something is damaged or cannot be read and the mode is FAILFAST.
-        """
+        """Reads a partition in Arrow batches, rows in the order of the files."""
         options = self._pushed.narrow(self.options)
         if partition.value is None or options is None:  # Spark makes one such partition if there are none
             return
@@ -158,13 +132,13 @@ class StanReader(DataSourceReader):
 
 
 class PushingReader(StanReader):
-    """A reader that takes conditions over from Spark."""
+    """A reader that evaluates conditions for Spark."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        """Takes over the conditions that can be evaluated exactly; yields the others."""
+        """Accepts the conditions that can be evaluated exactly; yields the others."""
         taken = []
         for filter_ in filters:
-            mine = _renamed(filter_, self._names, self.options.columns)
+            mine = _rename_column(filter_, self._names, self.options.columns)
             if understands(self.options.table, self.options.columns, mine):
                 taken.append(mine)
             else:
@@ -173,32 +147,32 @@ class PushingReader(StanReader):
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("stan")` known to a session; more than once does no harm."""
+    """Makes `format("stan")` known to a session; may be repeated."""
     spark.dataSource.register(StanDataSource)
 
 
-def _roomy(options: TableOptions) -> TableOptions:
-    """Returns options with larger partitions for a table without payloads, unless their size was given.
+def _with_larger_partitions(options: TableOptions) -> TableOptions:
+    """Returns options with larger partitions for a table without payloads, unless the user gave a size.
 
-    A task of the usual size would take longer to be started than to read.
+    A task of the usual size would take longer to start than to read.
     """
     if options.table is not Table.MESSAGES or "data" in options.columns:
         return options
     if options.partition_bytes != TableOptions(()).partition_bytes:
         return options
-    return replace(options, largest_partition=_LARGEST)
+    return replace(options, largest_partition=_MAX_PARTITION_BYTES)
 
 
 def _in_pushdown_worker() -> bool:
-    """Returns whether Spark asks for a reader that takes conditions; it refuses such a reader anywhere else."""
+    """Returns whether Spark asks for a reader that accepts conditions; it refuses such a reader anywhere else."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
 
 
-def _renamed(filter_: Any, names: list[str], columns: tuple[str, ...]) -> Any:
-    """Returns the condition on the table's own name for the column, where the query writes it in another case."""
+def _rename_column(filter_: Any, names: list[str], columns: tuple[str, ...]) -> Any:
+    """Returns the condition with the table's own name of the column; case in the query may differ."""
     if hasattr(filter_, "child"):
-        return replace(filter_, child=_renamed(filter_.child, names, columns))
+        return replace(filter_, child=_rename_column(filter_.child, names, columns))
     path = filter_.attribute
     if len(path) == 1 and path[0] in names:
         return replace(filter_, attribute=(columns[names.index(path[0])],))
@@ -210,12 +184,12 @@ def read(spark: SparkSession, *paths: str | os.PathLike[str], **options: Value |
 
     Args:
         spark: The session; `format("stan")` is made known to it.
-        paths: Stores, slices or directories of them; glob patterns and URLs are taken.
-        options: As `option(…)` takes them, written in Python's way: `check_crc=False`, `columns=["seq", "channel"]`,
+        paths: Stores, slices or directories of them; glob patterns and URLs are allowed.
+        options: As for `option(…)`, with Python names: `check_crc=False`, `columns=["seq", "channel"]`,
             `storage={"anon": "true"}`.
 
     Raises:
-        UsageError: An option is not known or makes no sense. What is wrong with the stores is said by the query.
+        UsageError: An option is unknown or invalid. The query reports problems of the stores.
     """
     values = _texts(paths, options)
     if "partitions" not in values and (cores := _cores(spark)):
@@ -224,7 +198,7 @@ def read(spark: SparkSession, *paths: str | os.PathLike[str], **options: Value |
     register(spark)
     frame = spark.read.format(FORMAT).options(**values).load()
     if values.get(PUSHDOWN, "").lower() == "true":
-        # Never false: but with a condition in every query, Spark plans each of them anew.
+        # Never false: a condition in every query makes Spark plan each of them anew.
         for column in {"store", "status"} & set(frame.columns):
             frame = frame.where(frame[column].isNotNull())
     return frame
@@ -233,23 +207,20 @@ def read(spark: SparkSession, *paths: str | os.PathLike[str], **options: Value |
 def views(
     spark: SparkSession, *paths: str | os.PathLike[str], prefix: str = "stan_", **options: Value | Mapping[str, str]
 ) -> dict[str, DataFrame]:
-    """Makes a temporary view of each table, so that SQL can be asked: `stan_messages`, `stan_subscriptions` and so on.
+    """Makes a temporary view of each table for SQL: `stan_messages`, `stan_subscriptions` and so on.
 
     Args:
         spark: The session.
-        paths: As `read` takes them.
-        prefix: What the names of the views begin with.
-        options: As `read` takes them, but neither `table` nor `columns`.
+        paths: As for `read`.
+        prefix: Prefix of the views' names.
+        options: As for `read`, without `table` and `columns`.
 
     Returns:
         The tables by the names of their views.
-
-    Raises:
-        UsageError: As `read`.
     """
     for name in ("table", "columns"):
         if name in options:
-            raise UsageError(f"the option {name} makes no sense for all tables at once", "use read for a single table")
+            raise UsageError(f"the option {name} cannot apply to all tables at once", "use read for a single table")
     made = {}
     for table in Table:
         frame = read(spark, *paths, **{**options, "table": str(table)})
@@ -274,7 +245,7 @@ def _texts(
 
 
 def _cores(spark: SparkSession) -> int:
-    """Returns how many tasks run at once; 0 where that is not to be had, which is Spark Connect."""
+    """Returns the number of tasks that run at once; 0 if unknown, as with Spark Connect."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return 0
     return int(spark.sparkContext.defaultParallelism)

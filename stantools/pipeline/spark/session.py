@@ -1,8 +1,8 @@
-"""Sessions: one that already exists is used as it is, else Spark is started, quietly and with what we need.
+"""Sessions: an existing one is used as it is, else Spark is started, quietly and with the needed settings.
 
-What is set for a session of our own, unless the user sets it: nothing is written where the user is (no
-`spark-warehouse`, no Derby), local masters listen on the loopback interface only, Python workers are the Python that
-runs us and find this package, times are UTC, Arrow is used, filters are handed to Python data sources.
+Settings of a session of our own, unless the user sets them: nothing is written to the working directory (no
+`spark-warehouse`, no Derby), local masters listen on the loopback interface only, Python workers use this Python and
+find this package, times are UTC, Arrow is used, filters are passed to Python data sources.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from stantools.pipeline.spark.launch import Jvm, Master, SparkStartError, check_
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Settings that our sources and jobs need in whatever session they run.
+#: Settings that our sources and jobs need in every session.
 NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
 
-#: All cores, and a task whose Python worker dies is run again, up to four times; `local[*]` itself runs it once.
+#: All cores; a task whose Python worker dies is repeated up to four times, but with `local[*]` not at all.
 DEFAULT_MASTER = "local[*,4]"
 
-#: Seconds until a cluster has to have taken us in. A start on this machine takes 5 to 10.
+#: Seconds for a cluster to accept the application. A start on this machine takes 5 to 10.
 START_SECONDS = 180.0
 
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 _PACKAGES = ("pyspark", "pyarrow", "pandas")
 
-#: What belongs to the session that was started here; there is one at most in a process.
+#: State of the session started here; a process has at most one.
 _own: dict[str, Any] = {}
 
 
 class PysparkMissingError(StantoolsError):
-    """The Python package pyspark, or what it needs, is not installed."""
+    """The Python package pyspark, or one of its requirements, is not installed."""
 
 
 def open_session(
@@ -59,21 +59,21 @@ def open_session(
     quiet: bool = True,
     start_seconds: float = START_SECONDS,
 ) -> SparkSession:
-    """Returns the session that is there, or starts one.
+    """Returns the existing session, or starts one.
 
     Args:
-        master: A Spark master. None is `local[*,4]`, all cores here, or whatever `spark-submit` was told.
+        master: A Spark master. None is `local[*,4]`, all cores here, or the master of `spark-submit`.
         name: Name of the application.
-        conf: Spark's settings; they win over ours.
+        conf: Spark's settings; they override ours.
         remote: Address of a Spark Connect server, `sc://HOST:PORT`, instead of a master.
-        quiet: Only say what matters; False passes on all that Spark writes.
-        start_seconds: Time that the master has to take us in.
+        quiet: Print only important messages; False passes on all output of Spark.
+        start_seconds: Seconds for the master to accept the application.
 
     Raises:
         PysparkMissingError: pyspark is not installed, or is too old.
-        JavaMissingError: There is no Java that it runs on.
-        UsageError: The master is none, or master and remote are given.
-        MasterUnreachableError: Nobody listens there.
+        JavaMissingError: No suitable Java was found.
+        UsageError: The master is invalid, or master and remote are given.
+        MasterUnreachableError: No address of the master accepts connections.
         SparkStartError: Spark does not start, or not in time.
     """
     _check_pyspark()
@@ -87,15 +87,15 @@ def open_session(
         if master:
             raise UsageError("--remote and --master exclude each other", "give one of them")
         return _connect(remote, name, conf or {})
-    _clean_up()  # what is left of a session that was stopped and not closed
+    _clean_up()  # remains of a session that was stopped and not closed
     if submitted() or _has_java():
-        return _in_its_java(master, name, conf or {}, quiet)
+        return _start_in_existing_java(master, name, conf or {}, quiet)
     return _start(parse_master(master or DEFAULT_MASTER), name, dict(conf or {}), quiet, start_seconds)
 
 
 @contextlib.contextmanager
 def session(*args: Any, **values: Any) -> Iterator[SparkSession]:
-    """Opens a session as `open_session` does and closes it, if it was not there before."""
+    """Opens a session as `open_session` does and closes it, unless it existed before."""
     was_there = bool(importlib.util.find_spec("pyspark")) and active_session() is not None
     spark = open_session(*args, **values)
     try:
@@ -106,8 +106,8 @@ def session(*args: Any, **values: Any) -> Iterator[SparkSession]:
 
 
 def close_session(spark: SparkSession) -> None:
-    """Stops a session; one that was started here takes its Java process and its directory with it."""
-    with contextlib.suppress(Exception):  # a cluster that has gone cannot be determined; what we wanted of it we have
+    """Stops a session; one that was started here ends with its Java process and its directory."""
+    with contextlib.suppress(Exception):  # the state of a lost cluster cannot be determined, and is not needed any more
         spark.stop()
     _clean_up()
 
@@ -129,12 +129,12 @@ def active_session() -> SparkSession | None:
 
 
 def submitted() -> bool:
-    """Returns whether `spark-submit` runs us, so that the Java process and its settings are there."""
+    """Returns whether `spark-submit` runs this process, so that the Java process and its settings exist."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Returns whether a session talks to a Spark Connect server: there is no Java on this side then."""
+    """Returns whether a session uses a Spark Connect server: then there is no Java on this side."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -184,30 +184,30 @@ def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
 
     master = parse_master(remote)
     if master.kind != "sc":
-        raise UsageError(f"{remote!r} is not an address of Spark Connect", "it looks like sc://HOST:15002")
+        raise UsageError(f"{remote!r} is not an address of Spark Connect", "expected sc://HOST:15002")
     check_reachable(master)
     try:
         builder = SparkSession.builder.remote(remote).appName(name)
         for key, value in {**NEEDED, **conf}.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
-    except ImportError as problem:  # also what pyspark raises for packages that are missing
+    except ImportError as problem:  # pyspark raises this for missing packages as well
         first = str(problem).splitlines()[0]
         raise PysparkMissingError(
             f"Spark Connect cannot be used: {first}", install_command("pyspark[connect]")
         ) from problem
     except PySparkException as problem:
-        raise SparkStartError(f"Spark Connect at {remote} refuses: {problem}") from problem
+        raise SparkStartError(f"Spark Connect at {remote} refused the session: {problem}") from problem
 
 
 def _has_java() -> bool:
-    """Returns whether a Java process is there: pyspark keeps the one of a session that was stopped."""
+    """Returns whether a Java process exists: pyspark keeps the one of a stopped session."""
     context = sys.modules.get("pyspark.core.context")
     return context is not None and context.SparkContext._gateway is not None
 
 
-def _in_its_java(master: str | None, name: str, conf: Mapping[str, str], quiet: bool) -> SparkSession:
-    """Starts a session in a Java process that somebody else has started."""
+def _start_in_existing_java(master: str | None, name: str, conf: Mapping[str, str], quiet: bool) -> SparkSession:
+    """Starts a session in an existing Java process."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.config("spark.app.name", name)
@@ -233,7 +233,7 @@ def _start(master: Master, name: str, conf: dict[str, str], quiet: bool, seconds
     from pyspark import SparkConf
 
     if master.kind == "sc":
-        raise UsageError(f"{master.url} is Spark Connect, which is not a master", f"say: --remote {master.url}")
+        raise UsageError(f"{master.url} is an address of Spark Connect, not a master", f"use --remote {master.url}")
     java = find_java()
     check_reachable(master)
     directory = Path(tempfile.mkdtemp(prefix="stantools-spark-"))
@@ -246,20 +246,20 @@ def _start(master: Master, name: str, conf: dict[str, str], quiet: bool, seconds
         _own["jvm"] = jvm
         if quiet:
             logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-            logging.getLogger().addFilter(_not_of_py4j)
+            logging.getLogger().addFilter(_is_not_py4j)
         return _first_session(master, jvm, settings, environment["PYSPARK_PYTHON"], seconds)
     except BaseException:
         _clean_up()
         raise
 
 
-def _not_of_py4j(record: logging.LogRecord) -> bool:
-    """Leaves out what py4j logs in nobody's name: tracebacks of connections that have gone, which we say ourselves."""
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Drops py4j's tracebacks of lost connections, which are reported anyway."""
     return "py4j" not in Path(record.pathname).parts
 
 
 def _first_session(master: Master, jvm: Jvm, settings: Mapping[str, str], python: str, seconds: float) -> SparkSession:
-    """Starts the application; a master that accepts connections and then says nothing ends in a message as well."""
+    """Starts the application; a master that accepts connections but never answers ends in an error."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -274,7 +274,7 @@ def _first_session(master: Master, jvm: Jvm, settings: Mapping[str, str], python
     timer.start()
     try:
         _own["signal"] = signal.getsignal(signal.SIGINT)
-        # Settings of the session itself come in by the context: it would warn about each otherwise.
+        # Passed by the context, because Spark warns about each setting of the session otherwise.
         context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=jvm.gateway)
         context.pythonExec = python
         return SparkSession.builder.config("spark.api.mode", "classic").getOrCreate()
@@ -286,18 +286,20 @@ def _first_session(master: Master, jvm: Jvm, settings: Mapping[str, str], python
 
 def _start_error(master: Master, problem: Exception, late: bool, seconds: float, said: list[str]) -> SparkStartError:
     if late:
-        text = f"{master.url} did not take us in within {seconds:.0f} s"
-        return SparkStartError(text, "see the master's page or log for why, or run here: --master local[*]")
+        text = f"{master.url} did not accept the application within {seconds:.0f} s"
+        return SparkStartError(text, "see the master's page or log for the reason, or run here: --master local[*]")
     java = getattr(problem, "java_exception", None)
     reason = str(java.toString() if java is not None else problem).splitlines()[0] if str(problem) else ""
     everything = "\n".join([reason, str(problem), *said])
     if "unresponsive" in everything or "Failed to connect to master" in everything:
-        text = f"no Spark master answers at {master.url}, though something listens there"
-        return SparkStartError(text, "the master's own version and address have to be the ones in its log")
+        text = f"no Spark master answers at {master.url}, though the port accepts connections"
+        return SparkStartError(text, "compare version and address with the master's log")
     if "HADOOP_CONF_DIR" in everything:
-        return SparkStartError("yarn: the cluster is not known here", "let HADOOP_CONF_DIR name its configuration")
+        return SparkStartError(
+            "yarn: no configuration of the cluster was found", "set HADOOP_CONF_DIR to its configuration"
+        )
     reason = reason.removeprefix("java.lang.").removeprefix("org.apache.spark.")
-    return SparkStartError(f"Spark does not start on {master.url}: {reason}", "run again with -v to see its log")
+    return SparkStartError(f"Spark did not start on {master.url}: {reason}", "run again with -v to see its log")
 
 
 def _settings(master: Master, name: str, conf: dict[str, str], directory: Path, quiet: bool) -> dict[str, str]:
@@ -317,7 +319,7 @@ def _settings(master: Master, name: str, conf: dict[str, str], directory: Path, 
     if master.loopback:
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         settings["spark.executorEnv.PYTHONPATH"] = _python_path()
-    if master.kind == "yarn":  # else it tries for a quarter of an hour
+    if master.kind == "yarn":  # otherwise it tries for a quarter of an hour
         settings["spark.hadoop.yarn.resourcemanager.connect.max-wait.ms"] = "30000"
         settings["spark.hadoop.yarn.resourcemanager.connect.retry-interval.ms"] = "3000"
         settings["spark.hadoop.ipc.client.connect.max.retries"] = "3"
@@ -334,7 +336,7 @@ def _settings(master: Master, name: str, conf: dict[str, str], directory: Path, 
 
 
 def _site_settings() -> set[str]:
-    """Returns the settings that the installation makes in its spark-defaults.conf; ours do not replace them."""
+    """Returns the settings of the installation's spark-defaults.conf; ours do not replace them."""
     home = os.environ.get("SPARK_CONF_DIR") or (
         os.environ["SPARK_HOME"] + "/conf" if "SPARK_HOME" in os.environ else ""
     )
@@ -348,7 +350,7 @@ def _site_settings() -> set[str]:
 
 
 def _environment(master: Master, conf: Mapping[str, str], java_home: str) -> dict[str, str]:
-    """Makes the variables of the Java process; Python workers on this machine inherit them from it."""
+    """Returns the variables of the Java process; Python workers on this machine inherit them."""
     given = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     if master.loopback or (not given and master.kind == "spark"):
         given = conf.get("spark.pyspark.python") or sys.executable
@@ -357,7 +359,7 @@ def _environment(master: Master, conf: Mapping[str, str], java_home: str) -> dic
         "PYSPARK_PYTHON": given or "python3",
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": _python_path(),
-        # Linear algebra is not used: the threads that numpy would start for it only cost time.
+        # Linear algebra is not used; numpy's threads for it only cost time.
         "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
     }
     if master.loopback:
@@ -373,7 +375,7 @@ def _python_path() -> str:
 
 def _clean_up() -> None:
     atexit.unregister(_clean_up)
-    before = _own.pop("signal", None)  # Spark's own handler wants a driver
+    before = _own.pop("signal", None)  # Spark's own handler needs a driver
     if before is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, before)
     jvm: Jvm | None = _own.pop("jvm", None)
@@ -386,7 +388,7 @@ def _clean_up() -> None:
 
 
 def _stop_context(jvm: Jvm) -> None:
-    """Stops what still runs in it: a program that just ends would otherwise be shown Spark's threads losing it."""
+    """Stops a context that still runs: a program that just ends would otherwise show errors of Spark's threads."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -395,11 +397,11 @@ def _stop_context(jvm: Jvm) -> None:
             context.stop()
 
 
-#: The directory that the archive is unpacked to, in the working directory of an executor.
+#: Directory of the unpacked archive in the working directory of an executor.
 UNPACKED = "stantools-shipped"
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-#: Sources of what is compiled, and what only the command line needs.
+#: Sources of compiled modules, and files that only the command line needs.
 _LEFT_OUT = {".pyx", ".pxd", ".c", ".pyc", ".html"}
 
 
@@ -410,7 +412,7 @@ def package_archive(directory: Path) -> Path:
         directory: Where it is written.
 
     Returns:
-        The archive, as `spark.archives` takes it together with `#` and `UNPACKED`.
+        The archive, to be used in `spark.archives` with `#` and `UNPACKED`.
     """
     path = directory / "stantools.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -424,8 +426,8 @@ def shipping(settings: dict[str, str], directory: Path) -> dict[str, str]:
     """Returns the settings that bring the package to the workers.
 
     Args:
-        settings: Those that are there. Where the user brings archives or a path, it is left to them.
-        directory: Where the archive is written; it must stay as long as the application runs.
+        settings: The present settings. If they hold archives or a path, the user ships the package.
+        directory: Directory of the archive; it must exist as long as the application runs.
     """
     if "spark.executorEnv.PYTHONPATH" in settings or "spark.archives" in settings:
         return {}

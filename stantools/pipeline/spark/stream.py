@@ -1,14 +1,13 @@
-"""Following stores that a server is writing: the reader behind `spark.readStream.format("stan")`.
+"""Following stores that a server is writing: the reader of `spark.readStream.format("stan")`.
 
-Its options are those of the batch source and some more (`options`). The channels share a limit, in turns, and none
-waits for ever. The rows are those of the batch source, and three more kinds that have no message: status `removed`
-(slices were gone before they were read, or a channel was removed; `seq` is the first message that is missing),
-`replaced` (the files are not those that were read; it goes on with later messages) and `not-followed` (a data file
-beside the one that is followed, with the same slice number). How this is recognised, and what is waited for:
-`stantools.pipeline.tables.watch` and `stantools.store.safe_end`.
+Its options are those of the batch source and some more (`options`). The channels share a limit in turns, so that
+each advances. The rows are those of the batch source, and three more kinds without a message: status `removed`
+(slices or a channel were removed unread; `seq` is the first missing message), `replaced` (the files are no longer
+those read before; the stream continues with later messages) and `not-followed` (a second data file of the same slice
+number). See `stantools.pipeline.tables.watch` and `stantools.store.safe_end` for the rules.
 
-Spark calls the reader in a process beside the driver, which lives as long as the query does, and, recreated, in the
-tasks. Offsets are made by `stantools.pipeline.tables.positions`; they and the files are all that a batch depends on.
+Spark calls the reader in a process beside the driver, which lives as long as the query, and, recreated, in the
+tasks. A batch depends only on its offsets (`stantools.pipeline.tables.positions`) and on the files.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ try:
     )
 except ImportError as problem:
     raise StantoolsError(
-        "following stores needs PySpark 4.2 or later: before, a source did not learn where a batch begins",
+        "following stores needs PySpark 4.2 or later: older versions do not pass the start of a batch to a source",
         install_command("pyspark>=4.2,<5", "pyarrow", "pandas"),
     ) from problem
 
@@ -54,29 +53,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-#: A slice with less new bytes is read at once, whatever the bounds are.
-_SMALL = 1 << 20
-#: What it costs to begin with a slice, as bytes that could have been read instead.
-_BEGIN = 1 << 17
+#: New bytes up to which a slice is read whole, whatever the bounds.
+_SMALL_BYTES = 1 << 20
+#: Cost of beginning a slice, in bytes of reading.
+_START_COST = 1 << 17
 
 
 class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows stores.
-
-    Args:
-        values: The options, as Spark passes them.
-        schema: The columns that are wanted.
-
-    Raises:
-        UsageError: An option is not known or makes no sense, or a path is not one of a store on this machine.
-    """
+    """Follows stores; `values` are the options as Spark passes them, `schema` the selected columns."""
 
     def __init__(self, values: Mapping[str, str], schema: StructType) -> None:
         options = source_options(values)
         if options.table is not Table.MESSAGES:
             raise UsageError(
                 f"the table {options.table} cannot be followed, only messages can",
-                "read it with spark.read, again when it is needed",
+                "read it with spark.read, repeatedly if needed",
             )
         self._options = with_schema(options, schema)
         self._names = list(schema.names)
@@ -85,18 +76,17 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for path in self._options.paths:
             if is_remote(path):
                 raise UsageError(
-                    f"{path}: a store can only be followed where the server writes it, or on a shared file system",
-                    "give a local path to readStream; spark.read takes URLs",
+                    f"{path}: a store can only be followed on the server's machine or on a shared file system",
+                    "give a local path to readStream; spark.read accepts URLs",
                 )
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Returns where a new query begins."""
         with plain_errors():
             follower = self._followed()
             return (follower.newest() if self._stream.latest else follower.earliest()).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Returns the limit that is set; if several are, all hold all the same."""
+        """Returns the configured limit; if there are several, all apply nevertheless."""
         limit = self._stream.limit
         if limit.bytes is not None:
             return ReadMaxBytes(limit.bytes)
@@ -105,7 +95,6 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit.files is None else ReadMaxFiles(limit.files)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Returns how far a batch goes."""
         with plain_errors():
             most = Limit() if isinstance(limit, ReadAllAvailable) else self._stream.limit
             begin = Offsets.from_json(start)
@@ -113,23 +102,18 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start if end == begin else end.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Makes what is there now the end of the query."""
+        """Makes the present end of the data the end of the query."""
         with plain_errors():
             self._followed().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Returns how much was left at the last look, for the query's progress."""
+        """Returns the backlog at the last look, for the query's progress."""
         if self._follower is None:
             return None
         lag = self._follower.lag
         return {"waitingBytes": lag.waiting_bytes, "waitingChannels": lag.waiting_channels}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cuts a batch into what single tasks read.
-
-        Raises:
-            StoreUnreadableError: Something is gone or cannot be read, and the mode is FAILFAST.
-        """
         with plain_errors():
             work: list[FollowPart] = []
             for each in self._followed().work(Offsets.from_json(start), Offsets.from_json(end)):
@@ -139,15 +123,10 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise StoreUnreadableError(each.message, FOLLOW_REMEDY)
                 elif self._options.mode is Mode.PERMISSIVE:
                     work.append(each)
-            weights = [each.cost + _BEGIN for each in work]
+            weights = [each.cost + _START_COST for each in work]
             return [InputPartition(tuple(group)) for group in grouped(work, weights, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Reads a partition in Arrow batches, rows in the order of the files.
-
-        Raises:
-            StoreUnreadableError: Something is damaged or gone, and the mode is FAILFAST.
-        """
         begin_task()
         with plain_errors():
             for batch in read_work(partition.value, self._options):
@@ -163,15 +142,15 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for store in found:
             if store.loose is not None:
                 raise UsageError(
-                    f"{store.ref.root}: holds slices and no store, and only stores can be followed",
-                    "name the directory given to the server as -dir; spark.read takes slices",
+                    f"{store.ref.root}: holds slices without a store; only stores can be followed",
+                    "name the directory given to the server as -dir; spark.read accepts slices",
                 )
         return [store.ref for store in found], unreadable
 
 
 def _cut(piece: Piece, options: TableOptions) -> list[Piece]:
-    """Cuts what is new in a slice into parts if it is large, and leaves out what the bounds leave out."""
-    if piece.cost <= (min(_SMALL, options.split_bytes) if options.bounds != Bounds() else options.split_bytes):
+    """Cuts a large new part of a slice, and drops pieces outside of the bounds."""
+    if piece.cost <= (min(_SMALL_BYTES, options.split_bytes) if options.bounds != Bounds() else options.split_bytes):
         return [piece]
     parts = split_slice(piece.slice, options)
     return [replace(part, start=max(part.start, piece.start)) for part in parts if part.end > piece.start]

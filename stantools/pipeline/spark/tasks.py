@@ -1,14 +1,13 @@
-"""`stantools.work.Work` on Spark: a function over many items, each exactly once, with results as they come.
+"""`stantools.work.Work` on Spark: a function over many items, each exactly once, with results as they arrive.
 
-Only what Spark Connect offers too is used: `mapInArrow` over numbers, the items travel with the function. Items are
-packed into tasks by their cost, so that a thousand small ones are not a thousand tasks; tasks are run in a few waves,
-of which two are under way at any time, so that neither the driver's memory nor the time until the first result depends
-on how many items there are. An item that fails with one of our exceptions fails alone; a task whose worker dies is
-repeated by Spark.
+Only features of Spark Connect are used: `mapInArrow` over numbers; the items travel with the function. Items are
+packed into tasks by their cost, so that a thousand small ones are not a thousand tasks; tasks run in a few waves,
+two at any time, so that neither the driver's memory nor the time until the first result depends on the number of
+items. An item that fails with one of our exceptions fails alone; Spark repeats a task whose worker dies.
 
-Workers do one task after the other: what one leaves behind the next does not have to bear (`begin_task`).
+A worker runs many tasks; `begin_task` cleans up after the one before.
 
-How many tasks there are, and whether the cluster has given us anything to run them on, is reported by `watching`.
+`watching` reports the number of tasks, and whether the cluster has provided executors.
 """
 
 from __future__ import annotations
@@ -43,63 +42,58 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: No task is given more than this cost on top of its first item, so that little is lost when it has to be repeated.
-_MOST = 512 << 20
-#: Below this cost a task of its own costs more than it saves.
-_LEAST = 4 << 20
-#: Tasks for each core in one wave.
+#: Maximum cost of a task after its first item, so that little is lost when it is repeated.
+_MAX_TASK_COST = 512 << 20
+#: Cost below which a separate task does not pay.
+_MIN_TASK_COST = 4 << 20
+#: tasks per core in one wave
 _TASKS_A_CORE = 4
-#: Cores that are counted on, whatever the cluster says before its executors are there.
-_LEAST_CORES = 4
+#: Least number of cores to assume: a cluster does not report its executors before they exist.
+_MIN_CORES = 4
 _RESULT = "item long, value binary"
 
-#: Tasks that this process has begun.
+#: number of tasks that this process began
 begun = 0
-#: Memory of its own from which on a process releases what it does not use; less is not worth asking for it again.
-_MUCH = 128 << 20
+#: Private bytes above which a process releases unused memory.
+_RELEASE_BYTES = 128 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _STATM = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True)
-class _Task(Generic[T]):
+class _TaskItems(Generic[T]):
     items: tuple[tuple[int, T], ...]
 
 
 @dataclass(frozen=True)
 class SparkWork:
-    """Work in tasks on Spark."""
-
-    spark: SparkSession  #: the session
-    partitions: int | None = None  #: how many tasks to pack the items into; None decides by the cost and the cores
+    spark: SparkSession
+    partitions: int | None = None  #: number of tasks; None decides by the cost and the cores
 
     @property
     def here(self) -> bool:
-        """Returns False."""
         return False
 
     def inside(self, progress: Progress | None) -> None:
-        """Returns None: tasks are elsewhere."""
+        """Returns None: tasks are in other processes."""
 
     def limited(self, items: int | None) -> Self:
-        """Returns work with as many tasks, which do their items one after the other."""
+        """Returns work with at most this number of tasks, which process their items one by one."""
         return self if items is None else replace(self, partitions=items)
 
     def map(
         self, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
     ) -> Generator[tuple[int, R | Failure], None, None]:
-        """Runs a function for each item, as `Work.map`. Results come in waves, in any order.
+        """Runs a function for each item, as `Work.map`. Results arrive in waves, in any order.
 
-        The function and the items are pickled; a function of an installed module goes as its name.
-
-        Raises:
-            StantoolsError: A task could not be run at all, or failed for another reason (`failures.translated`).
+        The function and the items are pickled; a function of an installed module is pickled by name. Raises
+        `StantoolsError` if a task could not run at all, or failed for another reason (`failures.translated`).
         """
         waiting = list(items)
         costs = [max(cost(item), 1) if cost else 1 for item in waiting]
-        cores = max(parallelism(self.spark), _LEAST_CORES)
+        cores = max(parallelism(self.spark), _MIN_CORES)
         count = self.partitions or _task_count(costs, cores, weighed=cost is not None)
-        tasks = [_Task(tuple((number, waiting[number]) for number in group)) for group in pack(costs, count)]
+        tasks = [_TaskItems(tuple((number, waiting[number]) for number in group)) for group in pack(costs, count)]
         wave = max(cores * _TASKS_A_CORE, 1)
         waves = [tasks[at : at + wave] for at in range(0, len(tasks), wave)]
         for number, value in _run_waves(self.spark, function, waves):
@@ -107,7 +101,7 @@ class SparkWork:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Returns how many tasks the cluster runs at the same time, as far as it knows itself now."""
+    """Returns the number of tasks that the cluster runs at once, as far as known."""
     from stantools.pipeline.spark.session import is_connect
 
     if not is_connect(spark):
@@ -121,14 +115,9 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def pack(costs: Sequence[int], count: int) -> list[list[int]]:
-    """Packs items into groups of about equal cost, the costly groups first.
+    """Packs items into at most `count` groups of about equal cost, the costly groups first.
 
-    Args:
-        costs: The cost of each item.
-        count: How many groups, at most.
-
-    Returns:
-        Positions, rising in each group. No group is empty.
+    Returns rising positions in each group. No group is empty.
     """
     groups: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(max(min(count, len(costs)), 0))]
     for item in sorted(range(len(costs)), key=lambda each: -costs[each]):
@@ -144,19 +133,19 @@ def _task_count(costs: Sequence[int], cores: int, *, weighed: bool) -> int:
     if not weighed:
         return wanted
     total = sum(costs)
-    return max(min(wanted, max(cores, total // _LEAST)), -(-total // _MOST))
+    return max(min(wanted, max(cores, total // _MIN_TASK_COST)), -(-total // _MAX_TASK_COST))
 
 
 def _run_waves(
-    spark: SparkSession, function: Callable[[T], R], waves: list[list[_Task[T]]]
+    spark: SparkSession, function: Callable[[T], R], waves: list[list[_TaskItems[T]]]
 ) -> Iterator[tuple[int, bytes]]:
-    """Runs one Spark job a wave, two at a time, and yields the rows of each when it is done."""
+    """Runs one Spark job per wave, two at a time; yields the rows of each at its end."""
     results: queue.Queue[list[tuple[int, bytes]] | BaseException] = queue.Queue()
     tag = f"stantools-{uuid.uuid4()}"
     stopped = threading.Event()
     room = threading.Semaphore(3)
 
-    def run(wave: list[_Task[T]]) -> None:
+    def run(wave: list[_TaskItems[T]]) -> None:
         room.acquire()
         if stopped.is_set():
             return
@@ -187,13 +176,12 @@ def _run_waves(
             raise
 
 
-def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_Task[T]]) -> list[tuple[int, bytes]]:
+def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_TaskItems[T]]) -> list[tuple[int, bytes]]:
     frame = frame_of(spark, functools.partial(_run_task, function), wave, _RESULT)
     return [(int(row[0]), bytes(row[1])) for row in frame.collect()]
 
 
-def _run_task(function: Callable[[T], R], task: _Task[T]) -> Iterator[pa.RecordBatch]:
-    """In a worker: runs a function over the items of a task and yields one row an item."""
+def _run_task(function: Callable[[T], R], task: _TaskItems[T]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     for number, item in task.items:
@@ -207,15 +195,11 @@ def frame_of(
     items: Sequence[T],
     schema: StructType | str,
 ) -> DataFrame:
-    """Returns a DataFrame of the rows that a function makes of items in tasks, one partition an item.
+    """Returns a DataFrame of the rows that a function makes of items in tasks, one partition per item.
 
-    Args:
-        spark: The session.
-        function: Called with each item.
-        items: They travel with the function; each is unpacked where its task runs only.
-        schema: Of the rows.
+    The items travel with the function; each is unpickled only in its task.
     """
-    # Packed here, so that what cannot be pickled is reported before anything runs.
+    # Pickled here, so that a failure is reported before anything runs.
     from pyspark import cloudpickle
 
     dumps = cast("Callable[[Any], bytes]", cloudpickle.dumps)
@@ -231,7 +215,6 @@ def frame_of(
 
 
 def rows_of(function: bytes, items: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-    """In a worker: runs a pickled function over pickled items."""
     begin_task()
     with telling():
         run = cast("Callable[[Any], Iterator[pa.RecordBatch]]", pickle.loads(function))
@@ -240,14 +223,14 @@ def rows_of(function: bytes, items: Sequence[bytes]) -> Iterator[pa.RecordBatch]
 
 
 def begin_task() -> None:
-    """Makes a worker ready for a task of ours, to be called when the task begins. Outside of one nothing is done.
+    """Prepares a worker for a task of ours; outside of a task it does nothing.
 
-    What is loaded for good is spared from being looked through for garbage. Spark's daemon collects garbage after every
-    task; with pyarrow and numpy loaded that takes some 50 ms, as long as it takes to read 200 MB of messages, and it
-    finds nothing. So what the first task has loaded is taken out of it, by the second one: in between the daemon has
-    collected what was garbage among it.
+    Permanently loaded objects are excluded from garbage collection. Spark's daemon collects garbage after every
+    task; with pyarrow and numpy loaded that takes some 50 ms, as long as reading 200 MB of messages, and finds
+    nothing. The second task excludes the objects that the first one loaded: the daemon has collected the garbage
+    among them in between.
 
-    Memory of Arrow's that a task before has used and freed is given back if it is much.
+    Arrow's memory that an earlier task used and freed is returned to the system if it is large.
     """
     global begun
     from pyspark import TaskContext
@@ -257,14 +240,14 @@ def begin_task() -> None:
     begun += 1
     if begun == 2:
         gc.freeze()
-    if _private_bytes() > _MUCH:
+    if _private_bytes() > _RELEASE_BYTES:
         import pyarrow as pa
 
         pa.default_memory_pool().release_unused()
 
 
 def _private_bytes() -> int:
-    """Returns the memory that belongs to this process alone, 0 where that is not known."""
+    """Returns the private memory of this process in bytes; 0 if unknown."""
     try:
         _, resident, shared = map(int, _STATM.read_text(encoding="ascii").split()[:3])
     except (OSError, ValueError):
@@ -272,30 +255,23 @@ def _private_bytes() -> int:
     return (resident - shared) * _PAGE
 
 
-#: Seconds between two looks at how far Spark is.
-_EVERY = 0.5
+#: seconds between two queries of Spark's progress
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """The tasks of all jobs since the watch began."""
-
-    total: int = 0  #: as far as they are known; later stages and jobs add to it
-    done: int = 0  #: completed
-    active: int = 0  #: running now
-    failed: int = 0  #: attempts that failed; Spark repeats them
-    idle: float = 0.0  #: seconds that tasks have been waiting for without any that runs
+    total: int = 0  #: known so far; later stages and jobs add to it
+    done: int = 0
+    active: int = 0
+    failed: int = 0  #: failed attempts; Spark repeats them
+    idle: float = 0.0  #: seconds that tasks have waited while none was running
 
 
 @contextlib.contextmanager
 def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[None]:
-    """Reports progress of the jobs that run meanwhile, a few times a second from another thread, and once at the end.
-
-    Args:
-        spark: The session.
-        show: Called with the state each time.
-    """
-    watch = _Watch(show)
+    """Reports progress of the jobs within the block, a few times a second from another thread, and once at the end."""
+    watch = _StageProgress(show)
     if is_connect(spark):
         spark.registerProgressHandler(cast(Any, watch.on_progress))
         try:
@@ -307,7 +283,7 @@ def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[N
     context = spark.sparkContext
 
     def look() -> None:
-        while not stopped.wait(_EVERY):
+        while not stopped.wait(_POLL_SECONDS):
             watch.look(context)
 
     thread = threading.Thread(target=look, name="spark-progress", daemon=True)
@@ -320,8 +296,8 @@ def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[N
         watch.look(context)
 
 
-class _Watch:
-    """Adds up what stages say of themselves; a stage that has gone keeps what it said last."""
+class _StageProgress:
+    """Adds up the progress of stages; an ended stage keeps its last values."""
 
     def __init__(self, show: Callable[[Tasks], object]) -> None:
         self._show = show
@@ -329,11 +305,11 @@ class _Watch:
         self._waiting_since: float | None = None
 
     def look(self, context: Any) -> None:
-        """Asks a driver on this side. One that is just ending does not answer; then nothing is reported."""
+        """Queries a driver on this side. One that is ending does not answer; then nothing is reported."""
         with contextlib.suppress(Exception):
             tracker = context.statusTracker()
             active = set(tracker.getActiveStageIds())
-            for number in list(self._stages):  # those that ended since the last look
+            for number in list(self._stages):  # stages that ended since the last query
                 if number not in active:
                     self._note(number, tracker.getStageInfo(number), ended=True)
             for job in tracker.getActiveJobsIds():
@@ -343,7 +319,6 @@ class _Watch:
             self._tell()
 
     def on_progress(self, stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
-        """Takes what a Spark Connect server says."""
         for stage in stages or ():
             self._stages[stage.stage_id] = (stage.num_tasks, stage.num_completed_tasks, 0, 0)
         self._tell(inflight_tasks)
@@ -352,7 +327,7 @@ class _Watch:
         if stage is None:
             return
         running = 0 if ended else stage.numActiveTasks
-        if ended and not stage.numCompletedTasks:  # it waits for others, or was not needed
+        if ended and not stage.numCompletedTasks:  # it is waiting for others, or was not needed
             return
         self._stages[number] = (stage.numTasks, stage.numCompletedTasks, running, stage.numFailedTasks)
 

@@ -1,4 +1,4 @@
-"""Arrow, which tables are made of: pyarrow where it is installed, else as much of it in Python as csv and ndjson need.
+"""Arrow: pyarrow where it is installed, else the part of it that csv and ndjson need, in Python.
 
 Modules that make or pass on rows for an export take `pa` and `pc` from here. Parquet and Spark need pyarrow itself.
 """

@@ -1,8 +1,7 @@
-"""Messages as Arrow batches: columns that point into a mapped file become arrays; payloads are copied once, if wanted.
+"""Messages as Arrow batches: columns that point into a mapped file become arrays; payloads are copied at most once.
 
-There is no object for a message on the way. What is the same in every row is one array that all batches share. Only
-what is unusual is looked at row by row: subjects that are not the channel's, names that are not UTF-8, payloads that
-have to be decrypted.
+No object is made per message. A value that is equal in every row is one array that all batches share. Only unusual
+rows are handled one by one: subjects that differ from the channel, names that are not UTF-8, payloads to decrypt.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ REMEDY = (
 
 
 class Status(enum.StrEnum):
-    """What a row of the messages table is, besides the kinds of damage (`store.resync.DamageKind`)."""
+    """Status of a row of the messages table, in addition to the kinds of damage (`store.resync.DamageKind`)."""
 
     OK = "ok"
-    REPAIRED = "repaired"  #: the record's header is damaged, the message is proven
-    SEALED = "sealed"  #: a key was given and does not open the payload, which is as stored
-    OUT_OF_RANGE = "out-of-range"  #: the sequence, or the size of the payload, does not fit into the column
-    UNREADABLE = "unreadable"  #: the file, or the store, cannot be read
+    REPAIRED = "repaired"  #: the header is damaged; the CRC proves the message
+    SEALED = "sealed"  #: the given key does not decrypt the payload, which is returned as stored
+    OUT_OF_RANGE = "out-of-range"  #: the sequence or the payload size does not fit into the column
+    UNREADABLE = "unreadable"  #: the file or the store cannot be read
 
 
-#: What a message can be; the place in here is what the builder notes of a row.
+#: Statuses of messages; `_Codes` holds positions in this tuple.
 _STATUSES = (Status.OK, Status.REPAIRED, Status.SEALED, Status.OUT_OF_RANGE)
 _OK, _REPAIRED, _SEALED, _OUT_OF_RANGE = range(4)
 
@@ -62,17 +61,7 @@ _Codes = npt.NDArray[np.uint8]
 def odd_row(
     options: TableOptions, problem: StoreUnreadableError, place: tuple[str, str | None, str | None], **values: Any
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the row of the messages table for something that is not a message.
-
-    Args:
-        options: Which columns, and whether there are such rows.
-        problem: What is the matter.
-        place: The store, the channel and the slice that it is about.
-        values: Those of other columns.
-
-    Raises:
-        StoreUnreadableError: The mode is FAILFAST.
-    """
+    """Yields the row of the messages table for damage or a problem; raises it in mode FAILFAST."""
     if options.mode is Mode.FAILFAST:
         raise problem
     if options.mode is Mode.DROPMALFORMED:
@@ -85,33 +74,20 @@ def odd_row(
 
 
 @dataclass
-class _Part:
-    """Messages that become rows."""
-
-    buffer: Buffer  #: what the reply and the record of a row point into
-    content: Buffer  #: what the payload of a row points into
-    columns: MessageColumns  #: one row a message
-    codes: _Codes | None  #: places in `_STATUSES`; None if all are ok
+class _RowSource:
+    buffer: Buffer  #: buffer of replies and records
+    content: Buffer  #: buffer of payloads
+    columns: MessageColumns  #: one row per message
+    codes: _Codes | None  #: positions in `_STATUSES`; None if all are ok
 
 
 class MessageRows:
-    """Makes the rows of one slice.
-
-    Args:
-        ref: The slice, as rows name it.
-        options: Which columns, how much in a batch, what to do with what is not right.
-
-    Raises:
-        StoreUnreadableError: The file with the key cannot be read.
-        UsageError: There is no key in it, or in the variable.
-    """
-
     def __init__(self, ref: SliceRef, options: TableOptions) -> None:
         self.schema = schema_of(Table.MESSAGES, options.columns)
         self._wanted = frozenset(self.schema.names)
         self._mode = options.mode
-        self._most_rows = max(options.batch_rows, 1)
-        self._most_bytes = max(options.batch_bytes, 1)
+        self._max_rows = max(options.batch_rows, 1)
+        self._max_bytes = max(options.batch_bytes, 1)
         self._channel = os.fsencode(ref.channel)
         self._subject = plain_text(self._channel)
         self._file = ref.data
@@ -120,15 +96,15 @@ class MessageRows:
             "channel": plain_text(ref.channel),
             "slice": ref.name,
         }
-        # Which rows there are must not depend on the columns that are asked for.
+        # The set of rows must not depend on the selected columns.
         opens = options.mode is not Mode.PERMISSIVE or self._wanted & {"data", "size", "status"}
         key = options.key.key() if opens else None
         self._cipher = None if key is None else ChannelCipher(key, self._channel)
-        self._made: dict[str, pa.Array] = {}
-        self._makers: dict[str, Callable[[_Part], pa.Array]] = {
-            "store": lambda part: self._common(self._fixed["store"], part.columns.capacity),
-            "channel": lambda part: self._same(self._fixed["channel"], part.columns.capacity),
-            "slice": lambda part: self._same(self._fixed["slice"], part.columns.capacity),
+        self._cache: dict[str, pa.Array] = {}
+        self._makers: dict[str, Callable[[_RowSource], pa.Array]] = {
+            "store": lambda part: self._shared_constant(self._fixed["store"], part.columns.capacity),
+            "channel": lambda part: self._constant(self._fixed["channel"], part.columns.capacity),
+            "slice": lambda part: self._constant(self._fixed["slice"], part.columns.capacity),
             "seq": self._seq,
             "timestamp": self._timestamp,
             "timestamp_ns": lambda part: _numbers(part.columns.timestamp, pa.int64()),
@@ -143,16 +119,10 @@ class MessageRows:
     def messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
         """Yields rows for messages.
 
-        Args:
-            buffer: What the columns point into.
-            columns: One row a message, not none; read before the next step only.
-            repaired: Their headers are damaged.
-
-        Raises:
-            StoreUnreadableError: A message is not right, and the mode is FAILFAST.
+        The columns point into the buffer, hold at least one message, and must stay valid until the next step only.
         """
         codes = np.full(columns.capacity, _REPAIRED, np.uint8) if repaired else None
-        part = self._opened(_Part(buffer, buffer, columns, codes))
+        part = self._decrypt(_RowSource(buffer, buffer, columns, codes))
         if (out := self._out_of_range(columns, part.columns)) is not None:
             part.codes = np.zeros(columns.capacity, np.uint8) if part.codes is None else part.codes
             part.codes[out] = _OUT_OF_RANGE
@@ -161,16 +131,15 @@ class MessageRows:
             if not right.all():
                 if self._mode is Mode.FAILFAST:
                     self._fail(part, int(right.argmin()))
-                part = _Part(part.buffer, part.content, part.columns.pick(right), part.codes[right])
+                part = _RowSource(part.buffer, part.content, part.columns.pick(right), part.codes[right])
         for low, high in pairwise(self._bounds(part.columns)):
-            yield self._batch(_Part(part.buffer, part.content, part.columns.part(low, high), _of(part, low, high)))
+            codes = None if part.codes is None else part.codes[low:high]
+            rows = _RowSource(part.buffer, part.content, part.columns.part(low, high), codes)
+            arrays = [self._makers[name](rows) for name in self.schema.names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def damages(self, damages: Sequence[Damage]) -> pa.RecordBatch | None:
-        """Returns rows for damaged ranges, but not for what is proven in spite of it; None if there are none.
-
-        Raises:
-            StoreUnreadableError: There is damage, and the mode is FAILFAST.
-        """
+        """Returns rows for damaged ranges, without those that a repair covers; None if there are none."""
         damages = [damage for damage in damages if damage.repair is None]
         if not damages or self._mode is Mode.DROPMALFORMED:
             return None
@@ -182,7 +151,7 @@ class MessageRows:
                 REMEDY,
             )
         sequences = (damage.sequence for damage in damages)
-        return self._odd(
+        return self._partial_rows(
             len(damages),
             offset=[damage.offset for damage in damages],
             size=[damage.length for damage in damages],
@@ -193,48 +162,39 @@ class MessageRows:
     def unreadable(
         self, error: StoreUnreadableError, offset: int | None = None, size: int | None = None
     ) -> pa.RecordBatch | None:
-        """Returns a row for a file that cannot be read, or for a part of it; None if there is to be none.
-
-        Raises:
-            StoreUnreadableError: The mode is FAILFAST.
-        """
+        """Returns a row for an unreadable file or range; None in mode DROPMALFORMED."""
         if self._mode is Mode.FAILFAST:
             raise error
         if self._mode is Mode.DROPMALFORMED:
             return None
-        return self._odd(1, offset=[offset], size=[size], status=[Status.UNREADABLE.value])
+        return self._partial_rows(1, offset=[offset], size=[size], status=[Status.UNREADABLE.value])
 
-    def _odd(self, rows: int, **values: list[Any]) -> pa.RecordBatch:
-        """A batch of which only some columns have values."""
+    def _partial_rows(self, rows: int, **values: list[Any]) -> pa.RecordBatch:
+        """Returns a batch with values in some columns and nulls in the others."""
         arrays = [
-            self._same(self._fixed[field.name], rows)
+            self._constant(self._fixed[field.name], rows)
             if field.name in self._fixed
             else pa.array(values.get(field.name, [None] * rows), field.type)
             for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _batch(self, part: _Part) -> pa.RecordBatch:
-        arrays = [self._makers[name](part) for name in self.schema.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
     def _bounds(self, columns: MessageColumns) -> list[int]:
-        """Where one batch ends and the next begins."""
         rows = columns.capacity
         payload = int(columns.data_size.sum(dtype=np.int64)) if "data" in self._wanted else 0
-        if rows <= self._most_rows and payload <= self._most_bytes:
+        if rows <= self._max_rows and payload <= self._max_bytes:
             return [0, rows] if rows else []
         ends = np.cumsum(columns.data_size, dtype=np.int64)
         bounds = [0]
         while bounds[-1] < rows:
             low = bounds[-1]
             done = int(ends[low - 1]) if low else 0
-            high = int(np.searchsorted(ends, done + self._most_bytes, "right")) if "data" in self._wanted else rows
-            bounds.append(min(max(high, low + 1), low + self._most_rows, rows))
+            high = int(np.searchsorted(ends, done + self._max_bytes, "right")) if "data" in self._wanted else rows
+            bounds.append(min(max(high, low + 1), low + self._max_rows, rows))
         return bounds
 
-    def _opened(self, part: _Part) -> _Part:
-        """Decrypts payloads, if there is a key."""
+    def _decrypt(self, part: _RowSource) -> _RowSource:
+        """Decrypts the payloads if there is a key."""
         columns = part.columns
         if self._cipher is None or not len(part.content):
             return part
@@ -258,41 +218,41 @@ class MessageRows:
         opened.data_size = np.fromiter(map(len, payloads), np.uint32, len(payloads))
         ends_of = np.cumsum(opened.data_size, dtype=np.int64)
         opened.data_start = ends_of - opened.data_size
-        return _Part(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
+        return _RowSource(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
 
     def _out_of_range(self, stored: MessageColumns, opened: MessageColumns) -> npt.NDArray[np.bool_] | None:
-        """Returns which rows do not fit into their columns; None if all do."""
+        """Returns the rows that do not fit into their columns; None if all do."""
         if int(stored.sequence.max()) <= _HIGHEST and int(opened.data_size.max()) <= _MOST_DATA:
             return None
         return (stored.sequence > _HIGHEST) | (opened.data_size > _MOST_DATA)
 
-    def _fail(self, part: _Part, row: int) -> None:
+    def _fail(self, part: _RowSource, row: int) -> None:
         assert part.codes is not None
         place = f"{self._file}: at offset {int(part.columns.offset[row])}, sequence {int(part.columns.sequence[row])}"
         if part.codes[row] == _SEALED:
             raise StoreUnreadableError(
                 f"{place}: the payload looks encrypted and the key does not open it",
-                "check the encryption key; with mode PERMISSIVE such messages come as they are stored",
+                "check the encryption key; mode PERMISSIVE returns such messages as they are stored",
             )
         raise StoreUnreadableError(
             f"{place}: expected a sequence below 2^63 and a payload below 2 GiB, as the columns can hold them", REMEDY
         )
 
-    def _seq(self, part: _Part) -> pa.Array:
+    def _seq(self, part: _RowSource) -> pa.Array:
         sequence = part.columns.sequence
         if part.codes is not None and (high := sequence > _HIGHEST).any():
             return pa.array(sequence.view(np.int64), pa.int64(), mask=high)
         return _numbers(sequence.view(np.int64), pa.int64())
 
-    def _timestamp(self, part: _Part) -> pa.Array:
-        target, values = _room(part.columns.capacity, np.int64)
+    def _timestamp(self, part: _RowSource) -> pa.Array:
+        target, values = _allocate(part.columns.capacity, np.int64)
         np.floor_divide(part.columns.timestamp, _PER_MICROSECOND, out=values)
         return pa.Array.from_buffers(TIME, len(values), [None, target])
 
-    def _subjects(self, part: _Part) -> pa.Array:
+    def _subjects(self, part: _RowSource) -> pa.Array:
         columns = part.columns
         if not int(np.bitwise_or.reduce(columns.flags)) & Flag.FOREIGN_SUBJECT:
-            return self._same(self._subject, columns.capacity)
+            return self._constant(self._subject, columns.capacity)
         subjects = [self._subject] * columns.capacity
         for row in np.flatnonzero(columns.flags & Flag.FOREIGN_SUBJECT).tolist():
             start = int(columns.offset[row]) + RECORD_HEADER_SIZE
@@ -300,42 +260,41 @@ class MessageRows:
             subjects[row] = plain_text(gogo.decode(pb.MsgProto, record).subject)
         return pa.array(subjects, pa.string())
 
-    def _replies(self, part: _Part) -> pa.Array:
+    def _replies(self, part: _RowSource) -> pa.Array:
         columns = part.columns
         if not columns.reply_size.any():
-            return self._common("", columns.capacity)
-        replies = _gathered(part.buffer, columns.reply_start, columns.reply_size)
+            return self._shared_constant("", columns.capacity)
+        replies = _gather(part.buffer, columns.reply_start, columns.reply_size)
         try:
             return replies.cast(pa.string())
         except pa.ArrowInvalid:
             return pa.array([plain_text(reply) for reply in replies.to_pylist()], pa.string())
 
-    def _data(self, part: _Part) -> pa.Array:
+    def _data(self, part: _RowSource) -> pa.Array:
         columns = part.columns
         sizes = columns.data_size
         if part.codes is not None and (huge := sizes > _MOST_DATA).any():
-            data = _gathered(part.content, columns.data_start, np.where(huge, 0, sizes).astype(np.uint32))
+            data = _gather(part.content, columns.data_start, np.where(huge, 0, sizes).astype(np.uint32))
             return pa.array(data.to_pylist(), pa.binary(), mask=huge)
-        return _gathered(part.content, columns.data_start, sizes)
+        return _gather(part.content, columns.data_start, sizes)
 
-    def _status(self, part: _Part) -> pa.Array:
+    def _status(self, part: _RowSource) -> pa.Array:
         if part.codes is None:
-            return self._common(Status.OK.value, part.columns.capacity)
+            return self._shared_constant(Status.OK.value, part.columns.capacity)
         return pa.array([status.value for status in _STATUSES], pa.string()).take(pa.array(part.codes))
 
-    def _same(self, value: str, rows: int) -> pa.Array:
-        """An array with the same value in every row."""
-        return _repeated(self._made, value, rows, self._most_rows)
+    def _constant(self, value: str, rows: int) -> pa.Array:
+        return _repeated(self._cache, value, rows, self._max_rows)
 
-    def _common(self, value: str, rows: int) -> pa.Array:
-        """The same for a value that many slices have."""
-        if len(_made) > _MOST_MADE:
-            _made.clear()
-        return _repeated(_made, value, rows, self._most_rows)
+    def _shared_constant(self, value: str, rows: int) -> pa.Array:
+        """Returns the array for a value that many slices share."""
+        if len(_cache) > _MAX_CACHED:
+            _cache.clear()
+        return _repeated(_cache, value, rows, self._max_rows)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Puts small batches together, as long as the result stays within the limits of the options."""
+    """Joins small batches as long as the result stays within the limits of the options."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -344,7 +303,7 @@ def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterat
             continue
         payload = _payload(batch)
         if pending and (rows + count > options.batch_rows or size + payload > options.batch_bytes):
-            yield _together(pending)
+            yield _join(pending)
             pending, rows, size = [], 0, 0
         if not pending and (2 * count > options.batch_rows or 2 * payload > options.batch_bytes):
             yield batch
@@ -353,10 +312,10 @@ def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterat
         rows += count
         size += payload
     if pending:
-        yield _together(pending)
+        yield _join(pending)
 
 
-def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -365,40 +324,34 @@ def _payload(batch: pa.RecordBatch) -> int:
     return int(batch.column(place).nbytes) if place >= 0 else 0
 
 
-def _of(part: _Part, low: int, high: int) -> _Codes | None:
-    return None if part.codes is None else part.codes[low:high]
-
-
-def _repeated(made: dict[str, pa.Array], value: str, rows: int, most_rows: int) -> pa.Array:
-    """A part of the array that was made before, if it is long enough, else a new one, which is kept."""
+def _repeated(made: dict[str, pa.Array], value: str, rows: int, max_rows: int) -> pa.Array:
+    """Returns a part of the cached array if it is long enough, else makes and caches a new one."""
     known = made.get(value)
     if known is None or len(known) < rows:
-        room = rows if known is None else max(rows, min(4 * rows, most_rows))
+        room = rows if known is None else max(rows, min(4 * rows, max_rows))
         known = made[value] = pa.repeat(pa.scalar(value, pa.string()), room)
     return known if len(known) == rows else known.slice(0, rows)
 
 
-#: Arrays of one value that other slices have as well: stores, `ok`, no reply.
-_made: dict[str, pa.Array] = {}
-_MOST_MADE = 16
+#: Arrays of values that slices have in common: stores, `ok`, no reply.
+_cache: dict[str, pa.Array] = {}
+_MAX_CACHED = 16
 
 
-def _room(rows: int, kind: type[np.generic]) -> tuple[pa.Buffer, npt.NDArray[Any]]:
-    """Memory for an array's numbers, of Arrow's pool, because it is used again without the system clearing it first."""
+def _allocate(rows: int, kind: type[np.generic]) -> tuple[pa.Buffer, npt.NDArray[Any]]:
+    """Returns memory of Arrow's pool for numbers, because the pool reuses it without clearing it."""
     target = pa.allocate_buffer(rows * np.dtype(kind).itemsize)
     return target, np.frombuffer(target, kind)
 
 
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """An array with a copy of numbers as 64-bit numbers."""
-    target, copy = _room(len(values), np.int64)
+    target, copy = _allocate(len(values), np.int64)
     copy[:] = values
     return pa.Array.from_buffers(kind, len(values), [None, target])
 
 
-def _gathered(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
-    """Copies parts of a buffer into an array of binary values."""
-    ends, offsets = _room(len(starts) + 1, np.int32)
-    target, content = _room(int(sizes.sum(dtype=np.int64)), np.uint8)
+def _gather(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
+    ends, offsets = _allocate(len(starts) + 1, np.int32)
+    target, content = _allocate(int(sizes.sum(dtype=np.int64)), np.uint8)
     kernels.gather(buffer, starts, sizes, offsets, content)
     return pa.Array.from_buffers(pa.binary(), len(starts), [None, ends, target])

@@ -1,7 +1,7 @@
-"""Local files for what is read: they themselves, or copies of those behind a URL, made as small as possible.
+"""Local files to read from: the files themselves, or minimal copies of remote ones.
 
-The index of a remote slice is copied first. If it can be trusted, only those bytes of the data file follow that hold
-what is wanted; the rest of the copy is a hole, which nobody looks at.
+The index of a remote slice is copied first. If it can be trusted, only the selected bytes of the data file are
+copied; the rest of the copy is a hole that is never read.
 """
 
 from __future__ import annotations
@@ -32,27 +32,18 @@ from stantools.store.indexes import IndexView
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Bounds
 
-#: No slice is cut where it is read.
-_UNCUT = 1 << 62
-#: Index records of which the data is copied to summarise a slice: the last messages show whether it is encrypted.
-_LAST = 8
+#: `split_bytes` that never splits a slice.
+_NO_SPLIT = 1 << 62
+#: Index records whose data is copied for a summary of a slice: the last messages show whether it is encrypted.
+_TAIL_RECORDS = 8
 
 
 @contextmanager
 def copied_pieces(piece: Piece, options: TableOptions, counter: ReadCounter | None = None) -> Iterator[list[Piece]]:
-    """Lends the parts of a piece that have to be read, as local files.
+    """Yields the parts of a piece as local files, in the order of the file; valid until the end of the block.
 
-    Args:
-        piece: A piece, whole slices if they are remote.
-        options: How the table is read; bounds leave out what cannot be wanted.
-        counter: Counts what is read for that.
-
-    Yields:
-        Pieces in the order of the file; valid until the end of the block.
-
-    Raises:
-        StoreUnreadableError: The remote file cannot be read.
-        StoreUnwritableError: There is no room for the copy.
+    A remote piece is a whole slice; the bounds of the options limit the copy. Raises `StoreUnwritableError` if the
+    copy cannot be written.
     """
     ref = piece.slice
     whole = piece.start <= FILE_HEADER_SIZE and piece.end >= ref.data_size
@@ -62,22 +53,22 @@ def copied_pieces(piece: Piece, options: TableOptions, counter: ReadCounter | No
         return
     with temporary_directory() as directory:
         remote = Remote(ref.data, options.storage)
-        local = _index_copied(remote, ref, directory)
+        local = _copy_index(remote, ref, directory)
         by_index = not options.check_crc and options.columns and INDEXED_COLUMNS.issuperset(options.columns)
-        enough = (bounded or by_index) and whole and _tail_copied(remote, ref, local, 1)
+        enough = (bounded or by_index) and whole and _copy_tail(remote, ref, local, 1)
         if enough and bounded:
-            enough = _wanted_copied(remote, ref, local, options)
+            enough = _copy_selection(remote, ref, local, options)
         if not enough:
             remote.copy(ref.data, Path(local.data))
         yield _narrowed(local, options, counter) if bounded and whole else [replace(piece, slice=local)]
 
 
 def _narrowed(ref: SliceRef, options: TableOptions, counter: ReadCounter | None) -> list[Piece]:
-    return split_slice(ref, replace(options, split_bytes=_UNCUT), counter)
+    return split_slice(ref, replace(options, split_bytes=_NO_SPLIT), counter)
 
 
-def _index_copied(remote: Remote, ref: SliceRef, directory: Path) -> SliceRef:
-    """Copies the index of a slice and returns the slice as it will lie in the directory."""
+def _copy_index(remote: Remote, ref: SliceRef, directory: Path) -> SliceRef:
+    """Copies the index of a slice; returns the slice with its paths in the directory."""
     data, index = directory / split_url(ref.data)[1], None
     if ref.index is not None:
         index = directory / split_url(ref.index)[1]
@@ -85,11 +76,10 @@ def _index_copied(remote: Remote, ref: SliceRef, directory: Path) -> SliceRef:
     return replace(ref, data=str(data), index=None if index is None else str(index))
 
 
-def _tail_copied(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) -> bool:
+def _copy_tail(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) -> bool:
     """Copies the header and the last messages of a slice into a file with a hole.
 
-    Returns:
-        Whether the index can be trusted and names everything in the data file; else there is no file.
+    Returns False, without a file, if the index cannot be trusted or does not name everything in the data file.
     """
     target, size = Path(local.data), ref.data_size
     start = _offset_of_last(local, messages)
@@ -108,11 +98,10 @@ def _tail_copied(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) 
     return complete
 
 
-def _wanted_copied(remote: Remote, ref: SliceRef, local: SliceRef, options: TableOptions) -> bool:
-    """Copies what the bounds leave of a slice, and the messages next to it, which show that the index is right.
+def _copy_selection(remote: Remote, ref: SliceRef, local: SliceRef, options: TableOptions) -> bool:
+    """Copies the selected bytes of a slice and the messages next to them, which show that the index is right.
 
-    Returns:
-        Whether it is; else the whole slice is needed.
+    Returns False if it is not; then the whole slice is needed.
     """
     selection = selection_of(options.bounds)
     if selection is None:
@@ -129,7 +118,7 @@ def _wanted_copied(remote: Remote, ref: SliceRef, local: SliceRef, options: Tabl
 
 
 def _range_of(records: IndexView, selection: Selection) -> tuple[int, int]:
-    """Returns the bytes from the message before the first wanted one to the end of the one behind the last."""
+    """Returns the bytes from the message before the first selected one to the end of the message after the last one."""
     first, last = chosen_rows(records, selection)
     if first < 0:
         return 0, 0
@@ -137,7 +126,7 @@ def _range_of(records: IndexView, selection: Selection) -> tuple[int, int]:
 
 
 def _offset_of_last(local: SliceRef, messages: int) -> int | None:
-    """Returns the offset of one of the last messages, as the index says without being checked."""
+    """Returns the offset of one of the last messages according to the unchecked index."""
     if local.index is None:
         return None
     content = Path(local.index).read_bytes()[FILE_HEADER_SIZE:]
@@ -150,18 +139,9 @@ def _offset_of_last(local: SliceRef, messages: int) -> int | None:
 
 @contextmanager
 def copied_part(part: StorePart, options: TableOptions) -> Iterator[Path]:
-    """Lends the directory with the files that a part of a store is read from.
+    """Yields the store's root, or the root of a copy with the files that the table needs.
 
-    Args:
-        part: The part.
-        options: Which table is read, and how to open what is remote.
-
-    Yields:
-        The store's root, or a copy of it with those files that the table needs.
-
-    Raises:
-        StoreUnreadableError: A remote file cannot be read.
-        StoreUnwritableError: There is no room for the copy.
+    Raises `StoreUnwritableError` if the copy cannot be written.
     """
     if not is_remote(part.store.root):
         yield Path(part.store.root)
@@ -187,7 +167,7 @@ def copied_part(part: StorePart, options: TableOptions) -> Iterator[Path]:
 
 
 class _StoreCopy:
-    """A copy of parts of a remote store, in the same order of directories."""
+    """A copy of parts of a remote store, with the same directories."""
 
     def __init__(self, store: StoreRef, directory: Path, options: TableOptions) -> None:
         self._store = store
@@ -201,13 +181,12 @@ class _StoreCopy:
         return self._root
 
     def file(self, name: str) -> None:
-        """Copies one file."""
         target = self._directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         self._remote.copy(join_url(self._store.root, name), target)
 
     def root_files(self, *names: str) -> None:
-        """Copies files of the root, as far as they are there."""
+        """Copies those of the named root files that exist."""
         for entry in self._entries():
             if entry.name in names and not entry.directory:
                 self.file(entry.name)
@@ -226,7 +205,7 @@ class _StoreCopy:
             self._channel_names()
 
     def _channel_names(self) -> None:
-        """Makes the files of the first channel, empty: without files in the root, they say that this is a store."""
+        """Makes the files of the first channel, empty: without files in the root, they show that this is a store."""
         for directory in self._entries():
             if directory.directory:
                 entries = self._remote.entries(join_url(self._store.root, directory.name))
@@ -237,7 +216,6 @@ class _StoreCopy:
                     return
 
     def every_subs(self) -> None:
-        """Copies the subs.dat of every channel."""
         for directory in self._entries():
             if directory.directory:
                 entries = self._remote.entries(join_url(self._store.root, directory.name))
@@ -245,7 +223,7 @@ class _StoreCopy:
                     self.file(f"{directory.name}/{SUBS_FILE}")
 
     def channel(self, name: str, *, whole: bool) -> None:
-        """Copies a channel; of its live slices only what shows their first and last message if not `whole`."""
+        """Copies a channel. Unless `whole`, only the first and last message of live slices are copied."""
         (self._directory / name).mkdir()
         entries = self._remote.entries(join_url(self._store.root, name))
         for entry in entries:
@@ -258,7 +236,7 @@ class _StoreCopy:
                 self.slice(place, entries, whole=False)
 
     def slice(self, file: str, entries: Sequence[Entry] = (), *, whole: bool) -> None:
-        """Copies a slice and its index; of the data only the last messages if not `whole` and the index is right."""
+        """Copies a slice and its index. Unless `whole`, only the last messages are copied if the index is right."""
         directory, _, name = file.rpartition("/")
         target = self._directory / directory
         target.mkdir(exist_ok=True)
@@ -278,6 +256,6 @@ class _StoreCopy:
             sizes.get(name, 0),
             sizes.get(index, 0),
         )
-        local = _index_copied(self._remote, ref, target)
-        if whole or not _tail_copied(self._remote, ref, local, _LAST):
+        local = _copy_index(self._remote, ref, target)
+        if whole or not _copy_tail(self._remote, ref, local, _TAIL_RECORDS):
             self._remote.copy(ref.data, Path(local.data))

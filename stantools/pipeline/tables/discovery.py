@@ -1,16 +1,14 @@
-"""Which stores and slices the given paths mean: stores, directories of stores, single slices, glob patterns, URLs.
+"""Discovery: the stores and slices that paths lead to (stores, directories of stores, slices, glob patterns, URLs).
 
-    path                                        what it means
-    holds server.dat or clients.dat             a store
-    its directories hold subs.dat or slices     a store, too: both files were lost
-    holds slices itself                         slices without a store: an archive, or one channel's directory
-    is a slice                                  the same, of this slice only
-    anything else                               whatever is found in it, as deep as `_DEEPEST`
+path                                        meaning holds server.dat or clients.dat             a store its
+directories hold subs.dat or slices     a store that lost both files holds slices itself
+slices without a store: an archive, or one channel's directory is a slice                                  this slice
+only anything else                               every store in it, up to `_MAX_DEPTH` levels down
 
 The channel of slices without a store is the subject of their first good record, else the name of the directory. A
-directory that was found twice, also through a link, counts once.
+directory that is reached twice, also through a link, counts once.
 
-What was found is known by names and sizes, as listed; only of slices without a store the heads are read.
+Names and sizes come from listings; file heads are read only for slices without a store.
 """
 
 from __future__ import annotations
@@ -53,44 +51,34 @@ from stantools.store.serverinfo import refuse_0_1
 
 @dataclass(frozen=True)
 class FoundChannel:
-    """A channel directory as listed, or slices without a store."""
-
     store: StoreRef
-    name: str  #: the channel
-    directory: str  #: path or URL of its directory
-    entries: tuple[Entry, ...]  #: what is in it; for slices without a store, these and their indexes
+    name: str
+    directory: str  #: path or URL
+    entries: tuple[Entry, ...]  #: files in it; for slices without a store, these and their indexes
 
     def size(self) -> int:
-        """Bytes of all its files."""
         return sum(entry.size for entry in self.entries)
 
 
 @dataclass
 class FoundStore:
-    """A store, or slices that lie in one directory outside of any."""
+    """A store, or the slices of one directory outside of any store."""
 
-    ref: StoreRef  #: its path and polynomial
-    place: Place  #: where it lies
-    entries: tuple[Entry, ...] = ()  #: what is in its root
-    #: Its channels, sorted as the server sorts them; none for slices without a store.
+    ref: StoreRef  #: path and polynomial
+    place: Place
+    entries: tuple[Entry, ...] = ()  #: entries of its root
+    #: Channels in the server's order; empty for slices without a store.
     channel_names: list[str] = field(default_factory=list)
-    loose: list[FoundChannel] | None = None  #: the slices without a store, by channel; None for a store
-    #: Take `.bak` slices although that was not asked for: there is nothing else, or they were named.
+    loose: list[FoundChannel] | None = None  #: slices without a store by channel; None for a store
+    #: Include `.bak` slices although not requested: there are no others, or a path names them.
     archived: bool = False
 
     def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[FoundChannel | Failed]:
-        """Lists its channels.
-
-        Args:
-            patterns: NATS wildcards; a channel that matches any is taken. None given takes all.
-
-        Yields:
-            Each channel, or what cannot be listed.
-        """
+        """Yields its channels that match any of the patterns (all without patterns), or the failure to list one."""
         if self.loose is not None:
-            yield from (each for each in self.loose if _wanted(each.name, patterns))
+            yield from (each for each in self.loose if _matches(each.name, patterns))
             return
-        yield from listed(self._channel, [name for name in self.channel_names if _wanted(name, patterns)])
+        yield from listed(self._channel, [name for name in self.channel_names if _matches(name, patterns)])
 
     def _channel(self, name: str) -> FoundChannel | Failed:
         directory = self.place.join(self.ref.root, name)
@@ -100,16 +88,13 @@ class FoundStore:
             return Failed(self.ref.root, error.message, error.remedy, name)
 
     def slices(self, channel: FoundChannel, *, archived: bool = False) -> list[SliceRef]:
-        """Returns the slices of a channel by number, an archived one before a live one of the same number.
-
-        Args:
-            channel: One of its channels.
-            archived: Take `.bak` slices as well.
-        """
+        """Returns the slices of a channel by number, an archived one before a live one of the same number."""
         data: list[tuple[int, bool, Entry]] = []
         indexes: dict[tuple[str, bool], Entry] = {}
         for entry in channel.entries:
-            if match := SLICE_NAME.fullmatch(entry.name):  # even of a directory, which reading will refuse
+            if match := SLICE_NAME.fullmatch(
+                entry.name
+            ):  # a directory of this name as well, which the reader will refuse
                 number = slice_number(match[1])
                 if number is not None and (match[2] is None or archived or self.archived):
                     data.append((number, match[2] is None, entry))
@@ -135,26 +120,18 @@ class FoundStore:
         return refs
 
 
-def _wanted(name: str, patterns: tuple[str, ...]) -> bool:
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return not patterns or any(subject_matches(pattern, name) for pattern in patterns)
 
 
-#: Bytes of a slice that are looked at to find its channel: most slices name it at once, a damaged one later.
+#: Sizes of the heads of a slice to search for its channel: most slices name it at once, a damaged one later.
 HEADS = (1 << 14, 1 << 20, 64 << 20)
 
 
 def slices_by_channel(
     place: Place, directory: str, entries: list[Entry], crc: Crc, *, others: bool
 ) -> dict[str, list[Entry]]:
-    """Sorts slices and indexes that lie in one directory by the channel that they belong to.
-
-    Args:
-        place: Where they lie.
-        directory: The directory.
-        entries: Slices, indexes, and what else may be wanted.
-        crc: The CRC of their records.
-        others: Keep what does not belong to a slice.
-    """
+    """Sorts the slices and indexes of one directory by channel; with `others`, keeps the other files as well."""
     fallback = place.split(directory)[1] or directory
     indexes = {entry.name: entry for entry in entries if INDEX_NAME.fullmatch(entry.name)}
     slices = [entry for entry in entries if SLICE_NAME.fullmatch(entry.name)]
@@ -172,13 +149,13 @@ def slices_by_channel(
         if index:
             group.append(index)
     if others:
-        rest = [e for e in entries if e.name in indexes or not (SLICE_NAME.fullmatch(e.name) or _is_index(e))]
+        rest = [
+            e
+            for e in entries
+            if e.name in indexes or not (SLICE_NAME.fullmatch(e.name) or INDEX_NAME.fullmatch(e.name))
+        ]
         groups.setdefault(next(iter(groups), fallback), []).extend(rest)
     return groups
-
-
-def _is_index(entry: Entry) -> bool:
-    return INDEX_NAME.fullmatch(entry.name) is not None
 
 
 def _channel_of(place: Place, path: str, crc: Crc) -> str | None:
@@ -192,7 +169,7 @@ def _channel_of(place: Place, path: str, crc: Crc) -> str | None:
             if isinstance(event, Damage):
                 if len(head) < size or size == HEADS[-1]:
                     continue
-                break  # it may look damaged only because the head ends in it
+                break  # this may be damage, or only the end of the head
             begin = int(event.offset[0]) + RECORD_HEADER_SIZE
             message = gogo.decode(pb.MsgProto, memoryview(head)[begin : begin + int(event.size[0])])
             return os.fsdecode(message.subject)
@@ -201,26 +178,18 @@ def _channel_of(place: Place, path: str, crc: Crc) -> str | None:
     return None
 
 
-#: Directories inside each other that are gone through to find stores.
-_DEEPEST = 8
-#: Directories that are listed to find stores below one path.
-_MOST = 200_000
+#: Levels of directories to search for stores.
+_MAX_DEPTH = 8
+#: Directories to list for stores below one path.
+_MAX_DIRECTORIES = 200_000
 _REMEDY = "name the directory given to the server as -dir, a directory of such, or a slice (msgs.N.dat or .bak)"
 
 
 def discover(options: TableOptions) -> tuple[list[FoundStore], list[Failed]]:
-    """Finds the stores and slices that the paths of the options mean, in their order, each once.
+    """Finds the stores and slices of the options' paths, in their order, each once; with the failures.
 
-    Nothing but directories is read, and the few records that tell a polynomial or a channel.
-
-    Args:
-        options: Paths, polynomial, what is read of them.
-
-    Returns:
-        What was found, and what cannot be read.
-
-    Raises:
-        StoreUnreadableError: Nothing at all was found, or with mode FAILFAST something cannot be read.
+    Reads directories, and the few records that tell a polynomial or a channel. Raises `StoreUnreadableError` if
+    nothing at all is found, or for any failure in mode FAILFAST.
     """
     search = _Search(options)
     for path in options.paths:
@@ -237,33 +206,34 @@ def discover(options: TableOptions) -> tuple[list[FoundStore], list[Failed]]:
 
 
 def absolute(options: TableOptions) -> TableOptions:
-    """Returns the options with absolute local paths: on a cluster every process has a working directory of its own."""
+    """Returns the options with absolute local paths: on a cluster every process has its own working directory."""
     paths = (path if is_remote(path) else os.path.abspath(local_path(path)) for path in options.paths)  # noqa: PTH100
     return replace(options, paths=tuple(paths))
 
 
 def _place_of(path: str, options: TableOptions) -> tuple[Place, str]:
-    """Returns where a path leads, and the path as it is written in the table."""
+    """Returns the place of a path, and the path as the table shows it."""
     if is_remote(path):
         return remote_place(path, options)
     return LocalPlace(), str(Path(local_path(path)))
 
 
 class _Search:
-    """One search: what was found so far, and what was seen."""
+    """One search: its results and the directories it visited."""
 
     def __init__(self, options: TableOptions) -> None:
         self._options = options
         self._reading = ReadOptions(options.polynomial, options.check_crc)
-        self._seen: dict[Hashable, bool] = {}  # whether something was found there; a directory above us does not count
-        self._again = 0  # how often something was met that had been met before
+        self._visited: dict[
+            Hashable, bool
+        ] = {}  # whether it held a store or slice; a directory that is still being searched does not count
+        self._repeats = 0  # paths that led to a directory or file visited before
         self._listed = 0
         self._loose: dict[str, FoundStore] = {}
         self.stores: list[FoundStore] = []
         self.unreadable: list[Failed] = []
 
     def path(self, path: str) -> None:
-        """Takes one path of the options."""
         try:
             place, plain = _place_of(path, self._options)
             if is_pattern(plain) and place.is_directory(plain) is None:
@@ -275,7 +245,7 @@ class _Search:
 
     def _pattern(self, place: Place, pattern: str) -> None:
         matches = [path for each in expand_braces(pattern) for path in place.matches(each)]
-        before = len(self.stores) + len(self.unreadable) + len(self._seen) + self._again
+        before = len(self.stores) + len(self.unreadable) + len(self._visited) + self._repeats
         for path in dict.fromkeys(matches):
             directory = place.is_directory(path)
             if directory or self._is_wanted_file(place.split(path)[1]):
@@ -283,7 +253,7 @@ class _Search:
                     self._one(place, path, matched=True)
                 except StoreUnreadableError as error:
                     self._cannot(path, error)
-        if len(self.stores) + len(self.unreadable) + len(self._seen) + self._again == before:
+        if len(self.stores) + len(self.unreadable) + len(self._visited) + self._repeats == before:
             what = "nothing matches the pattern" if not matches else "nothing that matches the pattern is of a store"
             raise StoreUnreadableError(f"{pattern}: {what}", _REMEDY)
 
@@ -293,7 +263,7 @@ class _Search:
             raise StoreUnreadableError(f"{path}: no such file or directory", _REMEDY)
         if not directory:
             self._file(place, path)
-        elif not self._directory(place, path, place.entries(path), _DEEPEST) and not matched:
+        elif not self._directory(place, path, place.entries(path), _MAX_DEPTH) and not matched:
             raise self._nothing(place, path)
 
     def _file(self, place: Place, path: str) -> None:
@@ -317,26 +287,26 @@ class _Search:
         return kind is FileKind.MESSAGES and match is not None and slice_number(match[1]) is not None
 
     def _first(self, place: Place, directory: str, entry: Entry) -> bool:
-        """Returns whether a file was not seen before; an index only goes with its slice."""
+        """Returns whether a file is new; an index counts only with its slice."""
         if INDEX_NAME.fullmatch(entry.name) and self._options.table is not Table.RECORDS:
             return True
         return self._new(("file", place.identity(place.join(directory, entry.name))))
 
     def _new(self, identity: Hashable) -> bool:
-        if identity in self._seen:
-            self._again += 1
+        if identity in self._visited:
+            self._repeats += 1
             return False
-        self._seen[identity] = False
+        self._visited[identity] = False
         return True
 
-    def _directory(self, place: Place, path: str, entries: list[Entry], deeper: int) -> bool:
-        """Takes a directory; returns whether anything was found in it, now or before."""
+    def _directory(self, place: Place, path: str, entries: list[Entry], depth: int) -> bool:
+        """Searches a directory; returns whether it holds any store or slice, now or at an earlier visit."""
         identity = place.identity(path)
         if self._new(identity):
-            self._seen[identity] = self._found_in(place, path, entries, deeper)
-        return self._seen[identity]
+            self._visited[identity] = self._found_in(place, path, entries, depth)
+        return self._visited[identity]
 
-    def _found_in(self, place: Place, path: str, entries: list[Entry], deeper: int) -> bool:
+    def _found_in(self, place: Place, path: str, entries: list[Entry], depth: int) -> bool:
         names = {entry.name for entry in entries if not entry.directory}
         if SERVER_FILE in names or CLIENTS_FILE in names:
             self._add_store(place, path, entries)
@@ -346,8 +316,8 @@ class _Search:
             return True
         children = [entry for entry in entries if entry.directory and not entry.name.startswith(".")]
         self._listed += len(children)
-        if self._listed > _MOST:
-            raise StoreUnreadableError(f"{path}: has more than {_MOST} directories below it", _REMEDY)
+        if self._listed > _MAX_DIRECTORIES:
+            raise StoreUnreadableError(f"{path}: has more than {_MAX_DIRECTORIES} directories below it", _REMEDY)
         below = list(listed(lambda entry: self._list(place, place.join(path, entry.name)), children))
         if _is_store_without_root(children, below):
             self._add_store(place, path, entries)
@@ -358,8 +328,8 @@ class _Search:
             if isinstance(inside, StoreUnreadableError):
                 self._cannot(where, inside)
                 found = True
-            elif deeper and not _is_raft(inside):
-                found |= self._directory(place, where, inside, deeper - 1)
+            elif depth and not any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in inside):
+                found |= self._directory(place, where, inside, depth - 1)
         return found
 
     def _list(self, place: Place, path: str) -> list[Entry] | StoreUnreadableError:
@@ -379,11 +349,6 @@ class _Search:
         self.stores.append(FoundStore(ref, place, tuple(entries), names))
 
     def _polynomial(self, place: Place, path: str, entries: list[Entry]) -> int:
-        """Finds out the polynomial of a store.
-
-        Raises:
-            StoreUnreadableError: It is of release 0.1, or may not be read.
-        """
         with sampled(place, path, entries) if not isinstance(place, LocalPlace) else nullcontext(path) as root:
             store = open_datastore(root)
             if isinstance(place, LocalPlace) and not self._options.accept_unreadable:
@@ -402,7 +367,7 @@ class _Search:
         self._add_loose(place, path, [*new, *indexes, *others] if new else [])
 
     def _add_loose(self, place: Place, directory: str, entries: list[Entry]) -> None:
-        """Adds slices without a store; those of one directory come together."""
+        """Adds slices without a store; those of one directory stay together."""
         if not entries:
             return
         if isinstance(place, LocalPlace) and not self._options.accept_unreadable:
@@ -426,7 +391,7 @@ class _Search:
         try:
             head = place.head(place.join(directory, first.name), HEADS[0])
         except StoreUnreadableError:
-            head = b""  # reading it will say so
+            head = b""  # the reader will report it
         return resolve_file_crc(Path(first.name), memoryview(head), self._reading).polynomial
 
     def _cannot(self, path: str, error: StoreUnreadableError) -> None:
@@ -437,7 +402,7 @@ class _Search:
             try:
                 open_datastore(path)
             except StoreUnreadableError as error:
-                return error  # it may be a raft log, or the like
+                return error  # it may be a Raft log, for example
         return StoreUnreadableError(f"{path}: neither a file store nor a slice is in it", _REMEDY)
 
 
@@ -461,7 +426,3 @@ def _is_store_without_root(children: list[Entry], below: list[list[Entry] | Stor
         live = any(not entry.name.endswith(".bak") for entry in _slices_in(entries))
         channels |= not child.link and (SUBS_FILE in names or live)
     return channels
-
-
-def _is_raft(entries: list[Entry]) -> bool:
-    return any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in entries)

@@ -1,9 +1,9 @@
-"""What is new in stores since an offset, and safe to read.
+"""New messages of stores since an offset that are safe to read.
 
-`Follower.latest` returns how far a stream can go, `Follower.work` what has to be read between two offsets. Both go by
-the files alone, so that a batch that is planned again after a restart is the same. What is remembered between two
-looks only saves time: a channel whose files are as they were costs four looks at names, so that stores of ten
-thousand channels can be followed; a channel directory is listed again only if something changed in it.
+`Follower.latest` returns how far a stream can advance, `Follower.work` the files to read between two offsets. Both
+depend on the files alone, so a batch that is planned again after a restart is the same. Cached state only saves
+time: a channel with unchanged files costs four `stat` calls, so that stores of ten thousand channels can be
+followed; a channel directory is listed again only after a change in it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from stantools.store.safe_end import Looked, Position, sign
 
 LOG = logging.getLogger(__name__)
 
-#: Looks at a channel whose files change under the look.
-_LOOKS = 3
-#: Part of its time that a stream may spend on looking when nothing is new, and seconds between two looks at least.
+#: Attempts to look at a channel whose files change meanwhile.
+_MAX_LOOKS = 3
+#: Share of its time that an idle stream may spend on looking, and the least seconds between two looks.
 _IDLE_SHARE = 0.1
 _IDLE_SECONDS = 0.1
-#: What cannot be read is logged one by one, up to so many for each batch.
-_MOST_TOLD = 20
-#: Seconds between two searches for new stores.
+#: Failures of one batch that are logged one by one.
+_MAX_LOGGED = 20
+#: seconds between two searches for new stores
 _SEARCH_SECONDS = 60.0
 
 Found = tuple[Sequence[StoreRef], Sequence[Failed]]
@@ -44,43 +44,40 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Limit:
-    """What one batch may take; None is no limit."""
+    """Limits of one batch; None is no limit."""
 
-    bytes: int | None = None  #: Of data files, about: one message at least is taken. The channels share it, in turns.
-    rows: int | None = None  #: messages
-    files: int | None = None  #: slices that are touched
+    bytes: int | None = (
+        None  #: bytes of data files, about; at least one message is taken. The channels share it in turns.
+    )
+    rows: int | None = None
+    files: int | None = None  #: slices touched
 
 
 @dataclass
 class Lag:
-    """What was left at the last look."""
-
-    waiting_bytes: int = 0  #: bytes of data files that are not read yet, complete or not
-    waiting_channels: int = 0  #: channels that have some
+    waiting_bytes: int = 0  #: bytes of data files not read yet, complete or not
+    waiting_channels: int = 0  #: channels with such bytes
 
     def add(self, waiting: int) -> None:
-        """Counts what is left of a channel."""
         self.waiting_bytes += waiting
         self.waiting_channels += waiting > 0
 
 
 @dataclass
-class _Seen(Looked):
-    """A channel when it was looked at: at what grows, see `ChannelWatch.grows`, and the directory."""
+class _ChannelSnapshot(Looked):
+    """A channel at its last look: signs of its growing files (`ChannelWatch.grows`) and of its directory."""
 
-    position: Position  #: where the stream was then
-    waiting: int  #: bytes that were there and not read
-    aside: dict[str, str]  #: data files that are not followed; see `ChannelWatch.aside`
+    position: Position  #: the stream's position at that look
+    waiting: int  #: unread bytes at that look
+    aside: dict[str, str]  #: data files that are not followed (`ChannelWatch.aside`)
 
 
 @dataclass
-class _News:
-    """A channel that has something new."""
-
-    watch: ChannelWatch  #: the channel
-    at: Position  #: where the stream is
-    until: Position  #: how far it could go
-    seen: _Seen | None  #: to be remembered if it goes there
+class _ChannelUpdate:
+    watch: ChannelWatch
+    at: Position  #: the stream's position
+    until: Position  #: the furthest position it can reach
+    seen: _ChannelSnapshot | None  #: state to keep if it advances there
     aside: dict[str, str]  #: data files that are not followed
 
     @property
@@ -90,50 +87,39 @@ class _News:
 
 @dataclass
 class Follower:
-    """Follows stores.
+    """Follows the stores that `find` returns, and in them the channels of some patterns (all without patterns).
 
-    Args:
-        find: Looks for the stores.
-        channels: Patterns with NATS wildcards; all channels if empty.
-        archived: Begin with `.bak` slices. Those that become `.bak` before they were read are always read.
+    With `archived` it begins with `.bak` slices. Slices that become `.bak` before they are read are always read.
     """
 
     find: Callable[[], Found]
     channels: tuple[str, ...] = ()
     archived: bool = False
-    lag: Lag = field(default_factory=Lag)  #: what was left at the last look
+    lag: Lag = field(default_factory=Lag)  #: backlog at the last look
     _crcs: dict[int, Crc] = field(default_factory=dict, repr=False)
-    _seen: dict[str, dict[str, _Seen]] = field(default_factory=dict, repr=False)
+    _seen: dict[str, dict[str, _ChannelSnapshot]] = field(default_factory=dict, repr=False)
     _matching: dict[str, bool] = field(default_factory=dict, repr=False)
     _found: Found | None = field(default=None, repr=False)
     _found_at: float = field(default=0.0, repr=False)
     _frozen: Offsets | None = field(default=None, repr=False)
-    next_look: float = field(default=0.0, repr=False)  #: when to look again, as `time.monotonic` has it
+    next_look: float = field(default=0.0, repr=False)  #: `time.monotonic` of the next look
     _served: tuple[str, str] = field(default=("", ""), repr=False)
 
     def earliest(self) -> Offsets:
-        """Returns where everything begins that is there now."""
-        return self._everywhere(ChannelWatch.begin)
+        return self._positions(ChannelWatch.begin)
 
     def newest(self) -> Offsets:
-        """Returns where everything ends that is there now."""
-        return self._everywhere(lambda watch: watch.latest() or watch.begin(), skipping=True)
+        return self._positions(lambda watch: watch.latest() or watch.begin(), skipping=True)
 
     def freeze(self) -> None:
-        """Makes what is there now the end: what comes later is not seen any more."""
+        """Makes the present end final: later data is ignored."""
         self._frozen = self.newest()
 
     def latest(self, start: Offsets, limit: Limit | None = None) -> Offsets:
-        """Returns how far a batch can go.
+        """Returns how far a batch that begins at `start` can go.
 
-        Where nothing is new it is the same as the start, and it takes at least a tenth of a second.
-
-        Args:
-            start: Where it begins.
-            limit: What it may take at most.
-
-        Raises:
-            StoreUnreadableError: None of the stores can be read.
+        Equal to `start` if nothing is new; then the call takes at least a tenth of a second. Raises
+        `StoreUnreadableError` if none of the stores can be read.
         """
         time.sleep(min(max(self.next_look - time.monotonic(), 0.0), 1.0))
         began = time.monotonic()
@@ -163,19 +149,18 @@ class Follower:
                 if look is not None:
                     self.lag.add(look.waiting)
             for name in positions.keys() - set(names):
-                # The directory is gone, which the work between the two offsets reports.
+                # The directory is gone; `work` between the two offsets reports it.
                 del positions[name]
                 seen.pop(name, None)
-        self._go_on(news, end, limit or Limit())
+        self._advance(news, end, limit or Limit())
         spent = time.monotonic() - began
         self.next_look = time.monotonic() + max(_IDLE_SECONDS, spent / _IDLE_SHARE) if end == start else 0.0
         return end
 
     def work(self, start: Offsets, end: Offsets) -> list[FollowPart]:
-        """Returns what has to be read between two offsets, in the order of stores, channels and slices.
+        """Returns the parts to read between two offsets, in the order of stores, channels and slices.
 
-        Raises:
-            StoreUnreadableError: A channel cannot be listed or a slice cannot be opened any more.
+        Raises `StoreUnreadableError` if a channel cannot be listed any more, or a slice cannot be opened any more.
         """
         found: list[FollowPart] = []
         stores = {each.root: each for each in self._search(fresh=False)[0]}
@@ -185,15 +170,16 @@ class Follower:
                 at = before.get(name) or (BEGINNING if root in start.stores else ANYWHERE)
                 until = after.get(name)
                 if until is None:
-                    found.append(_gone(root, name))
+                    message = f"{root}/{name}: the channel was removed"
+                    found.append(Lost(root, name, REMOVED, "", None, None, None, message))
                 elif at != until:
                     store = stores.get(root)
                     if store is None:
                         raise StoreUnreadableError(
-                            f"{root}: was there when the batch was begun, and is not a store any more",
+                            f"{root}: was a store when the batch began and is none now",
                             "make it accessible again, or start over with another checkpointLocation",
                         )
-                    found += self._retried(store, name, partial(ChannelWatch.between, start=at, end=until))
+                    found += self._with_retry(store, name, partial(ChannelWatch.between, start=at, end=until))
         for root, reasons in sorted(end.unreadable.items()):
             known = start.unreadable.get(root, {})
             for name, reason in sorted(reasons.items()):
@@ -202,18 +188,11 @@ class Follower:
         for root, files in sorted(end.aside.items()):
             known = start.aside.get(root, {})
             found += [not_followed(root, file, files[file]) for file in sorted(files.keys() - known.keys())]
-        _tell([each.message for each in found if isinstance(each, Lost | Failed)])
+        _log_failures([each.message for each in found if isinstance(each, Lost | Failed)])
         return found
 
-    # Inside.
-
-    def _everywhere(self, position: Callable[[ChannelWatch], Position], *, skipping: bool = False) -> Offsets:
-        """Returns a position of every channel. What cannot be read is left to the first batch, which reports it.
-
-        Args:
-            position: Returns that of a channel.
-            skipping: What is there now is skipped on purpose, with all data files there are.
-        """
+    def _positions(self, position: Callable[[ChannelWatch], Position], *, skipping: bool = False) -> Offsets:
+        """Returns a position of every channel. Unreadable channels are left to the first batch, which reports them."""
         offsets = Offsets()
 
         def ask(watch: ChannelWatch) -> tuple[Position, dict[str, str]]:
@@ -224,7 +203,7 @@ class Follower:
             positions = offsets.stores[store.root] = {}
             for name in names:
                 try:
-                    positions[name], aside = self._retried(store, name, ask)
+                    positions[name], aside = self._with_retry(store, name, ask)
                 except StoreUnreadableError:
                     positions[name] = ANYWHERE
                 else:
@@ -232,41 +211,41 @@ class Follower:
         offsets.unreadable = {}
         return offsets
 
-    def _look(self, store: StoreRef, name: str, at: Position, end: Offsets) -> _News | None:
-        """Looks at a channel; None if there is nothing to be seen."""
+    def _look(self, store: StoreRef, name: str, at: Position, end: Offsets) -> _ChannelUpdate | None:
+        """Looks at a channel; None if there is no readable data."""
         until: Position | None = None
         if self._frozen is not None:
             until = self._frozen.stores.get(store.root, {}).get(name)
             if until is None:
                 return None
 
-        def look(watch: ChannelWatch) -> _News:
-            # What things look like, before they are looked at: what changes meanwhile is then seen the next time.
+        def look(watch: ChannelWatch) -> _ChannelUpdate:
+            # Signs are taken before the look: the next look then sees a change made meanwhile.
             paths = watch.grows()
             signs = tuple(map(sign, paths))
             to = watch.advance(at, Allowance(), until)
-            # Another slice that came after the listing would not be noticed.
+            # Otherwise another slice that began after the listing would be missed.
             stale = signs[-1] is not None and not watch.has(paths[-1])
             waiting = watch.backlog(to)
             settles = watch.settles() if waiting else math.inf
             aside = watch.aside(at)
             grows, looks = (*paths, directory), (*signs, before)
-            seen = _Seen(to, waiting, aside, paths=grows, signs=looks, settles=settles)
-            return _News(watch, at, to, None if stale else seen, aside)
+            seen = _ChannelSnapshot(to, waiting, aside, paths=grows, signs=looks, settles=settles)
+            return _ChannelUpdate(watch, at, to, None if stale else seen, aside)
 
         directory = f"{store.root}/{name}"
         before = sign(directory)
 
         try:
-            found = self._retried(store, name, look)
+            found = self._with_retry(store, name, look)
         except StoreUnreadableError as error:
             end.note(store.root, name, error.message)
             return None
         end.pass_over(store.root, found.aside)
         return found
 
-    def _go_on(self, news: list[_News], end: Offsets, limit: Limit) -> None:
-        """Takes what is new into the offsets, as far as the limit allows."""
+    def _advance(self, news: list[_ChannelUpdate], end: Offsets, limit: Limit) -> None:
+        """Advances the offsets over the new data, as far as the limit allows."""
         available = [each.watch.backlog(each.at) - each.watch.backlog(each.until) for each in news]
         if limit.rows is None and limit.files is None and (limit.bytes is None or sum(available) <= limit.bytes):
             for each in news:
@@ -287,7 +266,7 @@ class Follower:
                 self.lag.add(each.watch.backlog(reached) - each.watch.backlog(each.until))
             end.stores[root][name] = reached
 
-    def _part(self, each: _News, share: Allowance, left: Allowance, end: Offsets) -> Position:
+    def _part(self, each: _ChannelUpdate, share: Allowance, left: Allowance, end: Offsets) -> Position:
         before = replace(share)
         frozen = self._frozen.stores.get(each.key[0], {}).get(each.key[1]) if self._frozen is not None else None
         try:
@@ -299,12 +278,12 @@ class Follower:
         return reached
 
     def _stores(self, offsets: Offsets, start: Offsets) -> Iterator[tuple[StoreRef, list[str]]]:
-        """Yields the stores with the names of their channels; what cannot be listed is noted in the offsets."""
+        """Yields the stores with the names of their channels; notes in the offsets those that cannot be listed."""
         stores, unreadable = self._search(fresh=True)
         for each in unreadable:
             offsets.note(each.root, each.channel or "", each.message)
         for root in start.stores.keys() - {store.root for store in stores}:
-            offsets.note(root, "", f"{root}: is not a store any more")
+            offsets.note(root, "", f"{root}: is no longer a store")
         for store in stores:
             try:
                 with os.scandir(store.root) as entries:
@@ -324,7 +303,7 @@ class Follower:
             except StoreUnreadableError:
                 if self._found is None:
                     raise
-                # Each store that was known says for itself what is the matter.
+                # Each known store reports its own failure.
             self._found_at = now
         return self._found
 
@@ -342,9 +321,9 @@ class Follower:
             crc = self._crcs[store.polynomial] = Crc(store.polynomial)
         return ChannelWatch(store, name, crc, self.archived)
 
-    def _retried(self, store: StoreRef, name: str, ask: Callable[[ChannelWatch], _Answer]) -> _Answer:
-        """Asks a channel something, and once more where its files went while they were looked at."""
-        for _ in range(_LOOKS - 1):
+    def _with_retry(self, store: StoreRef, name: str, ask: Callable[[ChannelWatch], _Answer]) -> _Answer:
+        """Calls `ask` for a channel, and once more if its files went away meanwhile."""
+        for _ in range(_MAX_LOOKS - 1):
             try:
                 return ask(self._watch(store, name))
             except StoreUnreadableError:
@@ -352,13 +331,9 @@ class Follower:
         return ask(self._watch(store, name))
 
 
-def _tell(messages: list[str]) -> None:
-    """Logs what cannot be read, whatever becomes of the rows that say so."""
-    for message in messages[:_MOST_TOLD]:
+def _log_failures(messages: list[str]) -> None:
+    """Logs the failures, independent of the rows that report them."""
+    for message in messages[:_MAX_LOGGED]:
         LOG.warning("%s", message)
-    if len(messages) > _MOST_TOLD:
-        LOG.warning("and %d more that cannot be read", len(messages) - _MOST_TOLD)
-
-
-def _gone(root: str, name: str) -> Lost:
-    return Lost(root, name, REMOVED, "", None, None, None, f"{root}/{name}: the channel was removed")
+    if len(messages) > _MAX_LOGGED:
+        LOG.warning("and %d more that cannot be read", len(messages) - _MAX_LOGGED)

@@ -1,4 +1,4 @@
-"""What lies in directories, here or behind a URL: names and sizes, nothing opened."""
+"""Directory listings, local or remote: names and sizes; no file is opened."""
 
 from __future__ import annotations
 
@@ -17,67 +17,45 @@ from stantools.work import Threads
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-#: Directories that are listed before it is decided whether threads pay.
-_FIRST = 16
-#: Seconds for one directory from which on the time goes into waiting: a network is in between.
-_SLOW = 0.0005
+#: Directories to list before deciding whether threads pay.
+_TRIAL_COUNT = 16
+#: Seconds per directory above which threads pay: the time goes into waiting for a network.
+_SLOW_SECONDS = 0.0005
 _THREADS = 16
-#: The innermost braces, which are replaced first.
+#: The innermost braces, which are expanded first.
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name in a directory."""
-
-    name: str  #: the name; bytes that are not UTF-8 are surrogate escapes
+    name: str  #: bytes that are not UTF-8 are surrogate escapes
     size: int = 0  #: bytes; 0 for a directory
-    directory: bool = False  #: it is a directory or a link to one
-    link: bool = False  #: it is a symbolic link
+    directory: bool = False  #: a directory or a link to one
+    link: bool = False  #: a symbolic link
 
 
 class Place(Protocol):
-    """Where directories can be listed."""
-
-    def entries(self, path: str) -> list[Entry]:
-        """Lists a directory, sorted by the bytes of the names.
-
-        Raises:
-            StoreUnreadableError: It cannot be listed.
-        """
+    def entries(self, path: str) -> list[Entry]: ...
 
     def is_directory(self, path: str) -> bool | None:
-        """Returns whether a path is a directory; None if there is nothing."""
+        """Returns whether a path is a directory; None if it does not exist."""
 
     def identity(self, path: str) -> Hashable:
-        """Returns what is equal for two paths to the same directory or file."""
+        """Returns a value that is equal for two paths to the same directory or file."""
 
     def join(self, path: str, name: str) -> str:
-        """Returns the path of something in a directory; the name may have several parts."""
+        """Returns the path of an entry; the name may have several parts."""
 
-    def split(self, path: str) -> tuple[str, str]:
-        """Returns the directory of a path and the name in it."""
+    def split(self, path: str) -> tuple[str, str]: ...
 
     def matches(self, pattern: str) -> list[str]:
-        """Returns the paths that match a glob pattern, sorted; without braces.
+        """Returns the sorted paths that match a glob pattern without braces."""
 
-        Raises:
-            StoreUnreadableError: It cannot be determined.
-        """
-
-    def head(self, path: str, size: int) -> bytes:
-        """Returns the first bytes of a file.
-
-        Raises:
-            StoreUnreadableError: It cannot be read.
-        """
+    def head(self, path: str, size: int) -> bytes: ...
 
 
 class LocalPlace:
-    """The file system of this machine."""
-
     def entries(self, path: str) -> list[Entry]:
-        """Lists a directory; see `Place`."""
         try:
             with os.scandir(path) as found:
                 entries = [_entry(each) for each in found]
@@ -85,11 +63,11 @@ class LocalPlace:
             raise StoreUnreadableError(
                 f"{path}: cannot be listed: {error.strerror}", "check the path and the permissions"
             ) from error
-        entries.sort(key=_by_bytes)
+        entries.sort(key=lambda entry: os.fsencode(entry.name))
         return entries
 
     def is_directory(self, path: str) -> bool | None:
-        """Returns whether a path is a directory; see `Place`. Without permission to look it is taken for one."""
+        """As `Place.is_directory`; a path that may not be examined counts as a directory."""
         try:
             Path(path).stat()
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -99,7 +77,6 @@ class LocalPlace:
         return Path(path).is_dir()
 
     def identity(self, path: str) -> Hashable:
-        """Returns what is equal for two paths to the same thing; see `Place`."""
         try:
             status = Path(path).stat()
         except OSError:
@@ -107,22 +84,18 @@ class LocalPlace:
         return status.st_dev, status.st_ino
 
     def join(self, path: str, name: str) -> str:
-        """Returns the path of something in a directory."""
         return f"{path}{name}" if path.endswith("/") else f"{path}/{name}"
 
     def split(self, path: str) -> tuple[str, str]:
-        """Returns the directory of a path and the name in it."""
         directory, name = os.path.split(path)
         return directory or ".", name
 
     def matches(self, pattern: str) -> list[str]:
-        """Returns the paths that match a glob pattern; see `Place`."""
         import glob
 
         return sorted((str(Path(each)) for each in glob.iglob(pattern, recursive=True)), key=os.fsencode)  # noqa: PTH207
 
     def head(self, path: str, size: int) -> bytes:
-        """Returns the first bytes of a file; see `Place`."""
         with mapped(Path(path)) as content:
             return bytes(content[:size])
 
@@ -133,7 +106,7 @@ def is_pattern(path: str) -> bool:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Returns the patterns that `{a,b}` in a pattern stand for, in their order."""
+    """Returns the patterns that `{a,b}` expands to, in order."""
     match = _BRACES.search(pattern)
     if not match:
         return [pattern]
@@ -149,15 +122,11 @@ def _entry(each: os.DirEntry[str]) -> Entry:
             return Entry(each.name, 0, True, link)
         return Entry(each.name, each.stat().st_size, False, link)
     except OSError:
-        return Entry(each.name, 0, False, link)  # a link that leads nowhere, or a file that is gone by now
-
-
-def _by_bytes(entry: Entry) -> bytes:
-    return os.fsencode(entry.name)
+        return Entry(each.name, 0, False, link)  # a broken link, or a file removed meanwhile
 
 
 def listed(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-    """Applies a function that lists or opens something to many items, in order; in threads where that takes long.
+    """Applies a function that lists or opens something to many items, in order; in threads if it is slow.
 
     On a local disk a thread costs more than a listing; over a network most of the time is waiting.
     """
@@ -169,9 +138,9 @@ def listed(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iter
         spent += time.perf_counter() - begin
         count += 1
         yield result
-        if count == _FIRST:
+        if count == _TRIAL_COUNT:
             break
-    if count < _FIRST or spent / count < _SLOW:
+    if count < _TRIAL_COUNT or spent / count < _SLOW_SECONDS:
         yield from map(function, upcoming)
         return
     yield from Threads(_THREADS).in_order(function, upcoming)

@@ -1,7 +1,7 @@
 """Reading one piece of a slice as rows of the messages table.
 
-The table says what lies in the data files, whatever the index says. A piece is read record by record; only where CRCs
-are not to be checked and nothing is wanted but what an index holds, its index is read instead.
+The table shows the content of the data files, whatever the index says. A piece is read record by record; its index
+alone is read only if CRCs are not checked and all selected columns are in the index.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stantools.store.mapping import Buffer, mapped
 from stantools.store.reading import message_at, scan_slice
 from stantools.store.resync import Damage, Repair
 
-#: Columns for which an index is enough, if CRCs are not to be checked.
+#: Columns for which the index is enough if CRCs are not checked.
 INDEXED_COLUMNS = frozenset(
     ("store", "channel", "seq", "timestamp", "timestamp_ns", "slice", "offset", "status"),
 )
@@ -45,22 +45,12 @@ INDEXED_COLUMNS = frozenset(
 def read_piece(
     piece: Piece, options: TableOptions, counter: ReadCounter | None = None, *, named: SliceRef | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Reads a piece of a slice; its files have to be local ones.
+    """Reads a piece of a local slice; records that begin in it are read to their end, even beyond the piece.
 
-    Args:
-        piece: What to read. What begins in it is read to its end, even if that lies behind the piece.
-        options: Which columns and messages, and what to do with damage.
-        counter: Counts what is read.
-        named: The slice as the rows name it, if what is read is a copy of it.
-
-    Yields:
-        Batches with exactly the columns of `options.columns`, none of them empty, in the order of the file. They own
-        their memory.
-
-    Raises:
-        StoreUnreadableError: In mode FAILFAST, there is damage or the file cannot be read. In any mode, the piece does
-            not end where a record does, so that the next piece begins with something that is none.
-        UsageError: There is no encryption key where the options say that there is one.
+    Yields batches with exactly the columns of `options.columns`, none empty, in the order of the file, in memory of
+    their own. `named` is the slice to name in the rows, if the piece is of a copy. Raises `StoreUnreadableError` in
+    mode FAILFAST for damage; in any mode if the piece does not end at the end of a record, so that the next piece
+    would begin inside one.
     """
     rows = MessageRows(named or piece.slice, options)
     selection = selection_of(options.bounds)
@@ -78,35 +68,20 @@ def read_piece(
 
 
 def read_unreadable(part: Failed, options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Yields the row of the messages table for something that cannot be read.
-
-    Raises:
-        StoreUnreadableError: The mode is FAILFAST.
-    """
+    """Yields the row of the messages table for something unreadable; raises `StoreUnreadableError` in mode FAILFAST."""
     place = (part.root, part.channel, part.file)
     error = StoreUnreadableError(part.message, part.remedy)
     yield from odd_row(options, error, place, status=Status.UNREADABLE.value)
 
 
 class _Neighbour(NamedTuple):
-    """A good message next to damage."""
+    """An intact message next to damage."""
 
     sequence: int
     timestamp: int
 
 
 class _PieceReader:
-    """Reads one piece.
-
-    Args:
-        data: Its data file.
-        rows: Makes rows.
-        selection: Which messages are wanted.
-        options: How the table is read.
-        counter: Counts what is read.
-        stack: Closes what is opened on the way.
-    """
-
     def __init__(
         self,
         piece: Piece,
@@ -130,16 +105,15 @@ class _PieceReader:
         self._by_index = not options.check_crc and INDEXED_COLUMNS.issuperset(rows.schema.names)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows."""
         start = max(self._piece.start, FILE_HEADER_SIZE)
         if self._by_index:
             with unchecked_records(self._piece.slice, self._data) as records:
                 if records is not None:
                     part = records_of(self._piece, records, self._data, self._crc, self._counter)
                     if part is not None:
-                        yield from self._indexed(part)
+                        yield from self._index_rows(part)
                         start = end_of(part[-1])
-        yield from self._scanned(start)
+        yield from self._scan_rows(start)
         begin = max(self._piece.start, len(self._data))
         if self._piece.end > begin:
             error = StoreUnreadableError(
@@ -150,8 +124,7 @@ class _PieceReader:
             if (batch := self._rows.unreadable(error, begin, self._piece.end - begin)) is not None:
                 yield batch
 
-    def _indexed(self, records: IndexView) -> Iterator[pa.RecordBatch]:
-        """Yields rows for index records."""
+    def _index_rows(self, records: IndexView) -> Iterator[pa.RecordBatch]:
         for low in range(0, len(records), min(self._capacity, INDEX_ROWS)):
             part = records[low : low + min(self._capacity, INDEX_ROWS)]
             columns = MessageColumns(len(part))
@@ -159,8 +132,7 @@ class _PieceReader:
             columns.timestamp[:] = part["timestamp"]
             yield from self._messages(self._data, columns)
 
-    def _scanned(self, start: int) -> Iterator[pa.RecordBatch]:
-        """Yields rows for what is found in the data file from a record on."""
+    def _scan_rows(self, start: int) -> Iterator[pa.RecordBatch]:
         piece = self._piece
         header = check_file_version(self._data) if piece.start <= FILE_HEADER_SIZE else None
         before: _Neighbour | None = None
@@ -169,26 +141,26 @@ class _PieceReader:
         with _columns(self._capacity) as columns:
             for event in self._events(start, columns):
                 if header and isinstance(event, Damage):
-                    yield from self._unversioned(header)
+                    yield from self._missing_version_row(header)
                 header = None
                 begin, at = at, event.end
                 self._counter.data(at - begin)
                 if isinstance(event, Damage):
                     pending.append(event)
                     if self._everything:
-                        yield from self._damaged(pending, None, None)
+                        yield from self._damage_rows(pending, None, None)
                         pending.clear()
                     continue
                 if pending:
-                    before = before or self._previous(start)
-                    yield from self._damaged(pending, before, _neighbour(event, 0))
+                    before = before or self._message_before(start)
+                    yield from self._damage_rows(pending, before, _neighbour(event, 0))
                     pending.clear()
                 before = _neighbour(event, -1)
                 yield from self._messages(self._data, event)
         if header:
-            yield from self._unversioned(header)
+            yield from self._missing_version_row(header)
         if pending:
-            yield from self._damaged(pending, before or self._previous(start), self._next(at))
+            yield from self._damage_rows(pending, before or self._message_before(start), self._message_after(at))
         if at > piece.end and piece.end < min(piece.slice.data_size, len(self._data)):
             raise StoreUnreadableError(
                 f"{piece.slice.data}: was cut at offset {piece.end} to be read in parts, where a record was expected "
@@ -208,12 +180,11 @@ class _PieceReader:
         )
 
     def _index(self) -> IndexView | None:
-        """The good records of the index, which help to continue after damage."""
+        """Returns the good records of the index, which help to continue after damage."""
         opened = good_records(self._piece.slice, self._crc, counter=self._counter)
         return self._stack.enter_context(opened)
 
     def _messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yields rows for those of some messages that are wanted."""
         if not self._everything:
             wanted = chosen(columns.sequence, columns.timestamp, self._selection)
             if not wanted.all():
@@ -221,20 +192,20 @@ class _PieceReader:
         if columns.capacity:
             yield from self._rows.messages(buffer, columns, repaired=repaired)
 
-    def _damaged(
+    def _damage_rows(
         self, damages: list[Damage], before: _Neighbour | None, after: _Neighbour | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields rows for damaged ranges, unless the messages around them show that nothing in them is wanted."""
-        if not _can_concern(self._selection, before, after):
+        """Yields rows for damaged ranges, unless the messages around them show that nothing selected is in them."""
+        if not _may_hold_selected(self._selection, before, after):
             return
         for damage in damages:
             if damage.repair is not None:
-                yield from self._messages(*_proven(damage.offset, damage.repair), repaired=True)
+                yield from self._messages(*_proven_message(damage.offset, damage.repair), repaired=True)
             elif (batch := self._rows.damages([damage])) is not None:
                 yield batch
 
-    def _unversioned(self, text: str) -> Iterator[pa.RecordBatch]:
-        """Yields a row for a file that does not begin with the version, as far as nothing can be read there."""
+    def _missing_version_row(self, text: str) -> Iterator[pa.RecordBatch]:
+        """Yields a row for a file without a version header, as far as it is unreadable."""
         error = StoreUnreadableError(
             f"{self._piece.slice.data}: at offset 0: {text}; expected a message slice that begins with its version",
             REMEDY,
@@ -243,8 +214,8 @@ class _PieceReader:
         if (batch := self._rows.unreadable(error, 0, size)) is not None:
             yield batch
 
-    def _previous(self, start: int) -> _Neighbour | None:
-        """The message before a piece, as far as the index knows it."""
+    def _message_before(self, start: int) -> _Neighbour | None:
+        """Returns the message before the piece according to the index, if known."""
         if start <= FILE_HEADER_SIZE:
             return None
         with unchecked_records(self._piece.slice, self._data) as records:
@@ -256,14 +227,13 @@ class _PieceReader:
                 return None
             return _Neighbour(int(part["sequence"][0]), int(part["timestamp"][0]))
 
-    def _next(self, at: int) -> _Neighbour | None:
-        """The message that begins behind a piece."""
+    def _message_after(self, at: int) -> _Neighbour | None:
         found = message_at(self._data, at, self._channel, self._crc)
         return None if found is None else _neighbour(found, 0)
 
 
-def _can_concern(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:
-    """Returns whether something that is wanted can have been between two messages; None is the end of the file."""
+def _may_hold_selected(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:
+    """Returns whether a selected message may lie between two messages; None is the end of the file."""
     if before is not None:
         if selection.last is not None and before.sequence >= selection.last:
             return False
@@ -277,8 +247,8 @@ def _can_concern(selection: Selection, before: _Neighbour | None, after: _Neighb
     return True
 
 
-def _proven(offset: int, repair: Repair) -> tuple[Buffer, MessageColumns]:
-    """Returns a message that was proven as columns, and what they point into."""
+def _proven_message(offset: int, repair: Repair) -> tuple[Buffer, MessageColumns]:
+    """Returns a proven message as columns, with the buffer they point into."""
     message, columns = repair.message, MessageColumns(1)
     columns.offset[0], columns.size[0] = offset, repair.size
     columns.sequence[0], columns.timestamp[0] = message.sequence, message.timestamp
@@ -294,7 +264,7 @@ def _neighbour(columns: MessageColumns | FewMessages, row: int) -> _Neighbour:
 
 @contextmanager
 def _columns(capacity: int) -> Iterator[MessageColumns]:
-    """Lends columns that nobody else uses at the moment: making them costs more than reading a small slice."""
+    """Lends columns that are not in use: making them costs more than reading a small slice."""
     try:
         columns = _spare.pop()
     except IndexError:
@@ -304,9 +274,9 @@ def _columns(capacity: int) -> Iterator[MessageColumns]:
     try:
         yield columns
     finally:
-        if len(_spare) < _MOST_SPARE:
+        if len(_spare) < _MAX_SPARE:
             _spare.append(columns)
 
 
-_MOST_SPARE = 8
+_MAX_SPARE = 8
 _spare: list[MessageColumns] = []

@@ -1,4 +1,4 @@
-"""How a table is to be read: one value that can be sent to another process, also made of the texts of options."""
+"""Options of a table: one value that can be sent to another process, parsed from option texts."""
 
 from __future__ import annotations
 
@@ -17,42 +17,39 @@ from stantools.pipeline.tables.texts import NUMBER, SIZE, TRUTH, Given, instead,
 from stantools.secret import Secret
 from stantools.store.ranges import Bounds
 
-#: What begins so is passed to fsspec under the rest of its name.
+#: Prefix of options that are passed to fsspec under the rest of their name.
 STORAGE = "storage."
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a table is read."""
-
-    #: Stores, slices or directories of slices; with glob patterns or as URLs.
+    #: Stores, slices or directories of slices; glob patterns and URLs are allowed.
     paths: tuple[str, ...] = spark_option(
         (),
-        path=Option(help="a store, a slice or a directory of them; glob patterns and URLs are taken"),
+        path=Option(help="a store, a slice or a directory of them; glob patterns and URLs are allowed"),
         paths=Option(help="several paths as a json list"),
     )
     table: Table = spark_option(Table.MESSAGES, table=Option(help="|".join(Table), choices=Table))
     columns: tuple[str, ...] = spark_option(
-        (), columns=Option(help="the columns that are wanted, with commas; all if not given", read=listed)
+        (), columns=Option(help="columns to read, separated by commas; default: all", read=listed)
     )
     mode: Mode = spark_option(Mode.PERMISSIVE, mode=Option(help="|".join(Mode), choices=Mode))
     channels: tuple[str, ...] = spark_option(
-        (), channels=Option(help="channels to take, with commas; * is one token, > the rest", read=listed)
+        (), channels=Option(help="channels to read, separated by commas; * is one token, > the rest", read=listed)
     )
-    stores: tuple[str, ...] = ()  #: only these stores, as the column `store` names them; all if empty
-    slices: tuple[str, ...] = ()  #: only these slices, as the column `slice` names them; all if empty
-    #: Which messages.
+    stores: tuple[str, ...] = ()  #: stores to read, as named in the column `store`; all if empty
+    slices: tuple[str, ...] = ()  #: slices to read, as named in the column `slice`; all if empty
     bounds: Bounds = spark_option(
         Bounds(),
         seq=Option(help="A:B, both ends included", read=parse_range),
-        since=Option(help="not older than this: RFC 3339, or an age such as 1d3h", read=parse_time),
-        until=Option(help="older than this: RFC 3339, or an age such as 1d3h", read=parse_time),
+        since=Option(help="messages from this time on: RFC 3339, or an age such as 1d3h", read=parse_time),
+        until=Option(help="messages before this time: RFC 3339, or an age such as 1d3h", read=parse_time),
     )
-    archived: bool = spark_option(False, archived=TRUTH.like(help="true takes .bak slices as well"))
+    archived: bool = spark_option(False, archived=TRUTH.like(help="true reads .bak slices as well"))
     polynomial: int | None = spark_option(
         None, crcPoly=Option(help="auto, a number, ieee, castagnoli or koopman", read=parse_polynomial)
     )
-    #: False counts messages with a wrong CRC as intact; without `data` the index alone is then enough.
+    #: False counts messages with a wrong CRC as intact; without `data` the index alone then suffices.
     check_crc: bool = spark_option(True, checkCrc=TRUTH.like(help="false counts messages with a wrong CRC as intact"))
     #: The encryption key, looked up where the files are read.
     key: Secret = spark_option(
@@ -63,58 +60,42 @@ class TableOptions:
     )
     accept_unreadable: bool = spark_option(
         False,
-        acceptUnreadable=TRUTH.like(help="true continues without the files that this user may not read"),
+        acceptUnreadable=TRUTH.like(help="true skips the files that this user may not read"),
     )
     split_bytes: int = spark_option(
-        64 << 20, splitBytes=SIZE.like(help="a slice with more bytes is read in parts of about this size")
+        64 << 20, splitBytes=SIZE.like(help="larger slices (in bytes) are read in parts of about this size")
     )
     partition_bytes: int = spark_option(
         128 << 20,
         partitionBytes=SIZE.like(
-            help="bytes that one task reads, about; if not given, more of large stores without the column data"
+            help="approximate bytes per task; by default more for large stores without the column data"
         ),
     )
-    #: As `partition_bytes`, where there would be more than four tasks for each of `partitions` otherwise; no more than
-    #: `partition_bytes` if it is less.
+    #: Limit in place of `partition_bytes` where that would give more than four tasks per `partitions`; a smaller value
+    #: has no effect.
     largest_partition: int = 0
     partitions: int = spark_option(
-        0, partitions=NUMBER.like(help="the least number of tasks, as far as there is work for them")
+        0, partitions=NUMBER.like(help="minimum number of tasks, as far as there is work for them")
     )
-    batch_rows: int = spark_option(16384, batchRows=SIZE.like(help="rows of one Arrow batch, at most"))
-    batch_bytes: int = spark_option(8 << 20, batchBytes=SIZE.like(help="payload bytes of one Arrow batch, about"))
-    storage: tuple[tuple[str, str], ...] = ()  #: options for fsspec, by name
+    batch_rows: int = spark_option(16384, batchRows=SIZE.like(help="maximum rows of an Arrow batch"))
+    batch_bytes: int = spark_option(8 << 20, batchBytes=SIZE.like(help="approximate payload bytes of an Arrow batch"))
+    storage: tuple[tuple[str, str], ...] = ()  #: options for fsspec by name
 
     def of(self, stores: Sequence[str], **changes: Any) -> TableOptions:
-        """Returns the options for some stores.
-
-        Args:
-            stores: Paths, patterns or URLs; relative ones are taken from here.
-            changes: Further fields that are otherwise.
-
-        Raises:
-            UsageError: A path is empty.
-        """
+        """Returns the options for some stores: paths, patterns or URLs; relative paths become absolute."""
         if "" in stores:
             raise UsageError("the path of a store is empty", "name a directory; the current one is .")
-        # Links stay, and so do `..` in patterns.
+        # Links and `..` in patterns stay.
         paths = tuple(path if "://" in path else os.path.abspath(path) for path in stores)  # noqa: PTH100
         return replace(self, paths=paths, **changes)
 
     def no_channel(self) -> UsageError:
-        """Returns that none of the stores has a channel that was asked for."""
         listed = ", ".join(map(escape, self.channels))
         return UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
 
 
 def table_options(values: Mapping[str, str]) -> TableOptions:
-    """Reads the options of a table.
-
-    Args:
-        values: What was given, by name; see `names_of(TableOptions)`.
-
-    Raises:
-        UsageError: A name is not known, or a value makes no sense.
-    """
+    """Parses the options of a table from texts by name (`names_of(TableOptions)`)."""
     storage = {
         name[len(STORAGE) :]: str(value)
         for name, value in values.items()
@@ -135,11 +116,7 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
 
 
 def check_columns(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the columns if the table has them all; the case of their names does not matter.
-
-    Raises:
-        UsageError: It does not have one of them, or one is named twice.
-    """
+    """Returns the columns if the table has all of them; case does not matter."""
     from stantools.pipeline.tables.schema import SCHEMAS  # loads Arrow, which options alone do not need
 
     have = SCHEMAS[table].names
@@ -150,7 +127,7 @@ def check_columns(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:
             raise UsageError(f"the table {table} has no column {name!r}", instead(name, have, "its columns are"))
     twice = next((name for name in found if found.count(name) > 1), None)
     if twice:
-        raise UsageError(f"the column {twice!r} is asked for twice", "name each column once")
+        raise UsageError(f"the column {twice!r} is given twice", "name each column once")
     return tuple(found)
 
 
@@ -176,10 +153,10 @@ def _bounds(given: Given) -> Bounds:
     first, last = given.value("seq", (None, None))
     if (first or 0) < 0 or (last or 0) < 0:
         raise UsageError(
-            f"option seq: {given.text('seq')!r} counts from the end, and every channel of a table has another end",
-            "give sequences that count from the start, such as 10:20, 10: or :20",
+            f"option seq: {given.text('seq')!r} counts from the end, which differs for each channel of a table",
+            "count from the start, such as 10:20, 10: or :20",
         )
     since, until = given.value("since"), given.value("until")
     if since is not None and until is not None and until <= since:
-        raise UsageError("the options since and until leave no time in between", "until has to be later than since")
+        raise UsageError("the options since and until select an empty range", "until must be later than since")
     return Bounds(first, last, since, until)

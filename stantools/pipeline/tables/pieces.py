@@ -1,14 +1,13 @@
-"""Cutting a slice into pieces that can be read independently of each other, and leaving out what is not wanted.
+"""Cutting a slice into pieces that can be read independently, without the parts that cannot hold a selected message.
 
-Together the pieces of a slice have to yield exactly the rows of reading it in one go. Reading goes from record
-to record, so a piece may begin only where that way leads to. Where the index names every record without a gap, it is
-the way. Without such an index a place is looked for from which so many good bytes follow that it cannot lie within the
-payload of a message: payloads may hold whole store files. A reader that comes to the end of its piece notices if it was
-wrong in spite of that (`messages.read_piece`).
+Together the pieces of a slice must yield exactly the rows of a single read. A reader goes from record to record, so
+a piece may begin only at a record boundary of that walk. If the index names every record without a gap, the
+boundaries are in the index. Without such an index, a boundary is a place followed by enough good bytes that
+it cannot be inside the payload of a message: payloads may hold whole store files. A reader that reaches the end of its
+piece notices a wrong boundary (`messages.read_piece`).
 
-A table shows what lies in the data files. So it is not enough that the server would believe an index: its records have
-to follow each other from the first byte of the data file on without a gap, so that there is nothing that it does not
-name.
+A table shows the content of the data files. An index that the server would believe is therefore not enough: its
+records must be consecutive from the first byte of the data file on, so that it names everything.
 """
 
 from __future__ import annotations
@@ -40,17 +39,16 @@ from stantools.store.reading import message_at, trusted_index
 
 @lru_cache(maxsize=8)
 def crc_of(polynomial: int, check: bool = True) -> Crc:
-    """Returns the CRC of a polynomial; its tables take longer to make than a small slice to read."""
+    """Cached, because the tables of a CRC take longer to make than a small slice takes to read."""
     return Crc(polynomial, check)
 
 
 @contextmanager
 def trusted_chain(ref: SliceRef, data: Buffer, crc: Crc, counter: ReadCounter) -> Iterator[IndexView | None]:
-    """Opens the index of a slice and goes through all of it.
+    """Opens the index of a slice and checks all of it.
 
-    Yields:
-        Its records, at least one, if they can be believed and name everything in the data file up to the last one of
-        them; else None. Behind the last one there may be more in the data file.
+    Yields its records, at least one, if they can be trusted and name everything in the data file up to the last of
+    them; else None. There may be more in the data file after the last one.
     """
     if ref.index is None or check_file_version(data):
         yield None
@@ -66,7 +64,7 @@ def trusted_chain(ref: SliceRef, data: Buffer, crc: Crc, counter: ReadCounter) -
 
 
 def follows(records: IndexView) -> bool:
-    """Returns whether index records name records of the data file that follow each other without a gap."""
+    """Returns whether index records name consecutive records of the data file."""
     end = None
     for part in index_parts(records):
         offsets = part["offset"]
@@ -78,7 +76,7 @@ def follows(records: IndexView) -> bool:
 
 
 def chosen_rows(records: IndexView, selection: Selection) -> tuple[int, int]:
-    """Returns the first and the last record of a message that is wanted; -1 and -1 if there is none."""
+    """Returns the first and the last record of a selected message; -1 and -1 if there is none."""
     first = last = -1
     row = 0
     for part in index_parts(records):
@@ -91,16 +89,12 @@ def chosen_rows(records: IndexView, selection: Selection) -> tuple[int, int]:
 
 
 def end_of(record: np.void) -> int:
-    """Returns the offset behind the record of the data file that an index record names."""
+    """Returns the end of the data record that an index record names."""
     return int(record["offset"]) + RECORD_HEADER_SIZE + int(record["size"])
 
 
 def agrees(data: Buffer, record: np.void, channel: bytes, crc: Crc) -> bool | None:
-    """Compares an index record with the data file.
-
-    Returns:
-        None if the record in the data file is damaged, so that it says nothing.
-    """
+    """Compares an index record with the data file; None if the record in the data file is damaged."""
     found = message_at(data, int(record["offset"]), channel, crc)
     if found is None:
         return None
@@ -109,10 +103,9 @@ def agrees(data: Buffer, record: np.void, channel: bytes, crc: Crc) -> bool | No
 
 @contextmanager
 def good_records(ref: SliceRef, crc: Crc, *, counter: ReadCounter) -> Iterator[IndexView | None]:
-    """Opens the index of a slice for a search after damage: its good records, whatever they name.
+    """Opens the index of a slice for a search after damage; yields the records from the first to the last good one.
 
-    Yields:
-        The records from the first to the last good one, or None if there are none.
+    Yields None if there are none. The records may name anything.
     """
     with _index_of(ref) as buffer:
         counter.index(len(buffer))
@@ -122,7 +115,7 @@ def good_records(ref: SliceRef, crc: Crc, *, counter: ReadCounter) -> Iterator[I
 
 @contextmanager
 def unchecked_records(ref: SliceRef, data: Buffer) -> Iterator[IndexView | None]:
-    """Opens the index of a slice without looking at its records; None if it has none."""
+    """Opens the index of a slice without checking its records; yields None if it has none."""
     with _index_of(ref) as buffer:
         count = (len(buffer) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
         fit = count > 0 and not check_file_version(data) and not check_file_version(buffer)
@@ -131,7 +124,7 @@ def unchecked_records(ref: SliceRef, data: Buffer) -> Iterator[IndexView | None]
 
 @contextmanager
 def _index_of(ref: SliceRef) -> Iterator[Buffer]:
-    """Maps the index of a slice; it is empty where there is none, or it cannot be read."""
+    """Maps the index of a slice; empty if it is missing or unreadable."""
     with ExitStack() as stack:
         buffer: Buffer = memoryview(b"")
         if ref.index is not None:
@@ -149,11 +142,10 @@ def checked(records: IndexView, low: int, high: int, crc: Crc, counter: ReadCoun
 
 
 def records_of(piece: Piece, records: IndexView, data: Buffer, crc: Crc, counter: ReadCounter) -> IndexView | None:
-    """Looks at the index records of one piece only.
+    """Reads the index records of one piece only.
 
-    Returns:
-        Those that name, without a gap, what lies in the data file from the start of the piece on, as far as there are
-        such; None if there are none, or if the last of them does not agree with the data file.
+    Returns those that name consecutive records of the data file from the start of the piece on; None if there are
+    none, or if the last of them does not agree with the data file.
     """
     low = bisect_left(records["offset"], piece.start)
     part = checked(records, low, bisect_left(records["offset"], piece.end, lo=low), crc, counter)
@@ -166,27 +158,20 @@ def records_of(piece: Piece, records: IndexView, data: Buffer, crc: Crc, counter
     return part if agrees(data, last, os.fsencode(piece.slice.channel), crc.checking) else None
 
 
-#: Good bytes that have to follow a place that was found by searching. Servers advise against longer messages.
-_PROOF = 8 << 20
-#: Records that are looked at for one place to cut at; more only fail where the file is full of damage.
+#: Good bytes that prove a boundary found by searching. Servers advise against longer messages.
+_PROOF_BYTES = 8 << 20
+#: Candidates to examine for one boundary; more fail only in a file full of damage.
 _CANDIDATES = 32
 
 Range = tuple[int, int]
 
 
 def split_slice(ref: SliceRef, options: TableOptions, counter: ReadCounter | None = None) -> list[Piece]:
-    """Cuts a slice into the pieces that have to be read of it.
+    """Cuts a slice into the pieces to read, in the order of the file.
 
-    A small slice costs nothing, as long as no bounds are given; else its index is read, and single records.
-
-    Args:
-        ref: A slice with local files.
-        options: `split_bytes` says from which size on it is cut, `bounds` what is wanted of it.
-        counter: Counts what is read for this.
-
-    Returns:
-        Pieces in the order of the file; none if nothing in it can be wanted. A file that cannot be read is one piece:
-        it is reported when it is read.
+    The slice must have local files. Returns no piece if nothing in it can be selected. A file that cannot be read is
+    one piece; its reader reports it. A small slice without bounds costs nothing; else its index and single records
+    are read.
     """
     whole = [Piece(ref, FILE_HEADER_SIZE, ref.data_size)]
     if ref.data_size <= options.split_bytes and options.bounds == Bounds():
@@ -217,14 +202,6 @@ def selection_of(bounds: Bounds) -> Selection | None:
 
 
 class _Splitter:
-    """Cuts one slice.
-
-    Args:
-        data: Its data file.
-        options: How to read the table.
-        counter: Counts what is looked at.
-    """
-
     def __init__(self, ref: SliceRef, data: Buffer, options: TableOptions, counter: ReadCounter) -> None:
         self._crc = crc_of(ref.store.polynomial, options.check_crc)
         self._counter = counter
@@ -232,11 +209,10 @@ class _Splitter:
         self._data = data
         self._channel = os.fsencode(ref.channel)
         self._split_bytes = options.split_bytes
-        self._window = Window(data, _PROOF)
+        self._window = Window(data, _PROOF_BYTES)
         self._columns = MessageColumns(1024)
 
     def pieces(self, selection: Selection) -> Iterator[Piece]:
-        """Yields the pieces in which there can be something that is wanted."""
         ranges = [(FILE_HEADER_SIZE, self._ref.data_size)]
         if selection != Selection():
             with trusted_chain(self._ref, self._data, self._crc, self._counter) as records:
@@ -252,7 +228,7 @@ class _Splitter:
                 yield Piece(self._ref, low, high)
 
     def _narrowed(self, records: IndexView, selection: Selection) -> list[Range]:
-        """The ranges of the file in which there can be something that is wanted, by an index that names all of it."""
+        """Returns the ranges of the file that may hold a selected message, by an index that names all of it."""
         size = self._ref.data_size
         first, last = chosen_rows(records, selection)
         ranges = []
@@ -271,38 +247,37 @@ class _Splitter:
         return ranges
 
     def _start(self, records: IndexView, first: int) -> int:
-        """Returns where reading can begin for a record: at it or before it, where a good one or the file begins."""
+        """Returns the last boundary at or before a record: a good record, or the beginning of the file."""
         for row in range(first, max(first - _CANDIDATES, -1), -1):
             if self._agrees(records[row]):
                 return int(records["offset"][row])
         return FILE_HEADER_SIZE
 
     def _end(self, records: IndexView, last: int) -> int:
-        """Returns where reading can end behind a record: where a good one begins, or where the index ends."""
+        """Returns the first boundary after a record: a good record, or the end of the index."""
         for row in range(last + 1, min(last + 1 + _CANDIDATES, len(records))):
             if self._agrees(records[row]):
                 return int(records["offset"][row])
         return end_of(records[-1])
 
     def _cuts(self, start: int, end: int, records: IndexView | None) -> list[int]:
-        """Start and end, and the places in between at which a new piece begins."""
         cuts = [start]
         parts = -(-(end - start) // self._split_bytes)
         for part in range(1, parts):
             wanted = start + (end - start) * part // parts
             if wanted <= cuts[-1]:
                 continue
-            found = self._indexed(wanted, records) if records is not None else None
+            found = self._index_boundary(wanted, records) if records is not None else None
             if found is None:
-                found = self._proven(wanted, end)
+                found = self._search_boundary(wanted, end)
             if found is None:
-                break  # nor will there be behind; a hole of many gigabytes is searched once
+                break  # nor after it; a hole of many gigabytes is searched once
             if cuts[-1] < found < end:
                 cuts.append(found)
         return [*cuts, end]
 
-    def _indexed(self, wanted: int, records: IndexView) -> int | None:
-        """Returns the offset of a record that the index names, if it agrees with the data file; None if there is none.
+    def _index_boundary(self, wanted: int, records: IndexView) -> int | None:
+        """Returns the offset of a record that the index names, if it agrees with the data file; else None.
 
         A payload can hold whole store files, but it is not in the index.
         """
@@ -322,10 +297,10 @@ class _Splitter:
         self._counter.data(end_of(record) - int(record["offset"]))
         return agrees(self._data, record, self._channel, self._crc)
 
-    def _proven(self, wanted: int, end: int) -> int | None:
-        """Returns the offset of the first record from which enough good ones follow.
+    def _search_boundary(self, wanted: int, end: int) -> int | None:
+        """Returns the offset of the first record that enough good ones follow.
 
-        None says that no record begins there, -1 that there are some, and none of the first ones is good enough.
+        None if no record begins there; -1 if there are some, but none of the first ones is good enough.
         """
         data, size = self._data, len(self._data)
         at = wanted
@@ -334,16 +309,16 @@ class _Splitter:
             found = kernels.find_record(data, at, size, self._crc, self._channel)
             if not 0 <= found < end:
                 return None
-            at, proven = self._follow(found)
+            at, proven = self._walk(found)
             self._counter.data(at - wanted)
             if proven:
                 return found
         return -1
 
-    def _follow(self, start: int) -> tuple[int, bool]:
-        """Goes along good records; returns where it stopped, and whether enough of them were seen."""
+    def _walk(self, start: int) -> tuple[int, bool]:
+        """Follows good records; returns the end, and whether there were enough of them."""
         at, limit, stop = start, len(self._data), Stop.FULL
-        while stop == Stop.FULL and at - start < _PROOF:
+        while stop == Stop.FULL and at - start < _PROOF_BYTES:
             self._window.reach(at)
             _, at, stop = kernels.scan_messages(self._data, at, limit, self._crc.checking, self._channel, self._columns)
         return max(at, start + 1), stop in (Stop.END, Stop.FULL)

@@ -1,7 +1,7 @@
-"""What tables use of pyarrow, over lists and numpy arrays: for csv and ndjson where it is not installed.
+"""The part of pyarrow that tables use, over lists and numpy arrays: for csv and ndjson without pyarrow.
 
-Names, arguments and results are pyarrow's, so that whoever makes rows need not know which of the two it is. Values are
-those of Python, None for null; moments are numbers in their unit.
+Names, arguments and results are those of pyarrow, so that makers of rows work with either. Values are Python's, None
+for null; moments are numbers in their unit.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ _EPOCH = date(1970, 1, 1)
 
 @dataclass(frozen=True)
 class DataType:
-    """The type of a column."""
-
-    name: str  #: what it is called
+    name: str
     width: int | None = None  #: bits of a value; None if values differ in size
-    item: DataType | None = None  #: the type of what lists hold
-    unit: str | None = None  #: that of moments
+    item: DataType | None = None  #: item type of lists
+    unit: str | None = None  #: unit of moments
 
 
 def _type(name: str, width: int | None = None) -> Callable[[], DataType]:
@@ -40,21 +38,18 @@ int32, int64, date32 = _type("int32", 32), _type("int64", 64), _type("date32", 3
 
 
 def timestamp(unit: str, tz: str | None = None) -> DataType:
-    """Returns the type of moments; of units there are microseconds alone."""
+    """Returns the type of moments; microseconds are the only unit."""
     if unit != "us":
         raise ArrowInvalid(f"timestamps in {unit}; expected us")
     return DataType("timestamp", 64, unit=unit)
 
 
 def list_(item: DataType) -> DataType:
-    """Returns the type of lists."""
     return DataType("list", None, item)
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a schema."""
-
     name: str
     type: DataType
 
@@ -64,8 +59,6 @@ field = Field
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table."""
-
     fields: tuple[Field, ...]
 
     def __iter__(self) -> Iterator[Field]:
@@ -76,39 +69,30 @@ class Schema:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns, in order."""
         return [each.name for each in self.fields]
 
     def get_field_index(self, name: str) -> int:
-        """Returns the place of a column; -1 if there is none of this name."""
         return next((place for place, each in enumerate(self.fields) if each.name == name), -1)
 
     def field(self, name: str) -> Field:
-        """Returns a column.
-
-        Raises:
-            KeyError: There is none of this name.
-        """
+        """Returns a column; raises KeyError for an unknown name."""
         if (place := self.get_field_index(name)) < 0:
             raise KeyError(name)
         return self.fields[place]
 
 
 def schema(fields: Sequence[Field]) -> Schema:
-    """Makes a schema."""
     return Schema(tuple(fields))
 
 
 @dataclass(frozen=True)
 class Array:
-    """One column of some rows."""
-
-    values: list[Any] | npt.NDArray[Any]  #: the values; an array of numpy has no null in it
+    values: list[Any] | npt.NDArray[Any]  #: a numpy array has no nulls
     type: DataType
 
     @classmethod
     def from_buffers(cls, kind: DataType, rows: int, buffers: Sequence[Any]) -> Array:
-        """Makes an array of 64-bit numbers, or of binary values with 32-bit offsets, none of them null."""
+        """Makes an array of 64-bit numbers, or of binary values with 32-bit offsets, without nulls."""
         _, first, *data = buffers
         if not data:
             return cls(np.frombuffer(first, np.int64, rows), kind)
@@ -119,25 +103,19 @@ class Array:
         return len(self.values)
 
     def to_pylist(self) -> list[Any]:
-        """Returns the values."""
         return self.values if isinstance(self.values, list) else self.values.tolist()
 
     def slice(self, begin: int, count: int | None = None) -> Array:
-        """Returns the values of some rows, one after the other."""
+        """Returns consecutive values."""
         return Array(self.values[begin : None if count is None else begin + count], self.type)
 
     def take(self, rows: Array) -> Array:
-        """Returns the values of some rows."""
         if isinstance(self.values, np.ndarray):
             return Array(self.values[rows.values], self.type)
         return Array([self.values[row] for row in rows.to_pylist()], self.type)
 
     def cast(self, kind: DataType) -> Array:
-        """Returns bytes as text, and moments as days.
-
-        Raises:
-            ArrowInvalid: The bytes are not UTF-8.
-        """
+        """Converts bytes to text, and moments to days. Raises ArrowInvalid for bytes that are not UTF-8."""
         if kind == string():
             return Array([None if each is None else each.decode() for each in self.to_pylist()], kind)
         if kind == date32():
@@ -146,22 +124,20 @@ class Array:
         return self.view(kind)
 
     def dictionary_encode(self, null_encoding: str = "encode") -> Dictionary:
-        """Returns each value once, null as well, and for each row which one it has."""
         values = self.to_pylist()
         known = {value: place for place, value in enumerate(dict.fromkeys(values))}
         return Dictionary(array(np.fromiter(map(known.__getitem__, values), np.int64)), Array(list(known), self.type))
 
     def to_numpy(self, *, zero_copy_only: bool = False) -> npt.NDArray[Any]:
-        """Returns the values, none of them null."""
+        """Returns the values, which must have no null."""
         return np.asarray(self.values)
 
     def view(self, kind: DataType) -> Array:
-        """Returns the same values under another type."""
         return Array(self.values, kind)
 
     @property
     def nbytes(self) -> int:
-        """The bytes that Arrow would keep them in."""
+        """Bytes of the same values in Arrow's memory."""
         rows = len(self)
         if isinstance(self.values, np.ndarray):
             return rows * self.values.itemsize
@@ -182,53 +158,43 @@ def _bits(count: int) -> int:
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Values and where they are."""
-
-    indices: Array  #: for each row the place of its value
-    dictionary: Array  #: the values
+    indices: Array  #: for each row the position of its value
+    dictionary: Array
 
 
 @dataclass(frozen=True)
 class RecordBatch:
-    """Rows."""
-
     columns: Sequence[Array]
     schema: Schema
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Array], schema: Schema) -> RecordBatch:
-        """Makes rows of columns."""
         return cls(arrays, schema)
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
         return len(self.columns[0])
 
     @property
     def nbytes(self) -> int:
-        """The bytes that Arrow would keep them in."""
+        """Bytes of the same values in Arrow's memory."""
         return sum(column.nbytes for column in self.columns)
 
     def column(self, which: int | str) -> Array:
-        """Returns a column by its place or name."""
         return self.columns[self.schema.get_field_index(which) if isinstance(which, str) else which]
 
     def select(self, names: Sequence[str]) -> RecordBatch:
-        """Returns some columns in another order."""
         return RecordBatch([self.column(name) for name in names], Schema(tuple(map(self.schema.field, names))))
 
     def slice(self, begin: int, count: int | None = None) -> RecordBatch:
-        """Returns some rows, one after the other."""
+        """Returns consecutive rows."""
         return RecordBatch([column.slice(begin, count) for column in self.columns], self.schema)
 
     def take(self, rows: Array) -> RecordBatch:
-        """Returns some rows."""
         return RecordBatch([column.take(rows) for column in self.columns], self.schema)
 
 
 def concat_batches(batches: Sequence[RecordBatch]) -> RecordBatch:
-    """Puts the rows of batches with the same schema into one."""
     schema = batches[0].schema
     columns = zip(*(batch.columns for batch in batches), strict=True)
     return RecordBatch([_together(parts) for parts in columns], schema)
@@ -242,7 +208,7 @@ def _together(parts: Sequence[Array]) -> Array:
 
 
 def array(values: Any, type: DataType | None = None, mask: npt.NDArray[np.bool_] | None = None) -> Array:
-    """Makes a column of values, or of an array of numpy; null where the mask says so."""
+    """Makes a column of values or of a numpy array; null where the mask is true."""
     kind = type or int64()
     if mask is not None:
         listed = values.tolist() if isinstance(values, np.ndarray) else values
@@ -251,20 +217,16 @@ def array(values: Any, type: DataType | None = None, mask: npt.NDArray[np.bool_]
 
 
 def scalar(value: Any, type: DataType) -> Array:
-    """Makes a value."""
     return Array([value], type)
 
 
 def repeat(value: Array, rows: int) -> Array:
-    """Returns a column with the same value in every row."""
     return Array([*value.values] * rows, value.type)
 
 
 def allocate_buffer(size: int) -> bytearray:
-    """Returns memory to be filled."""
     return bytearray(size)
 
 
 def py_buffer(content: Any) -> Any:
-    """Returns the memory of an object."""
     return content

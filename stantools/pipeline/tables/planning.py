@@ -1,7 +1,7 @@
-"""From paths to what each task reads: work in the order of stores, channels and slices, packed to be balanced.
+"""From paths to the parts that each task reads, in the order of stores, channels and slices, balanced by size.
 
-Small slices are read together, large ones in parts. Bounds leave out what cannot hold a wanted message. Nothing but
-directories and, for large slices, their indexes is read here.
+Small slices are read together, large ones in parts. Bounds exclude slices without a selected message. Only
+directories and, for large slices, their indexes are read here.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from stantools.store.ranges import Bounds
 
 _Item = TypeVar("_Item")
 
-#: What it costs to begin with a part, as bytes that could have been read instead.
-_BEGIN = {
+#: Cost of beginning a part, in bytes of reading.
+_START_COST = {
     Table.MESSAGES: 1 << 17,
     Table.RECORDS: 1 << 18,
     Table.SUBSCRIPTIONS: 1 << 18,
@@ -43,34 +43,28 @@ _BEGIN = {
     Table.FINDINGS: 1 << 19,
     Table.SLICES: 1 << 18,
 }
-#: What a byte costs, compared with one of messages: records are handled one by one.
-_BYTE = {Table.RECORDS: 32, Table.SUBSCRIPTIONS: 8, Table.CLIENTS: 8}
-#: A task with less costs more to start than to do, unless smaller ones are asked for.
-_SMALLEST = 4 << 20
-#: So many tasks for each that is wanted at least keep all cores busy until the end; more of them only cost.
-_ENOUGH = 4
-#: Smaller slices are looked through for bounds where they are read.
+#: Cost of a byte relative to one of messages: records are handled one by one.
+_BYTE_COST = {Table.RECORDS: 32, Table.SUBSCRIPTIONS: 8, Table.CLIENTS: 8}
+#: Least bytes of a task: a smaller one costs more to start than to run. A user may ask for smaller ones.
+_MIN_TASK_BYTES = 4 << 20
+#: Tasks per requested task that keep all cores busy until the end.
+_TASKS_PER_REQUEST = 4
+#: Bytes of a slice up to which its reader applies the bounds.
 _SMALL_SLICE = 1 << 20
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What has to be read."""
-
-    splits: list[Split]  #: what each task reads; unreadable things are among it where they make rows
-    unreadable: list[Failed]  #: what cannot be read
+    splits: list[Split]  #: the parts of each task, with the unreadable ones that make rows
+    unreadable: list[Failed]  #: all that cannot be read
     stores: list[StoreRef]  #: the stores and directories of slices that were found
 
 
 def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
-    """Plans how a table is read.
+    """Plans how to read a table.
 
-    Args:
-        options: Which table of which stores, which part of it, and how big tasks are to be.
-        counter: Counts what is read of slices for this.
-
-    Raises:
-        StoreUnreadableError: Nothing at all was found, or with mode FAILFAST something cannot be read.
+    Raises `StoreUnreadableError` if nothing at all is found, or for any failure in mode FAILFAST. `counter` counts
+    the bytes of slices read for the plan.
     """
     stores, missing = discover(options)
     unreadable = list(missing)
@@ -92,13 +86,7 @@ def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
 
 
 def grouped(items: Sequence[_Item], weights: Sequence[int], options: TableOptions) -> list[list[_Item]]:
-    """Puts things together to groups of about the same weight; the order stays.
-
-    Args:
-        items: The things.
-        weights: What each costs, in bytes.
-        options: How big a group may be, and how many there shall be.
-    """
+    """Joins items into groups of similar weight (bytes), in order; size and number of groups follow the options."""
     total = sum(weights)
     if not total:
         return [list(items)] if items else []
@@ -106,7 +94,7 @@ def grouped(items: Sequence[_Item], weights: Sequence[int], options: TableOption
     groups: dict[int, list[_Item]] = {}
     before = 0
     for item, weight in zip(items, weights, strict=True):
-        # It belongs where its middle falls.
+        # It belongs to the group of its middle.
         groups.setdefault((2 * before + weight) * count // (2 * total), []).append(item)
         before += weight
     return list(groups.values())
@@ -115,22 +103,21 @@ def grouped(items: Sequence[_Item], weights: Sequence[int], options: TableOption
 def _count(total: int, options: TableOptions) -> int:
     usual = -(-total // options.partition_bytes)
     fewest = -(-total // max(options.partition_bytes, options.largest_partition))
-    enough = min(usual, max(options.partitions, 1) * _ENOUGH)
-    return max(enough, fewest, min(options.partitions, total // _SMALLEST), 1)
+    enough = min(usual, max(options.partitions, 1) * _TASKS_PER_REQUEST)
+    return max(enough, fewest, min(options.partitions, total // _MIN_TASK_BYTES), 1)
 
 
 def _weight(part: Part, table: Table) -> int:
-    return part.cost * _BYTE.get(table, 1) + _BEGIN[table]
+    return part.cost * _BYTE_COST.get(table, 1) + _START_COST[table]
 
 
 def _parts(store: FoundStore, options: TableOptions) -> Iterator[Part]:
-    """Yields what has to be read of a store, whole slices for messages."""
     table = options.table
     if table in (Table.SUBSCRIPTIONS, Table.CLIENTS) and store.loose is not None:
         root = store.ref.root
         yield Failed(
             root,
-            f"{root}: holds slices and no store, so it has no {table}",
+            f"{root}: holds slices without a store, so it has no {table}",
             "name the directory given to the server as -dir, or leave these out",
         )
     elif table is Table.CLIENTS:
@@ -144,10 +131,10 @@ def _parts(store: FoundStore, options: TableOptions) -> Iterator[Part]:
                 subscriptions |= table is Table.SUBSCRIPTIONS and bool(parts)
                 yield from parts
             elif table is Table.FINDINGS:
-                yield StorePart(store.ref, channel.channel, None, 0)  # that it cannot be listed is a finding
+                yield StorePart(store.ref, channel.channel, None, 0)  # a failure to list is a finding
             else:
                 yield channel
-        if subscriptions:  # what they are depends on the clients
+        if subscriptions:  # the kind of finding depends on the clients
             yield StorePart(store.ref, None, None, _clients_size(store))
 
 
@@ -204,7 +191,6 @@ def _record_files(store: FoundStore, channel: FoundChannel, options: TableOption
 
 
 def _cut(parts: list[Part], options: TableOptions, counter: ReadCounter | None) -> list[Part]:
-    """Cuts large slices, and leaves out what the bounds leave out."""
     pieces = [part for part in parts if isinstance(part, Piece)]
     total = sum(_weight(piece, Table.MESSAGES) for piece in pieces)
     if not total:
@@ -221,6 +207,6 @@ def _cut(parts: list[Part], options: TableOptions, counter: ReadCounter | None) 
         try:
             return split_slice(part.slice, how, counter)
         except StoreUnreadableError:
-            return (part,)  # said where it is read
+            return (part,)  # its reader reports it
 
     return [piece for pieces in listed(cut, parts) for piece in pieces]

@@ -1,7 +1,7 @@
-"""Reading what one task has to read, as Arrow batches: of whichever table, or of a stream.
+"""Reading the parts of one task, or of a stream's batch, as Arrow batches of any table.
 
-Between the planning of a stream and its reading a server may rename a slice for its archive script, or remove it. Then
-the archived copy is read, or a row says what is missing.
+Between the planning of a stream and its reading a server may rename a slice for its archive script, or remove it.
+The reader then uses the archived copy, or returns a row that names the missing messages.
 """
 
 from __future__ import annotations
@@ -34,23 +34,14 @@ from stantools.pipeline.tables.storetables import (
 LOG = logging.getLogger(__name__)
 
 _BAK = ".bak"
-FOLLOW_REMEDY = "set the option mode to PERMISSIVE to have it reported as a row and to go on"
+FOLLOW_REMEDY = "set the option mode to PERMISSIVE to report it as a row and continue"
 
 
 def read_split(split: Split, options: TableOptions, counter: ReadCounter | None = None) -> Iterator[pa.RecordBatch]:
-    """Reads a split in the order of its work; small pieces come together in one batch.
+    """Reads the parts of a split of `planning.plan` in order; joins small pieces into one batch.
 
-    Args:
-        split: What to read, as `planning.plan` returns it.
-        options: The options it was planned with; other columns and batch sizes are possible.
-        counter: Counts what is read of slices for messages.
-
-    Yields:
-        Batches with exactly the columns that are asked for.
-
-    Raises:
-        StoreUnreadableError: Something is damaged or cannot be read, and the mode is FAILFAST.
-        StoreUnwritableError: There is no room for the copy of a remote file.
+    Other columns and batch sizes than those of the plan are allowed. Raises `StoreUnreadableError` for damage in
+    mode FAILFAST, `StoreUnwritableError` if the copy of a remote file cannot be written.
     """
     if options.table is Table.MESSAGES:
         yield from gathered(_messages(split, options, counter), options)
@@ -72,7 +63,7 @@ def _piece(piece: Piece, options: TableOptions, counter: ReadCounter | None) -> 
             pieces = stack.enter_context(copied_pieces(piece, options, counter))
         except StoreUnreadableError as error:
             ref = piece.slice
-            # A file on this machine that cannot be read is reported by `read_piece`.
+            # `read_piece` reports a local file that cannot be read.
             unreadable = Failed(ref.store.root, error.message, error.remedy, ref.channel, ref.name)
             yield from read_unreadable(unreadable, options)
             return
@@ -101,7 +92,6 @@ def _rows(split: Split, options: TableOptions) -> Iterator[Row]:
 
 
 def _unreadable(part: Failed, options: TableOptions) -> Iterator[Row]:
-    """Yields the row for something that cannot be read."""
     if options.mode is Mode.FAILFAST:
         raise StoreUnreadableError(part.message, part.remedy)
     if options.mode is Mode.DROPMALFORMED:
@@ -122,39 +112,31 @@ def _unreadable(part: Failed, options: TableOptions) -> Iterator[Row]:
 
 
 def read_work(work: Sequence[FollowPart], options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Reads in the order of the work; small pieces come together in one batch.
+    """Reads the work of `Follower.work` in order; joins small pieces into one batch.
 
-    Args:
-        work: What to read; see `Follower.work`.
-        options: Which columns and messages, and what to do with what cannot be read.
-
-    Yields:
-        Batches of the messages table with exactly the columns that are asked for.
-
-    Raises:
-        StoreUnreadableError: Something is damaged, gone or cannot be read, and the mode is FAILFAST.
+    Raises `StoreUnreadableError` in mode FAILFAST if something is damaged, gone or unreadable.
     """
     yield from gathered((batch for each in work for batch in _followed(each, options)), options)
 
 
 def _followed(each: FollowPart, options: TableOptions) -> Iterator[pa.RecordBatch]:
     if isinstance(each, Lost):
-        yield from _lost(each, options)
+        yield from _loss_row(each, options)
     elif isinstance(each, Failed):
         yield from read_unreadable(each, options)
-    elif (piece := _where_it_is(each)) is None:
+    elif (piece := _present_piece(each)) is None:
         ref = each.slice
         what = f"{ref.data}: was removed before it was read, {each.cost} bytes from offset {each.start} on"
         LOG.warning("%s", what)
-        yield from _lost(
+        yield from _loss_row(
             Lost(ref.store.root, ref.channel, REMOVED, ref.name, None, each.start, each.cost, what), options
         )
     else:
         yield from read_piece(piece, options, named=each.slice)
 
 
-def _where_it_is(piece: Piece) -> Piece | None:
-    """Returns the piece in the file that it lies in by now; None if there is none."""
+def _present_piece(piece: Piece) -> Piece | None:
+    """Returns the piece in the present file, which may have been archived meanwhile; None if it is gone."""
     ref = piece.slice
     if os.path.lexists(ref.data):
         return piece
@@ -164,12 +146,8 @@ def _where_it_is(piece: Piece) -> Piece | None:
     return replace(piece, slice=replace(ref, data=ref.data + _BAK, index=index, archived=True))
 
 
-def _lost(lost: Lost, options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Yields the row of the messages table that says that something is missing.
-
-    Raises:
-        StoreUnreadableError: The mode is FAILFAST.
-    """
+def _loss_row(lost: Lost, options: TableOptions) -> Iterator[pa.RecordBatch]:
+    """Yields the row of the messages table for missing messages."""
     return odd_row(
         options,
         StoreUnreadableError(lost.message, FOLLOW_REMEDY),

@@ -1,8 +1,8 @@
-"""Stores that lie where only fsspec can open them: listed there, and copied here as far as they are needed.
+"""Stores that only fsspec can open: their listings, and copies of the parts to read.
 
-Slices are read as mapped files, so what is read of a remote one is copied into a private directory first, in blocks.
-The index comes first: where it can be trusted and sequences or times are asked for, only that part of the data file is
-copied, into a file with a hole where the rest would be.
+Readers map slices, so the selected part of a remote slice is copied into a private directory first, in blocks. The
+index comes first: if it can be trusted and bounds are given, only that part of the data file is copied, into a file
+with a hole in place of the rest.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
 
 _Result = TypeVar("_Result")
 
-#: Bytes that are copied at once.
+#: bytes copied at once
 _BLOCK = 4 << 20
-#: Bytes of the head of a file that are enough to recognise a polynomial.
+#: Bytes of a file's head that suffice to recognise a polynomial.
 _SAMPLE = 1 << 16
 _CHANNELS_SAMPLED = 8
 _FILE_URL = re.compile(r"file:(?://(?:localhost)?(?=/))?", re.IGNORECASE)
@@ -36,33 +36,28 @@ _REMEDY = "check the URL, the credentials (options storage.…) and the network"
 
 
 def is_remote(path: str) -> bool:
-    """Returns whether a path is a URL that fsspec has to open; one of a local file is none."""
-    return "://" in path and not _is_local_url(path)
-
-
-def _is_local_url(path: str) -> bool:
-    return _FILE_URL.match(path) is not None and "::" not in path
+    """Returns whether a path is a URL for fsspec; one of a local file is not."""
+    return "://" in path and ("::" in path or _FILE_URL.match(path) is None)
 
 
 def local_path(path: str) -> str:
-    """Returns the path that a `file:` URL names; other paths as they are."""
     return path[match.end() :] if (match := _FILE_URL.match(path)) and "::" not in path else path
 
 
 def shown_url(url: str) -> str:
-    """Returns a URL without the password in it, for messages."""
+    """Returns a URL without its password, for messages."""
     return _PASSWORD.sub(r"\1:***@", url)
 
 
 def join_url(url: str, name: str) -> str:
-    """Returns the URL of something in the directory that a URL names, also where URLs are chained with `::`."""
+    """Returns the URL of an entry in the directory of a URL, also in chains of URLs with `::`."""
     before, head, behind = _parts(url)
     head = head if head.endswith("/") else f"{head}/"
     return f"{before}{head}{name}{behind}"
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Returns the URL of the directory that something lies in, and its name."""
+    """Returns the URL of the containing directory, and the name."""
     before, head, behind = _parts(url)
     protocol, path = head.split("://", 1)
     directory, _, name = path.rpartition("/")
@@ -79,7 +74,6 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 
 def normal_url(url: str) -> str:
-    """Returns a URL without slashes at its end."""
     before, head, behind = _parts(url)
     protocol, path = head.split("://", 1)
     kept = path.rstrip("/")
@@ -87,12 +81,7 @@ def normal_url(url: str) -> str:
 
 
 class Remote:
-    """The file system behind a URL.
-
-    Args:
-        url: Any URL in it.
-        storage: Options for fsspec; `true`, `false` and what begins with `json:` are taken as values of json.
-    """
+    """The file system of a URL; storage options `true`, `false` and with the prefix `json:` are json values."""
 
     def __init__(self, url: str, storage: Sequence[tuple[str, str]] = ()) -> None:
         self._url = shown_url(url)
@@ -107,11 +96,7 @@ class Remote:
         self.fs, _ = self.asked(self._url, lambda: url_to_fs(url, **settings))
 
     def asked(self, url: str, question: Callable[[], _Result]) -> _Result:
-        """Asks the file system something.
-
-        Raises:
-            StoreUnreadableError: It fails. What the implementations for fsspec raise has nothing in common.
-        """
+        """Runs a query; any failure becomes `StoreUnreadableError` (implementations for fsspec raise anything)."""
         try:
             return question()
         except (StoreUnreadableError, StoreUnwritableError):
@@ -119,40 +104,24 @@ class Remote:
         except FileNotFoundError as error:
             raise StoreUnreadableError(f"{shown_url(url)}: no such file or directory", _REMEDY) from error
         except ImportError as error:
-            raise StoreUnreadableError(f"{shown_url(url)}: {error}", "install the package that is named") from error
+            raise StoreUnreadableError(f"{shown_url(url)}: {error}", "install the named package") from error
         except Exception as error:
             reason = str(error) or type(error).__name__
             raise StoreUnreadableError(f"{shown_url(url)}: cannot be read: {reason}", _REMEDY) from error
 
     def path(self, url: str) -> str:
-        """Returns the path that a URL has in the file system."""
         return str(self.fs._strip_protocol(_parts(url)[1]))
 
     def entries(self, url: str) -> list[Entry]:
-        """Lists a directory.
-
-        Raises:
-            StoreUnreadableError: It cannot be listed.
-        """
         path = self.path(url)
         found = self.asked(url, lambda: self.fs.ls(path, detail=True))
         return sorted_entries(_entry(info) for info in found if _key(info["name"]) != _key(path))
 
     def read(self, url: str, start: int, end: int) -> bytes:
-        """Returns bytes of a file.
-
-        Raises:
-            StoreUnreadableError: It cannot be read.
-        """
         return bytes(self.asked(url, lambda: self.fs.cat_file(self.path(url), start=start, end=end)))
 
     def copy(self, url: str, target: Path, start: int = 0, end: int | None = None) -> None:
-        """Copies a file, or a range of it to the same place of a file with a hole before it.
-
-        Raises:
-            StoreUnreadableError: It cannot be read.
-            StoreUnwritableError: The copy cannot be written.
-        """
+        """Copies a file, or a range of it to the same place of a file with a hole before it."""
 
         def copied() -> None:
             with self.fs.open(self.path(url), "rb") as source, _opened(target) as copy:
@@ -167,7 +136,7 @@ class Remote:
                     try:
                         copy.write(block)
                     except OSError as error:
-                        raise _no_room(target, error) from error
+                        raise _copy_failed(target, error) from error
                     left = left - len(block) if left is not None else None
 
         self.asked(url, copied)
@@ -177,13 +146,13 @@ def _opened(target: Path) -> Any:
     try:
         return target.open("r+b" if target.exists() else "wb")
     except OSError as error:
-        raise _no_room(target, error) from error
+        raise _copy_failed(target, error) from error
 
 
-def _no_room(target: Path, error: OSError) -> StoreUnwritableError:
+def _copy_failed(target: Path, error: OSError) -> StoreUnwritableError:
     return StoreUnwritableError(
         f"{target}: the copy of a remote file cannot be written: {error.strerror}",
-        "set TMPDIR to a directory with room for the largest slice of each task",
+        "set TMPDIR to a directory with enough space for the largest slice of each task",
     )
 
 
@@ -195,7 +164,7 @@ def _setting(name: str, value: str) -> Any:
             return json.loads(value[5:])
         except ValueError as error:
             raise StoreUnreadableError(
-                f"option storage.{name}: what follows json: is not json", "leave json: out for a plain text"
+                f"option storage.{name}: the text after json: is not json", "leave json: out for a plain text"
             ) from error
     return value
 
@@ -211,12 +180,11 @@ def _entry(info: dict[str, Any]) -> Entry:
 
 
 def sorted_entries(entries: Iterator[Entry]) -> list[Entry]:
-    """Returns entries in the order of the bytes of their names."""
     return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
 
 class RemotePlace:
-    """A directory tree behind a URL, listed as a whole by the first question: object stores answer that best."""
+    """A directory tree at a URL. The first query lists all of it: object stores answer that best."""
 
     def __init__(self, url: str, options: TableOptions) -> None:
         self.remote = Remote(url, options.storage)
@@ -224,12 +192,10 @@ class RemotePlace:
         self._directories: dict[str, dict[str, Entry]] = {}
 
     def entries(self, path: str) -> list[Entry]:
-        """Lists a directory; see `listing.Place`."""
         known = self._directories.get(_key(self.remote.path(path)))
         return sorted_entries(iter(known.values())) if known is not None else self.remote.entries(path)
 
     def is_directory(self, path: str) -> bool | None:
-        """Returns whether a path is a directory; see `listing.Place`."""
         key = _key(self.remote.path(path))
         parent, _, name = key.rpartition("/")
         if key not in self._directories and name not in self._directories.get(parent, {}):
@@ -259,19 +225,15 @@ class RemotePlace:
                 key, entry = parent, Entry(parent.rpartition("/")[2], 0, True)
 
     def identity(self, path: str) -> Hashable:
-        """Returns what is equal for two paths to the same thing; see `listing.Place`."""
         return _key(self.remote.path(path)), _parts(path)[2]
 
     def join(self, path: str, name: str) -> str:
-        """Returns the URL of something in a directory."""
         return join_url(path, name)
 
     def split(self, path: str) -> tuple[str, str]:
-        """Returns the directory of a URL and the name in it."""
         return split_url(path)
 
     def matches(self, pattern: str) -> list[str]:
-        """Returns the URLs that match a glob pattern; see `listing.Place`."""
         before, head, behind = _parts(pattern)
         protocol, path = head.split("://", 1)
         fixed = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
@@ -281,26 +243,16 @@ class RemotePlace:
         return [join_url(base, _key(each)[len(own) :].lstrip("/")) for each in sorted(map(str, found))]
 
     def head(self, path: str, size: int) -> bytes:
-        """Returns the first bytes of a file; see `listing.Place`."""
         return self.remote.read(path, 0, size)
 
 
 def remote_place(url: str, options: TableOptions) -> tuple[RemotePlace, str]:
-    """Returns the place that a URL leads to, and the URL as the table names it.
-
-    Raises:
-        StoreUnreadableError: fsspec or an implementation of the protocol is missing, or it cannot connect.
-    """
+    """Returns the place of a URL, and the URL as the table shows it."""
     return RemotePlace(url, options), normal_url(url)
 
 
 @contextmanager
 def temporary_directory() -> Iterator[Path]:
-    """Makes a directory for copies, which is removed at the end.
-
-    Raises:
-        StoreUnwritableError: It cannot be made.
-    """
     try:
         directory = tempfile.mkdtemp(prefix="stantools-")
     except OSError as error:
@@ -315,14 +267,7 @@ def temporary_directory() -> Iterator[Path]:
 
 @contextmanager
 def sampled(place: Place, url: str, entries: Sequence[Entry]) -> Iterator[str]:
-    """Copies so much of a remote store that its release and its polynomial can be determined.
-
-    Yields:
-        The directory of the copy.
-
-    Raises:
-        StoreUnwritableError: The copy cannot be written.
-    """
+    """Copies enough of a remote store to determine its release and its polynomial; yields the directory of the copy."""
     with temporary_directory() as copy:
         files = [entry for entry in entries if entry.name in (SERVER_FILE, CLIENTS_FILE) and not entry.directory]
         for entry in files:
@@ -333,7 +278,7 @@ def sampled(place: Place, url: str, entries: Sequence[Entry]) -> Iterator[str]:
         yield str(copy)
 
 
-#: A file without any record.
+#: bytes of a file without any record
 _HEADER = 4
 
 
@@ -351,4 +296,4 @@ def _sample(place: Place, url: str, copy: Path) -> None:
         copy.parent.mkdir(exist_ok=True)
         copy.write_bytes(head)
     except OSError as error:
-        raise _no_room(copy, error) from error
+        raise _copy_failed(copy, error) from error

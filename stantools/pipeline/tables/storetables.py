@@ -1,10 +1,10 @@
-"""The tables that are not about single messages: raw records, subscriptions, clients, findings and slices of stores.
+"""The tables other than messages: raw records, subscriptions, clients, findings and slices of stores.
 
 Each has a function that yields the rows of one part of a store, as the local verb shows them: `stantools records`,
-`subs`, `clients`, `verify` and `info`. A row is a mapping by the names of the columns. The tables are as long as stores
-have subscriptions, findings or slices, so that this is fast enough; that of raw records is for looking at single files.
+`subs`, `clients`, `verify` and `info`. A row maps column names to values. Speed does not matter: these tables have a
+row per subscription, finding or slice, and the one of raw records serves for looking at single files.
 
-A file that is damaged makes a row as well, so that nobody takes what is intact in it for all there was.
+A damaged file makes a row of its own, so that its intact rows are not taken for all of it.
 """
 
 from __future__ import annotations
@@ -55,46 +55,36 @@ from stantools.store.sublog import SubsState, SubStatus
 
 Row = dict[str, Any]
 
-_REMEDY = "the rows are of what is intact in it; `stantools verify` says what is not"
+_REMEDY = "the rows cover only its intact part; `stantools verify` lists the damage"
 _INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class LocalPart:
-    """A part and where its files are."""
-
-    part: StorePart  #: what is read, under the names that it has in the table
-    root: Path  #: the directory with the store's files, or with a copy of those that are needed
-    options: TableOptions  #: how the table is read
-    clients: KnownClients  #: what is known of the store's clients
+    part: StorePart  #: the part, named as in the table
+    root: Path  #: directory with the store's files, or with a copy of the needed ones
+    options: TableOptions
+    clients: KnownClients
 
     @property
     def store(self) -> str:
-        """The value of the column `store`."""
         return plain_text(self.part.store.root)
 
     @property
     def crc(self) -> Crc:
-        """The CRC of the store's records."""
         return Crc(self.part.store.polynomial, self.options.check_crc)
 
     @property
     def file(self) -> Path:
-        """The single file that is read."""
         assert self.part.file is not None
         return self.root / self.part.file
 
     def channel(self) -> ChannelFiles:
-        """Lists the channel.
-
-        Raises:
-            StoreUnreadableError: It cannot be listed.
-        """
         assert self.part.channel is not None
         return list_channel(self.root / self.part.channel)
 
     def damaged(self, file: str, problems: Iterable[str], channel: str | None = None) -> Iterator[Failed]:
-        """Says what is wrong with a file of which only what is intact makes rows."""
+        """Yields the problems of a file whose intact part makes rows."""
         root = self.part.store.root
         for problem in problems:
             complete = problem.startswith(root)  # the whole file cannot be read
@@ -102,23 +92,17 @@ class LocalPart:
             yield Failed(root, message, _REMEDY, channel, file, damaged=not complete)
 
     def directories(self) -> list[Path]:
-        """Returns the channel directories of the store.
-
-        Raises:
-            StoreUnreadableError: The root cannot be listed.
-        """
         entries = LocalPlace().entries(str(self.root))
         return [self.root / entry.name for entry in entries if entry.directory and not entry.link]
 
 
 class KnownClients:
-    """The clients of the stores that one task reads: each clients.dat is folded once, and only where it is needed."""
+    """Clients of the stores of one task: each clients.dat is folded once, on first use."""
 
     def __init__(self) -> None:
         self._recovered: tuple[Path, Folded[ClientsState]] | None = None
 
     def recovered(self, root: Path, crc: Crc) -> Folded[ClientsState]:
-        """Returns the clients as the server recovers them."""
         if self._recovered is None or self._recovered[0] != root:
             path = root / CLIENTS_FILE
             self._recovered = root, load_clients(path if path.exists() else None, crc)
@@ -126,12 +110,7 @@ class KnownClients:
 
 
 def batches(rows: Iterable[Row], options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Puts rows into Arrow batches with the columns that are asked for.
-
-    Args:
-        rows: The rows; columns that are missing in one are null.
-        options: The table, its columns, and how big a batch may be.
-    """
+    """Converts rows into Arrow batches with the selected columns; columns that a row lacks are null."""
     schema = schema_of(options.table, options.columns)
     pending: list[Row] = []
     size = 0
@@ -151,18 +130,15 @@ def _batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def int64(value: int | None) -> int | None:
-    """Returns a number, or None for one that does not fit into the column."""
+    """Returns None for a number that does not fit into the column."""
     return value if value is not None and -_INT64_MAX - 1 <= value <= _INT64_MAX else None
 
 
 def _records(here: LocalPart) -> Iterator[Row]:
-    """Yields the raw records of one file, and every range of bytes that is none.
+    """Yields the raw records of one file, and every range of bytes without a record.
 
-    `status` is `ok`, `damaged`, or `unreadable` for a file that cannot be opened; what is damaged has its kind as
-    `type`. What a record says is in `fields` as json, payloads in base64.
-
-    Raises:
-        StoreUnreadableError: The file cannot be read, or a record is damaged, and the mode is FAILFAST.
+    `status` is `ok`, `damaged`, or `unreadable` for a file that cannot be opened; the `type` of damage is its kind.
+    `fields` holds the values of the record as json, payloads in base64.
     """
     options, part = here.options, here.part
     kind = kind_of(here.file.name)
@@ -202,7 +178,7 @@ def _records(here: LocalPart) -> Iterator[Row]:
 
 
 class _DamagedError(StoreUnreadableError):
-    """A record is damaged, which is an error in mode FAILFAST only."""
+    """Damage to a record, which is an error in mode FAILFAST only."""
 
 
 def _json(fields: dict[str, Any]) -> str:
@@ -216,13 +192,7 @@ def _plain(value: Any) -> Any:
 
 
 def _subscriptions(here: LocalPart) -> Iterator[Row | Failed]:
-    """Yields the subscriptions of one channel, or says what is wrong with the store's clients.dat.
-
-    Where subs.dat is damaged, they come from what is intact in it, and that is said.
-
-    Raises:
-        StoreUnreadableError: The channel cannot be listed.
-    """
+    """Yields the subscriptions of one channel, and the problems of clients.dat and subs.dat."""
     crc = here.crc
     clients = here.clients.recovered(here.root, crc)
     if here.part.channel is None:
@@ -262,13 +232,7 @@ def _subscription_row(each: Subscriber) -> Row:
 
 
 def _clients(here: LocalPart) -> Iterator[Row | Failed]:
-    """Yields the clients that clients.dat folds to, and those that only own subscriptions.
-
-    Where a file is damaged, they come from what is intact in it, and that is said.
-
-    Raises:
-        StoreUnreadableError: The store cannot be listed.
-    """
+    """Yields the clients of clients.dat, the unregistered owners of subscriptions, and the problems of these files."""
     clients = here.clients.recovered(here.root, here.crc)
     yield from here.damaged(CLIENTS_FILE, clients.problems)
     owned: Counter[bytes] = Counter()
@@ -310,7 +274,7 @@ def _clients(here: LocalPart) -> Iterator[Row | Failed]:
 
 
 def _folded(here: LocalPart) -> Iterator[tuple[str, Folded[SubsState]]]:
-    """Yields the subscriptions of every channel that has a file of them."""
+    """Yields the subscriptions of every channel that has a subs.dat."""
     for directory in here.directories():
         path = directory / SUBS_FILE
         if os.path.lexists(path) or not os.access(directory, os.X_OK):
@@ -318,22 +282,17 @@ def _folded(here: LocalPart) -> Iterator[tuple[str, Folded[SubsState]]]:
 
 
 def _findings(here: LocalPart) -> Iterator[Row]:
-    """Yields the findings of a store's root, of a channel, or of a slice without a store.
-
-    Raises:
-        StoreUnreadableError: The root cannot be listed.
-    """
+    """Yields the findings of a store's root, of a channel, or of a slice without a store."""
     for each in _found(here):
         yield _finding_row(here.part.store.root, each)
 
 
 def unreadable_finding(part: Failed) -> Row:
-    """Returns the finding for a store that cannot be read at all."""
     return _finding_row(part.root, finding("file-unreadable", part.message, file=part.file, channel=part.channel))
 
 
 def _finding_row(root: str, each: Finding) -> Row:
-    """Returns the row of a finding; commands in its remedy name this store, unless it is one that they cannot read."""
+    """Returns the row of a finding; commands in its remedy name this store, unless they cannot read it."""
     names: dict[str, str] = {}
     if not is_remote(root):
         places = {"CHANNEL": each.channel, "FILE": each.file and os.path.join(root, each.file)}  # noqa: PTH118
@@ -363,7 +322,7 @@ def _found(here: LocalPart) -> list[Finding]:
 
 
 def _slice_findings(here: LocalPart) -> Iterator[Finding]:
-    """Yields the findings of a slice without a store: of itself and its index, and of the sequences in it."""
+    """Yields the findings of a slice without a store: of itself, its index and its sequences."""
     assert here.part.channel is not None
     files = slice_files(here.file)
     survey = survey_slice(files, os.fsencode(here.part.channel), here.crc)
@@ -375,10 +334,7 @@ def _slice_findings(here: LocalPart) -> Iterator[Finding]:
 
 
 def _slices(here: LocalPart) -> Iterator[Row]:
-    """Says what one slice holds, from its index where that can be trusted.
-
-    Never raises for what is in its files.
-    """
+    """Yields the row of one slice, from its index if that can be trusted. Never raises for the content of its files."""
     part = here.part
     assert part.channel is not None
     files = slice_files(here.file)
@@ -405,11 +361,6 @@ def _slices(here: LocalPart) -> Iterator[Row]:
 
 
 def slice_files(data: Path) -> SliceFiles:
-    """Returns the files of a slice by the path of its data file.
-
-    Raises:
-        StoreUnreadableError: The name is not that of a slice.
-    """
     match = SLICE_NAME.fullmatch(data.name)
     number = slice_number(match[1]) if match else None
     if match is None or number is None:
@@ -420,7 +371,7 @@ def slice_files(data: Path) -> SliceFiles:
     )
 
 
-#: Table -> what yields its rows.
+#: functions that yield the rows of a table
 READERS = {
     Table.RECORDS: _records,
     Table.SUBSCRIPTIONS: _subscriptions,

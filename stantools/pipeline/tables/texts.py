@@ -1,11 +1,11 @@
-"""Options as Spark's users write them: texts, under names in camel case.
+"""Options as Spark users write them: texts under names in camel case.
 
-An option is declared beside the field that it makes:
+An option is declared beside its field:
 
-    batch_rows: int = spark_option(16384, batchRows=SIZE.like(help="rows of one Arrow batch, at most"))
+    batch_rows: int = spark_option(16384, batchRows=SIZE.like(help="maximum rows of an Arrow batch"))
 
-Names are taken whatever their case, because Spark does so. Nothing is guessed: what is not known or makes no sense is
-refused with what was expected.
+Names are case-insensitive, as in Spark. Nothing is guessed: an unknown name or an invalid value is refused with the
+expected form.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from stantools.notation import parse_size
 from stantools.options import Option
 from stantools.secret import Secret
 
-#: A value of an option in Python: numbers and truth values are written out, several values are joined with commas.
+#: Value of an option in Python: numbers and truth values become text, several values are joined with commas.
 Value = str | int | float | bool | os.PathLike[str] | list[str] | tuple[str, ...]
 
 
 def spark_option(default: Any = dataclasses.MISSING, **options: Option) -> Any:
-    """Returns a field of a dataclass that is made of options, given by their names."""
     return dataclasses.field(default=default, metadata={spark_option: options})
 
 
 def names_of(*takers: type) -> dict[str, Option]:
-    """Returns the options of dataclasses by their names, in order."""
+    """Returns the options of dataclasses by name, in order."""
     return {name: each for taker in takers for _, options in _fields(taker) for name, each in options.items()}
 
 
@@ -42,16 +41,7 @@ def _fields(taker: type) -> Iterable[tuple[str, Mapping[str, Option]]]:
 
 
 class Given:
-    """The options that were given.
-
-    Args:
-        values: Their texts by name, whatever its case.
-        options: Those that there are.
-        passed_over: Names in small letters that are for others.
-
-    Raises:
-        UsageError: One is not known.
-    """
+    """The given options by name, in any case; `passed_over` are lower-case names that belong to other parties."""
 
     def __init__(self, values: Mapping[str, str], options: Mapping[str, Option], passed_over: Container[str] = ()):
         self._options = options
@@ -61,19 +51,15 @@ class Given:
             if name.lower() in passed_over:
                 continue
             if name.lower() not in by_case:
-                raise UsageError(f"there is no option {name!r}", instead(name, list(options), "the options are"))
+                raise UsageError(f"unknown option {name!r}", instead(name, list(options), "the options are"))
             self._texts[by_case[name.lower()]] = str(text)
 
     def text(self, name: str) -> str | None:
-        """Returns the text of an option as it is; None if it was not given."""
+        """Returns the raw text of an option; None if not given."""
         return self._texts.get(name)
 
     def value(self, name: str, default: Any = None) -> Any:
-        """Returns the value of an option; the default if it was not given.
-
-        Raises:
-            UsageError: It makes no sense.
-        """
+        """Returns the value of an option; the default if not given."""
         if name not in self._texts:
             return default
         option, text = self._options[name], self._texts[name]
@@ -92,20 +78,12 @@ class Given:
             raise UsageError(f"option {name}: {problem}", f"{name} is {option.help}") from problem
 
     def fields(self, taker: type) -> dict[str, Any]:
-        """Returns the fields of a dataclass that single options make, as far as these were given.
-
-        Raises:
-            UsageError: One makes no sense.
-        """
+        """Returns the fields of a dataclass whose options were given."""
         alone = ((field, *options) for field, options in _fields(taker) if len(options) == 1)
         return {field: self.value(name) for field, name in alone if name in self._texts}
 
     def secret(self, name: str) -> Secret:
-        """Returns the secret that an option holds, or the place it names: `name`, `nameEnv` or `nameFile`.
-
-        Raises:
-            UsageError: More than one was given.
-        """
+        """Returns the secret of an option, or the place that it names: `name`, `nameEnv` or `nameFile`."""
         names = [each for each in (name, f"{name}Env", f"{name}File") if each in self._texts]
         if len(names) > 1:
             raise UsageError(f"the options {' and '.join(names)} exclude each other", "give one of them")
@@ -118,7 +96,7 @@ class Given:
 
 
 def instead(name: str, have: list[str], words: str) -> str:
-    """Returns what can be given instead of a name that is not known, and what it looks like."""
+    """Returns a hint for an unknown name: similar names, else all."""
     by_case = {each.lower(): each for each in have}
     close = [by_case[each] for each in difflib.get_close_matches(name.lower(), by_case, n=3)]
     guess = f"did you mean {' or '.join(close)}? " if close else ""
@@ -126,18 +104,17 @@ def instead(name: str, have: list[str], words: str) -> str:
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Returns the parts of a text between commas, without those that are empty."""
     return tuple(part for each in text.split(",") if (part := each.strip()))
 
 
 def spark_name(name: str) -> str:
-    """Returns the name of an option as Spark's users write it: crc_poly is crcPoly."""
+    """Returns the option's name in Spark: crc_poly is crcPoly."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
 
 def spark_text(value: Value) -> str:
-    """Returns the value of an option as Spark takes it."""
+    """Returns the text of an option's value for Spark."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
@@ -166,7 +143,7 @@ def _number_reader(option: Option) -> Callable[[str], int]:
     expected = f"of {least} or more" if most is None else f"from {least} to {most}"
 
     def read(text: str) -> int:
-        # Only digits: int() would take signs, blanks and underscores as well.
+        # Digits only: int() would accept signs, blanks and underscores as well.
         if text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
             return int(text)
         raise ValueError(f"{text!r} is not a number {expected}")
@@ -184,7 +161,7 @@ def _read_seconds(text: str) -> float:
     return seconds
 
 
-#: Kinds of values, to be declared with a help text of their own by `like`.
+#: Kinds of values; `like` gives them a help text.
 TRUTH = Option(help="", read=_read_truth)
 NUMBER = Option(help="", kind=int)
 SIZE = Option(help="", read=_read_size)

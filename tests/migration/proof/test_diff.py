@@ -75,7 +75,7 @@ def test_two_different_stores(run: Run, tmp_path: Path) -> None:
 def test_a_damaged_store(run: Run, golden: Path) -> None:
     result = run("diff", golden / "damage_base" / "datastore", golden / "dmg_payload_flip_idx_intact" / "datastore")
     assert result.code == 1
-    assert "is damaged; only what is intact was compared" in result.err
+    assert "is damaged; only its intact data was compared" in result.err
 
 
 def test_bad_stores(run: Run, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_several_channels_in_one_stream(run: Run, start_server: Callable[..., An
 def test_what_cannot_be_compared(run: Run, stream: tuple[str, Path], tmp_path: Path) -> None:
     url, store = stream
     result = run("diff", store, url)
-    assert (result.code, "names a server and no stream" in result.err) == (2, True)
+    assert (result.code, "names a server without a stream" in result.err) == (2, True)
     result = run("diff", store, f"{url}#orders_mew")
     assert (result.code, "has no stream orders_mew" in result.err, "orders_new" in result.err) == (2, True, True)
     result = run("diff", store, f"{url}#orders_new", "--channel", "nothing")
@@ -172,7 +172,7 @@ def test_what_cannot_be_compared(run: Run, stream: tuple[str, Path], tmp_path: P
     result = run("diff", write_store(tmp_path / "x", {"x": []}), f"{url}#orders_new")
     assert (result.code, "name it with --channel" in result.err) == (2, True)
     result = run("diff", store, "#orders_new", "--server", "embedded")
-    assert (result.code, "name a server that runs" in result.err) == (2, True)
+    assert (result.code, "name a running server" in result.err) == (2, True)
     result = run("diff", store, "nats://127.0.0.1:1#orders_new")
     assert (result.code, "cannot connect" in result.err) == (3, True)
     assert os.environ.get("NATS_URL") is None

@@ -96,7 +96,7 @@ def test_nothing_to_do(run: Any, store: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        ([], 2, "where to is missing"),
+        ([], 2, "the target is missing"),
         (["--to", "nats://127.0.0.1:1", "--speed", "fast"], 2, "not a speed"),
         (["--to", "nats://127.0.0.1:1", "--speed", "0"], 2, "not a speed"),
         (["--to", "nats://127.0.0.1:1", "--speed", "nan"], 2, "not a speed"),
@@ -159,7 +159,7 @@ def test_an_unfinished_one_is_not_begun_anew(run: Any, start_server: Any, store:
     done = run(*command)
     assert done.code == 3
     assert "message 4 of channel old.c has 1001 bytes" in done.err
-    assert "--resume goes on from stantools-replay-" in done.err
+    assert "--resume continues from stantools-replay-" in done.err
     [state] = state_files()
     assert json.loads(state.read_bytes())["channels"]["old.c"][0] == 3
     assert run(*command).code == 4
@@ -228,7 +228,7 @@ def test_ctrl_c_and_going_on(run: Any, start_server: Any, tmp_path: Path) -> Non
     out, err = process.communicate(timeout=90)
     assert process.returncode == 130, err
     assert "of 400 messages of 1 channel" in out
-    assert "interrupted; the same command with --resume goes on from stantools-replay-" in err
+    assert "interrupted; the same command with --resume continues from stantools-replay-" in err
     done = run(*command, "--resume", "--speed", "max")
     assert done.code == 0, done.err
     assert asyncio.run(in_stream(server.url, "S")) == [("a", b"m%d" % n) for n in range(1, 401)]

@@ -162,7 +162,7 @@ def test_a_file_that_is_given_up_is_not_finished_later(
     [
         (Layout(columns=("seq", "sek")), "no column 'sek'"),
         (Layout(columns=("seq", "seq")), "twice"),
-        (Layout(by=("channel", "channel")), "twice"),
+        (Layout(by=("channel", "channel")), "repeats a level"),
         (Layout(by=("hour",)), "cannot be divided by 'hour'"),
         (Layout(Table.SUBSCRIPTIONS, by=("date",)), "cannot be divided by 'date'"),
         (Layout(Table.CLIENTS, by=("channel",)), "cannot be divided by 'channel'"),

@@ -61,7 +61,7 @@ def test_help_names_the_jobs_and_imports_nothing() -> None:
 def test_an_unknown_job_is_answered_with_those_that_look_like_it() -> None:
     said = run("verfy", "x")
     assert said.exit_code == ExitCode.USAGE
-    assert "there is no job verfy; did you mean verify?" in said.stderr
+    assert "unknown job verfy; did you mean verify?" in said.stderr
 
 
 def test_the_file_for_spark_submit_is_printed() -> None:
@@ -98,7 +98,7 @@ def test_nothing_at_all_to_read(tmp_path: Path) -> None:
 def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path) -> None:
     wrong = alone("verify", "--master", "lokal[2]", store)
     assert (wrong.returncode, wrong.stdout) == (ExitCode.USAGE, "")
-    assert "'lokal[2]' is no Spark master\n  -> did you mean local[2]?" in wrong.stderr
+    assert "'lokal[2]' is not a Spark master\n  -> did you mean local[2]?" in wrong.stderr
 
     both = alone("verify", "--master", "local", "--remote", "sc://localhost", store)
     assert both.returncode == ExitCode.USAGE
@@ -106,11 +106,11 @@ def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path)
 
     connect = alone("verify", "--master", "sc://localhost", store)
     assert connect.returncode == ExitCode.USAGE
-    assert "say: --remote sc://localhost" in connect.stderr
+    assert "use --remote sc://localhost" in connect.stderr
 
     java = alone("verify", "--engine", "spark", store, JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
     assert java.returncode == ExitCode.UNREACHABLE
-    assert "Spark needs Java 17 to 25, and there is none: JAVA_HOME is" in java.stderr
+    assert "Spark needs Java 17 to 25; none was found: JAVA_HOME is" in java.stderr
     assert "apt install openjdk-17" in java.stderr
     here = alone("verify", store, JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
     assert (here.returncode, here.stderr.split(":")[1]) == (ExitCode.CLEAN, " running in this process")

@@ -65,8 +65,8 @@ def test_directories_of_stores_are_matched_by_path(
     assert [Path(each["store"]).name for each in document["stores"]] == ["same", "damaged", "other"]
     assert [each["clean"] for each in document["stores"]] == [True, False, True]
     assert [Path(each["path"]).name for each in document["failed"]] == ["alone"]
-    assert "there is no store d/alone below" in result.stderr
-    assert "is damaged; only what is intact was compared" in result.stderr
+    assert "has no counterpart d/alone below" in result.stderr
+    assert "is damaged; only its intact data was compared" in result.stderr
     for each in document["stores"]:
         words = ("diff", each.pop("store"), each.pop("other"), "-o", "json")
         code = ExitCode.CLEAN if each.pop("clean") else ExitCode.FINDINGS

@@ -137,10 +137,10 @@ def test_here_it_needs_nothing_of_spark(nobody: None, stores: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("verify", "--engine", "local", "--master", "local[2]"), "--engine local does not use Spark"),
-        (("verify", "--engine", "local", "--conf", "spark.x=1"), "--engine local does not use Spark"),
-        (("export", "--to", "x", "--engine", "local", "--writer", "spark"), "only Spark writes"),
-        (("export", "--to", "s3a://x/y", "--engine", "local"), "only Spark writes"),
+        (("verify", "--engine", "local", "--master", "local[2]"), "--engine local contradicts the options for Spark"),
+        (("verify", "--engine", "local", "--conf", "spark.x=1"), "--engine local contradicts the options for Spark"),
+        (("export", "--to", "x", "--engine", "local", "--writer", "spark"), "URLs need --writer spark"),
+        (("export", "--to", "s3a://x/y", "--engine", "local"), "URLs need --writer spark"),
         (("verify", "--engine", "flink"), "'flink' is not one of"),
     ],
 )

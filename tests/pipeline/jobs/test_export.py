@@ -198,7 +198,7 @@ def test_a_task_that_fails_takes_its_files_away(named: Path, tmp_path: Path, mon
     with pytest.raises(StoreUnwritableError, match="No space left"):
         export.write_split(part)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(StoreUnwritableError, match="is not there on") as caught:
+    with pytest.raises(StoreUnwritableError, match="does not exist on") as caught:
         export.write_split(replace(part, attempts=tmp_path / "elsewhere" / "_attempts"))
     assert "file system that the driver and all workers see" in caught.value.remedy
 
@@ -206,7 +206,7 @@ def test_a_task_that_fails_takes_its_files_away(named: Path, tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--to", "-"], 2, "does not write to stdout"),
+        (["--to", "-"], 2, "cannot write to stdout"),
         (["--to", "s3a://x/y", "--writer", "tasks"], 2, "not to URLs"),
         (["--to", "mine"], 3, "not empty"),
         (["--to", "mine", "--overwrite"], 4, "is not an export"),

@@ -146,7 +146,7 @@ def test_by_publishing_and_to_backups(
     assert all((out / stream["stream"] / "backup.json").is_file() for stream in said["stores"][0]["streams"])
     assert (tmp_path / "plans" / "store-0.migration.yaml.journal").is_file()
     for words, code, text in (
-        ((stores[0], "--server", "embedded"), ExitCode.USAGE, "embedded is not a server that tasks could reach"),
+        ((stores[0], "--server", "embedded"), ExitCode.USAGE, "tasks cannot reach --server embedded"),
         ((stores[0], "--server", "nats://127.0.0.1:1"), ExitCode.UNREACHABLE, "cannot connect"),
         ((tmp_path / "nowhere", "--server", server.url), ExitCode.UNREACHABLE, "nowhere"),
     ):

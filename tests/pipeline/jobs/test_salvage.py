@@ -291,8 +291,8 @@ def test_names_tell_stores_apart() -> None:
     ("words", "code", "text"),
     [
         ((), ExitCode.USAGE, "--out is missing"),
-        (("--out", "s3a://bucket/new"), ExitCode.USAGE, "are written to a file system"),
-        (("s3a://bucket/old", "--out", "new"), ExitCode.USAGE, "from a file system, not from a URL"),
+        (("--out", "s3a://bucket/new"), ExitCode.USAGE, "must be on a file system"),
+        (("s3a://bucket/old", "--out", "new"), ExitCode.USAGE, "on a file system, not at a URL"),
         (("--out", "new", "--channel", "nobody"), ExitCode.USAGE, "no channel of any store matches nobody"),
         (("--out", "gone/new"), ExitCode.UNREACHABLE, "cannot be written: No such file"),
         (("--out", "file"), ExitCode.UNREACHABLE, "exists already and is not a directory"),

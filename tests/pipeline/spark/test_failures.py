@@ -64,9 +64,9 @@ def test_an_exception_of_ours_comes_through_with_its_remedy() -> None:
             f"{TRACE}OSError: [Errno 28] No space left on device: '/o/f'\n",
             StoreUnwritableError,
             "/o/f: no space",
-            "room",
+            "space",
         ),
-        ('java.io.IOException: Cannot run program "py3": error=2', WorkersUnfitError, "there is no py3", "PYSPARK_"),
+        ('java.io.IOException: Cannot run program "py3": error=2', WorkersUnfitError, "have no py3", "PYSPARK_"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has 3.9", WorkersUnfitError, "another version of Python", "same"),
         (
             f"{LOST}Lost task: Python worker exited unexpectedly (crashed)",
@@ -77,7 +77,7 @@ def test_an_exception_of_ours_comes_through_with_its_remedy() -> None:
         (f"{LOST}ExecutorLostFailure (executor 1 exited)", WorkerLostError, "a worker died", "memory"),
         ("java.lang.OutOfMemoryError: Java heap space", WorkerLostError, "ran out of memory", "driver.memory"),
         ("Job 3 cancelled because", TaskFailedError, "was cancelled", "again"),
-        ("SparkContext was shut down", WorkerLostError, "Spark has ended", "-v"),
+        ("SparkContext was shut down", WorkerLostError, "Spark ended", "-v"),
         ("[SOMETHING] is odd\nwith more", TaskFailedError, "Spark failed: [SOMETHING] is odd", "-v"),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_connection_that_has_gone_is_a_worker_that_died() -> None:
     """py4j raises the system's exceptions; those of a file or of another connection pass."""
     refused: dict[str, Any] = {"__name__": "py4j.clientserver"}
     exec("def connect(): raise ConnectionRefusedError(111, 'Connection refused')", refused)
-    with pytest.raises(WorkerLostError, match="Spark has ended"), clear_errors():
+    with pytest.raises(WorkerLostError, match="Spark ended"), clear_errors():
         refused["connect"]()
     with pytest.raises(ConnectionRefusedError), clear_errors():
         raise ConnectionRefusedError(111, "Connection refused")

@@ -106,11 +106,11 @@ def test_few_columns_are_enough() -> None:
 @pytest.mark.parametrize(
     ("listed", "message"),
     [
-        (rows("x", [1, 2, 5, 4]), "channel x: message 4 comes behind message 5"),
+        (rows("x", [1, 2, 5, 4]), "channel x: message 4 comes after message 5"),
         (rows("x", [1, 2, 2]), "channel x: there are two messages with sequence 2"),
         (rows("x", [0, 2]), "0 is not a sequence"),
         (rows("x", [-3]), "-3 is not a sequence"),
-        (rows("x", [1]) + rows("y", [1]) + rows("x", [2]), "channel x: its rows are not together"),
+        (rows("x", [1]) + rows("y", [1]) + rows("x", [2]), "channel x: its rows are not contiguous"),
         (rows("x", [1], seq=None), r"a row has no seq \(null\)"),
         (rows("x", [1], channel=None), r"a row has no channel \(null\)"),
         (rows("x", [1, 2], data=None), r"message 1 has no data \(null\)"),
@@ -145,7 +145,7 @@ def test_one_stream_takes_one_channel() -> None:
 
 
 def test_no_room_to_put_messages_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StoreUnwritableError, match="nowhere: messages cannot be put aside there"):
+    with pytest.raises(StoreUnwritableError, match="nowhere: temporary files cannot be written there"):
         taken(batches(rows("x", [1])), spoolDir=str(tmp_path / "nowhere"))
 
     def full(*_: object) -> int:
@@ -160,9 +160,9 @@ def test_no_room_to_put_messages_aside(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"server": "x"}, "there is no option 'server'"),
+        ({"server": "x"}, "unknown option 'server'"),
         ({"servers": "http://x"}, "no servers for 'http' URLs"),
-        ({"servers": "embedded"}, "embedded is not a server that tasks could reach"),
+        ({"servers": "embedded"}, "tasks cannot reach embedded"),
         ({"stream": "a b"}, "stream 'a b'"),
         ({"stream": "a", "streamPrefix": "b"}, "exclude each other"),
         ({"subjectPrefix": "$JS.API"}, "belongs to the system"),

@@ -110,8 +110,8 @@ def test_a_store(start_server: Callable[..., Any], golden: Path) -> None:
 def test_what_would_only_come_again_is_told_to_the_driver(start_server: Callable[..., Any]) -> None:
     server = start_server()
     good, bad, worse = write(server, OTHERS[3], ORDERS[5:7] + ORDERS[:3], rows("x", [1, 1]))
-    assert bad.problem and "message 5 comes behind message 12" in bad.problem[0]
-    with pytest.raises(RefusedError, match=r"message 5 comes behind message 12 \(and 1 more tasks failed\)"):
+    assert bad.problem and "message 5 comes after message 12" in bad.problem[0]
+    with pytest.raises(RefusedError, match=r"message 5 comes after message 12 \(and 1 more tasks failed\)"):
         commit(options(server.url), [good, bad, worse])
     assert info(server, "orders") is None
     assert description(server, "c_3").startswith("stantools: not complete")

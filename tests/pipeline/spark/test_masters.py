@@ -61,7 +61,7 @@ def test_an_address_that_answers_is_enough() -> None:
         with pytest.raises(MasterUnreachableError, match=f"127.0.0.1:{closed}: Connection refused") as refused:
             check_reachable(parse_master(f"spark://127.0.0.1:{closed}"))
     assert refused.value.exit_code == ExitCode.UNREACHABLE
-    assert "its port is 7077" in refused.value.remedy
+    assert "its default port is 7077" in refused.value.remedy
     for url, remedy in ((f"sc://127.0.0.1:{closed}", "start-connect-server"), (f"k8s://127.0.0.1:{closed}", "kubectl")):
         with pytest.raises(MasterUnreachableError) as refused:
             check_reachable(parse_master(url))

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 ROOT = Path(__file__).parents[3]
 PROGRAM = [sys.executable, "-c", "from stantools.cli.main import main; main()"]
 SMALL = ("--conf", "spark.driver.memory=1g", "--conf", "spark.executor.memory=512m")
-WAITING = "stantools: waiting for Spark to start on {}, which takes ten seconds or more\n"
+WAITING = "stantools: starting Spark on {}, which takes ten seconds or more\n"
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ def test_something_that_listens_and_is_no_master_is_given_up(store: Path) -> Non
         url = f"spark://127.0.0.1:{server.getsockname()[1]}"
         done = run(url, program=[sys.executable, "-c", code])
     assert done.returncode == ExitCode.UNREACHABLE, done.stderr
-    assert f"{url} did not take us in within 20 s" in done.stdout
+    assert f"{url} did not accept the application within 20 s" in done.stdout
     assert done.stderr == ""
 
 

@@ -122,7 +122,7 @@ def test_options() -> None:
         ({"maxBytesPerTrigger": "much"}, "option maxBytesPerTrigger: "),
         ({"table": "clients"}, "cannot be followed"),
         ({"path": "s3://bucket/store"}, "a local path"),
-        ({"colour": "red"}, "there is no option 'colour'"),
+        ({"colour": "red"}, "unknown option 'colour'"),
     ],
 )
 def test_refused(tmp_path: Path, options: dict[str, str], said: str) -> None:
@@ -206,7 +206,7 @@ def test_a_file_that_is_not_followed_stops_a_query_that_wants_all(tmp_path: Path
         _, partitions = batch(followed, followed.initialOffset())
         assert len(read(followed, partitions)) == rows
     followed = reader(server.root, {"mode": "FAILFAST"})
-    with pytest.raises(StoreUnreadableError, match=r"orders/msgs\.01\.dat: is not followed, because msgs\.1\.dat is"):
+    with pytest.raises(StoreUnreadableError, match=r"orders/msgs\.01\.dat: is not followed, because msgs\.1\.dat has"):
         batch(followed, followed.initialOffset())
 
 

@@ -264,7 +264,7 @@ def test_a_store_of_release_0_1_is_refused(tmp_path: Path) -> None:
 def test_tables_that_slices_without_a_store_do_not_have(stores: Path) -> None:
     (row,) = table(stores / "a" / "orders", "clients")
     assert (row["id"], row["status"]) == (None, "unreadable")
-    assert "holds slices and no store, so it has no clients" in row["detail"]
+    assert "holds slices without a store, so it has no clients" in row["detail"]
     assert table(stores / "a" / "orders", "clients", mode="DROPMALFORMED") == []
     with pytest.raises(StoreUnreadableError, match="has no subscriptions"):
         table(stores / "a" / "orders", "subscriptions", mode="FAILFAST")
@@ -344,7 +344,7 @@ def test_an_unreadable_file_is_a_row(stores: Path, tmp_path: Path) -> None:
 
 
 def test_slow_places_are_listed_by_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(listing, "_SLOW", -1.0)
+    monkeypatch.setattr(listing, "_SLOW_SECONDS", -1.0)
     items = [tmp_path / str(n) for n in range(100)]
     assert list(listing.listed(str, items)) == [str(each) for each in items]
 

@@ -433,7 +433,7 @@ def test_other_files_of_the_same_slice_number_are_reported_once(server):
     reader = Reader(server.root)
     ends_well(server, reader)
     assert told(reader) == [(NOT_FOLLOWED, "orders/msgs.+2.dat"), (NOT_FOLLOWED, "orders/msgs.002.dat")]
-    assert "because msgs.2.dat is" in reader.lost[0].message
+    assert "because msgs.2.dat has" in reader.lost[0].message
     assert "archived" not in reader.lost[0].message
     server.publish(20)
     reader.restart()

@@ -73,17 +73,17 @@ def test_every_option_whatever_its_case() -> None:
 @pytest.mark.parametrize(
     ("given", "message", "remedy"),
     [
-        ({"chanels": "a"}, "there is no option 'chanels'", "did you mean channels"),
-        ({"wholly": "a"}, "there is no option 'wholly'", "the options are: path, paths, table"),
+        ({"chanels": "a"}, "unknown option 'chanels'", "did you mean channels"),
+        ({"wholly": "a"}, "unknown option 'wholly'", "the options are: path, paths, table"),
         ({"table": "message"}, "option table: 'message' is not known", "did you mean messages"),
         ({"mode": "strict"}, "option mode: 'STRICT' is not known", "PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ({"columns": "seq,payload"}, "the table messages has no column 'payload'", "its columns are: store, channel"),
-        ({"columns": "seq,Seq"}, "'seq' is asked for twice", "once"),
+        ({"columns": "seq,Seq"}, "'seq' is given twice", "once"),
         ({"table": "clients", "columns": "seq"}, "the table clients has no column 'seq'", "conn_id"),
         ({"seq": "-10:"}, "counts from the end", "10:20"),
         ({"seq": "20:10"}, "ends before it begins", "both ends"),
         ({"since": "yesterday"}, "option since: 'yesterday' is neither a time", "RFC 3339"),
-        ({"since": "1h", "until": "2h"}, "leave no time in between", "later"),
+        ({"since": "1h", "until": "2h"}, "select an empty range", "later"),
         ({"archived": "perhaps"}, "neither true nor false", ".bak"),
         ({"crcPoly": "foo"}, "not a polynomial", "castagnoli"),
         ({"splitBytes": "0"}, "not 1 or more", "parts of about this size"),
@@ -93,7 +93,7 @@ def test_every_option_whatever_its_case() -> None:
         ({"path": ""}, "a path is empty", "name a store"),
         ({"encryptionKey": ""}, "the key is empty", "leave the option out"),
         ({"encryptionKey": "a", "encryptionKeyFile": "b"}, "exclude each other", "one of them"),
-        ({"storage.": "a"}, "there is no option 'storage.'", "options"),
+        ({"storage.": "a"}, "unknown option 'storage.'", "options"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, str], message: str, remedy: str) -> None:

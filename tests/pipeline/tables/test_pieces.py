@@ -118,7 +118,7 @@ def test_a_wrong_cut_is_noticed(
     ref = write_slice(tmp_path, *content)
     options = replace(OPTIONS, check_crc=check_crc)
     whole = rows_of(ref, options)
-    with patch.object(pieces, "_PROOF", proof):
+    with patch.object(pieces, "_PROOF_BYTES", proof):
         try:
             rows = in_pieces(ref, options, size)
         except StoreUnreadableError as error:
@@ -198,7 +198,7 @@ def test_pieces_are_about_as_big_as_asked_for(many: SliceRef) -> None:
 
 def test_without_an_index_places_are_searched_for(tmp_path: Path) -> None:
     ref = write_slice(tmp_path, MANY[0], None)
-    with patch.object(pieces, "_PROOF", 1000):
+    with patch.object(pieces, "_PROOF_BYTES", 1000):
         parts, rows, counter = counted(ref, replace(OPTIONS, split_bytes=20_000))
     assert rows == 5000 and len(parts) == -(-ref.data_size // 20_000)
     assert counter.data_bytes < ref.data_size + 50_000 * len(parts) and not counter.index_bytes

@@ -72,7 +72,7 @@ def test_every_message_once_and_in_order(store: Path, partition_bytes: int, part
 def test_as_many_tasks_as_asked_for_if_there_is_work(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stantools.pipeline.tables.planning._SMALLEST", 1 << 17)
+    monkeypatch.setattr("stantools.pipeline.tables.planning._MIN_TASK_BYTES", 1 << 17)
     for wanted in (2, 5, 8, 16):
         splits = plan(options(store, partitions=wanted)).splits
         assert len(splits) == wanted

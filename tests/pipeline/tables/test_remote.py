@@ -228,7 +228,7 @@ def test_options_for_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fsspec.core.url_to_fs", noted)
     remote.Remote("memory://x", [("anon", "true"), ("key", "123"), ("client_kwargs", 'json:{"a": 1}')])
     assert given == {"anon": True, "key": "123", "client_kwargs": {"a": 1}}
-    with pytest.raises(StoreUnreadableError, match=r"storage\.x: what follows json: is not json"):
+    with pytest.raises(StoreUnreadableError, match=r"storage\.x: the text after json: is not json"):
         remote.Remote("memory://x", [("x", "json:{")])
 
 

@@ -1,5 +1,5 @@
-"""`pipeline stats`: how many messages of what size came when, for each channel and hour; what is missing in between.
+"""`pipeline stats`: number and size of messages for each channel and hour; gaps in the sequences.
 
-Every task makes sums of what it reads (`sums`), Spark adds them up, and what is known of a channel is put together from
-the ends of its pieces (`summary`). `files` shows it.
+Every task sums up its messages (`sums`), Spark adds the sums, and `summary` joins each channel from the ends of its
+pieces. `files` shows the result.
 """

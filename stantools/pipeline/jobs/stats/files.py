@@ -50,15 +50,7 @@ _HISTOGRAM = _schema(low=pa.int64(), high=pa.int64(), messages=pa.int64())
 
 
 def write_tables(stats: Stats, directory: Path) -> None:
-    """Writes a directory with one file a table; it appears when all of them are whole.
-
-    Args:
-        stats: The statistics.
-        directory: Where to; nothing may be there.
-
-    Raises:
-        StoreUnwritableError: It cannot be written, or something already exists.
-    """
+    """Writes a new directory with one file per table; it appears when all of them are complete."""
     tables = {
         "channels": (_CHANNELS, map(_channel, stats.channels)),
         "hours": (_HOURS, _hours(stats.channels)),
@@ -110,7 +102,7 @@ def _histogram(channels: Iterable[ChannelStats], name: str) -> Iterator[dict[str
             yield {"store": each.store, "channel": each.channel, "low": low, "high": high, "messages": count}
 
 
-#: Numbers whose distribution is plotted: where its axis has marks, and what they say.
+#: Marks of the axis of a distribution: number and label.
 BYTES = {
     1 << power: f"{1 << power % 10} {unit}" for power, unit in enumerate(("B",) * 10 + ("KiB",) * 10 + ("MiB",) * 10)
 }
@@ -121,23 +113,18 @@ TIMES = {
     **{hour * 3600 * 10**9: f"{hour} h" for hour in (1, 6)},
     **{day * 86400 * 10**9: f"{day} d" for day in (1, 7, 30, 365)},
 }
-#: Marks of an axis, about.
+#: approximate number of marks on an axis
 _MARKS = 7
-#: Bars that a distribution has room for at least.
-_FEWEST = 6
-#: Rows of the table of channels, each with its plots; more make a page that browsers are slow with.
+#: minimum number of bars with space in a distribution
+_MIN_BARS = 6
+#: Rows of the table of channels, each with its plots; browsers are slow with more.
 LISTED = 5000
-#: Channels whose plots are open from the start.
+#: channels whose plots are open at first
 OPEN = 12
 _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def page(stats: Stats) -> str:
-    """Makes the page.
-
-    Args:
-        stats: The statistics.
-    """
     stores = sorted({each.store for each in stats.channels})
     root = _root(stores)
     filters = {
@@ -179,7 +166,7 @@ def _plots(channel: ChannelStats) -> dict[str, Markup]:
 
 
 def _root(stores: Sequence[str]) -> str:
-    """Returns the directory in which all stores lie; of one store, the store."""
+    """Returns the common directory of all stores; of one store, the store."""
     if len(stores) < 2:
         return "".join(stores)
     parts = [store.split("/")[:-1] for store in stores]
@@ -196,11 +183,7 @@ def _span(nanoseconds: int) -> str:
 
 
 def _over_time(channels: Sequence[ChannelStats]) -> tuple[TimeAxis, dict[int, tuple[int, int]]] | None:
-    """Adds up when the messages of channels came.
-
-    Returns:
-        The axis that fits them, and for its places messages and bytes; None if there is no message.
-    """
+    """Sums messages and bytes over time; returns the axis and the sums by position, None without messages."""
     times: dict[tuple[int, int], tuple[int, int]] = {}
     for each in channels:
         for place, (messages, size) in each.times.items():
@@ -208,7 +191,7 @@ def _over_time(channels: Sequence[ChannelStats]) -> tuple[TimeAxis, dict[int, tu
             times[each.width, place] = before[0] + messages, before[1] + size
     if not times:
         return None
-    # A clock that was wrong puts messages far away.
+    # A wrong clock puts messages far away.
     usual = {stretch: sums for stretch, sums in times.items() if PLAUSIBLE[0] <= math.prod(stretch) < PLAUSIBLE[1]}
     if not usual:
         usual = times
@@ -221,7 +204,7 @@ def _over_time(channels: Sequence[ChannelStats]) -> tuple[TimeAxis, dict[int, tu
 
 
 def _plot(channels: Sequence[ChannelStats], height: int = 90) -> Markup:
-    """Plots messages and bytes of channels over time, two plots one below the other."""
+    """Plots messages and bytes of channels over time, one plot below the other."""
     found = _over_time(channels)
     if found is None:
         return Markup("")
@@ -246,15 +229,10 @@ def _spark(channel: ChannelStats, axis: TimeAxis | None) -> Markup:
 
 
 def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> Markup:
-    """Plots how numbers are distributed, on a logarithmic axis.
-
-    Args:
-        histogram: Bucket -> how many (`sums`).
-        marks: Numbers that are marked on the axis, if they lie on it, and what they are called: `BYTES`, `TIMES`.
-    """
+    """Plots a histogram (number of values by bucket of `sums`) on a logarithmic axis with labelled marks."""
     doubled: dict[int, int] = {}
     for bucket, count in histogram.items():
-        # One bar for each power of two: the eye needs no more. 0 comes before 1.
+        # One bar per power of two suffices for the eye. 0 comes before 1.
         power = bounds_of(bucket)[0].bit_length() - 1
         doubled[power] = doubled.get(power, 0) + count
     if not doubled:
@@ -265,8 +243,8 @@ def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> Mark
     places = places[:: math.ceil(len(places) / _MARKS) or 1]
     if lowest < 0:
         places = [(-0.5, "0"), *((place, name) for place, name in places if place >= 1)]
-    begin = lowest - max(_FEWEST - (highest - lowest), 0) // 2
+    begin = lowest - max(_MIN_BARS - (highest - lowest), 0) // 2
     total = sum(doubled.values())
     bars = Bars("% of messages", {power - begin: 100 * count / total for power, count in doubled.items()})
     ticks = [(place - begin, name) for place, name in places]
-    return plot([bars], max(highest - begin, _FEWEST), ticks, width=460, height=90)
+    return plot([bars], max(highest - begin, _MIN_BARS), ticks, width=460, height=90)

@@ -1,7 +1,4 @@
-"""What statistics say, of each channel and of each hour.
-
-Every task sums up what it reads; the sums are put together as they come.
-"""
+"""Statistics of each channel and of each hour, joined from the sums of tasks in any order."""
 
 from __future__ import annotations
 
@@ -31,60 +28,57 @@ if TYPE_CHECKING:
     from stantools.pipeline.tables.options import TableOptions
     from stantools.pipeline.tables.planning import Plan
 
-#: Seconds in the unit for stating a rate: the first that holds at least one message.
+#: Units of a rate in seconds; the first that has at least one message is used.
 _RATES = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "day"))
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass
 class ChannelStats:
-    """One channel."""
-
     store: str
-    channel: str  #: its name
+    channel: str
     messages: int = 0  #: intact messages
-    bytes: int = 0  #: bytes of their payloads
-    damaged: int = 0  #: damaged ranges in between
-    missing: int = 0  #: sequences between the first and the last message that are not there
-    gaps: int = 0  #: stretches of such sequences
-    first_seq: int | None = None  #: of the first message, None if there is none
-    last_seq: int | None = None  #: of the last message
-    first_ns: int | None = None  #: when the first message was stored, nanoseconds since 1970
-    last_ns: int | None = None  #: when the last one was
+    bytes: int = 0  #: payload bytes
+    damaged: int = 0  #: damaged ranges
+    missing: int = 0  #: missing sequences between the first and the last message
+    gaps: int = 0  #: ranges of missing sequences
+    first_seq: int | None = None  #: None without messages
+    last_seq: int | None = None  #: None without messages
+    first_ns: int | None = None  #: storage time of the first message, nanoseconds since 1970
+    last_ns: int | None = None  #: storage time of the last message
     largest: int = 0  #: bytes of the largest payload
     silence: int = 0  #: longest time between two messages, nanoseconds
-    span: tuple[int, int] | None = None  #: the earliest and the latest time of a message, nanoseconds since 1970
-    width: int = 1  #: nanoseconds of the stretches of time in which messages are counted: those that fit the span
-    times: dict[int, tuple[int, int]] = field(default_factory=dict)  #: number of each since 1970 -> messages and bytes
+    span: tuple[int, int] | None = None  #: earliest and latest time of a message, nanoseconds since 1970
+    width: int = 1  #: nanoseconds of a time bucket, chosen for the span
+    times: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  #: messages and bytes by number of the time bucket since 1970
     sizes: dict[int, int] = field(default_factory=dict)  #: histogram of payload sizes (`sums`)
     intervals: dict[int, int] = field(default_factory=dict)  #: histogram of the times between messages, nanoseconds
 
     @property
     def seconds(self) -> float:
-        """Time from the first to the last message."""
         if self.first_ns is None or self.last_ns is None:
             return 0.0
         return max(self.last_ns - self.first_ns, 0) / 1e9
 
     @property
     def rate(self) -> float | None:
-        """Messages a second from the first to the last one; None if all came at once."""
+        """Messages per second from the first to the last one; None if all came at once."""
         return (self.messages - 1) / self.seconds if self.seconds and self.messages > 1 else None
 
     def hours(self) -> dict[int, tuple[int, int]]:
-        """Returns messages and bytes of each hour since 1970."""
         return widened(HOUR, {(self.width, place): sums for place, sums in self.times.items()})
 
     @property
     def peak_hour(self) -> tuple[int, int]:
-        """The hour with the most messages, in nanoseconds since 1970, and how many."""
+        """The hour with the most messages, in nanoseconds since 1970, and their number."""
         if not self.times:
             return 0, 0
         hour, (messages, _) = max(self.hours().items(), key=lambda each: (each[1][0], -each[0]))
         return hour * HOUR, messages
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it with the names of the json contract."""
         peak, most = self.peak_hour
         return {
             "name": self.channel,
@@ -114,23 +108,19 @@ class ChannelStats:
 
 @dataclass
 class Stats:
-    """The statistics of many stores."""
-
-    channels: list[ChannelStats] = field(default_factory=list)  #: one for each channel, sorted by store and name
-    failed: list[Failed] = field(default_factory=list)  #: what could not be read
+    channels: list[ChannelStats] = field(default_factory=list)  #: sorted by store and name
+    failed: list[Failed] = field(default_factory=list)  #: everything that could not be read
 
     @property
     def clean(self) -> bool:
-        """Everything could be read, and nothing is damaged."""
+        """True if everything could be read and nothing is damaged."""
         return not self.failed and not any(each.damaged for each in self.channels)
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code that says so."""
         return ExitCode.CLEAN if self.clean else ExitCode.FINDINGS
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the result as the jobs' json contract has it."""
         stores: dict[str, list[dict[str, Any]]] = {}
         for each in self.channels:
             stores.setdefault(each.store, []).append(each.as_json())
@@ -142,11 +132,7 @@ class Stats:
 
 
 def summarise(sums: Iterable[Mapping[str, Any]]) -> Stats:
-    """Puts sums together, whichever order they come in.
-
-    Args:
-        sums: Rows as `sums.SCHEMA` has them.
-    """
+    """Joins sums, in any order, given as rows of `sums.SCHEMA`."""
     stats = Stats()
     channels: dict[tuple[str, str], ChannelStats] = {}
     pieces: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -180,7 +166,7 @@ def summarise(sums: Iterable[Mapping[str, Any]]) -> Stats:
 
 
 def _join(channel: ChannelStats, pieces: Iterable[Mapping[str, Any]]) -> None:
-    """Adds up the pieces of a channel, and what lies where they meet."""
+    """Adds up the pieces of a channel, and the gaps between them."""
     for piece in pieces:
         channel.messages += piece["messages"]
         channel.bytes += piece["bytes"]
@@ -196,11 +182,11 @@ def _join(channel: ChannelStats, pieces: Iterable[Mapping[str, Any]]) -> None:
         if channel.last_seq is None or channel.last_ns is None:
             channel.first_seq, channel.first_ns = piece["first_seq"], piece["first_ns"]
         else:
-            _meet(channel, piece["first_seq"] - channel.last_seq - 1, piece["first_ns"] - channel.last_ns)
+            _add_gap(channel, piece["first_seq"] - channel.last_seq - 1, piece["first_ns"] - channel.last_ns)
         channel.last_seq, channel.last_ns = piece["last_seq"], piece["last_ns"]
 
 
-def _meet(channel: ChannelStats, between: int, interval: int) -> None:
+def _add_gap(channel: ChannelStats, between: int, interval: int) -> None:
     import numpy as np
 
     if between < 0:
@@ -215,11 +201,7 @@ def _meet(channel: ChannelStats, between: int, interval: int) -> None:
 
 
 def format_rate(rate: float) -> str:
-    """Writes a rate in the unit that makes it a readable number, such as `12.5 / min`.
-
-    Args:
-        rate: Messages a second.
-    """
+    """Formats a rate, given in messages per second, in the unit that makes it readable, such as `12.5 / min`."""
     for length, unit in _RATES:
         if rate * length >= 1:
             return f"{digits(rate * length)} / {unit}"
@@ -227,22 +209,11 @@ def format_rate(rate: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Writes a number with three digits, or as many as it has before the point."""
+    """Formats a number with three digits, or with all digits before the point if these are more."""
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
 
 
 def run_stats(work: Work, plan: Plan, options: TableOptions, *, progress: Progress | None = None) -> Stats:
-    """Makes the statistics of what was planned.
-
-    Args:
-        work: Runs the tasks.
-        plan: What is read (`tables.planning.plan`).
-        options: How.
-        progress: Called with the number of bytes as they are done.
-
-    Raises:
-        StantoolsError: Spark cannot do it.
-    """
     return summarise(_rows(work, plan, options, progress))
 
 
@@ -257,5 +228,4 @@ def _rows(work: Work, plan: Plan, options: TableOptions, progress: Progress | No
 
 
 def _sums(options: TableOptions, split: Split) -> list[pa.RecordBatch]:
-    """In a task: sums up what is read."""
     return list(sums_of(split, options))

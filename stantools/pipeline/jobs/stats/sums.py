@@ -1,15 +1,15 @@
-"""In a task: what is summed up of the messages that it reads. One pass, a few columns, nothing kept but the sums.
+"""In a task: sums over its messages. One pass, a few columns; only the sums are kept.
 
-A piece of a slice becomes rows of several kinds, which can be added up whatever the order they come in: messages by
-time, sizes and intervals by bucket. Only its `piece` row has a place, because what is missing between two messages and
-how long it was silent is seen only where pieces meet (`summary`).
+A piece of a slice becomes rows of several kinds that can be added in any order: messages by time, sizes and
+intervals by bucket. Only its `piece` row has a position, because gaps and silence between messages of two pieces are
+seen only where the pieces meet (`summary`).
 
-Messages are counted over stretches of time that fit the piece, of an hour at most. Each width divides the wider ones
-(`browse.histogram.WIDTHS`), and a channel is never shorter than its pieces, so that its stretches are sums of theirs.
+Messages are counted in time buckets whose width fits the piece, at most an hour. Each width divides the wider ones
+(`browse.histogram.WIDTHS`), and a channel is never shorter than its pieces, so that its buckets are sums of theirs.
 
-Histograms of whole numbers over many orders of magnitude have buckets whose width is a sixteenth of their size. Two of
-the same kind can be added, wherever they were made. A percentile taken from one is off by at most a sixteenth (6.25
-%); numbers below 32 are exact.
+Histograms of whole numbers over many orders of magnitude have buckets whose width is a sixteenth of their size. Two
+of the same kind can be added. A percentile of one is off by at most a sixteenth (6.25 %); numbers below 32 are
+exact.
 """
 
 from __future__ import annotations
@@ -30,23 +30,21 @@ from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.read import read_split
 
 HOUR = 3_600_000_000_000
-#: Buckets for each power of two.
+#: buckets per power of two
 _PARTS = 16
 _BITS = 4
 _GOOD = pa.array(["ok", "repaired"])
 
 
 class Kind(enum.StrEnum):
-    """What a row sums up."""
-
-    TIME = "time"  #: messages of a stretch of time; `bucket` is its number since 1970, `width` its nanoseconds
-    SIZE = "size"  #: payloads of about one size
-    INTERVAL = "interval"  #: times between a message and the next one of about one length, in nanoseconds
+    TIME = "time"  #: messages of a time bucket; `bucket` is its number since 1970, `width` its nanoseconds
+    SIZE = "size"  #: payloads of similar size
+    INTERVAL = "interval"  #: intervals between messages of similar length, in nanoseconds
     PIECE = "piece"  #: the whole piece
     UNREADABLE = "unreadable"  #: something that could not be read
 
 
-#: One row of sums. What a kind has no use for is 0 or null.
+#: One row of sums. Columns without meaning for a kind are 0 or null.
 SCHEMA = pa.schema(
     [
         pa.field("store", pa.string()),
@@ -79,14 +77,9 @@ Row = dict[str, object]
 
 
 def sums_of(split: Split, options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Sums up what one task reads.
+    """Yields the sums of one task as batches of `SCHEMA`.
 
-    Args:
-        split: Pieces of slices.
-        options: How to read; columns and table are chosen here.
-
-    Yields:
-        Batches of `SCHEMA`.
+    The split must hold pieces of slices; columns and table of the options are ignored.
     """
     how = replace(options, table=Table.MESSAGES, columns=_COLUMNS, mode=Mode.PERMISSIVE)
     rows: list[Row] = []
@@ -128,7 +121,7 @@ def _batch(rows: list[Row]) -> pa.RecordBatch:
 
 @dataclass
 class _PieceSums:
-    """Sums over one piece, whose messages come in the order of the file."""
+    """Sums over one piece, whose messages arrive in the order of the file."""
 
     piece: Piece
     _width: int = 1
@@ -191,7 +184,7 @@ class _PieceSums:
         holes = between[between > 0]
         self._missing += int(holes.sum())
         self._gaps += len(holes)
-        # A sequence that does not rise begins another history of the channel: what lies between is no interval.
+        # A sequence that does not rise begins another history of the channel: there is no interval before it.
         intervals = np.diff(time)[between >= 0]
         intervals = np.maximum(intervals, 0)  # the clock of a server may be set back
         if len(intervals):
@@ -199,7 +192,6 @@ class _PieceSums:
             _count_into(self._intervals, bucket_of(intervals))
 
     def rows(self) -> list[Row]:
-        """Returns the sums as rows."""
         ref = self.piece.slice
         base: Row = {"store": plain_text(ref.store.root), "channel": plain_text(ref.channel)}
         rows: list[Row] = [
@@ -236,19 +228,14 @@ class _PieceSums:
 
 
 def fitting_width(span: tuple[int, int] | None) -> int:
-    """Returns how long the stretches of time are in which messages of a span are counted, in nanoseconds."""
+    """Returns the width of a time bucket for messages of a span, in nanoseconds."""
     return min(bucket_width(span[1] - span[0], BARS), HOUR) if span else 1
 
 
 def widened(width: int, times: Mapping[tuple[int, int], tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Adds up stretches of time.
+    """Adds up the messages and bytes of time buckets, given by width and number, into buckets of a wider width.
 
-    Args:
-        width: Nanoseconds of the wider ones, a multiple of every width in `times`.
-        times: Width and number of each stretch -> messages and bytes.
-
-    Returns:
-        Number of each wider stretch -> messages and bytes.
+    The width, in nanoseconds, must be a multiple of every width in `times`.
     """
     total: dict[int, tuple[int, int]] = {}
     for (narrow, place), (messages, size) in times.items():
@@ -259,7 +246,7 @@ def widened(width: int, times: Mapping[tuple[int, int], tuple[int, int]]) -> dic
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
-    """A column of whole numbers; a missing one is 0 (only rows that are no messages have such)."""
+    """Returns a column of whole numbers; null, which only rows without a message have, becomes 0."""
     filled: npt.NDArray[np.int64] = column.fill_null(0).to_numpy(zero_copy_only=False)
     return filled
 
@@ -271,11 +258,6 @@ def _count_into(histogram: dict[int, int], buckets: npt.NDArray[np.int64]) -> No
 
 
 def bucket_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the bucket of each number.
-
-    Args:
-        values: Numbers from 0 on.
-    """
     _, exponent = np.frexp(values.astype(np.float64))
     shift = np.maximum(exponent.astype(np.int64) - 1 - _BITS, 0)
     # Rounding up to a float may have reached the next power of two.
@@ -284,19 +266,13 @@ def bucket_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def bounds_of(bucket: int) -> tuple[int, int]:
-    """Returns the lowest and the highest number of a bucket."""
     shift = max((bucket >> _BITS) - 1, 0)
     mantissa = bucket - (shift << _BITS)
     return mantissa << shift, ((mantissa + 1) << shift) - 1
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> int:
-    """Returns the number that a share of all numbers does not exceed: the middle of its bucket.
-
-    Args:
-        histogram: Bucket -> how many.
-        share: Between 0 and 1.
-    """
+    """Returns the middle of the bucket that a share (0 to 1) of all numbers does not exceed."""
     total = sum(histogram.values())
     if not total:
         return 0

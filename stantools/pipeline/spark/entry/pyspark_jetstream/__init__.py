@@ -1,4 +1,4 @@
-"""Lets Spark find `format("jetstream")`, which looks for packages with this prefix and for this class."""
+"""Spark's entry to `format("jetstream")`: Spark searches packages with the prefix `pyspark_` for this class."""
 
 from stantools.pipeline.spark.jetstream import JetStreamDataSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Lets Spark find `format("stan")`, which looks for packages with this prefix and for this class."""
+"""Spark's entry to `format("stan")`: Spark searches packages with the prefix `pyspark_` for this class."""
 
 from stantools.pipeline.spark.read import StanDataSource as DefaultSource
 
