@@ -269,7 +269,7 @@ def load_clients(path: Path | None, crc: Crc) -> Folded[ClientsState]:
 
 
 def load_subs(path: Path | None, crc: Crc, seen: Seen | None = None) -> Folded[SubsState]:
-    """Folds a subs.dat, up to its size when `seen`; never raises for its content. A missing file is no problem by itself."""
+    """Folds a subs.dat, up to its size when `seen`; never raises for its content. A missing file is no problem."""
     return Folded(SubsState()) if path is None else _load(path, crc, read_subs, salvage_subs, SubsState, seen)
 
 

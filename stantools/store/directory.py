@@ -57,6 +57,8 @@ class SliceFiles:
 
 @dataclass
 class ChannelFiles:
+    """The files of one channel, as listed."""
+
     name: str  #: channel name; bytes that are not UTF-8 appear as surrogate escapes (`os.fsencode` restores them)
     path: Path  #: the directory
     slices: list[SliceFiles] = field(default_factory=list)  #: slices the server would read, by number
@@ -86,6 +88,8 @@ class ChannelFiles:
 
 @dataclass
 class Datastore:
+    """The files of a store, as listed; `open_datastore` makes it."""
+
     path: Path  #: the root
     server: Path | None = None  #: `server.dat`, or None
     clients: Path | None = None  #: `clients.dat`, or None
