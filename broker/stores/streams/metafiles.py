@@ -19,12 +19,12 @@ from typing import Any, Final
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
-from broker.stores.streams.aside import move_aside
 from broker.stores.streams.interface import StreamStore
+from broker.stores.streams.quarantine import move_aside
 from stantools.errors import StantoolsError
 from stantools.notation import parse_moment
 from stantools.store.durable import fsync_directory, fsync_file, replace_file, sync_tree
-from stantools.streamfiles import highway
+from stantools.streamfiles import highwayhash
 from stantools.streamfiles.layout import ArchiveError
 from stantools.streamfiles.meta import (
     ConsumerState,
@@ -52,7 +52,7 @@ COPIED: Final = "sources.db"
 _MOST_META: Final = 16 << 20
 
 
-class StateFile(Enum):
+class StateFileCondition(Enum):
     """What a loss of power would leave of a consumer's state."""
 
     WRITTEN = enum.auto()  #: the state before; the new one is not synced
@@ -72,7 +72,7 @@ class KeptConsumers(StreamStore, ABC):
     _forgotten = False  #: a consumer was removed since the directory was synced
 
     @cached_property
-    def _states(self) -> dict[str, StateFile]:
+    def _states(self) -> dict[str, StateFileCondition]:
         return {}
 
     def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
@@ -86,7 +86,7 @@ class KeptConsumers(StreamStore, ABC):
         for directory in sorted(folder.iterdir()) if folder.is_dir() else ():
             if directory.name.startswith(".") or not directory.is_dir():
                 continue
-            found = read_meta(directory, highway.consumer_key(self._name, directory.name))
+            found = read_meta(directory, highwayhash.consumer_key(self._name, directory.name))
             if found is None:
                 # A position that is lost is worse than a letter that is wrong: servers do not look at the hash.
                 found = _decoded(_read_small(directory / META))
@@ -119,7 +119,7 @@ class KeptConsumers(StreamStore, ABC):
                     # The process before may have written it just before it was killed.
                     fsync_file(path)
                     fsync_directory(directory)
-                    self._states[name] = StateFile.SYNCED
+                    self._states[name] = StateFileCondition.SYNCED
                 return state if is_at_start(config, state) else self._possible(name, path, state)
             except FileNotFoundError:
                 continue
@@ -158,7 +158,7 @@ class KeptConsumers(StreamStore, ABC):
         Raises:
             StorageError: It cannot be written.
         """
-        data, key = full_consumer_meta(name, config, created), highway.consumer_key(self._name, name)
+        data, key = full_consumer_meta(name, config, created), highwayhash.consumer_key(self._name, name)
         directory = self._directory / CONSUMERS / name
         if directory.exists():
             write_meta(directory, data, key)
@@ -166,7 +166,7 @@ class KeptConsumers(StreamStore, ABC):
             state = {} if begins is None else {STATE: encode_consumer(begins)}
             place_directory(directory, {META: data, META_SUM: meta_sum(data, key), **state})
             if state:
-                self._states[name] = StateFile.SYNCED
+                self._states[name] = StateFileCondition.SYNCED
 
     def keep_state(self, name: str, state: ConsumerState) -> None:
         """Writes the state of a consumer. It is not synced: what is lost comes again.
@@ -178,20 +178,20 @@ class KeptConsumers(StreamStore, ABC):
         temporary = path.with_suffix(".tmp")
         try:
             temporary.write_bytes(encode_consumer(state))
-            if self._states.get(name) is StateFile.SYNCED:
+            if self._states.get(name) is StateFileCondition.SYNCED:
                 path.rename(path.with_name(OLD_STATE))
             temporary.replace(path)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-        self._states[name] = StateFile.WRITTEN
+        self._states[name] = StateFileCondition.WRITTEN
 
     def unsynced(self) -> list[Path]:
         """Returns the states that were written since this was called last; those of the last call are synced by now."""
         for name, state in self._states.items():
-            if state is StateFile.SYNCING:
-                self._states[name] = StateFile.SYNCED
-        written = [name for name, state in self._states.items() if state is StateFile.WRITTEN]
-        self._states.update(dict.fromkeys(written, StateFile.SYNCING))
+            if state is StateFileCondition.SYNCING:
+                self._states[name] = StateFileCondition.SYNCED
+        written = [name for name, state in self._states.items() if state is StateFileCondition.WRITTEN]
+        self._states.update(dict.fromkeys(written, StateFileCondition.SYNCING))
         folders = [self._directory / CONSUMERS / name for name in written]
         paths = [folder / STATE for folder in folders] + folders
         if self._forgotten:
