@@ -62,7 +62,7 @@ class FlushOutcome(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """An unfinished flush of messages, of subscriptions or of a new channel; `StateStore.completed` returns it at its end.
+    """An unfinished flush of messages, subscriptions or a new channel; `StateStore.completed` returns it at its end.
 
     Attributes:
         outcome: What became of it.
