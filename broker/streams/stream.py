@@ -63,6 +63,9 @@ class Copied(Protocol):
     key: bytes  #: names it
     position: int  #: everything up to this sequence of the other stream is copied, or was not wanted
 
+    def stored(self, sequence: int, *, stays: bool) -> None:
+        """The message that it copies has a sequence, and nothing went for it yet; it may go at once."""
+
     def info(self, now: int) -> dict[str, Any]:
         """Returns what answers say of it."""
 
@@ -133,6 +136,7 @@ class Stream:
         self.copies: Sequence[Copied] = ()  #: what it copies from others
         #: Messages that alone say, in their headers, how far that is.
         self.marks: set[int] = set()
+        self.copied_end = store.contents.last + 1  #: the sequence after the last copy, or later
         self.unflushed = False  #: something was taken out since it was last flushed
         # What a message takes besides subject and payload, and more if it has headers.
         self._more = store.size_of(b"", b"", b"")
@@ -242,6 +246,8 @@ class Stream:
             0 < config.max_msgs < contents.messages + end - begin or 0 < config.max_bytes < contents.bytes + size
         ):
             return 0
+        if most > 0 and self.marks:
+            self.keep_copied()
         sequence = contents.last + 1
         gone = store.append_rows(now, buffer, frames, begin, end, max(most, 0))
         for row, message_id in enumerate(ids):
@@ -271,10 +277,11 @@ class Stream:
         named = [each for each in found if each]
         return found if len(set(named)) == len(named) else None
 
-    def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> int:
+    def copy(self, source: Copied, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> int:
         """Stores a message of another stream, unless its id is known.
 
         Args:
+            source: What copies it.
             subject: Its subject.
             header: Header block; empty for none.
             payload: The payload.
@@ -300,7 +307,8 @@ class Stream:
         with contextlib.suppress(ApiError):
             life = publishing.lifetime(headers) if config.allow_msg_ttl else 0
             replaces = publishing.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
-        stored = self._store(subject, header, payload, time, publishing.Told(message_id, life, replaces), sequence)
+        told = publishing.Told(message_id, life, replaces)
+        stored = self._store(subject, header, payload, time, told, sequence, source=source)
         for _ in self.rest_of_roll_up():
             pass
         return stored
@@ -314,6 +322,7 @@ class Stream:
         told: publishing.Told,
         sequence: int = 0,
         *,
+        source: Copied | None = None,
         over: bool = False,
     ) -> int:
         """Stores a message if there is room for it. Returns its sequence, which may be given."""
@@ -340,13 +349,18 @@ class Stream:
             self._ids.note(told.message_id, sequence, now)
         if told.life:
             self._lives.note(sequence, now, told.life)
+        wanted = config.retention != "interest" or self._wanted(sequence)
+        if source is not None:
+            # What goes for it may be the last that says how far this source is: from now on that is said by this one.
+            self.copied_end = sequence + 1
+            source.stored(sequence, stays=wanted)
         if told.replaces:
             self._roll_up(told.replaces, subject, sequence)
         if over and config.retention == "limits":
             self._grown = subject
             return sequence
         self.enforce(subject)
-        if config.retention == "interest" and not self._wanted(sequence):
+        if not wanted:
             self.take_out(sequence)
         return sequence
 
@@ -457,8 +471,7 @@ class Stream:
                 while contents.first < sequence and contents.messages:
                     self.take_out(contents.first)
             else:
-                if self.marks:
-                    self.keep_copied()
+                self._keep_copied_below(sequence)
                 store.purge_below(sequence)
                 self._shrunk(sequence)
         self.count()
@@ -507,8 +520,7 @@ class Stream:
                 there = filter(None, map(contents.locate, some))
                 names = dict.fromkeys(contents.subject_at(*place) for place in there) if some else contents.subjects
                 gone += [name for name in names if self._ends_unmarked(contents.subjects[name], end)]
-            if self.marks:
-                self.keep_copied()
+            self._keep_copied_below(end)
             if self._lives.forever:
                 self._expire_others(end)
             else:
@@ -566,11 +578,11 @@ class Stream:
 
     def take_out(self, sequence: int, *, erase: bool = False) -> bool:
         """Takes out a message for good. Returns whether it was there."""
+        if sequence in self.marks:
+            self.keep_copied()
         found = self.store.contents.locate(sequence)
         if found is None:
             return False
-        if sequence in self.marks:
-            self.keep_copied()
         # With its last message a subject goes, and what filters know of it.
         number = found[0].subjects[found[1]]
         for follower in self.followers:
@@ -587,7 +599,25 @@ class Stream:
         self.marks.clear()
         if self.copies and not self.config.mirror:
             positions = {each.key: each.position for each in self.copies if each.position}
-            self.store.keep_copied(CopiedState(self.store.contents.last + 1, positions))
+            self.store.keep_copied(CopiedState(self.copied_end, positions))
+
+    def close(self) -> None:
+        """Ends it without losing anything.
+
+        Raises:
+            StorageError: Something cannot be written.
+        """
+        if not self.failure:
+            self.store.flush()
+            # At the next start no message has to be read to find out how far it is with what it copies.
+            self.copied_end = self.store.contents.last + 1
+            self.keep_copied()
+        self.store.close()
+
+    def _keep_copied_below(self, sequence: int) -> None:
+        """Keeps that before messages below a sequence go, if one of them says so."""
+        if self.marks and min(self.marks) < sequence:
+            self.keep_copied()
 
     def _number(self, sequence: int) -> int:
         found = self.store.contents.locate(sequence) if self.followers else None
@@ -688,8 +718,7 @@ class Stream:
             while found := contents.matching(wanted, start, _PURGED):
                 start = found[-1] + 1
                 before, part = contents.messages, min(start, below)
-                if self.marks:
-                    self.keep_copied()
+                self._keep_copied_below(part)
                 if wanted is None:
                     self.store.purge_below(part)
                 else:
