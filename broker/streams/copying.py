@@ -6,8 +6,8 @@ cares, once the copies are flushed.
 How far a mirror is, its own last sequence says. How far a source is, the headers of its copies say. The last copy that
 is still there is its *mark*. Before a mark goes, `sources.db` gets the position of each source, and the sequence of the
 stream up to which that was so: whatever a process that is killed leaves behind, a position is the file's, or that of a
-later header. The file is written after the messages that it speaks of. Where these are lost with power nevertheless, the
-last ones are copied again, as far as no header says that they are there.
+later header. The file is written after the messages that it speaks of. Where a loss of power takes these, the last ones
+are copied again, as far as no header says that they are there.
 Facts: jetstream-server.md section 16.
 """
 
@@ -24,6 +24,7 @@ from broker.streams.headers import with_lines, without
 from broker.streams.origins import HEADER, Origin
 from broker.streams.publishing import EXPECTED, said
 from stantools.nats.interest import finished
+from stantools.nats.subjects import matches
 from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
@@ -197,6 +198,11 @@ class Copy:
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message, whose subject has a number, is still to be copied."""
         return sequence > self._settled and (self._filter is None or self._filter.has(number))
+
+    def wants(self, subject: bytes) -> bool:
+        """Returns whether messages of a subject are copied."""
+        patterns = self.origin.patterns
+        return not patterns or any(matches(each, subject) for each in patterns)
 
     def removed(self, sequence: int, number: int) -> None:
         """A message is gone: it will not be found."""

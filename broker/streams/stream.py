@@ -23,7 +23,7 @@ from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from broker.stores.streams.contents import Filter, Subject
     from broker.stores.streams.interface import StreamStore
@@ -55,6 +55,9 @@ class Follower(Protocol):
 
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message, whose subject has a number, has to stay."""
+
+    def wants(self, subject: bytes) -> bool:
+        """Returns whether messages of a subject are for it."""
 
 
 class Copied(Protocol):
@@ -204,7 +207,7 @@ class Stream:
                 return sequence, True
             publishing.check_last_id(headers, self._ids.last)
             replaces = publishing.rollup(headers, allowed=config.allow_rollup_hdrs)
-            told = publishing.Told(message_id, publishing.lifetime(headers), replaces)
+            told = publishing.Told(message_id, self._lifetime(headers, subject), replaces)
         return self._store(subject, header, payload, now, told, over=over), False
 
     def publish_rows(self, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> int:
@@ -334,7 +337,9 @@ class Stream:
             raise ApiError(400, 10097, "header size exceeds maximum allowed of 64k")
         self.room.check(config.storage, size)
         if config.discard == "new":
-            self._check_full(subject, size, replaces=bool(told.replaces))
+            full = self._full(subject, size, replaces=bool(told.replaces))
+            if full and not self._unwanted(subject):
+                raise store_failed(full)
         if sequence:
             store.skip(sequence)
         again = self._again.of(subject) if self._again is not None else None
@@ -354,15 +359,31 @@ class Stream:
             # What goes for it may be the last that says how far this source is: from now on that is said by this one.
             self.copied_end = sequence + 1
             source.stored(sequence, stays=wanted)
+        if not wanted:
+            # Nothing goes for it.
+            self.take_out(sequence)
+            self.count()
+        elif over and config.retention == "limits" and not told.replaces:
+            self._grown = subject
+        else:
+            self.enforce(subject)
         if told.replaces:
             self._roll_up(told.replaces, subject, sequence)
-        if over and config.retention == "limits":
-            self._grown = subject
-            return sequence
-        self.enforce(subject)
-        if not wanted:
-            self.take_out(sequence)
+            self.count()
         return sequence
+
+    def _unwanted(self, subject: bytes) -> bool:
+        """Returns whether messages of a subject are not kept, as they are for no consumer."""
+        return self.config.retention == "interest" and not any(each.wants(subject) for each in self.followers)
+
+    def _lifetime(self, headers: Mapping[bytes, bytes], subject: bytes) -> int:
+        """Returns how long a message is to be kept: nobody looks at that where it is not kept at all."""
+        try:
+            return publishing.lifetime(headers)
+        except ApiError:
+            if self._unwanted(subject):
+                return 0
+            raise
 
     def _echo(self, to: bytes, message: Stored, last: int) -> None:
         """Has a message published again, with where it comes from, after which one of its subject."""
@@ -386,19 +407,21 @@ class Stream:
         if 0 <= self.config.max_msg_size < len(header) + len(payload):
             raise ApiError(400, TOO_LARGE, "message size exceeds maximum allowed")
 
-    def _check_full(self, subject: bytes, size: int, *, replaces: bool) -> None:
+    def _full(self, subject: bytes, size: int, *, replaces: bool) -> str:
+        """Returns why there is no room for a message in a stream that refuses new ones; empty if there is."""
         config, contents = self.config, self.store.contents
+        over = 0 < config.max_bytes < contents.bytes + size
         if config.max_msgs_per_subject > 0 and not replaces:
             entry = contents.subjects.get(subject)
             if entry is not None and entry.count >= config.max_msgs_per_subject:
                 if config.discard_new_per_subject:
-                    raise store_failed("maximum messages per subject exceeded")
+                    return "maximum messages per subject exceeded"
                 # The oldest one of the subject makes room.
-                return
+                found = contents.locate(contents.first_of(entry))
+                return "maximum bytes exceeded" if over and found and found[0].sizes[found[1]] < size else ""
         if 0 < config.max_msgs <= contents.messages:
-            raise store_failed("maximum messages exceeded")
-        if 0 < config.max_bytes < contents.bytes + size:
-            raise store_failed("maximum bytes exceeded")
+            return "maximum messages exceeded"
+        return "maximum bytes exceeded" if over else ""
 
     def _roll_up(self, what: str, subject: bytes, sequence: int) -> None:
         """Takes out what a message replaces: at once if that is little, else `rolling_up` does it."""
@@ -449,14 +472,18 @@ class Stream:
         if not self._limited:
             self.count()
             return
-        config, store = self.config, self.store
-        contents = store.contents
-        most = config.max_msgs_per_subject
+        contents, most = self.store.contents, self.config.max_msgs_per_subject
         if most > 0:
             one = contents.subjects.get(subject) if subject else None
             for entry in list(contents.subjects.values()) if not subject else () if one is None else (one,):
                 while entry.count > most:
                     self.take_out(contents.first_of(entry))
+        self._enforce_totals()
+        self.count()
+
+    def _enforce_totals(self) -> None:
+        config, store = self.config, self.store
+        contents = store.contents
         # A stream that refuses new messages keeps those that it has, also when its limits become lower.
         if config.discard == "old" and (
             0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes
@@ -474,11 +501,11 @@ class Stream:
                 self._keep_copied_below(sequence)
                 store.purge_below(sequence)
                 self._shrunk(sequence)
-        self.count()
 
     def enforce_all(self) -> Iterator[None]:
         """Takes out what is over the limits, which may be others now, as work that can be interrupted."""
         contents, most = self.store.contents, self.config.max_msgs_per_subject
+        self._enforce_totals()
         steps = 0
         for entry in list(contents.subjects.values()) if most > 0 else ():
             while entry.count > most:
