@@ -164,6 +164,11 @@ class StreamsServer:
             if subject not in heard:
                 heard[subject] = self._bus.listen(subject.encode(), partial(self._published, stream), gathered=True)
                 yield
+        yield from self._copy(stream)
+        self._driver.commit_soon()
+
+    def _copy(self, stream: Stream) -> Iterator[None]:
+        """Finds out how far a stream is with what it copies, as it is configured now."""
         filters = []
         for origin in stream.config.origins:
             # What it copies has a filter, which it finds when it begins.
@@ -176,12 +181,11 @@ class StreamsServer:
             yield from self.copies.adopt(stream)
         for contents, found in filters:
             contents.release(found)
-        self._driver.commit_soon()
 
     def _adopt(self, stream: Stream) -> Iterator[None]:
         """Continues with a stream that was opened."""
         # What goes now may be the last that says how far it is with what it copies.
-        yield from self.copies.adopt(stream)
+        yield from self._copy(stream)
         try:
             yield from self.account.trim(stream)
         except StorageError as error:
