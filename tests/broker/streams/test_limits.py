@@ -230,3 +230,25 @@ def test_what_no_consumer_wants_takes_no_room(tmp_path: Path, limits: dict[str, 
     assert world.publish("s.a", b"x", Nats_TTL="x")["error"]["err_code"] == 10165
     assert world.publish("s.b", b"x", Nats_Rollup="all")["seq"] == 6
     assert not _sequences(world)
+
+
+def test_limits_of_consumers_are_for_those_without_acknowledgements_too(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"], consumer_limits={"max_ack_pending": 3})
+    for policy in ("explicit", "none"):
+        made = world.consumer("S", policy, durable_name=policy, ack_policy=policy)
+        assert made["config"]["max_ack_pending"] == 3
+    pushed = world.consumer("S", "p", durable_name="p", ack_policy="none", deliver_subject="to")
+    assert pushed["error"]["err_code"] == 10082
+
+
+@pytest.mark.parametrize("batch", [0, 1, 5])
+def test_a_consumer_that_has_all_there_is_says_so_even_if_it_may_have_no_more(batch: int) -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", max_ack_pending=1)
+    world.publish("s", b"1")
+    assert len(world.pull("S", "c", {"batch": 1, "no_wait": True})) == 1
+    assert world.pull("S", "c", {"batch": batch, "no_wait": True}) == [("", b"", "404 No Messages")]
+    world.publish("s", b"2")
+    assert world.pull("S", "c", {"batch": batch, "no_wait": True}) == []
