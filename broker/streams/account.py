@@ -231,7 +231,7 @@ class Account:
             store: The store.
             found: What its messages say about themselves.
 
-        What is over its limits is still there.
+        What is over its limits goes before, unless it has sources.
 
         Raises:
             ApiError: Another one was made meanwhile, with that name or such subjects.
@@ -239,6 +239,9 @@ class Account:
         """
         store.configure(config.as_json(), created)
         stream = self._opened(config, created, store, found)
+        if not config.sources:
+            # What goes may be the last that says how far it is with its sources: that is looked for when it is there.
+            yield from self.trim(stream)
         named = yield from _named(config)
         try:
             yield from self.check_new(config)
