@@ -67,7 +67,7 @@ format: $(INSTALLED)
 test: $(INSTALLED) $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m "not slow" $(ARGS)
 
-FAST := tests/format tests/store tests/property tests/nats tests/broker/streaming tests/broker/hot \
+FAST := tests/format tests/store tests/property tests/nats tests/broker/streaming tests/broker/publishes \
   tests/migration/plan tests/streamfiles
 
 test-fast: $(INSTALLED)

@@ -7,7 +7,7 @@ from setuptools import Extension, find_namespace_packages, setup
 
 MODULES = [
     "broker.stores.streams.kernels",
-    "broker.streaming.hot.kernels",
+    "broker.streaming.publishes.kernels",
     "stantools.format.kernels",
     "stantools.streamfiles.kernels",
     "stantools.migration.proof.kernels",

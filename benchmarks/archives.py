@@ -10,7 +10,7 @@ import stores
 from measure import MB, race, reread, table, verdict
 from streams import Options, prepared
 
-from stantools.migration.prepared import PreparedStream
+from stantools.migration.prepared_stream import PreparedStream
 from stantools.streamfiles import kernels as archive_kernels
 
 _KEY = bytes(range(32))

@@ -14,16 +14,16 @@ import stores
 from measure import MB, Options, race, reread, run, stantools, table, verdict
 
 from stantools.inspection.verify import verify
-from stantools.pipeline.export.files import parquet_settings
-from stantools.pipeline.export.model import Compression, Format, Layout
-from stantools.pipeline.export.request import Export, Exporting
+from stantools.pipeline.export.export_layout import Compression, ExportLayout, Format
+from stantools.pipeline.export.request import Export, ExportOptions
 from stantools.pipeline.export.run import export_to_directory
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.planning import Plan
+from stantools.pipeline.export.sinks import parquet_settings
+from stantools.pipeline.tables.planning import ReadPlan
 from stantools.pipeline.tables.read import read_split
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import open_datastore
 from stantools.store.durable import fsync_file
-from stantools.work import Threads
+from stantools.work import ThreadWork
 
 _VERIFY, _FROM_MEMORY = "verify, 2 workers", "pyarrow from memory, our settings, 2 threads"
 _PARQUET, _RATE = "export to Parquet, 2 workers", 300
@@ -39,15 +39,17 @@ def section(options: Options) -> str:
     return "\n\n".join(parts)
 
 
-def _planned(store: Path, out: Path, layout: Layout) -> Export:
-    exporting = Exporting(str(out), format=layout.format.value, compression=layout.compression.value, directory=True)
+def _planned(store: Path, out: Path, layout: ExportLayout) -> Export:
+    exporting = ExportOptions(
+        str(out), format=layout.format.value, compression=layout.compression.value, directory=True
+    )
     return exporting.planned((str(store),), TableOptions(()), 2)
 
 
 def _compare(store: Path, title: str, rounds: int) -> str:
     out, files = store.with_name("out"), [*stores.data_files(store), *stores.index_files(store)]
     volume = stores.total_size(stores.data_files(store))
-    parquet, ndjson = Layout(), Layout(format=Format.NDJSON, compression=Compression.NONE)
+    parquet, ndjson = ExportLayout(), ExportLayout(format=Format.NDJSON, compression=Compression.NONE)
     healthy = open_datastore(store)
     export = _planned(store, out, parquet)
     plan, options = export.plan, export.options
@@ -59,8 +61,8 @@ def _compare(store: Path, title: str, rounds: int) -> str:
         os.sync()
         reread(files)
 
-    def exported(layout: Layout, workers: int) -> None:
-        result = export_to_directory(_planned(store, out, layout), work=Threads(workers))
+    def exported(layout: ExportLayout, workers: int) -> None:
+        result = export_to_directory(_planned(store, out, layout), work=ThreadWork(workers))
         if result.written.rows != wanted or not result.clean:
             raise AssertionError(f"{result.written.rows} rows instead of {wanted}")
 
@@ -75,7 +77,7 @@ def _compare(store: Path, title: str, rounds: int) -> str:
         _FROM_MEMORY: lambda: _from_memory(held, out, settings, 2),
         "export to Parquet, 1 worker": lambda: exported(parquet, 1),
         _PARQUET: lambda: exported(parquet, 2),
-        "export to Parquet, zstd, 2 workers": lambda: exported(Layout(compression=Compression.ZSTD), 2),
+        "export to Parquet, zstd, 2 workers": lambda: exported(ExportLayout(compression=Compression.ZSTD), 2),
         "export to ndjson, 1 worker": lambda: exported(ndjson, 1),
         "export to ndjson, 2 workers": lambda: exported(ndjson, 2),
         "stantools export, whole command": lambda: run(stantools("export", store, "--to", out)),
@@ -92,7 +94,7 @@ def _compare(store: Path, title: str, rounds: int) -> str:
     return f"**{title}: {volume / MB:.0f} MB of data**\n\n{table(headers, rows)}"
 
 
-def _rows(plan: Plan, options: TableOptions, workers: int) -> None:
+def _rows(plan: ReadPlan, options: TableOptions, workers: int) -> None:
     """Makes all rows and does nothing with them."""
 
     def work(number: int) -> None:

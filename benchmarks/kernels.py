@@ -24,7 +24,7 @@ import numpy as np
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import Stop
+from stantools.format.layout import ScanStop
 from stantools.store.mapping import mapped
 
 SLICE_BYTES = 64 << 20
@@ -68,15 +68,15 @@ def whole_crc(path: Path, crc: Crc) -> int:
         return crc(data)
 
 
-def scan(path: Path, crc: Crc, scan_messages: Callable[..., tuple[int, int, Stop]], limit: int = 1 << 62) -> int:
+def scan(path: Path, crc: Crc, scan_messages: Callable[..., tuple[int, int, ScanStop]], limit: int = 1 << 62) -> int:
     """Everything the kernel checks, over one file; returns the number of messages."""
     columns = MessageColumns()
-    total, offset, stop = 0, 4, Stop.FULL
+    total, offset, stop = 0, 4, ScanStop.FULL
     with mapped(path, sequential=True) as data:
-        while stop == Stop.FULL:
+        while stop == ScanStop.FULL:
             rows, offset, stop = scan_messages(data, offset, limit, crc, CHANNEL, columns)
             total += rows
-    if stop not in (Stop.END, Stop.SHORT_PAYLOAD, Stop.SHORT_HEADER):
+    if stop not in (ScanStop.END, ScanStop.SHORT_PAYLOAD, ScanStop.SHORT_HEADER):
         raise AssertionError(f"{path}: {stop!r} at {offset}")
     return total
 

@@ -12,8 +12,8 @@ import stores
 from measure import MB, run, stantools, table, verdict
 from streams import Bench, Options, prepared
 
-from stantools.migration.prepared import PreparedStream
-from stantools.migration.publish.stream import publish_stream
+from stantools.migration.prepared_stream import PreparedStream
+from stantools.migration.publish.stream_publish import publish_stream
 
 #: The other ways take too long for all messages: so many of a hundred.
 _ONE_BY_ONE, _PUBLISHED = 1, 15

@@ -11,9 +11,9 @@ from measure import MB, race, reread, run, stantools, table, verdict
 from streams import Bench, Options, prepared
 
 from stantools.inspection.verify import verify
-from stantools.migration.prepared import PreparedStream
+from stantools.migration.prepared_stream import PreparedStream
 from stantools.migration.proof.stores import compare_stores
-from stantools.migration.targets.loading import prove
+from stantools.migration.targets.stream_load import prove
 from stantools.store.directory import open_datastore
 
 _PROOF = "proof: sequence, time, subject, headers, payload"

@@ -18,9 +18,9 @@ from sparkreading import MASTER
 from stantools.notation import format_time
 from stantools.pipeline.spark.read import _texts
 from stantools.pipeline.tables.model import ReadCounter
-from stantools.pipeline.tables.options import table_options
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split
+from stantools.pipeline.tables.table_options import table_options
 
 _CHANNEL = "orders.eu.00002"
 #: Of the times that `stores` gives the messages, the distance.

@@ -14,8 +14,8 @@ from sparkdrivers import Driver, Drivers, processor
 from sparkreading import MASTER
 
 from stantools.inspection.verify import verify
-from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import open_datastore
 
 #: One core and two: threads of one process, and executors, which are processes.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.tables.table_options import TableOptions
 
 #: As the jobs plan on this machine.
 _PARTITIONS = 2
@@ -87,9 +87,9 @@ def verify(spark: SparkSession, *stores: Path) -> int:
     """Runs the job `verify`; returns how many messages are intact."""
     from stantools.pipeline.jobs.verify import plan_verify, run_verify
     from stantools.pipeline.spark.tasks import SparkWork
-    from stantools.pipeline.tables.model import Table
+    from stantools.pipeline.tables.model import TableName
 
-    options = _options(stores, table=Table.FINDINGS)
+    options = _options(stores, table=TableName.FINDINGS)
     result = run_verify(SparkWork(spark), plan_verify(options))
     if not result.clean:
         raise AssertionError("a healthy store was found to be damaged")
@@ -108,19 +108,19 @@ def stats(spark: SparkSession, *stores: Path) -> int:
 
 def export(spark: SparkSession, target: Path, *stores: Path, by_spark: bool = False) -> int:
     """Runs the job `export`; returns how many rows were written."""
-    from stantools.pipeline.export.request import Exporting
+    from stantools.pipeline.export.request import ExportOptions
     from stantools.pipeline.export.run import export_to_directory
     from stantools.pipeline.jobs.export import export_by_spark
     from stantools.pipeline.spark.tasks import SparkWork
 
-    exporting = Exporting(str(target), directory=True)
+    exporting = ExportOptions(str(target), directory=True)
     planned = exporting.planned(tuple(map(str, stores)), _options(stores), _PARTITIONS)
     written = export_by_spark(spark, planned) if by_spark else export_to_directory(planned, work=SparkWork(spark))
     return written.written.rows
 
 
 def _options(stores: tuple[Path, ...], **values: Any) -> TableOptions:
-    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.tables.table_options import TableOptions
 
     return TableOptions(tuple(map(str, stores)), **values)
 

@@ -18,13 +18,13 @@ from stores import all_files
 
 from stantools.migration.journal import Journal, StreamResult
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.prepared import PreparedStream, prepare
+from stantools.migration.prepared_stream import PreparedStream, prepare
 from stantools.migration.server.restore import restore
 from stantools.migration.source import open_source
-from stantools.migration.targets.loading import ApplyOptions, apply_streams
+from stantools.migration.targets.stream_load import ApplyOptions, apply_streams
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
-from stantools.nats.options import ConnectOptions
 from stantools.store.directory import open_datastore
 
 _T = TypeVar("_T")

@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from broker.config.options import BrokerOptions
+    from broker.config.broker_options import BrokerOptions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the broker, or prints help or version; returns the exit code."""
     _replace_closed_streams()
     # Imported here because loading takes a while, and Ctrl-C must already work.
-    from broker.config.options import Answer, SignalRequest
-    from broker.config.parsing import parse
+    from broker.config.broker_options import CommandAnswer, SignalRequest
+    from broker.config.reader import parse
     from broker.config.values import ConfigurationError
 
     arguments = list(sys.argv[1:] if argv is None else argv)
     parsed = parse(arguments)
-    if isinstance(parsed, Answer):
+    if isinstance(parsed, CommandAnswer):
         _say(parsed.stdout, parsed.stderr)
         return parsed.exit_code
     if isinstance(parsed, SignalRequest):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from broker.awake import Awake
+from broker.busy_poll import BusyPoll
 from broker.log import STREAMING, out_of_files
 from broker.ports import T
 
@@ -29,7 +29,7 @@ _TRIM_THRESHOLD: Final = (-1, 16 << 20)
 _MMAP_THRESHOLD: Final = (-3, 4 << 20)
 
 
-class Rules(Protocol):
+class RuleSet(Protocol):
     """The rules of streaming or of streams."""
 
     @property
@@ -53,7 +53,7 @@ class SystemClock:
 def _no_op() -> None: ...
 
 
-class Rounds:
+class LoopRounds:
     """Rounds of an event loop: all input of a round is committed at its end, and the output leaves in one write.
 
     If the commit may wait for a disk, output that is independent of it leaves before.
@@ -112,16 +112,16 @@ class LoopDriver:
         rounds: The rounds at whose end the rules commit; shared with other rules that write to the same sockets.
     """
 
-    server: Rules  #: the rules; set before the loop runs
+    server: RuleSet  #: the rules; set before the loop runs
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None], rounds: Rounds | None = None
+        self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None], rounds: LoopRounds | None = None
     ) -> None:
-        self.rounds: Final = rounds or Rounds(loop)
+        self.rounds: Final = rounds or LoopRounds(loop)
         self._loop = loop
         self._on_fatal = on_fatal
         self._stopped = False
-        self._busy_poll = Awake(self._commit_if_scheduled)
+        self._busy_poll = BusyPoll(self._commit_if_scheduled)
         self._scheduled = False  # a commit after the end of polling
         self._timer: asyncio.TimerHandle | None = None
 
@@ -202,7 +202,7 @@ class LoopDriver:
         self.server.run_timers()
 
 
-class Upkeep:
+class StoreTimer:
     """Calls `maintain` of a store at the times that the store requests; a store without it is left alone."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: object) -> None:

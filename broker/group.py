@@ -23,17 +23,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.log import STREAMING
-from broker.stores.interface import FasterError, Remote, StorageError
+from broker.stores.interface import LeaseLostError, RemoteStore, StorageError
 from broker.streaming.names import leader_subject
-from broker.streaming.ports import Answer, Bus, Outcome, Role
-from broker.streaming.requests import Request, one_by_one
+from broker.streaming.ports import RequestAnswer, RequestOutcome, Role, StreamingBus
+from broker.streaming.requests import StreamingRequest, one_by_one
 from stantools.errors import StantoolsError
 from stantools.nats.errors import NatsError
 
 if TYPE_CHECKING:
-    from broker.stores.jetstream.ports import Streams
+    from broker.stores.jetstream.jetstream_port import JetStreamPort
     from broker.streaming.server import StreamingServer
-    from stantools.nats.channel_streams import Names
+    from stantools.nats.channel_streams import StreamNames
 
 LEADER: Final = "Leader"
 FOLLOWER: Final = "Follower"
@@ -79,7 +79,7 @@ def seconds_of(text: str | None) -> float | None:
         return None
 
 
-class Connections(Bus, Protocol):
+class Connections(StreamingBus, Protocol):
     """A bus that is opened for a term and closed at its end."""
 
     async def connect(self) -> None:
@@ -89,14 +89,14 @@ class Connections(Bus, Protocol):
 
 
 @dataclass(slots=True)
-class Term:
+class LeaderTerm:
     bus: Connections
-    store: Remote
+    store: RemoteStore
     server: StreamingServer
     stop: Callable[[], None]  #: ends server and store
 
 
-class Group:
+class ServerGroup:
     """A server of a group with one leader.
 
     Args:
@@ -116,12 +116,12 @@ class Group:
 
     def __init__(
         self,
-        streams: Streams,
-        names: Names,
+        streams: JetStreamPort,
+        names: StreamNames,
         node_id: str,
         seconds: float,
-        make: Callable[[Callable[[str], None]], Term],
-        serves: Callable[[Term], None],
+        make: Callable[[Callable[[str], None]], LeaderTerm],
+        serves: Callable[[LeaderTerm], None],
         failed: Callable[[str], None],
         chance: random.Random | None = None,
     ) -> None:
@@ -137,7 +137,7 @@ class Group:
         self._start_time: float | None = None  # time of its start or return; None once it has seen a leader
         self._subject = leader_subject(names.cluster_id.encode())
         self._lease_loss: asyncio.Future[str]
-        self._term: Term
+        self._term: LeaderTerm
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, *, check: bool = True) -> None:
@@ -191,7 +191,7 @@ class Group:
                 await self._stand_by()
                 await self._lead()
                 said = ""
-            except FasterError as problem:
+            except LeaseLostError as problem:
                 STREAMING.info("This server remains a follower: %s", problem)
             except StantoolsError as problem:
                 if said != (said := str(problem)):
@@ -301,9 +301,9 @@ class Group:
 
     async def _has_no_leader(self) -> bool:
         """Asks for the leader; returns whether NATS reports no responders."""
-        outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[RequestAnswer] = asyncio.get_running_loop().create_future()
 
-        def answered(answer: Answer) -> None:
+        def answered(answer: RequestAnswer) -> None:
             if not outcome.done():
                 outcome.set_result(answer)
 
@@ -311,9 +311,9 @@ class Group:
             Role.GENERAL, self._subject, b"", round(_ANSWER_TIMEOUT * _SECOND), answered, to_servers=True
         )
         heard = await outcome
-        if heard.outcome is Outcome.REPLY:
+        if heard.outcome is RequestOutcome.REPLY:
             self._term.store.heard(heard.payload)
-        return heard.outcome is Outcome.NO_RESPONDERS
+        return heard.outcome is RequestOutcome.NO_RESPONDERS
 
     async def _last_record(self, patience: float) -> tuple[int, bool]:
         """Returns the last sequence of the state stream, and whether its last record is old.
@@ -339,7 +339,7 @@ class Group:
         term, over = self._term, self._lease_loss
         self.role = CANDIDATE
 
-        def answer(request: Request) -> None:
+        def answer(request: StreamingRequest) -> None:
             term.bus.publish(Role.GENERAL, request.reply, term.store.lease or self.node_id.encode())
 
         # The answer to the question keeps other servers from trying while this one reads the streams.
@@ -358,7 +358,7 @@ class Group:
             await self._until_lease_loss(self._read_late_records(term))
         STREAMING.warning("The lease is lost: %s", await over)
 
-    async def _read_late_records(self, term: Term) -> None:
+    async def _read_late_records(self, term: LeaderTerm) -> None:
         """When the last lease has surely expired, reads the records that its holder could still append."""
         await asyncio.sleep(self._lease_seconds)
         term.server.look_again(await term.store.look_again())

@@ -16,7 +16,7 @@ class Clock(Protocol):
         """Returns the time since 1970, for timestamps."""
 
 
-class Driver(Protocol):
+class RuleDriver(Protocol):
     def commit_soon(self) -> None:
         """Requests a call of `commit` after all available input has been handed over.
 

@@ -17,23 +17,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.bus.embedded import EmbeddedBus, credentials_of, roles_of
+from broker.components import BrokerParts, NatsStartError
 from broker.config import logs
-from broker.config.parsing import EXIT_UNAVAILABLE
+from broker.config.reader import EXIT_UNAVAILABLE
 from broker.config.values import ConfigurationError
-from broker.driver import LoopDriver, Upkeep, few_looks_at_garbage, keep_freed_memory, report_loop_error
-from broker.endings import SignalThread
+from broker.driver import LoopDriver, StoreTimer, few_looks_at_garbage, keep_freed_memory, report_loop_error
 from broker.listening import reachable
 from broker.log import NATS, STREAMING
 from broker.nats import tls
 from broker.nats.auth import AuthorizationError
-from broker.nats.options import ReloadError
-from broker.nats.server import ListenError, NatsServer
-from broker.parts import FatalError, Parts
+from broker.nats.nats_options import ReloadError
+from broker.nats.nats_server import ListenError, NatsServer
+from broker.signals import SignalThread
 from broker.stores.interface import OriginalStoreError, StorageError
 from broker.stores.limits import limits_table
 from broker.streaming.context import new_id
-from broker.streaming.options import VERSION
 from broker.streaming.server import StreamingServer
+from broker.streaming.streaming_options import VERSION
 from stantools.errors import StantoolsError
 from stantools.escaping import shell_word
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.bus.nodeserver import NodeServer
-    from broker.config.options import BrokerOptions, NodeOptions
-    from broker.stores.interface import Remote, Store
+    from broker.config.broker_options import BrokerOptions, NodeOptions
+    from broker.stores.interface import RemoteStore, StateStore
 
 EXIT_FAILURE: Final = 1
 #: Seconds for an end that includes a NATS server of its own, so that the next start finds its directory free.
@@ -51,7 +51,7 @@ _NODE_PATIENCE: Final = 12.0
 EXIT_TERMINATED: Final = 143
 
 
-class StartError(StantoolsError):
+class ProcessStartError(StantoolsError):
     """The broker cannot start; the text is the reason as logged."""
 
 
@@ -91,7 +91,7 @@ class _Process:
         sockets: Sequence[socket.socket],
         signals: SignalThread,
     ) -> None:
-        self._parts = Parts(options, self._fatal)
+        self._parts = BrokerParts(options, self._fatal)
         self._argv = argv
         self._log_files = log_files
         self._signals = signals
@@ -118,7 +118,7 @@ class _Process:
                 stack.enter_context(few_looks_at_garbage())
                 await self._ended
         # The reason is the last line of the log, where scripts look for it.
-        except (ListenError, FatalError) as error:
+        except (ListenError, NatsStartError) as error:
             NATS.critical("%s", error)
             return EXIT_FAILURE
         except (StantoolsError, AuthorizationError, tls.TLSError) as error:
@@ -144,7 +144,7 @@ class _Process:
         cluster_id, prefix = options.streaming.cluster_id, options.streaming.discover_prefix
         self._introduce()
         if options.failure:
-            raise StartError(options.failure)
+            raise ProcessStartError(options.failure)
         if options.node is not None:
             node = await self._start_node(options.node, stack)
             if not self._ended.done():
@@ -153,10 +153,10 @@ class _Process:
         driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
         link = backing = lock = None
         if options.channels is not None:
-            from broker.stores.jetstream.store import Backing
+            from broker.stores.jetstream.store import StreamBacking
 
             link, names = parts.link(options.channels)
-            backing = Backing(link, names, driver.fatal, durable=options.channels.durable_copy)
+            backing = StreamBacking(link, names, driver.fatal, durable=options.channels.durable_copy)
         store = parts.store(backing)
         self._signals.unwritten = lambda: [*store.unwritten(), *(parts.streams.unwritten() if parts.streams else ())]
         if options.streaming.ft_group and options.file is not None:
@@ -203,7 +203,7 @@ class _Process:
             stack.push_async_callback(link.close)
         stack.callback(_stop, server, driver)
         if link is not None:
-            remote = cast("Remote", store)
+            remote = cast("RemoteStore", store)
             await remote.prepare()
             stack.push_async_callback(remote.finish)
         if parts.streams is not None:
@@ -212,7 +212,7 @@ class _Process:
         await self._start_streaming(server)
         if self._ended.done():
             return
-        upkeep = Upkeep(asyncio.get_running_loop(), store)
+        upkeep = StoreTimer(asyncio.get_running_loop(), store)
         stack.callback(upkeep.stop)
         upkeep.start()
         self._banner(store)
@@ -243,8 +243,8 @@ class _Process:
     async def _join(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> None:
         """Starts as a member of a group, which follows until it leads."""
         from broker.bus.external import ExternalBus
-        from broker.group import Group, Term
-        from broker.stores.jetstream.store import Backing
+        from broker.group import LeaderTerm, ServerGroup
+        from broker.stores.jetstream.store import StreamBacking
 
         parts, options = self._parts, self._parts.options
         assert options.channels is not None
@@ -252,14 +252,14 @@ class _Process:
         loop = asyncio.get_running_loop()
         link, names = parts.link(options.channels)
         began = time.time_ns()
-        upkeep: Upkeep | None = None
+        upkeep: StoreTimer | None = None
 
-        def make(over: Callable[[str], None]) -> Term:
+        def make(over: Callable[[str], None]) -> LeaderTerm:
             driver = LoopDriver(loop, self._fatal)
             prefix = options.streaming.discover_prefix
             bus = ExternalBus(options.connection, options.streaming.cluster_id, discover_prefix=prefix)
             driver.rounds.hold_back, driver.rounds.let_go = bus.hold_back, bus.let_go
-            store = parts.store(Backing(link, names, over, group.node_id, node.lease, durable))
+            store = parts.store(StreamBacking(link, names, over, group.node_id, node.lease, durable))
             self._signals.unwritten = store.unwritten
             server = parts.streaming(store, bus, driver, member=group)
             server.started_at = began
@@ -273,15 +273,15 @@ class _Process:
                 # Objects of the last term are garbage, in cycles as well.
                 gc.unfreeze()
 
-            return Term(bus, cast("Remote", store), server, stop)
+            return LeaderTerm(bus, cast("RemoteStore", store), server, stop)
 
-        def serves(term: Term) -> None:
+        def serves(term: LeaderTerm) -> None:
             nonlocal upkeep
-            upkeep = Upkeep(loop, term.server.store)
+            upkeep = StoreTimer(loop, term.server.store)
             upkeep.start()
             self._banner(term.server.store)
 
-        group = Group(link, names, node.node_id or new_id(), node.lease, make, serves, self._fatal)
+        group = ServerGroup(link, names, node.node_id or new_id(), node.lease, make, serves, self._fatal)
 
         async def leave(server: NodeServer) -> None:
             # Another node serves meanwhile, also the clients that are still connected here.
@@ -341,7 +341,7 @@ class _Process:
             try:
                 write_pid_file(options.pid_file)
             except ConfigurationError as error:
-                raise FatalError(error.message) from error
+                raise NatsStartError(error.message) from error
         if options.ports_file_dir:
             monitoring = self._parts.monitoring
             stack.callback(PortsFile(options.ports_file_dir, [url], [monitoring.url] if monitoring else ()).remove)
@@ -358,9 +358,9 @@ class _Process:
         await started
         if problem := started.result():
             self._damaged_store = server.damaged
-            raise StartError(problem)
+            raise ProcessStartError(problem)
 
-    def _banner(self, store: Store) -> None:
+    def _banner(self, store: StateStore) -> None:
         STREAMING.info("Message store is %s", store.kind)
         options = self._parts.options
         if options.directory:

@@ -15,16 +15,16 @@ from pathlib import Path
 import click
 from textual.binding import Binding
 
-from broker.config.catalogue import SECTIONS, Kind, Support
+from broker.config.catalogue import SECTIONS, Support, ValueType
 from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS
-from stantools.inspection.catalogue import GROUPS, Entry
+from stantools.inspection.catalogue import GROUPS, FindingCode
 from stantools.options import Option
-from stantools.pipeline.spark import options as spark_options
+from stantools.pipeline.spark import stream_options as spark_options
 from stantools.pipeline.spark.jetstream_options import SinkOptions
-from stantools.pipeline.tables.options import STORAGE, TableOptions
+from stantools.pipeline.tables.option_texts import names_of
 from stantools.pipeline.tables.schema import MEANINGS, SCHEMAS
-from stantools.pipeline.tables.texts import names_of
+from stantools.pipeline.tables.table_options import STORAGE, TableOptions
 from tui.app import bindings
 
 DOCS = Path(__file__).parent
@@ -148,7 +148,7 @@ def findings() -> str:
     return "".join(lines)
 
 
-def _finding(entry: Entry) -> Iterator[str]:
+def _finding(entry: FindingCode) -> Iterator[str]:
     yield f"\n## {entry.code}\n\n"
     yield f"{_sentence(entry.meaning)} ({entry.severity.value})\n\n"
     yield f"- Cause: {entry.cause}.\n"
@@ -207,15 +207,15 @@ def _broker_sections() -> Iterator[str]:
 
 
 _KIND_NAMES = {
-    Kind.STRING: "text",
-    Kind.BOOL: "bool",
-    Kind.INT: "integer",
-    Kind.DURATION: "duration",
-    Kind.SIZE: "size",
-    Kind.MAP: "map",
-    Kind.LIST: "list",
-    Kind.ADDRESS: "address or port",
-    Kind.SECONDS: "seconds or duration",
+    ValueType.STRING: "text",
+    ValueType.BOOL: "bool",
+    ValueType.INT: "integer",
+    ValueType.DURATION: "duration",
+    ValueType.SIZE: "size",
+    ValueType.MAP: "map",
+    ValueType.LIST: "list",
+    ValueType.ADDRESS: "address or port",
+    ValueType.SECONDS: "seconds or duration",
 }
 
 

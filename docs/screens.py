@@ -22,7 +22,7 @@ from shopstore import write_shop
 
 from tui.app import Browser
 from tui.session import StoreSession
-from tui.views import Place, View
+from tui.views import View, ViewTarget
 
 PICTURES = Path(__file__).parent / "screens"
 SIZE = (112, 32)
@@ -71,7 +71,7 @@ async def settle(pilot: Any) -> None:
     await pilot.pause(0.4)
 
 
-def _view(view: View, place: Place, *keys: str) -> Scenario:
+def _view(view: View, place: ViewTarget, *keys: str) -> Scenario:
     async def go(pilot: Any) -> None:
         pilot.app.open_view(view, place)
         await settle(pilot)
@@ -84,7 +84,7 @@ def _view(view: View, place: Place, *keys: str) -> Scenario:
 async def _damaged_record(pilot: Any) -> None:
     """Goes to the bytes of the first record that is damaged."""
     found = next(each for each in pilot.app.session.findings() if each.code.startswith("slice-bad"))
-    pilot.app.open_view(View.SLICES, Place(channel=found.channel, file=found.file, offset=found.offset))
+    pilot.app.open_view(View.SLICES, ViewTarget(channel=found.channel, file=found.file, offset=found.offset))
     await settle(pilot)
 
 
@@ -95,12 +95,12 @@ async def _nothing(pilot: Any) -> None:
 #: Picture -> whether the store is damaged, and how to come to what it shows.
 SCENES: dict[str, tuple[bool, Scenario]] = {
     "overview": (True, _nothing),
-    "messages": (True, _view(View.MESSAGES, Place(channel="orders", seq=8112), "enter")),
-    "timeline": (False, _view(View.TIMELINE, Place(channel="orders"))),
+    "messages": (True, _view(View.MESSAGES, ViewTarget(channel="orders", seq=8112), "enter")),
+    "timeline": (False, _view(View.TIMELINE, ViewTarget(channel="orders"))),
     "slices": (True, _damaged_record),
-    "subscriptions": (False, _view(View.SUBSCRIPTIONS, Place(channel="orders"))),
-    "findings": (True, _view(View.FINDINGS, Place())),
-    "plans": (True, _view(View.PLANS, Place(plan="salvage"), "enter")),
+    "subscriptions": (False, _view(View.SUBSCRIPTIONS, ViewTarget(channel="orders"))),
+    "findings": (True, _view(View.FINDINGS, ViewTarget())),
+    "plans": (True, _view(View.PLANS, ViewTarget(plan="salvage"), "enter")),
 }
 
 

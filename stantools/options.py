@@ -2,7 +2,7 @@
 
     archived: bool = ARCHIVED.field(help="Read .bak slices as well.")
 
-The command line derives its options from such fields (`stantools.cli.options.options_of`) and passes the dataclass
+The command line derives its options from such fields (`stantools.cli.click_options.options_of`) and passes the dataclass
 on. Options that several verbs share are declared here. Nothing here imports numpy or click.
 """
 

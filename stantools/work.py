@@ -1,4 +1,4 @@
-"""Work on many items in one interface: `Work.map`, in threads here (`Threads`) or on Spark (`pipeline.spark.tasks`).
+"""Work on many items in one interface: `Work.map`, in threads here (`ThreadWork`) or on Spark (`pipeline.spark.tasks`).
 
 Each item yields one result, as soon as it is ready. Only a few items run ahead of the consumer, so memory does not
 depend on their number. A consumer that stops early (Ctrl-C, an exception, a closed generator) discards the items
@@ -33,7 +33,7 @@ _GROUPS_AHEAD = 4
 
 
 @dataclass(frozen=True)
-class Failure:
+class WorkFailure:
     """An item that failed; the other items are not affected."""
 
     message: str
@@ -43,7 +43,7 @@ class Failure:
     cause: StantoolsError | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, problem: StantoolsError | OSError) -> Failure:
+    def of(cls, problem: StantoolsError | OSError) -> WorkFailure:
         if isinstance(problem, StantoolsError):
             return cls(problem.message, problem.remedy, int(problem.exit_code), problem)
         place = f"{problem.filename}: " if problem.filename else ""
@@ -57,8 +57,8 @@ class Failure:
         problem.exit_code = ExitCode(self.exit_code)
         return problem
 
-    def __reduce__(self) -> tuple[type[Failure], tuple[str, str, int]]:
-        return Failure, (self.message, self.remedy, int(self.exit_code))  # not every exception can be pickled
+    def __reduce__(self) -> tuple[type[WorkFailure], tuple[str, str, int]]:
+        return WorkFailure, (self.message, self.remedy, int(self.exit_code))  # not every exception can be pickled
 
 
 class GivenUpError(Exception):
@@ -80,23 +80,23 @@ class Work(Protocol):
 
     def map(
         self, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
-    ) -> Generator[tuple[int, R | Failure], None, None]:
+    ) -> Generator[tuple[int, R | WorkFailure], None, None]:
         """Runs a function for each item and yields the results as they come.
 
         `cost` estimates the bytes of work of an item; without it all items count the same. Yields each item's
-        position, from 0, with the function's result, or with a `Failure` if it raised a StantoolsError or an
+        position, from 0, with the function's result, or with a `WorkFailure` if it raised a StantoolsError or an
         OSError. Raises a StantoolsError if the work could not run at all.
         """
 
 
 @dataclass(frozen=True)
-class Task(Generic[R_co]):
+class WorkItem(Generic[R_co]):
     size: int  #: estimate of the bytes that it reads
     work: Callable[[], R_co]
 
 
 @dataclass(frozen=True)
-class Threads:
+class ThreadWork:
     workers: int  #: number of threads; up to 1, the caller's thread does the work on demand
     _cancelled: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
 
@@ -120,10 +120,10 @@ class Threads:
 
     def map(
         self, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
-    ) -> Generator[tuple[int, R | Failure], None, None]:
+    ) -> Generator[tuple[int, R | WorkFailure], None, None]:
         """Runs a function for each item, as `Work.map`; results keep the order of the items."""
 
-        def run(numbered: tuple[int, T]) -> tuple[int, R | Failure]:
+        def run(numbered: tuple[int, T]) -> tuple[int, R | WorkFailure]:
             number, item = numbered
             return number, attempt(function, item)
 
@@ -162,7 +162,7 @@ class Threads:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def tasks(self, tasks: Iterable[Task[R]]) -> Iterator[R]:
+    def tasks(self, tasks: Iterable[WorkItem[R]]) -> Iterator[R]:
         return self.in_order(lambda task: task.work(), tasks, cost=lambda task: task.size)
 
 
@@ -172,17 +172,17 @@ def each(
     """Runs a function for each item, as `Work.map`; the first failure is raised as an exception."""
     with closing(work.map(function, items, cost=cost)) as results:
         for number, result in results:
-            if isinstance(result, Failure):
+            if isinstance(result, WorkFailure):
                 raise result.error()
             yield number, result
 
 
-def attempt(function: Callable[[T], R], item: T) -> R | Failure:
-    """Runs a function; a StantoolsError or OSError becomes a `Failure`."""
+def attempt(function: Callable[[T], R], item: T) -> R | WorkFailure:
+    """Runs a function; a StantoolsError or OSError becomes a `WorkFailure`."""
     try:
         return function(item)
     except (StantoolsError, OSError) as problem:
-        return Failure.of(problem)
+        return WorkFailure.of(problem)
 
 
 def _run(function: Callable[[T], R], group: list[T]) -> list[R]:

@@ -22,7 +22,7 @@ READY = "Streaming Server is ready"
 _START = 60.0
 #: Where brokers are forked from: to load Python, numpy and the broker costs ten times what a short test makes it do.
 _LOADED = multiprocessing.get_context("forkserver")
-_LOADED.set_forkserver_preload(["broker.cli", "broker.config.parsing", "broker.process", "broker.stores.file"])
+_LOADED.set_forkserver_preload(["broker.cli", "broker.config.reader", "broker.process", "broker.stores.file"])
 
 
 def _serve(words: Sequence[str], folder: Path, log: Path) -> None:

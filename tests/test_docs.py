@@ -26,11 +26,11 @@ from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, Cipher, channel_key, master_key
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import CATALOGUE
-from stantools.inspection.outcomes import Unknown
+from stantools.inspection.outcomes import UnknownRange
 from stantools.inspection.records import FileKind, read_records
 from stantools.inspection.serverlog import LINES, WRAPPERS
-from stantools.inspection.start_verdict import Flaw, FlawKind
-from stantools.migration.followed import Cutover
+from stantools.inspection.start_verdict import StartFlaw, StartFlawKind
+from stantools.migration.followed_store import Cutover
 from stantools.recovery.compact.plan import ACCEPTABLE, HARMLESS
 from stantools.store.serverinfo import encode_server_file, new_server_info
 from stantools.store.sublog import read_subs
@@ -356,7 +356,7 @@ def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
             *doctor["messages"],
             *doctor["encryption"],
             *doctor["channels"]["alpha"],
-            *Unknown(1, None, "", suspected=True).as_json(),
+            *UnknownRange(1, None, "", suspected=True).as_json(),
             "report",
             *STATES,
         },
@@ -364,7 +364,7 @@ def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
             *forecast,
             *forecast["normal"],
             *forecast["normal"]["channels"]["alpha"],
-            *Flaw(FlawKind.SKIPPED, "").as_json(),
+            *StartFlaw(StartFlawKind.SKIPPED, "").as_json(),
             "doctor",
             "forecast",
         },

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
-from stantools.work import Failure, GivenUpError, Task, Threads, each
+from stantools.work import GivenUpError, ThreadWork, WorkFailure, WorkItem, each
 
 
 def _square(number: int) -> int:
@@ -26,21 +26,21 @@ def _square(number: int) -> int:
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("cost", [1, 1 << 20])
 def test_each_item_once_in_order_and_failures_alone(workers: int, cost: int) -> None:
-    found = list(Threads(workers).map(_square, range(200), cost=lambda _: cost))
+    found = list(ThreadWork(workers).map(_square, range(200), cost=lambda _: cost))
     assert [number for number, _ in found] == list(range(200))
     results = dict(found)
     refused, gone = results.pop(7), results.pop(11)
-    assert refused == Failure("seven is refused", "take eight", ExitCode.REFUSED)
-    assert gone == Failure("/eleven: No such file or directory")
+    assert refused == WorkFailure("seven is refused", "take eight", ExitCode.REFUSED)
+    assert gone == WorkFailure("/eleven: No such file or directory")
     assert results == {number: number * number for number in results}
-    assert isinstance(refused, Failure) and isinstance(refused.error(), RefusedError), "as it was raised"
+    assert isinstance(refused, WorkFailure) and isinstance(refused.error(), RefusedError), "as it was raised"
     again = pickle.loads(pickle.dumps(refused))
     assert again == refused and type(again.error()) is StantoolsError and again.error().exit_code == ExitCode.REFUSED
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_first_exception_in_order_ends_the_work(workers: int) -> None:
-    results = Threads(workers).in_order(_square, range(1 << 60))
+    results = ThreadWork(workers).in_order(_square, range(1 << 60))
     with pytest.raises(RefusedError):
         for number, result in enumerate(results):
             assert result == number * number
@@ -56,7 +56,7 @@ def test_only_a_few_items_are_ahead(workers: int) -> None:
             taken += 1
             yield taken
 
-    results = Threads(workers).map(lambda number: number, items())
+    results = ThreadWork(workers).map(lambda number: number, items())
     for _ in range(100):
         next(results)
     assert taken <= 100 + 4 * workers
@@ -72,7 +72,7 @@ def test_what_was_not_begun_is_dropped() -> None:
             assert free.wait(30)
         return number
 
-    results = Threads(2).in_order(work, range(100))
+    results = ThreadWork(2).in_order(work, range(100))
     assert next(results) == 0
     threading.Timer(0.05, free.set).start()
     results.close()
@@ -80,7 +80,7 @@ def test_what_was_not_begun_is_dropped() -> None:
 
 
 def test_a_failure_is_that_of_all_and_ends_long_items() -> None:
-    work, begun = Threads(2), threading.Barrier(2, timeout=30)
+    work, begun = ThreadWork(2), threading.Barrier(2, timeout=30)
     told: list[int] = []
     advance = work.inside(told.append)
     assert advance is not None
@@ -101,11 +101,11 @@ def test_a_failure_is_that_of_all_and_ends_long_items() -> None:
 
 def test_threads_work_at_the_same_time_and_cheap_tasks_together() -> None:
     meeting = threading.Barrier(2, timeout=30)
-    assert len(list(Threads(2).tasks(Task(1 << 20, meeting.wait) for _ in range(2)))) == 2
+    assert len(list(ThreadWork(2).tasks(WorkItem(1 << 20, meeting.wait) for _ in range(2)))) == 2
     here = threading.current_thread().name
-    names = list(Threads(2).tasks(Task(10, lambda: threading.current_thread().name) for _ in range(100)))
+    names = list(ThreadWork(2).tasks(WorkItem(10, lambda: threading.current_thread().name) for _ in range(100)))
     assert here not in names and len(set(names[:64])) == 1
-    assert set(Threads(2).tasks(Task(10, lambda: threading.current_thread().name) for _ in range(3))) == {here}
+    assert set(ThreadWork(2).tasks(WorkItem(10, lambda: threading.current_thread().name) for _ in range(3))) == {here}
 
 
 _INTERRUPTED = """

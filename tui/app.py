@@ -20,11 +20,11 @@ from textual.widget import Widget
 import tui.screens
 import tui.widgets
 from stantools.errors import StantoolsError
-from stantools.nats.options import ConnectOptions
-from tui.keys import DARK, LIGHT, Settings
+from stantools.nats.connect_options import ConnectOptions
+from tui.keys import DARK, LIGHT, KeySettings
 from tui.screens.base import ViewScreen
 from tui.session import StoreSession
-from tui.views import OF_A_CHANNEL, Place, View, screen_class
+from tui.views import OF_A_CHANNEL, View, ViewTarget, screen_class
 
 _THEMES = (
     Theme(
@@ -91,13 +91,13 @@ class Browser(App[None]):
         self,
         session: StoreSession | None,
         *,
-        settings: Settings | None = None,
+        settings: KeySettings | None = None,
         connecting: ConnectOptions | None = None,
         monitor: str | None = None,
     ) -> None:
         super().__init__()
         self.session = session
-        self.settings = settings or Settings()
+        self.settings = settings or KeySettings()
         self.connecting = connecting
         self.monitor = monitor
         self.commands: list[str] = []  #: command lines equivalent to the user's steps, oldest first
@@ -111,7 +111,7 @@ class Browser(App[None]):
         self.set_keymap(dict(self.settings.keymap))
 
     def get_default_screen(self) -> Screen[Any]:
-        return self._screen(View.OVERVIEW if self.session else View.LIVE, Place())
+        return self._screen(View.OVERVIEW if self.session else View.LIVE, ViewTarget())
 
     def on_mount(self) -> None:
         for problem in self._setting_problems():
@@ -147,16 +147,16 @@ class Browser(App[None]):
             if name not in known:
                 yield f"unknown binding {name}; the help page (?) lists the ids"
 
-    def _screen(self, view: View, place: Place) -> ViewScreen:
+    def _screen(self, view: View, place: ViewTarget) -> ViewScreen:
         screen: ViewScreen = screen_class(view)(self.session, place)
         return screen
 
-    def open_view(self, view: View, place: Place | None = None, *, above: bool = False) -> None:
+    def open_view(self, view: View, place: ViewTarget | None = None, *, above: bool = False) -> None:
         """Opens a view at a place; the channel is that of the present view if the place names none.
 
         With `above`, Escape returns to the present view; otherwise it returns to the overview.
         """
-        place = place or Place()
+        place = place or ViewTarget()
         if refusal := self.refusal(view, place):
             self.notify(refusal, severity="warning")
             return
@@ -179,7 +179,7 @@ class Browser(App[None]):
         found = {binding.action: binding for _, binding in bindings}
         return {view: found[f"view('{view}')"] for view in View}
 
-    def refusal(self, view: View, place: Place | None = None) -> str:
+    def refusal(self, view: View, place: ViewTarget | None = None) -> str:
         """Returns the reason why a view cannot be opened, or "". `place` defaults to that of the present view."""
         if self.session is None:
             return "" if view is View.LIVE else "no store is open"
@@ -207,7 +207,7 @@ class Browser(App[None]):
         self.session, self.unlocked = session, False
         # The first screen of a Textual application cannot be replaced; each mode has a first screen of its own.
         before, self._opened = self.current_mode, self._opened + 1
-        self.add_mode(f"store {self._opened}", lambda: self._screen(View.OVERVIEW, Place()))
+        self.add_mode(f"store {self._opened}", lambda: self._screen(View.OVERVIEW, ViewTarget()))
         self.switch_mode(f"store {self._opened}")
         if self._opened > 1:
             self.remove_mode(before)
@@ -297,7 +297,7 @@ class Browser(App[None]):
         found = found or [name for name in names if text.lower() in name.lower()]
         if not found:
             return f"{text}: not a place in this view, a view or a channel"
-        self.open_view(View.MESSAGES, Place(channel=found[0]))
+        self.open_view(View.MESSAGES, ViewTarget(channel=found[0]))
         return ""
 
     def action_unlock(self) -> None:

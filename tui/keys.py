@@ -17,26 +17,26 @@ DARK, LIGHT = "stantools-dark", "stantools-light"
 
 
 @dataclass(frozen=True)
-class Settings:
+class KeySettings:
     keymap: Mapping[str, str] = field(default_factory=dict)  #: binding id -> keys, separated by commas
     theme: str = ""  #: name of a theme; "" for the default
     problems: tuple[str, ...] = ()  #: messages about unusable settings
 
 
-def read_settings(path: Path, *, must_exist: bool = False) -> Settings:
+def read_settings(path: Path, *, must_exist: bool = False) -> KeySettings:
     """Reads a settings file. With `must_exist` a missing file is a problem."""
     try:
         values = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        return Settings(problems=(f"{path}: no such file",) if must_exist else ())
+        return KeySettings(problems=(f"{path}: no such file",) if must_exist else ())
     except OSError as error:
-        return Settings(problems=(f"{path}: cannot be read: {error.strerror}",))
+        return KeySettings(problems=(f"{path}: cannot be read: {error.strerror}",))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        return Settings(problems=(f"{path}: is not TOML: {error}",))
+        return KeySettings(problems=(f"{path}: is not TOML: {error}",))
     return _settings(values, path)
 
 
-def _settings(values: dict[str, Any], path: Path) -> Settings:
+def _settings(values: dict[str, Any], path: Path) -> KeySettings:
     problems = [f"{path}: unknown section [{name}]" for name in values if name not in ("keys", "display")]
     keymap: dict[str, str] = {}
     keys = values.get("keys", {})
@@ -51,7 +51,7 @@ def _settings(values: dict[str, Any], path: Path) -> Settings:
     if not isinstance(theme, str):
         problems.append(f"{path}: the theme must be a text such as {LIGHT!r}")
         theme = ""
-    return Settings(keymap, {"dark": DARK, "light": LIGHT}.get(theme, theme), tuple(problems))
+    return KeySettings(keymap, {"dark": DARK, "light": LIGHT}.get(theme, theme), tuple(problems))
 
 
 def _flat(table: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Column(Generic[_T]):
+class TableColumn(Generic[_T]):
     title: str
     width: int  #: in characters; minimum width of a column that grows
     cell: Callable[[_T], Cell]  #: makes the cell of an item
@@ -27,7 +27,7 @@ class Column(Generic[_T]):
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or self.title)
 
-    def marked(self, *, reverse: bool) -> Column[_T]:
+    def marked(self, *, reverse: bool) -> TableColumn[_T]:
         title = self.title.strip() + ("▴" if reverse else "▾")
         return replace(self, title=title, width=max(self.width, len(title)))
 
@@ -41,23 +41,23 @@ def count_column(
     key: str = "",
     zero: bool = False,
     wide: bool | None = None,
-) -> Column[_T]:
+) -> TableColumn[_T]:
     """Returns a column of numbers, sorted in descending order. Without `zero`, zeros are left blank.
 
-    `key` and `wide` are those of `Column`.
+    `key` and `wide` are those of `TableColumn`.
     """
 
     def cell(thing: _T) -> Cell:
         value = count(thing)
         return "" if not (value or zero) else (number(value), role) if role else number(value)
 
-    return Column(title, width, cell, lambda thing: -count(thing), key=key, right=True, wide=wide)
+    return TableColumn(title, width, cell, lambda thing: -count(thing), key=key, right=True, wide=wide)
 
 
 class RowSource(ABC, Generic[_T]):
     """The rows of a table. The user interface calls all methods, so they must return at once."""
 
-    columns: Sequence[Column[_T]] = ()
+    columns: Sequence[TableColumn[_T]] = ()
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -80,7 +80,7 @@ class RowSource(ABC, Generic[_T]):
 
 
 class ListRows(RowSource[_T]):
-    def __init__(self, columns: Sequence[Column[_T]], shown: Sequence[_T] = ()) -> None:
+    def __init__(self, columns: Sequence[TableColumn[_T]], shown: Sequence[_T] = ()) -> None:
         self.columns = columns
         self.shown = shown
 
@@ -91,7 +91,7 @@ class ListRows(RowSource[_T]):
         return self.shown[start:stop]
 
 
-class Rows(ListRows[_T]):
+class TableRows(ListRows[_T]):
     """Items as rows, filtered and sorted by one of the columns.
 
     Args:
@@ -109,7 +109,7 @@ class Rows(ListRows[_T]):
 
     def __init__(
         self,
-        columns: Sequence[Column[_T]],
+        columns: Sequence[TableColumn[_T]],
         words: Callable[[_T], str],
         key: Callable[[_T], Hashable],
         order: str,
@@ -123,7 +123,7 @@ class Rows(ListRows[_T]):
         self._all: Sequence[_T] = ()
         self.update()
 
-    def fill(self, things: Iterable[_T], columns: Sequence[Column[_T]] | None = None) -> None:
+    def fill(self, things: Iterable[_T], columns: Sequence[TableColumn[_T]] | None = None) -> None:
         self._all, self._declared = list(things), columns or self._declared
         self.update()
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from stantools.errors import StantoolsError
 from stantools.inspection.findings import RANKS, Finding
 from stantools.store.directory import Datastore
-from stantools.store.locks import Use, find_uses
-from stantools.store.options import ReadOptions, open_store
+from stantools.store.locks import StoreUse, find_uses
+from stantools.store.read_options import ReadOptions, open_store
 from tui.jobs import Job
 
 # The readers are imported by the scan, after the first picture is on the screen.
 if TYPE_CHECKING:
     from stantools.inspection.advice import Advice
-    from stantools.inspection.forecast.model import Forecast
+    from stantools.inspection.forecast.channel_forecast import Forecast
     from stantools.inspection.node import NodeReport
     from stantools.inspection.outcomes import ChannelOutcome
     from stantools.inspection.overview import ChannelOverview, Overview
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MOST_FIRST = 50
 
 
-class Stage(enum.IntEnum):
+class ScanStage(enum.IntEnum):
     NAMES = 0
     OVERVIEW = 1
     SCAN = 2
@@ -77,7 +77,7 @@ class ChannelFacts:
 
 
 @dataclass
-class Totals:
+class StoreTotals:
     """Sums over all channels, kept up to date during the scan."""
 
     by_index: int = 0  #: messages in the indexes
@@ -147,11 +147,11 @@ class StoreSession:
         self.overview: Overview | None = None
         self.node: NodeReport | None = None
         self.root_findings: list[Finding] = []
-        self.totals = Totals()
+        self.totals = StoreTotals()
         self.forecasts: tuple[Forecast, Forecast] | None = None
         self.forecast_problem = ""
-        self.uses: list[Use] = []
-        self.stage = Stage.NAMES
+        self.uses: list[StoreUse] = []
+        self.stage = ScanStage.NAMES
         self.scanned = False
         self._advice: tuple[int, Advice] | None = None
         self._in_root: Mapping[str, Ranges] = {}
@@ -194,7 +194,7 @@ class StoreSession:
         """
         self.reading = replace(self.reading, encryption_key=key)
         self.store.key = key
-        if self.stage >= Stage.FORECAST:
+        if self.stage >= ScanStage.FORECAST:
             self.close()
             self.forecasts, self.forecast_problem = None, ""
             self._job = Job("scan", self._finish).start()
@@ -252,14 +252,14 @@ class StoreSession:
 
     def _finish(self, job: Job[None]) -> None:
         self._forecast(job)
-        self.stage = Stage.COMPLETE
+        self.stage = ScanStage.COMPLETE
         self.touch()
 
     def look(self, job: Job[None]) -> None:
         from stantools.inspection.overview import channel_overviews, era, root_overview
 
         job.begin_phase("reading indexes", len(self.channels))
-        self.stage = Stage.OVERVIEW
+        self.stage = ScanStage.OVERVIEW
         result = root_overview(self.store)
         self.overview = result
         if self.files:
@@ -291,12 +291,12 @@ class StoreSession:
         job.advance(len(self.channels))
 
     def _verify(self, job: Job[None]) -> None:
-        from stantools.inspection.surveying import survey_channels
+        from stantools.inspection.survey_jobs import survey_channels
         from stantools.inspection.verify import verify_channel, verify_root
 
         names = list(self.channels)
         job.begin_phase("checking every byte", self.store.data_size(names))
-        self.stage = Stage.SCAN
+        self.stage = ScanStage.SCAN
         root = verify_root(self.store)
         self._in_root = root.messages
         self.root_findings = [*(self.node.findings if self.node else ()), *root.findings]
@@ -313,10 +313,10 @@ class StoreSession:
 
     def _forecast(self, job: Job[None]) -> None:
         from stantools.inspection.forecast import forecast_both
-        from stantools.inspection.forecast.options import own_server
+        from stantools.inspection.forecast.server_options import own_server
 
         job.begin_phase("forecasting a start", self.store.data_size(list(self.channels)))
-        self.stage = Stage.FORECAST
+        self.stage = ScanStage.FORECAST
         self.uses = find_uses(self.store.path)
         self.touch()
         options = own_server(self.store, workers=self.workers)

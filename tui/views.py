@@ -41,7 +41,7 @@ OF_A_CHANNEL = frozenset({View.MESSAGES, View.TIMELINE, View.SLICES})
 
 
 @dataclass(frozen=True)
-class Place:
+class ViewTarget:
     channel: str | None = None
     seq: int | None = None  #: sequence in the channel
     timestamp: int | None = None  #: time in the channel, nanoseconds since 1970

@@ -15,9 +15,9 @@ from stantools.format.proto.protocol_pb2 import ConnectResponse, SubscriptionRes
 from stantools.format.proto.store_pb2 import ConnectRequest, SubscriptionRequest
 from stantools.nats import encoding
 from stantools.nats import frames as columns
-from stantools.nats.frames import Frames, Stop, frame_table
+from stantools.nats.frames import Frames, ParseStop, frame_table
 from stantools.nats.kernels import parse_messages
-from stantools.nats.operations import MAX_LINE, Err, Info, Ping, Pong, parse_answer
+from stantools.nats.operations import MAX_LINE, Err, InfoOperation, Ping, Pong, parse_answer
 
 _BUFFER = 1 << 20
 _MAX_MESSAGE = 64 << 20
@@ -175,15 +175,15 @@ class RawClient:
             _, at, stop, spans, _ = parse_messages(self._buffer, at, end, self._frames, MAX_LINE, _MAX_MESSAGE)
             for sid, first, behind in spans:
                 self._takers[sid](self._buffer, self._frames, first, behind)
-            if stop is Stop.PARTIAL:
+            if stop is ParseStop.PARTIAL:
                 break
-            if stop is Stop.OTHER:
+            if stop is ParseStop.OTHER:
                 before = at
                 event, at = parse_answer(self._buffer, at, end, MAX_LINE)
                 self._take(event)
                 if at == before:
                     break
-            elif stop not in (Stop.END, Stop.FULL):
+            elif stop not in (ParseStop.END, ParseStop.FULL):
                 raise ConnectionError(f"these are no frames: {bytes(self._view[at : at + 60])!r}")
         left = end - at
         if at and left:
@@ -192,7 +192,7 @@ class RawClient:
 
     def _take(self, event: object) -> None:
         match event:
-            case Info(fields):
+            case InfoOperation(fields):
                 self.info |= fields
             case Ping():
                 # Between two prepared pieces only; a server waits minutes for this.

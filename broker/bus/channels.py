@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.log import NATS
 from broker.stores.streams.channels import ChannelStream, KeptChannelStream
+from broker.streams.api_errors import RequestError
 from broker.streams.configuration import StreamConfig
-from broker.streams.errors import ApiError
 from stantools.nats.stream_names import stream_name, subject_name
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _DIRECTORY: Final = "channel-consumers"
 
 
 class ChannelStreams:
-    """Makes a stream of each channel that follows the channel; implements `broker.streaming.ports.Audience`.
+    """Makes a stream of each channel that follows the channel; implements `broker.streaming.ports.Recipients`.
 
     Consumers of channels are kept beside `store_dir`, the directory of streams; with None, channels end with the
     process.
@@ -67,6 +67,6 @@ class ChannelStreams:
         )
         try:
             return self._server.lend(config, store.contents.first_time or self._clock.wall(), store)
-        except ApiError as error:
+        except RequestError as error:
             NATS.warning("Channel %r is not a stream %r: %s", text, name, error.text)
             return None

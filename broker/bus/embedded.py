@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.nats import tls
-from broker.nats.auth import Credentials
+from broker.nats.auth import ClientCredentials
 from broker.nats.auth import nonce as new_nonce
 from broker.nats.client import NatsSubscription
 from broker.nats.internal import InternalClient
 from broker.reserved import ReservedSubjects
 from broker.stores.interface import ANY_SIZE
-from broker.streaming.ports import Answer, Outcome, Role
+from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from broker.config.options import ConnectionOptions
-    from broker.nats.options import TLSOptions
-    from broker.nats.server import NatsServer
-    from broker.streaming.options import StreamingOptions
-    from stantools.nats.frames import Handler, Payloads, Taker
+    from broker.config.broker_options import ConnectionOptions
+    from broker.nats.nats_options import TLSOptions
+    from broker.nats.nats_server import NatsServer
+    from broker.streaming.streaming_options import StreamingOptions
+    from stantools.nats.frames import FrameHandler, Handler, Payloads
 
 #: connections of every server (streaming-protocol.md section 1.3)
 ROLES: Final = (Role.SEND, Role.GENERAL, Role.ACKS, Role.HEARTBEATS)
@@ -39,27 +39,27 @@ def client_name(cluster_id: bytes, role: Role) -> str:
     return f"_NSS-{cluster_id.decode(errors='replace')}-{role.value}"
 
 
-def credentials_of(connection: ConnectionOptions, server: TLSOptions | None) -> Credentials | None:
+def credentials_of(connection: ConnectionOptions, server: TLSOptions | None) -> ClientCredentials | None:
     """Returns the identity of the streaming server at its own NATS server; None for the default."""
     if connection.nkey_seed_file:
         from stantools.nats.login import Login
 
         nonce = new_nonce()
         signed = Login.read(nkey=Path(connection.nkey_seed_file)).signature(nonce)
-        return Credentials(nkey=signed["nkey"], signature=signed["sig"], nonce=nonce)
+        return ClientCredentials(nkey=signed["nkey"], signature=signed["sig"], nonce=nonce)
     if server is not None and server.verify_and_map:
         # Within a process there is no handshake, so the certificate is read instead.
         certificate = connection.tls.cert if connection.tls is not None else None
         names = tls.file_names(certificate) if certificate is not None else ()
         names = (connection.user, *names) if connection.user else names
-        return Credentials(names=names) if names else None
+        return ClientCredentials(names=names) if names else None
     if not (connection.user or connection.token):
         return None
-    return Credentials(user=connection.user, password=connection.password, token=connection.token)
+    return ClientCredentials(user=connection.user, password=connection.password, token=connection.token)
 
 
 class EmbeddedBus:
-    """A `broker.streaming.ports.Bus` on clients inside of the server, which need not listen yet.
+    """A `broker.streaming.ports.StreamingBus` on clients inside of the server, which need not listen yet.
 
     `roles` are the connections in the order of opening. Raises AuthorizationError if the server refuses
     `credentials`.
@@ -71,7 +71,7 @@ class EmbeddedBus:
         cluster_id: bytes,
         *,
         roles: Iterable[Role] = ROLES,
-        credentials: Credentials | None = None,
+        credentials: ClientCredentials | None = None,
         discover_prefix: bytes = b"",
     ) -> None:
         self.server = server
@@ -132,7 +132,7 @@ class EmbeddedBus:
         subject: bytes,
         payload: bytes,
         timeout: int,
-        answer: Callable[[Answer], None],
+        answer: Callable[[RequestAnswer], None],
         *,
         to_servers: bool = False,
     ) -> None:
@@ -140,16 +140,16 @@ class EmbeddedBus:
 
         def answered(found: bytes | None, no_responders: bool) -> None:
             if found is not None:
-                answer(Answer(Outcome.REPLY, found))
+                answer(RequestAnswer(RequestOutcome.REPLY, found))
             else:
-                answer(Answer(Outcome.NO_RESPONDERS if no_responders else Outcome.TIMEOUT))
+                answer(RequestAnswer(RequestOutcome.NO_RESPONDERS if no_responders else RequestOutcome.TIMEOUT))
 
         if not (to_servers or self._is_inbox(subject)):
             subject = b""  # an invalid subject has no subscriber
         self._clients[role].request(subject, payload, timeout / _SECOND, answered)
 
     def listen(
-        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: Taker | None = None
+        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: FrameHandler | None = None
     ) -> object:
         """Subscribes. Gathered acknowledgements come before other gathered messages, as they make room for them.
 

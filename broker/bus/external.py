@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Final
 from broker.bus.embedded import ROLES, client_name
 from broker.log import NATS, STREAMING
 from broker.reserved import ReservedSubjects
-from broker.streaming.ports import Answer, Outcome, Role
+from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.nats import encoding
-from stantools.nats.client import Client, Manners, UnreachableError
+from stantools.nats.client import ClientSettings, NatsClient, UnreachableError
 from stantools.nats.credentials import tls_context
 from stantools.nats.errors import NatsError
 from stantools.nats.kernels import encode_publishes
-from stantools.nats.login import Login, Server, redacted
+from stantools.nats.login import Login, NatsAddress, redacted
 from stantools.nats.subjects import valid_pattern
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable, Sequence
 
-    from broker.config.options import ClientTLSOptions, ConnectionOptions
-    from stantools.nats.client import Failure, Message
-    from stantools.nats.frames import Handler, Payloads, Taker
+    from broker.config.broker_options import ClientTLSOptions, ConnectionOptions
+    from stantools.nats.client import ConnectFailure, NatsMessage
+    from stantools.nats.frames import FrameHandler, Handler, Payloads
 
 _SECOND: Final = 1_000_000_000
 #: bytes waiting for the server, beyond which senders from a store wait
@@ -41,15 +41,15 @@ class BusError(StantoolsError):
     """No connection to NATS; the text is the original's."""
 
 
-def servers(options: ConnectionOptions) -> list[Server]:
+def servers(options: ConnectionOptions) -> list[NatsAddress]:
     if not ("@" in options.urls or "," in options.urls or _ONE_URL.match(options.urls)):
         raise BusError(f"malformed url: {redacted(options.urls)}")
     return [_server(url) for url in options.url_list]
 
 
-def _server(url: str) -> Server:
+def _server(url: str) -> NatsAddress:
     try:
-        server = Server.parse(url)
+        server = NatsAddress.parse(url)
     except UsageError as problem:
         why = f": {problem.message}: {problem.remedy}" if "@" in url else ""
         raise BusError(f"malformed url: {redacted(url)}{why}") from None
@@ -58,12 +58,12 @@ def _server(url: str) -> Server:
     return server
 
 
-def _client_settings(options: ConnectionOptions) -> Manners:
+def _client_settings(options: ConnectionOptions) -> ClientSettings:
     nkey = Path(options.nkey_seed_file) if options.nkey_seed_file else None
     creds = Path(options.credentials) if options.credentials else None
     login = Login.read(user=options.user, password=options.password, token=options.token, nkey=nkey, creds=creds)
     context = _context(options.tls) if options.tls else None
-    return Manners("", login, context, options.tls.server_name if options.tls else "")
+    return ClientSettings("", login, context, options.tls.server_name if options.tls else "")
 
 
 def _context(options: ClientTLSOptions) -> ssl.SSLContext:
@@ -74,10 +74,10 @@ def _context(options: ClientTLSOptions) -> ssl.SSLContext:
         raise BusError(f"error parsing TLS files {files}: {problem.message}") from problem
 
 
-class Link(Client):
+class ExternalLink(NatsClient):
     """One of the streaming server's connections; logs its events."""
 
-    def __init__(self, servers: list[Server], manners: Manners) -> None:
+    def __init__(self, servers: list[NatsAddress], manners: ClientSettings) -> None:
         super().__init__(servers, manners)
         #: called when the server has announced unknown servers
         self.discovered: Callable[[], None] = lambda: None
@@ -104,7 +104,7 @@ class Link(Client):
     def on_back(self) -> None:
         STREAMING.info('connection "%s" reconnected to NATS Server at "%s"', self.manners.name, self.server)
 
-    def on_unreachable(self, failure: Failure) -> None:
+    def on_unreachable(self, failure: ConnectFailure) -> None:
         STREAMING.debug("connection %r: no connection to %s: %s", self.manners.name, failure.server, failure.problem)
 
     def on_refused(self, text: str) -> None:
@@ -149,21 +149,25 @@ class Link(Client):
             return True
         return False
 
-    def request(self, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]) -> None:
+    def request(self, subject: bytes, payload: bytes, timeout: int, answer: Callable[[RequestAnswer], None]) -> None:
         """Publishes with a unique reply subject and reports the answer, or its absence, after this call.
 
         If it cannot be sent, it ends with a timeout: whether there is a receiver is unknown.
         """
         loop = asyncio.get_running_loop()
 
-        def answered(message: Message) -> None:
+        def answered(message: NatsMessage) -> None:
             timer.cancel()
             nobody = not message.data and message.status == 503
-            answer(Answer(Outcome.NO_RESPONDERS) if nobody else Answer(Outcome.REPLY, message.data))
+            answer(
+                RequestAnswer(RequestOutcome.NO_RESPONDERS)
+                if nobody
+                else RequestAnswer(RequestOutcome.REPLY, message.data)
+            )
 
         def too_late() -> None:
             if self.forget(asked):
-                answer(Answer(Outcome.TIMEOUT))
+                answer(RequestAnswer(RequestOutcome.TIMEOUT))
 
         asked = self.ask(subject, payload, answered)
         timer = loop.call_later(timeout / _SECOND, too_late)
@@ -200,7 +204,7 @@ class Link(Client):
 
 
 class ExternalBus:
-    """A `broker.streaming.ports.Bus` over TCP. Nothing is buffered while a connection is lost.
+    """A `broker.streaming.ports.StreamingBus` over TCP. Nothing is buffered while a connection is lost.
 
     `roles` are the connections in the order of opening.
     """
@@ -215,7 +219,9 @@ class ExternalBus:
     ) -> None:
         self._is_inbox: Final = ReservedSubjects(discover_prefix).is_inbox
         places, manners = servers(options), _client_settings(options)
-        self._links = {role: Link(places, replace(manners, name=client_name(cluster_id, role))) for role in roles}
+        self._links = {
+            role: ExternalLink(places, replace(manners, name=client_name(cluster_id, role))) for role in roles
+        }
         self._pause: asyncio.TimerHandle | None = None
         #: Messages, and data that must precede them, use one connection: buffered data leaves in one write.
         self.hold_back: Final = self._links[Role.SEND].hold_back
@@ -298,18 +304,18 @@ class ExternalBus:
         subject: bytes,
         payload: bytes,
         timeout: int,
-        answer: Callable[[Answer], None],
+        answer: Callable[[RequestAnswer], None],
         *,
         to_servers: bool = False,
     ) -> None:
         """Publishes with a unique reply subject and reports the answer, or its absence, after this call."""
         if not (to_servers or self._is_inbox(subject)):
-            asyncio.get_running_loop().call_soon(answer, Answer(Outcome.NO_RESPONDERS))
+            asyncio.get_running_loop().call_soon(answer, RequestAnswer(RequestOutcome.NO_RESPONDERS))
             return
         self._links[role].request(subject, payload, timeout, answer)
 
     def listen(
-        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: Taker | None = None
+        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: FrameHandler | None = None
     ) -> object:
         """Subscribes, and again after each reconnect; raises ValueError for an invalid subject."""
         if not valid_pattern(subject):

@@ -11,7 +11,7 @@ from broker.listening import address
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from stantools.errors import StantoolsError
-from stantools.installing import install_command
+from stantools.install_hints import install_command
 from stantools.nats.serverprocess import ServerProcess, find_server, version_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from broker.reserved import ReservedSubjects
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.nats.server import NatsServer
+    from broker.nats.nats_server import NatsServer
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
 
@@ -20,7 +20,7 @@ _RANK: Final = 2
 
 
 class StreamsBus:
-    """A `broker.streams.ports.Bus` on a client inside of the server, which need not listen yet."""
+    """A `broker.streams.ports.StreamsPort` on a client inside of the server, which need not listen yet."""
 
     def __init__(self, server: NatsServer, discover_prefix: bytes = b"") -> None:
         self._server = server

@@ -37,7 +37,7 @@ class Support(enum.StrEnum):
     IGNORED = "ignored, as in the original"
 
 
-class Kind(enum.StrEnum):
+class ValueType(enum.StrEnum):
     """Types of values; those with a name in error texts have it as value."""
 
     STRING = "string"
@@ -52,11 +52,11 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class OptionDeclaration:
     """An option of the command line, a key of the configuration file, or both."""
 
     setting: str  #: name of the setting
-    kind: Kind  #: type; sizes are checked after other types (server-operations.md section 10)
+    kind: ValueType  #: type; sizes are checked after other types (server-operations.md section 10)
     help: str
     flags: tuple[str, ...]  #: names on the command line, without dashes
     keys: tuple[str, ...]  #: names in the file, in lower case
@@ -69,52 +69,52 @@ class Option:
         """The default for people, "" without one."""
         value = self.default
         match self.kind:
-            case Kind.BOOL:
+            case ValueType.BOOL:
                 return "true" if value else "false"
-            case Kind.DURATION:
+            case ValueType.DURATION:
                 return format_go_duration(int(str(value or 0)))
-            case Kind.SIZE if isinstance(value, int):
+            case ValueType.SIZE if isinstance(value, int):
                 return f"{value / _MB:.2f}".rstrip("0").rstrip(".") + "MB"
-            case Kind.INT | Kind.SIZE:
+            case ValueType.INT | ValueType.SIZE:
                 return str(value or 0)
         return str(value or "")
 
 
-class Section:
+class OptionSection:
     """A group of options. `path` is the map of their keys in the file, empty for the top level."""
 
-    def __init__(self, title: str, path: str, *options: Option) -> None:
+    def __init__(self, title: str, path: str, *options: OptionDeclaration) -> None:
         self.title, self.path, self.options = title, path, options
 
     @property
-    def keys(self) -> dict[str, Option]:
+    def keys(self) -> dict[str, OptionDeclaration]:
         return {name: option for option in self.options for name in option.keys}
 
 
 def _option(
     setting: str,
-    kind: Kind,
+    kind: ValueType,
     help: str,
     flags: str = "",
     keys: str = "",
     default: Setting | None = None,
     state: Support = Support.WORKS,
     remark: str = "",
-) -> Option:
-    return Option(setting, kind, help, tuple(flags.split()), tuple(keys.split()), default, state, remark)
+) -> OptionDeclaration:
+    return OptionDeclaration(setting, kind, help, tuple(flags.split()), tuple(keys.split()), default, state, remark)
 
 
-def _field(option: Option) -> str:
+def _field(option: OptionDeclaration) -> str:
     """Returns the field of `stantools.store.limits.PatternLimits` for a setting."""
-    return option.setting.removeprefix("limits.") + ("_ns" if option.kind is Kind.DURATION else "")
+    return option.setting.removeprefix("limits.") + ("_ns" if option.kind is ValueType.DURATION else "")
 
 
-_S, _B, _I, _D, _Z = Kind.STRING, Kind.BOOL, Kind.INT, Kind.DURATION, Kind.SIZE
-_M, _L = Kind.MAP, Kind.LIST
+_S, _B, _I, _D, _Z = ValueType.STRING, ValueType.BOOL, ValueType.INT, ValueType.DURATION, ValueType.SIZE
+_M, _L = ValueType.MAP, ValueType.LIST
 _LATER, _WARNED, _NOT_NEEDED = Support.UNAVAILABLE, Support.WARNED, Support.NOT_NEEDED
 
 # fmt: off
-STREAMING: Final = Section(
+STREAMING: Final = OptionSection(
     "Streaming server", "streaming",
     _option("cluster_id", _S, "Cluster id for clients", "cid cluster_id", "id cid cluster_id",
             "test-cluster"),
@@ -161,7 +161,7 @@ STREAMING: Final = Section(
     _option("cluster", _M, "Run as a node of a cluster", "", "cluster", remark="with a file or JetStream store"),
 )
 
-STREAMING_LOGS: Final = Section(
+STREAMING_LOGS: Final = OptionSection(
     "Logs of the streaming server", "streaming",
     _option("stan_debug", _B, "Debug lines of the streaming server", "SD stan_debug", "sd stan_debug"),
     _option("stan_trace", _B, "Trace lines of the streaming server", "SV stan_trace", "sv stan_trace"),
@@ -170,7 +170,7 @@ STREAMING_LOGS: Final = Section(
             state=Support.IGNORED),
 )
 
-STREAMING_TLS: Final = Section(
+STREAMING_TLS: Final = OptionSection(
     "TLS of the streaming server's connections", "streaming.tls",
     _option("tls.client_cert", _S, "Client certificate of the streaming server", "tls_client_cert", "client_cert"),
     _option("tls.client_key", _S, "Client key of the streaming server", "tls_client_key", "client_key"),
@@ -179,7 +179,7 @@ STREAMING_TLS: Final = Section(
     _option("tls.skip_verify", _B, "Trust any certificate", "", "skip_verify insecure"),
 )
 
-LIMITS: Final = Section(
+LIMITS: Final = OptionSection(
     "Limits of the store", "streaming.limits",
     _option("limits.max_channels", _I, "Number of channels (0 for unlimited, as for all limits)", "mc max_channels",
             "mc max_channels maxchannels", DEFAULT_MAX_CHANNELS),
@@ -197,7 +197,7 @@ LIMITS: Final = Section(
 )
 
 #: settings of a channel or pattern
-CHANNEL_LIMITS: Final = Section(
+CHANNEL_LIMITS: Final = OptionSection(
     "Limits of a channel or pattern",
     "streaming.limits.channels",
     *(
@@ -207,7 +207,7 @@ CHANNEL_LIMITS: Final = Section(
     ),
 )
 
-FILE: Final = Section(
+FILE: Final = OptionSection(
     "File store", "streaming.file",
     _option("file.compact_enabled", _B, "Compact the logs of clients and subscriptions", "file_compact_enabled",
             "compact compact_enabled", True),
@@ -240,7 +240,7 @@ FILE: Final = Section(
             remark="not in two consecutive starts; no key in the file"),
 )
 
-SQL: Final = Section(
+SQL: Final = OptionSection(
     "SQL store", "streaming.sql",
     _option("sql.driver", _S, "Driver: mysql or postgres", "sql_driver", "driver", state=_LATER),
     _option("sql.source", _S, "Data source", "sql_source", "source", state=_LATER),
@@ -251,14 +251,14 @@ SQL: Final = Section(
             state=_LATER),
 )
 
-CHANNELS: Final = Section(
+CHANNELS: Final = OptionSection(
     "JetStream store", "streaming.jetstream_options",
     _option("jetstream_options.replicas", _I, "Servers that hold each stream: 1, 3 or 5", "jetstream_replicas",
             "replicas", 1),
     _option("jetstream_options.domain", _S, "JetStream domain of the streams", "jetstream_domain", "domain"),
 )
 
-CLUSTER: Final = Section(
+CLUSTER: Final = OptionSection(
     "Streaming cluster", "streaming.cluster",
     _option("cluster.clustered", _B, "Run as a node of a cluster", "clustered",
             remark="with a file store: streams of the node's nats-server and their copies in its directory"),
@@ -299,7 +299,7 @@ CLUSTER: Final = Section(
     _option("cluster.nodes_connections", _B, "One connection per node", "", "nodes_connections", state=_WARNED),
 )
 
-NATS: Final = Section(
+NATS: Final = OptionSection(
     "Embedded NATS server", "",
     _option("nats.host", _S, "Address to listen on", "a addr net", "host net", "0.0.0.0"),
     _option("nats.port", _I, "Port for clients; -1 for a free one", "p port", "port", 4222),
@@ -323,9 +323,9 @@ NATS: Final = Section(
             "store_dir storedir", remark="default: the system's temporary directory"),
     _option("jetstream.from_channels", _B, "Each channel is also a read-only stream", "streams_from_channels"),
     _option("jetstream.preview", _B, "Support also JetStream's preview of 2019 and 2020", "preview_api"),
-    _option("nats.listen", Kind.ADDRESS, "Address and port for clients", "", "listen"),
-    _option("nats.http", Kind.ADDRESS, "Address and port for monitoring over HTTP", "", "http"),
-    _option("nats.https", Kind.ADDRESS, "Address and port for monitoring over HTTPS", "", "https"),
+    _option("nats.listen", ValueType.ADDRESS, "Address and port for clients", "", "listen"),
+    _option("nats.http", ValueType.ADDRESS, "Address and port for monitoring over HTTP", "", "http"),
+    _option("nats.https", ValueType.ADDRESS, "Address and port for monitoring over HTTPS", "", "https"),
     _option("nats.http_base_path", _S, "Prefix of the paths of NATS monitoring", "", "http_base_path", "/"),
     _option("nats.max_connections", _I, "Clients at a time", "", "max_connections max_conn", 65536),
     _option("nats.max_subscriptions", _I, "Subscriptions of a client", "", "max_subscriptions max_subs"),
@@ -362,7 +362,7 @@ NATS: Final = Section(
             state=_WARNED),
 )
 
-NATS_LOGS: Final = Section(
+NATS_LOGS: Final = OptionSection(
     "Logs", "",
     _option("log.file", _S, "Log file", "l log", "logfile log_file"),
     _option("log.size_limit", _I, "Size of the log file before rotation", "log_size_limit",
@@ -379,7 +379,7 @@ NATS_LOGS: Final = Section(
     _option("nats.trace_verbose", _B, "Trace lines of the server's own connections", "", "trace_verbose"),
 )
 
-NATS_PARTS: Final = Section(
+NATS_PARTS: Final = OptionSection(
     "Parts of the NATS server", "",
     _option("authorization", _M, "Who may connect", "", "authorization"),
     _option("tls", _M, "TLS for clients", "", "tls"),
@@ -404,7 +404,7 @@ NATS_PARTS: Final = Section(
             "account_resolver account_resolvers resolver_tls resolver_preload resolver_pinned_accounts", state=_LATER),
 )
 
-JETSTREAM: Final = Section(
+JETSTREAM: Final = OptionSection(
     "JetStream", "jetstream",
     _option("jetstream", _B, "Enable JetStream; a map without this key also enables it", "", "enabled enable"),
     _option("jetstream.store_dir", _S, "Directory of streams; `jetstream` is added", "", "store_dir storedir store"),
@@ -432,12 +432,12 @@ JETSTREAM: Final = Section(
             "meta_compact_sync unique_tag extension_hint", state=_NOT_NEEDED),
 )
 
-AUTHORIZATION: Final = Section(
+AUTHORIZATION: Final = OptionSection(
     "Who may connect", "authorization",
     _option("user", _S, "User for clients", "", "user username"),
     _option("password", _S, "Password for clients, plain or bcrypt", "", "pass password"),
     _option("token", _S, "Token for clients, plain or bcrypt", "", "token"),
-    _option("timeout", Kind.SECONDS, "Time limit for authentication", "", "timeout"),
+    _option("timeout", ValueType.SECONDS, "Time limit for authentication", "", "timeout"),
     _option("users", _L, "Several users", "", "users"),
     _option("default_permissions", _M, "Permissions of users without their own", "",
             "default_permission default_permissions permissions"),
@@ -445,7 +445,7 @@ AUTHORIZATION: Final = Section(
     _option("proxy_required", _B, "Require clients to connect through a proxy", "", "proxy_required", state=_LATER),
 )
 
-USER: Final = Section(
+USER: Final = OptionSection(
     "A user", "authorization.users",
     _option("name", _S, "Name", "", "user username"),
     _option("password", _S, "Password, plain or bcrypt", "", "pass password"),
@@ -457,7 +457,7 @@ USER: Final = Section(
     _option("proxy_required", _B, "Require the user to connect through a proxy", "", "proxy_required", state=_LATER),
 )
 
-NATS_TLS: Final = Section(
+NATS_TLS: Final = OptionSection(
     "TLS of the embedded NATS server", "tls",
     _option("nats.tls", _B, "TLS for clients", "tls"),
     _option("nats.tls.verify", _B, "Require client certificates", "tlsverify", "verify"),
@@ -466,7 +466,7 @@ NATS_TLS: Final = Section(
     _option("nats.tls.ca", _S, "CA of client certificates", "tlscacert", "ca_file"),
     _option("verify_and_map", _B, "Map client certificates to users", "", "verify_and_map"),
     _option("insecure", _B, "Accept a server certificate with an old signature or a short key", "", "insecure"),
-    _option("timeout", Kind.SECONDS, "Time limit for the handshake", "", "timeout"),
+    _option("timeout", ValueType.SECONDS, "Time limit for the handshake", "", "timeout"),
     _option("cipher_suites", _L, "Cipher suites", "", "cipher_suites"),
     _option("curve_preferences", _L, "Curves", "", "curve_preferences"),
     _option("pinned_certs", _L, "Accepted client certificates", "", "pinned_certs", state=_LATER),
@@ -481,7 +481,7 @@ NATS_TLS: Final = Section(
             state=_WARNED),
 )
 
-ROUTES: Final = Section(
+ROUTES: Final = OptionSection(
     "Routes of the embedded NATS server", "cluster",
     _option("routes.listen", _S, "Address and port for routes; on the command line a URL",
             "cluster cluster_listen", "listen", remark="other servers need user and password of the URL"),
@@ -509,7 +509,7 @@ ROUTES: Final = Section(
             state=_NOT_NEEDED),
 )
 
-COMMON: Final = Section(
+COMMON: Final = OptionSection(
     "Common", "",
     _option("signal", _S, "Send a signal to a server: <signal>[=<pid or pid file>]", "sl signal"),
     _option("check", _B, "Check the configuration and exit", "t",

@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.config.catalogue import NATS, NATS_LOGS, NATS_PARTS, ROUTES, SECTIONS, Kind
-from broker.config.options import FILE, JETSTREAM, BrokerOptions, ChannelsOptions, NodeOptions
+from broker.config.broker_options import FILE, JETSTREAM, BrokerOptions, ChannelsOptions, NodeOptions
+from broker.config.catalogue import NATS, NATS_LOGS, NATS_PARTS, ROUTES, SECTIONS, ValueType
 from stantools.errors import UsageError
 
 if TYPE_CHECKING:
-    from broker.config.settings import NatsFile, Settings
-    from broker.config.values import Node
-    from broker.nats.options import ClusterOptions
+    from broker.config.settings import BrokerSettings, NatsFile
+    from broker.config.values import ConfigNode
+    from broker.nats.nats_options import ClusterOptions
 
 #: settings of the original's nodes without meaning for streams
 _RAFT: Final = (
@@ -44,7 +44,7 @@ _OURS: Final = frozenset(
     f"nats.{each}"
     for each in ("name", "pid_file", "ports_file_dir", "http_port", "https_port", "http_base_path", "profile")
 ) | {"jetstream.store_dir"}
-_PLAIN: Final = (Kind.BOOL, Kind.INT, Kind.STRING, Kind.DURATION)
+_PLAIN: Final = (ValueType.BOOL, ValueType.INT, ValueType.STRING, ValueType.DURATION)
 #: keys of the part `cluster` that are passed unchanged
 _ROUTE_KEYS: Final = ("tls", "permissions", "accounts", "pool_size", "compression", "ping_interval", "ping_max")
 _OF_JETSTREAM_NOT: Final = ("enabled", "enable", "store_dir", "storedir", "streams_from_channels", "preview_api")
@@ -61,7 +61,7 @@ _REPORTS: Final = 60
 _BLANK: Final = re.compile(r"\s")
 
 
-def as_node(options: BrokerOptions, settings: Settings, file: NatsFile) -> BrokerOptions:
+def as_node(options: BrokerOptions, settings: BrokerSettings, file: NatsFile) -> BrokerOptions:
     """Returns the options of a node, from those of its file store; UsageError if it could not reach the other nodes."""
     lease = 2 * settings.number("cluster.raft_lease_timeout") / _SECOND
     node_id, peers = settings.text("cluster.node_id"), settings.given.get("cluster.peers", ())
@@ -82,7 +82,7 @@ def as_node(options: BrokerOptions, settings: Settings, file: NatsFile) -> Broke
 
 
 def _on_files(
-    options: BrokerOptions, settings: Settings, file: NatsFile, node: NodeOptions, *, external: bool
+    options: BrokerOptions, settings: BrokerSettings, file: NatsFile, node: NodeOptions, *, external: bool
 ) -> BrokerOptions:
     routes = options.nats.cluster
     if node.peers and routes is None and not external:
@@ -108,11 +108,11 @@ def _on_files(
     )
 
 
-def server_config(settings: Settings, file: NatsFile, cluster: ClusterOptions | None) -> dict[str, Any]:
+def server_config(settings: BrokerSettings, file: NatsFile, cluster: ClusterOptions | None) -> dict[str, Any]:
     """Returns the configuration of a node's nats-server, without its name and directory."""
     config: dict[str, Any] = {"reconnect_error_reports": _REPORTS}
     config |= {
-        each.keys[0]: f"{value}ns" if each.kind is Kind.DURATION else value
+        each.keys[0]: f"{value}ns" if each.kind is ValueType.DURATION else value
         for each in (*NATS.options, *(each for each in NATS_LOGS.options if each.setting.startswith("nats.")))
         if each.keys and each.kind in _PLAIN and each.setting not in _OURS
         if (value := settings.given.get(each.setting)) is not None
@@ -157,12 +157,12 @@ def _routes(cluster: ClusterOptions, given: Mapping[str, Any], cluster_id: str) 
     return block
 
 
-def _map(node: Node | None) -> dict[str, Any]:
+def _map(node: ConfigNode | None) -> dict[str, Any]:
     value = None if node is None else _value(node)
     return {name.lower(): each for name, each in value.items()} if isinstance(value, dict) else {}
 
 
-def _value(node: Node) -> Any:
+def _value(node: ConfigNode) -> Any:
     value = node.value
     if isinstance(value, dict):
         return {name: _value(each) for name, each in value.items() if not each.used or name.lower() in _KNOWN}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.catalogue import FLAGS, Kind, Option, Setting
+from broker.config.catalogue import FLAGS, OptionDeclaration, Setting, ValueType
 from broker.config.values import ConfigurationError, parse_go_duration, text
 from stantools.errors import StantoolsError
 from stantools.format.quoting import quote
@@ -39,7 +39,7 @@ class CommandLine:
 
     def sizes(self) -> None:
         for to, name in sorted(self.names.items(), key=lambda item: item[1]):
-            if FLAGS[name].kind is Kind.SIZE:
+            if FLAGS[name].kind is ValueType.SIZE:
                 self.settings[to] = parse_size(name, str(self.settings[to]))
 
 
@@ -61,7 +61,7 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
         flag = FLAGS.get(name)
         if flag is None:
             raise FlagError(f"flag provided but not defined: -{name}")
-        if flag.kind is Kind.BOOL:
+        if flag.kind is ValueType.BOOL:
             _set(found, flag, name, _bool(name, value) if separator else True)
             continue
         if not separator:
@@ -90,7 +90,7 @@ def parse_size(name: str, value: str) -> int:
 _SIZE: Final = "size"
 
 
-def _set(found: CommandLine, flag: Option, name: str, value: Setting) -> None:
+def _set(found: CommandLine, flag: OptionDeclaration, name: str, value: Setting) -> None:
     found.names[flag.setting] = name
     found.settings[flag.setting] = value
     for each in _COMBINED.get(flag.setting, ()):
@@ -104,10 +104,10 @@ def _bool(name: str, value: str) -> bool:
     return value in _TRUE
 
 
-def _value(flag: Option, name: str, value: str) -> Setting:
-    if flag.kind is Kind.INT:
+def _value(flag: OptionDeclaration, name: str, value: str) -> Setting:
+    if flag.kind is ValueType.INT:
         return _integer(name, value)
-    if flag.kind is Kind.DURATION:
+    if flag.kind is ValueType.DURATION:
         try:
             return parse_go_duration(value)
         except ConfigurationError:

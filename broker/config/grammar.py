@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from broker.config.values import ConfigurationError, Node, NumberError, reason, scan_number, shown
+from broker.config.values import ConfigNode, ConfigurationError, NumberError, reason, scan_number, shown
 
 MAX_DEPTH: Final = 100
 MAX_INCLUDE_DEPTH: Final = 10
@@ -43,21 +43,23 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", '"': '"', "\\": "\\"}
 _BOOLS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-def parse(text: str, source: str = "", *, directory: Path | None = None, environ: Mapping[str, str]) -> dict[str, Node]:
+def parse(
+    text: str, source: str = "", *, directory: Path | None = None, environ: Mapping[str, str]
+) -> dict[str, ConfigNode]:
     """Parses a configuration and returns its top-level map.
 
     Bytes that are not UTF-8 are surrogate escapes. `source` is the file's name in error texts; includes are relative
     to `directory`, by default the working directory; `environ` has variables that the text does not define.
     """
-    return _Scanner(text, source, directory or Path(), _Surroundings(environ)).document()
+    return _Scanner(text, source, directory or Path(), _IncludeContext(environ)).document()
 
 
-def parse_file(path: str, environ: Mapping[str, str]) -> dict[str, Node]:
-    return _parse_file(path, path, _Surroundings(environ))
+def parse_file(path: str, environ: Mapping[str, str]) -> dict[str, ConfigNode]:
+    return _parse_file(path, path, _IncludeContext(environ))
 
 
 @dataclass(slots=True)
-class _Surroundings:
+class _IncludeContext:
     """State shared by a file and its includes."""
 
     environ: Mapping[str, str]
@@ -66,7 +68,7 @@ class _Surroundings:
     resolving: list[str] = field(default_factory=list)  #: environment variables that are being parsed
 
 
-def _parse_file(path: str, source: str, surroundings: _Surroundings) -> dict[str, Node]:
+def _parse_file(path: str, source: str, surroundings: _IncludeContext) -> dict[str, ConfigNode]:
     try:
         if Path(path).is_dir():
             raise ConfigurationError(f"read {source}: is a directory")
@@ -90,7 +92,7 @@ def _parse_file(path: str, source: str, surroundings: _Surroundings) -> dict[str
 class _Scanner:
     __slots__ = ("directory", "newlines", "position", "scopes", "source", "surroundings", "text")
 
-    def __init__(self, text: str, source: str, directory: Path, surroundings: _Surroundings) -> None:
+    def __init__(self, text: str, source: str, directory: Path, surroundings: _IncludeContext) -> None:
         # As in the original, a zero byte ends the text.
         self.text = text.partition("\0")[0]
         self.source = source
@@ -98,10 +100,10 @@ class _Scanner:
         self.surroundings = surroundings
         self.position = 0
         self.newlines = [at for at, character in enumerate(self.text) if character == "\n"]
-        self.scopes: list[dict[str, Node]] = []
+        self.scopes: list[dict[str, ConfigNode]] = []
 
-    def document(self) -> dict[str, Node]:
-        top: dict[str, Node] = {}
+    def document(self) -> dict[str, ConfigNode]:
+        top: dict[str, ConfigNode] = {}
         self.scopes.append(top)
         self._skip_blank_lines()
         braces = self._peek() == "{"
@@ -117,8 +119,8 @@ class _Scanner:
             self._entry(top, nested=False)
             self._end_of_entry()
 
-    def _map(self) -> dict[str, Node]:
-        found: dict[str, Node] = {}
+    def _map(self) -> dict[str, ConfigNode]:
+        found: dict[str, ConfigNode] = {}
         self.scopes.append(found)
         if len(self.scopes) > MAX_DEPTH:
             raise self._error(f"Maps and arrays are nested deeper than {MAX_DEPTH} levels")
@@ -143,7 +145,7 @@ class _Scanner:
         self.scopes.pop()
         return found
 
-    def _entry(self, into: dict[str, Node], *, nested: bool) -> None:
+    def _entry(self, into: dict[str, ConfigNode], *, nested: bool) -> None:
         character = self._peek()
         if nested and character == "]":
             raise self._error("Unexpected array end ']' processing map.")
@@ -201,7 +203,9 @@ class _Scanner:
             raise self._error(f"Expected a top-level value to end with a new line, comment or EOF, {found_instead}")
         self.position += 1
 
-    def _value(self, node: Node) -> str | bool | int | float | datetime | list[Node] | dict[str, Node]:
+    def _value(
+        self, node: ConfigNode
+    ) -> str | bool | int | float | datetime | list[ConfigNode] | dict[str, ConfigNode]:
         character = self._peek()
         if character == "{":
             self.position += 1
@@ -233,8 +237,8 @@ class _Scanner:
             return self._variable(word[1:])
         return _BOOLS.get(word.lower(), word)
 
-    def _array(self) -> list[Node]:
-        found: list[Node] = []
+    def _array(self) -> list[ConfigNode]:
+        found: list[ConfigNode] = []
         # Arrays are no scope for variables, but count for the depth.
         self.scopes.append({})
         if len(self.scopes) > MAX_DEPTH:
@@ -337,7 +341,7 @@ class _Scanner:
         # Digits with other characters are a word, which includes the first other character in any case.
         return self.text[begin : self.position] + self._word() if value is None else value
 
-    def _variable(self, name: str) -> str | bool | int | float | datetime | list[Node] | dict[str, Node]:
+    def _variable(self, name: str) -> str | bool | int | float | datetime | list[ConfigNode] | dict[str, ConfigNode]:
         if name.startswith("2a$"):
             return f"${name}"
         for scope in reversed(self.scopes):
@@ -361,7 +365,7 @@ class _Scanner:
             surroundings.resolving.pop()
         return parsed[_VARIABLE].value
 
-    def _include(self, into: dict[str, Node]) -> None:
+    def _include(self, into: dict[str, ConfigNode]) -> None:
         self._skip(_BLANKS)
         character = self._peek()
         if character != _END and character in _LINE_ENDS:
@@ -420,11 +424,11 @@ class _Scanner:
     def _line(self) -> int:
         return bisect.bisect_left(self.newlines, self.position) + 1
 
-    def _node(self, position: int) -> Node:
+    def _node(self, position: int) -> ConfigNode:
         line = bisect.bisect_left(self.newlines, position)
         begin = self.newlines[line - 1] if line else 0
         column = len(self.text[begin:position].encode("utf-8", "surrogateescape"))
-        return Node("", line + 1, column, self.source)
+        return ConfigNode("", line + 1, column, self.source)
 
     def _error(self, problem: str) -> ConfigurationError:
         return ConfigurationError(f"Parse error on line {self._line()}: '{problem}'")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from broker.config.options import LoggingOptions
+from broker.config.broker_options import LoggingOptions
 from broker.config.values import ConfigurationError, reason
 from broker.log import NATS, STREAMING, TRACE
 from stantools.format.quoting import quote

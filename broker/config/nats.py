@@ -11,11 +11,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from broker.config.catalogue import JETSTREAM, NATS, NATS_LOGS, NATS_PARTS, NATS_TLS, ROUTES, Kind, Option, Support
+from broker.config.catalogue import (
+    JETSTREAM,
+    NATS,
+    NATS_LOGS,
+    NATS_PARTS,
+    NATS_TLS,
+    ROUTES,
+    OptionDeclaration,
+    Support,
+    ValueType,
+)
 from broker.config.natsauth import read_authorization
 from broker.config.settings import NatsFile
-from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_go_duration, reason, seconds, text
-from broker.nats.options import DEFAULT_TIMEOUT, TLSOptions
+from broker.config.values import (
+    ConfigNode,
+    ConfigurationError,
+    Problems,
+    go_type,
+    parse_go_duration,
+    reason,
+    seconds,
+    text,
+)
+from broker.nats.nats_options import DEFAULT_TIMEOUT, TLSOptions
 from stantools.format.quoting import quote
 from stantools.notation import format_go_duration, parse_size
 
@@ -44,7 +63,7 @@ _TOO_WEAK: Final = (
 _PIN: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def read_nats(top: Mapping[str, Node]) -> NatsFile:
+def read_nats(top: Mapping[str, ConfigNode]) -> NatsFile:
     """Reads the NATS keys of a file; the error has one line per problem, warnings first."""
     found, problems = NatsFile(top=top), Problems()
     for name, node in top.items():
@@ -78,8 +97,8 @@ def parse_address(value: str | bool | int | float | object) -> tuple[str | None,
     return host, int(port)
 
 
-def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Option) -> None:
-    if key.kind is Kind.ADDRESS:
+def _plain(found: NatsFile, problems: Problems, name: str, node: ConfigNode, key: OptionDeclaration) -> None:
+    if key.kind is ValueType.ADDRESS:
         host_setting, port_setting = _ADDRESSES[key.setting]
         try:
             host, found.settings[port_setting] = parse_address(node.value)
@@ -88,11 +107,11 @@ def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
             return
         if host is not None:
             found.settings[host_setting] = host
-    elif key.kind is Kind.DURATION:
+    elif key.kind is ValueType.DURATION:
         duration = _duration(problems, name, node, seconds_allowed=key.setting in _SECONDS_ALLOWED)
         if duration is not None:
             found.settings[key.setting] = duration
-    elif key.kind is Kind.LIST:
+    elif key.kind is ValueType.LIST:
         problems.words(node)
     elif (value := problems.value(node, key.kind)) is not None:
         if key.setting in _INT32 and isinstance(value, int) and value > _MAX_INT32:
@@ -104,7 +123,7 @@ def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         problems.unavailable.append(f"{node.place}: {name}")
 
 
-def _duration(problems: Problems, name: str, node: Node, *, seconds_allowed: bool) -> int | None:
+def _duration(problems: Problems, name: str, node: ConfigNode, *, seconds_allowed: bool) -> int | None:
     if isinstance(node.value, str):
         try:
             duration = parse_go_duration(node.value)
@@ -112,11 +131,11 @@ def _duration(problems: Problems, name: str, node: Node, *, seconds_allowed: boo
             problems.error(node, f"error parsing {name}: {problem.message}")
             return None
     elif not seconds_allowed:
-        problems.value(node, Kind.STRING)
+        problems.value(node, ValueType.STRING)
         return None
     else:
         problems.warn(node, f"invalid use of field {quote(name)}: {name} should be converted to a duration")
-        value = problems.value(node, Kind.INT)
+        value = problems.value(node, ValueType.INT)
         if not isinstance(value, int):
             return None
         duration = value * _SECOND
@@ -127,7 +146,7 @@ def _duration(problems: Problems, name: str, node: Node, *, seconds_allowed: boo
     return duration
 
 
-def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Option) -> None:
+def _block(found: NatsFile, problems: Problems, name: str, node: ConfigNode, key: OptionDeclaration) -> None:
     if key.setting == "authorization":
         found.authorization = read_authorization(problems, node)
     elif key.setting == "tls":
@@ -142,7 +161,7 @@ def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         problems.unavailable.append(f"{node.place}: {name}")
 
 
-def _cluster(found: NatsFile, problems: Problems, node: Node) -> None:
+def _cluster(found: NatsFile, problems: Problems, node: ConfigNode) -> None:
     if not isinstance(node.value, dict):
         problems.error(node, f"Expected map to define cluster, got {go_type(node.value)}")
         return
@@ -176,7 +195,7 @@ def _cluster(found: NatsFile, problems: Problems, node: Node) -> None:
             settings[key.setting] = value
 
 
-def _jetstream(found: NatsFile, problems: Problems, node: Node) -> None:
+def _jetstream(found: NatsFile, problems: Problems, node: ConfigNode) -> None:
     value = node.value
     if isinstance(value, bool) or (isinstance(value, str) and value.lower() in _SWITCHES):
         found.settings["jetstream"] = _SWITCHES[str(value).lower()]
@@ -191,14 +210,14 @@ def _jetstream(found: NatsFile, problems: Problems, node: Node) -> None:
             problems.unavailable.append(f"{entry.place}: {name} of jetstream")
         elif key.state is not Support.WORKS:
             problems.without_effect(entry, f"{name} of jetstream", key.state)
-        elif key.kind is Kind.SIZE:
+        elif key.kind is ValueType.SIZE:
             if (size := _size(problems, name, entry)) is not None:
                 found.settings[key.setting] = size
         elif (said := problems.value(entry, key.kind)) is not None:
             found.settings[key.setting] = said
 
 
-def _size(problems: Problems, name: str, node: Node) -> int | None:
+def _size(problems: Problems, name: str, node: ConfigNode) -> int | None:
     """Reads a size: a number, or a text such as `10G` or `10GB`."""
     value = node.value
     if isinstance(value, str):
@@ -209,18 +228,18 @@ def _size(problems: Problems, name: str, node: Node) -> int | None:
         except ValueError:
             problems.error(node, f"{name} should be a size such as 10G, got {quote(value)}")
             return None
-    found = problems.value(node, Kind.INT)
+    found = problems.value(node, ValueType.INT)
     return found if isinstance(found, int) else None
 
 
-def _requests_feature(node: Node) -> bool:
+def _requests_feature(node: ConfigNode) -> bool:
     """Returns whether a block would enable a feature that this server lacks."""
     if isinstance(node.value, dict | list | str):
         return bool(node.value) and str(text(node)).lower() not in ("disabled", "disable", "false")
     return node.value is not False
 
 
-def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
+def read_tls(problems: Problems, node: ConfigNode) -> TLSOptions | None:
     if problems.map(node) is None:
         return None
     # heavy import: most command lines are answered, or start, without TLS
@@ -255,9 +274,9 @@ def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
         elif (key := _TLS[name]).state is Support.UNAVAILABLE:
             if entry.value is not False and not (name == "min_version" and text(entry) == "1.2"):
                 problems.unavailable.append(f"{entry.place}: {name} of tls")
-        elif key.kind is Kind.BOOL:
+        elif key.kind is ValueType.BOOL:
             problems.without_effect(entry, f"{name} of tls", key.state)
-        elif problems.value(entry, Kind.INT) is not None:
+        elif problems.value(entry, ValueType.INT) is not None:
             problems.warn(entry, f"{name} has no effect in this server")
     options = TLSOptions(
         cert=Path(texts.get("cert_file", "")),
@@ -326,7 +345,7 @@ def _ssl_reason(problem: Exception) -> str:
     return str(problem) or "no certificate found"
 
 
-def _entries(problems: Problems, node: Node) -> list[tuple[str, Node]]:
+def _entries(problems: Problems, node: ConfigNode) -> list[tuple[str, ConfigNode]]:
     if not isinstance(node.value, dict):
         return []
     found = []
@@ -340,7 +359,7 @@ def _entries(problems: Problems, node: Node) -> list[tuple[str, Node]]:
     return found
 
 
-def _timeout(problems: Problems, node: Node) -> float:
+def _timeout(problems: Problems, node: ConfigNode) -> float:
     try:
         return seconds(node.value)
     except ConfigurationError as problem:
@@ -348,15 +367,15 @@ def _timeout(problems: Problems, node: Node) -> float:
         return 0.0
 
 
-def _choice(problems: Problems, node: Node, name: str, known: Mapping[str, str], unknown: str) -> tuple[str, ...]:
+def _choice(problems: Problems, node: ConfigNode, name: str, known: Mapping[str, str], unknown: str) -> tuple[str, ...]:
     if not isinstance(node.value, list):
-        problems.value(node, Kind.LIST)
+        problems.value(node, ValueType.LIST)
         return ()
     if not node.value:
         problems.error(node, f"error parsing tls config, '{name}' cannot be empty")
     found = []
     for each in node.value:
-        value = problems.value(each, Kind.STRING)
+        value = problems.value(each, ValueType.STRING)
         if isinstance(value, str):
             if value not in known:
                 problems.error(each, f"{unknown} {value}")
@@ -364,7 +383,7 @@ def _choice(problems: Problems, node: Node, name: str, known: Mapping[str, str],
     return tuple(found)
 
 
-def _pins(problems: Problems, node: Node) -> None:
+def _pins(problems: Problems, node: ConfigNode) -> None:
     for value in problems.words(node):
         if not _PIN.fullmatch(value.lower()):
             problems.error(

@@ -6,9 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.config.catalogue import AUTHORIZATION, USER, Kind, Support
-from broker.config.values import ConfigurationError, Node, Problems, go_type, kind, parse_go_duration, seconds, text
-from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
+from broker.config.catalogue import AUTHORIZATION, USER, Support, ValueType
+from broker.config.values import (
+    ConfigNode,
+    ConfigurationError,
+    Problems,
+    go_type,
+    kind,
+    parse_go_duration,
+    seconds,
+    text,
+)
+from broker.nats.nats_options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from stantools.format.quoting import quote
 from stantools.nats.subjects import valid_pattern
 
@@ -19,7 +28,7 @@ _RESPONSES: Final = frozenset(("publish_allow_responses", "allow_responses"))
 _SECOND: Final = 1e9
 
 
-def read_authorization(problems: Problems, node: Node) -> Authorization:
+def read_authorization(problems: Problems, node: ConfigNode) -> Authorization:
     """Reads the map `authorization`; the timeout is 0 if it is missing."""
     values: dict[str, Any] = {"timeout": 0.0}
     if problems.map(node) is None:
@@ -31,7 +40,7 @@ def read_authorization(problems: Problems, node: Node) -> Authorization:
                 problems.unavailable.append(f"{entry.place}: {name} of authorization")
         elif to in _READERS:
             values[to] = _READERS[to](problems, entry)
-        elif (value := problems.value(entry, Kind.STRING)) is not None:
+        elif (value := problems.value(entry, ValueType.STRING)) is not None:
             values[to] = value
     found = Authorization(**values)
     if found.token and (found.user or found.password):
@@ -52,7 +61,7 @@ def read_authorization(problems: Problems, node: Node) -> Authorization:
     return replace(found, users=tuple(replace(user, permissions=user.permissions or default) for user in found.users))
 
 
-def _seconds(problems: Problems, node: Node) -> float:
+def _seconds(problems: Problems, node: ConfigNode) -> float:
     """Reads a number of seconds; 0 for the default."""
     try:
         return seconds(node.value)
@@ -61,7 +70,7 @@ def _seconds(problems: Problems, node: Node) -> float:
         return 0.0
 
 
-def _users(problems: Problems, node: Node) -> tuple[User, ...]:
+def _users(problems: Problems, node: ConfigNode) -> tuple[User, ...]:
     if not isinstance(node.value, list):
         problems.error(node, f"Expected users field to be an array, got {text(node)}")
         return ()
@@ -74,7 +83,7 @@ def _users(problems: Problems, node: Node) -> tuple[User, ...]:
     return tuple(found)
 
 
-def _user(problems: Problems, node: Node) -> User:
+def _user(problems: Problems, node: ConfigNode) -> User:
     # heavy import (asyncio), only needed with users
     from broker.nats.auth import user_key
 
@@ -90,7 +99,7 @@ def _user(problems: Problems, node: Node) -> User:
             values[to] = _permissions(problems, entry)
         elif to == "allowed_connection_types":
             _connection_types(problems, entry)
-        elif (value := problems.value(entry, Kind.STRING)) is not None:
+        elif (value := problems.value(entry, ValueType.STRING)) is not None:
             values[to] = value
     user = User(**values)
     if user.nkey and user_key(user.nkey) is None:
@@ -102,7 +111,7 @@ def _user(problems: Problems, node: Node) -> User:
     return user
 
 
-def _connection_types(problems: Problems, node: Node) -> None:
+def _connection_types(problems: Problems, node: ConfigNode) -> None:
     types = [each.upper() for each in problems.words(node)]
     wrong = [each for each in types if each not in _CONNECTION_TYPES]
     if wrong:
@@ -111,7 +120,7 @@ def _connection_types(problems: Problems, node: Node) -> None:
         problems.unavailable.append(f"{node.place}: a user that may connect only by {', '.join(types)}")
 
 
-def _permissions(problems: Problems, node: Node) -> Permissions:
+def _permissions(problems: Problems, node: ConfigNode) -> Permissions:
     if not isinstance(node.value, dict):
         problems.error(node, f"Expected permissions to be a map/struct, got {text(node)}")
         return Permissions()
@@ -132,7 +141,7 @@ def _permissions(problems: Problems, node: Node) -> Permissions:
     return found
 
 
-def _subjects(problems: Problems, node: Node) -> SubjectPermission:
+def _subjects(problems: Problems, node: ConfigNode) -> SubjectPermission:
     if not isinstance(node.value, dict):
         return SubjectPermission(allow=_subject_list(problems, node))
     found = SubjectPermission()
@@ -149,7 +158,7 @@ def _subjects(problems: Problems, node: Node) -> SubjectPermission:
     return found
 
 
-def _subject_list(problems: Problems, node: Node) -> tuple[bytes, ...]:
+def _subject_list(problems: Problems, node: ConfigNode) -> tuple[bytes, ...]:
     if isinstance(node.value, str):
         named = [node]
     elif isinstance(node.value, list):
@@ -169,7 +178,7 @@ def _subject_list(problems: Problems, node: Node) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def _responses(problems: Problems, node: Node) -> ResponsePermission | None:
+def _responses(problems: Problems, node: ConfigNode) -> ResponsePermission | None:
     if isinstance(node.value, bool):
         return ResponsePermission() if node.value else None
     found = ResponsePermission()
@@ -178,7 +187,7 @@ def _responses(problems: Problems, node: Node) -> ResponsePermission | None:
         return found
     for name, entry in node.value.items():
         if name.lower() in ("max", "max_msgs", "max_messages", "max_responses"):
-            number = problems.value(entry, Kind.INT)
+            number = problems.value(entry, ValueType.INT)
             if isinstance(number, int) and number != 0:
                 found = replace(found, max_msgs=number)
         elif name.lower() in ("expires", "expiration", "ttl"):
@@ -203,7 +212,7 @@ def is_permission_subject(text: str) -> bool:
     return 1 <= len(parts) <= 2 and fits and text == text.strip()
 
 
-_READERS: Final[Mapping[str, Callable[[Problems, Node], Any]]] = {
+_READERS: Final[Mapping[str, Callable[[Problems, ConfigNode], Any]]] = {
     "users": _users,
     "default_permissions": _permissions,
     "timeout": _seconds,

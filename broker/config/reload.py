@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broker.config.building import (
+from broker.config.broker_options import BrokerOptions, Environment
+from broker.config.cluster import server_config
+from broker.config.flags import FlagError, parse_flags
+from broker.config.process_options import (
     logging_options,
     monitoring_options,
     nats_options,
@@ -15,12 +18,9 @@ from broker.config.building import (
     streams_options,
     tls_options,
 )
-from broker.config.cluster import server_config
-from broker.config.flags import FlagError, parse_flags
-from broker.config.options import BrokerOptions, Environment
-from broker.config.parsing import Configured, configure
+from broker.config.reader import ParsedSettings, configure
 from broker.config.values import ConfigurationError
-from broker.nats.options import TLSOptions
+from broker.nats.nats_options import TLSOptions
 from stantools.errors import StantoolsError
 
 
@@ -34,7 +34,7 @@ class ReloadProblem(StantoolsError):  # noqa: N818 (it is a refusal)
 
 
 @dataclass(frozen=True, slots=True)
-class Reloaded:
+class ReloadResult:
     #: the new options: `nats`, `logging` and the files have changed; the NATS server may still refuse its part, and
     #: then nothing may change
     options: BrokerOptions
@@ -43,7 +43,7 @@ class Reloaded:
     warnings: tuple[str, ...] = ()  #: lines for the same log, at level WRN
 
 
-def reload_options(old: BrokerOptions, argv: Sequence[str], environ: Environment | None = None) -> Reloaded:
+def reload_options(old: BrokerOptions, argv: Sequence[str], environ: Environment | None = None) -> ReloadResult:
     """Reads the configuration again, with the command line of the start; an error changes nothing."""
     if old.connection.urls:
         raise ReloadProblem("Reload supported only for embedded NATS Server's configuration")
@@ -61,7 +61,7 @@ def reload_node(old: BrokerOptions, argv: Sequence[str]) -> dict[str, Any]:
 
 def _configured(
     old: BrokerOptions, argv: Sequence[str], environ: Environment | None
-) -> tuple[Configured, TLSOptions | None]:
+) -> tuple[ParsedSettings, TLSOptions | None]:
     if not old.config_file:
         raise ReloadProblem("can only reload config when a file is provided using -c or --config")
     try:
@@ -71,7 +71,7 @@ def _configured(
         raise ReloadProblem(problem.message) from None
 
 
-def _compare(old: BrokerOptions, found: Configured, tls: TLSOptions | None) -> Reloaded:
+def _compare(old: BrokerOptions, found: ParsedSettings, tls: TLSOptions | None) -> ReloadResult:
     nats = nats_options(found.settings, found.nats, tls)
     # The address cannot change: the original silently keeps the old one.
     nats = replace(nats, host=old.nats.host)
@@ -111,7 +111,7 @@ def _compare(old: BrokerOptions, found: Configured, tls: TLSOptions | None) -> R
         ports_file_dir=ports_file_dir,
         nats_warnings=warnings,
     )
-    return Reloaded(options, tuple(lines), warnings)
+    return ReloadResult(options, tuple(lines), warnings)
 
 
 def _refuse_change(name: str, old: int | str, new: int | str) -> None:

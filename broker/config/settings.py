@@ -11,8 +11,8 @@ from broker.config.catalogue import DEFAULTS, Setting
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from broker.config.values import Node
-    from broker.nats.options import Authorization, TLSOptions
+    from broker.config.values import ConfigNode
+    from broker.nats.nats_options import Authorization, TLSOptions
     from stantools.store.limits import PatternLimits
 
 #: settings for which zero or an empty text means the default
@@ -30,7 +30,7 @@ class NatsFile:
     authorization: Authorization | None = None  #: None if not in the file
     tls: TLSOptions | None = None  #: TLS of clients; None if not in the file
     cluster_tls: TLSOptions | None = None  #: TLS of routes; None if not in the file
-    top: Mapping[str, Node] = field(default_factory=dict)  #: the whole file
+    top: Mapping[str, ConfigNode] = field(default_factory=dict)  #: the whole file
     #: features in the file that the server lacks, for people
     unavailable: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)  #: lines for the log at the start
@@ -45,7 +45,7 @@ class StreamingFile:
     channels: dict[str, PatternLimits] = field(default_factory=dict)  #: limits by name or pattern of channels
 
 
-class Settings:
+class BrokerSettings:
     def __init__(
         self, nats: Mapping[str, Setting], streaming: Mapping[str, Setting], flags: Mapping[str, Setting]
     ) -> None:

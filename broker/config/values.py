@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from broker.config.catalogue import Kind, Support
+from broker.config.catalogue import Support, ValueType
 from stantools.errors import UsageError
 from stantools.format.quoting import quote
 
@@ -53,8 +53,8 @@ class ConfigurationError(UsageError):
 
 
 @dataclass(slots=True, eq=False)
-class Node:
-    value: str | bool | int | float | datetime | list[Node] | dict[str, Node]  #: arrays and maps hold nodes
+class ConfigNode:
+    value: str | bool | int | float | datetime | list[ConfigNode] | dict[str, ConfigNode]  #: arrays and maps hold nodes
     line: int = 1  #: line of the key, or of an array's element; from 1
     column: int = 0  #: column of its beginning, counted as in the original: from 0 in the first line, from 1 in others
     source: str = ""  #: path of the file as given, or empty
@@ -103,7 +103,7 @@ def text(value: object) -> str:
 def _pieces(value: object, depth: int) -> Iterator[str]:
     # variables can make a tree much larger and deeper than its text
     match value:
-        case Node():
+        case ConfigNode():
             yield from _pieces(value.value, depth)
         case list() | dict() if depth > MAX_SHOWN_DEPTH:
             yield "..."
@@ -289,18 +289,18 @@ class Problems:
     warnings: list[str] = field(default_factory=list)  #: texts with their place; the server starts nevertheless
     unavailable: list[str] = field(default_factory=list)  #: features that the server lacks
 
-    def error(self, node: Node, text: str) -> None:
+    def error(self, node: ConfigNode, text: str) -> None:
         self.errors.append(f"{node.place}: {text}")
 
-    def warn(self, node: Node, text: str) -> None:
+    def warn(self, node: ConfigNode, text: str) -> None:
         self.warnings.append(f"{node.place}: {text}")
 
-    def without_effect(self, node: Node, name: str, state: Support) -> None:
+    def without_effect(self, node: ConfigNode, name: str, state: Support) -> None:
         """Records a key that the server knows but does not use."""
         needed = "has no effect in this server" if state is Support.WARNED else "has no effect here, and is not needed"
         self.warnings.append(f"{node.place}: {name} {needed}")
 
-    def value(self, node: Node, expected: Kind) -> bool | int | str | None:
+    def value(self, node: ConfigNode, expected: ValueType) -> bool | int | str | None:
         """Returns a plain value; None, with an error, for another type."""
         value = node.value
         if isinstance(value, bool | int | str) and kind(value) == expected.value:
@@ -309,23 +309,23 @@ class Problems:
         self.error(node, f"interface conversion: interface {{}} is {go_type(value)}, not {name}")
         return None
 
-    def map(self, node: Node) -> dict[str, Node] | None:
+    def map(self, node: ConfigNode) -> dict[str, ConfigNode] | None:
         """Returns a map; None, with an error, for another type."""
         if isinstance(node.value, dict):
             return node.value
-        self.value(node, Kind.MAP)
+        self.value(node, ValueType.MAP)
         return None
 
-    def words(self, node: Node) -> tuple[str, ...]:
+    def words(self, node: ConfigNode) -> tuple[str, ...]:
         """Returns a list of strings, or a single string; other elements are errors and left out."""
         if isinstance(node.value, str):
             return (node.value,)
         if not isinstance(node.value, list):
-            self.value(node, Kind.LIST)
+            self.value(node, ValueType.LIST)
             return ()
-        return tuple(value for each in node.value if isinstance(value := self.value(each, Kind.STRING), str))
+        return tuple(value for each in node.value if isinstance(value := self.value(each, ValueType.STRING), str))
 
-    def known(self, node: Node, keys: Container[str]) -> Iterator[tuple[str, Node]]:
+    def known(self, node: ConfigNode, keys: Container[str]) -> Iterator[tuple[str, ConfigNode]]:
         """Yields the entries of a map with known keys (in lower case); others are errors."""
         if isinstance(node.value, dict):
             for name, entry in node.value.items():

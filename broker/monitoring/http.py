@@ -36,7 +36,7 @@ _SPECIAL = re.compile("[<>&\x08\x0c\u2028\u2029\ud800-\udfff]")
 _SMALLEST, _LARGEST = 1e-6, 1e21
 
 
-class Query:
+class QueryParameters:
     """The parameters of a request. Names and values are bytes."""
 
     def __init__(self, text: str = "") -> None:
@@ -100,7 +100,7 @@ def not_found() -> Reply:
     return problem(404, "404 page not found")
 
 
-def document(body: bytes, query: Query, status: int = 200) -> Reply:
+def document(body: bytes, query: QueryParameters, status: int = 200) -> Reply:
     """Returns a document, wrapped into a call if the query has `callback`."""
     callback = query.raw("callback")
     if callback:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.monitoring.http import Query, Reply
+from broker.monitoring.http import QueryParameters, Reply
 
 Document = Mapping[str, Any]
 
@@ -93,7 +93,7 @@ class Metrics:
         self.streaming = streaming
         self._streaming_views = streaming_views
 
-    async def reply(self, query: Query) -> Reply:
+    async def reply(self, query: QueryParameters) -> Reply:
         families: list[Family] = []
         if self.streaming is not None:
             families += self._of_server()

@@ -15,9 +15,9 @@ from functools import cache, partial
 from html import escape
 from typing import Any, Final
 
-from broker.monitoring.http import HTML, Query, Reply, compact, document, problem, refusal, text
+from broker.monitoring.http import HTML, QueryParameters, Reply, compact, document, problem, refusal, text
 
-Page = Callable[[Query], Any]
+Page = Callable[[QueryParameters], Any]
 
 _NATS_LINKS: Final = (
     ("varz", "General"),
@@ -87,7 +87,7 @@ _FILES: Final = {
 class NatsPages:
     """Pages of a NATS server.
 
-    `views` make its documents, as `broker.nats.views`; `base_path` is a prefix of all paths; `streams` may be None.
+    `status` make its documents, as `broker.nats.status`; `base_path` is a prefix of all paths; `streams` may be None.
     """
 
     def __init__(self, server: Any, views: Any, base_path: str = "", streams: Any = None) -> None:
@@ -120,14 +120,14 @@ class NatsPages:
             self.paths[base + path] = self._counted(path, page)
 
     def _counted(self, path: str, page: Page) -> Page:
-        def counted(query: Query) -> Any:
+        def counted(query: QueryParameters) -> Any:
             self._requests[path] = self._requests.get(path, 0) + 1
             return page(query)
 
         return counted
 
     def _asked(self, view: Callable[[Any, dict[str, str]], Any]) -> Page:
-        def page(query: Query) -> Any:
+        def page(query: QueryParameters) -> Any:
             try:
                 return view(self._server, query.texts())
             except ValueError as wrong:
@@ -135,23 +135,23 @@ class NatsPages:
 
         return page
 
-    def _root(self, _: Query) -> Reply:
+    def _root(self, _: QueryParameters) -> Reply:
         # the links are relative: without this, those on `/base` would lead outside of it
         prefix = f"{self._base.rpartition('/')[2]}/" if self._base else ""
         return Reply(200, _list("NATS", [(prefix + path, what) for path, what in _NATS_LINKS]), HTML)
 
-    def _varz(self, _: Query) -> Any:
+    def _varz(self, _: QueryParameters) -> Any:
         found = {"http_req_stats": dict(sorted(self._requests.items()))}
         if self._streams is not None:
             found["jetstream"] = _stream_views().varz(self._streams)
         return dict(self._views.varz(self._server)) | self.listening | found
 
-    def _jsz(self, query: Query) -> Any:
+    def _jsz(self, query: QueryParameters) -> Any:
         if self._streams is None:
             return self._about() | _NO_JETSTREAM
         return self._about() | _stream_views().jsz(self._streams, query.texts())
 
-    def _healthz(self, query: Query) -> Reply:
+    def _healthz(self, query: QueryParameters) -> Reply:
         texts = query.texts()
         try:
             code, wrong = self._views.healthz(self._server, texts)
@@ -170,7 +170,7 @@ class NatsPages:
         varz = self._views.varz(self._server)
         return {"server_id": varz.get("server_id", ""), "now": varz.get("now", "")}
 
-    def _accountz(self, query: Query) -> Any:
+    def _accountz(self, query: QueryParameters) -> Any:
         name = query.text("acc")
         about = self._about() | {"system_account": _SYSTEM_ACCOUNT}
         if not name:
@@ -196,12 +196,12 @@ class NatsPages:
 
 
 def _stream_views() -> Any:
-    from broker.streams import views
+    from broker.streams import status
 
-    return views
+    return status
 
 
-def _stacks(_: Query) -> Reply:
+def _stacks(_: QueryParameters) -> Reply:
     """Returns the stacks of all threads and tasks, without values."""
     found = io.StringIO()
     for number, frame in sys._current_frames().items():
@@ -215,13 +215,13 @@ def _stacks(_: Query) -> Reply:
 
 
 def streaming_pages(server: Any, views: Any) -> dict[str, Page]:
-    """Returns the pages of a streaming server by path; `views` make its documents, as `broker.streaming.views`."""
+    """Returns the pages of a streaming server by path; `status` make its documents, as `broker.streaming.status`."""
 
-    def state(_: Query) -> Reply:
+    def state(_: QueryParameters) -> Reply:
         return Reply(200 if views.serverz(server).get("state") == "FT_ACTIVE" else 204)
 
     def listed(name: str, every: Callable[..., Any], one: Callable[..., Any]) -> Page:
-        def page(query: Query) -> Any:
+        def page(query: QueryParameters) -> Any:
             subs = query.raw("subs") == b"1"  # only this value counts
             if not query.raw(name):
                 return every(server, *query.page(), subs)
@@ -247,7 +247,7 @@ def _list(title: str, links: Iterable[tuple[str, str]]) -> bytes:
     return _PAGE.format(title=escape(title), items=items).encode()
 
 
-def _file(name: str, kind: str, _: Query) -> Reply:
+def _file(name: str, kind: str, _: QueryParameters) -> Reply:
     return Reply(200, _content(name), kind, _HEADERS)
 
 

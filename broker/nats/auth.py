@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.installing import install_command
+from stantools.install_hints import install_command
 from stantools.nats import subjects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
+    from broker.nats.nats_options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 
 _BCRYPT: Final = ("$2a$", "$2b$", "$2y$")
 _USER_PREFIX: Final = 20 << 3
@@ -54,7 +54,7 @@ class AuthorizationError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class ClientCredentials:
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -66,7 +66,7 @@ class Credentials:
     names: tuple[str, ...] | None = None
 
     @classmethod
-    def from_options(cls, options: dict[str, Any], nonce: str, names: tuple[str, ...] | None) -> Credentials:
+    def from_options(cls, options: dict[str, Any], nonce: str, names: tuple[str, ...] | None) -> ClientCredentials:
         return cls(
             options.get("user", ""),
             options.get("pass", ""),
@@ -140,7 +140,7 @@ class Authenticator:
         entry = self._users.get(self.options.no_auth_user) if self.options.no_auth_user else None
         return entry[1] if entry else None
 
-    def check(self, credentials: Credentials) -> Check:
+    def check(self, credentials: ClientCredentials) -> Check:
         options = self.options
         if not self.required:
             return Check(Identity(credentials.user), _accept)
@@ -166,7 +166,7 @@ class Authenticator:
         record = f"{options.user}\0{options.password}"
         return _secret_check(Identity(options.user, None, record), options.password, credentials.password)
 
-    def part(self, credentials: Credentials | None) -> tuple[Identity, Credentials]:
+    def part(self, credentials: ClientCredentials | None) -> tuple[Identity, ClientCredentials]:
         """Returns identity and credentials of a part of this process.
 
         Without `credentials`, it is `no_auth_user` or the single user, or has the token, of the configuration.
@@ -177,11 +177,11 @@ class Authenticator:
             check = self.check(credentials)
             identity = check.identity if check.decide() else None
         elif identity is None and not options.users and not self.map_certificates:
-            credentials = Credentials(user=options.user, password=options.password, token=options.token)
+            credentials = ClientCredentials(user=options.user, password=options.password, token=options.token)
             identity = self.check(credentials).identity
         if identity is None:
             raise AuthorizationError(_VIOLATION + (_MAPPING_HINT if self.map_certificates else ""))
-        return identity, credentials or Credentials()
+        return identity, credentials or ClientCredentials()
 
     def _user_of(self, names: Sequence[str]) -> tuple[User, Identity] | None:
         """Returns the user named by a certificate. A distinguished name in the same order has precedence."""
@@ -200,7 +200,7 @@ class Authenticator:
                 return entry
         return None
 
-    def still(self, identity: Identity, credentials: Credentials) -> Identity | None:
+    def still(self, identity: Identity, credentials: ClientCredentials) -> Identity | None:
         """Returns the identity of a connected client after a reload; None if it must leave."""
         if not self.required:
             return Identity(identity.name)
@@ -397,7 +397,7 @@ def _accept() -> bool:
 _REFUSED: Final = Check(Identity(), lambda: False)
 
 
-class _SubjectRules:
+class _PermissionRules:
     """Allowed and denied subjects. A subscribe rule can be limited to one queue group."""
 
     def __init__(self, permission: SubjectPermission, with_queues: bool) -> None:
@@ -435,11 +435,11 @@ class Permit:
         publish = permissions.publish
         #: permission to publish to the reply subjects of received messages, if configured
         self.responses: ResponsePermission | None = permissions.responses
-        self._publish = _SubjectRules(publish, with_queues=False)
+        self._publish = _PermissionRules(publish, with_queues=False)
         if permissions.responses is not None and publish.allow is None:
             # Only answers may be published.
             self._publish.allow = []
-        self._subscribe = _SubjectRules(permissions.subscribe, with_queues=True)
+        self._subscribe = _PermissionRules(permissions.subscribe, with_queues=True)
         self._remembered: dict[bytes, bool] = {}
 
     def may_publish(self, subject: bytes) -> bool:

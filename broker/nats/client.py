@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from broker.nats.auth import Credentials, Identity
+from broker.nats.auth import ClientCredentials, Identity
 
 if TYPE_CHECKING:
     from broker.nats.auth import Permit
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Handler, Payloads, Taker
+    from stantools.nats.frames import FrameHandler, Frames, Handler, Payloads
 
 
 class ClientState(enum.Enum):
@@ -47,7 +47,7 @@ CLOSED: Final = ClientState.CLOSED
 HEARS: Final = (ClientState.OPEN, ClientState.GREETED)
 
 
-class Reason(enum.StrEnum):
+class CloseReason(enum.StrEnum):
     CLIENT_CLOSED = "Client Closed"
     AUTHENTICATION_TIMEOUT = "Authentication Timeout"
     AUTHENTICATION_FAILURE = "Authentication Failure"
@@ -68,12 +68,12 @@ class Reason(enum.StrEnum):
 
 @dataclass(slots=True, eq=False)
 class NatsSubscription:
-    client: Client
+    client: BrokerClient
     sid: bytes  #: id chosen by the client
     subject: bytes  #: subject, possibly with wildcards
     queue: bytes = b""  #: queue group; empty for none
     handler: Handler | None = None  #: takes the messages of a client in this process
-    taker: Taker | None = None  #: takes gathered messages for several handlers in one call
+    taker: FrameHandler | None = None  #: takes gathered messages for several handlers in one call
     rank: int = 0  #: order among gathered messages, lowest first; 0 if the subscription is never gathered
     limit: int = 0  #: messages after which it ends; 0 for unlimited
     delivered: int = 0
@@ -94,7 +94,7 @@ class Counters:
 
 
 @dataclass(slots=True, eq=False)
-class Client(ABC):
+class BrokerClient(ABC):
     """A publisher and subscriber: a connection, or a part of this process."""
 
     cid: int  #: id, unique for the lifetime of the server
@@ -104,7 +104,7 @@ class Client(ABC):
     host: str = ""
     port: int = 0
     identity: Identity = field(default_factory=Identity)
-    credentials: Credentials = field(default_factory=Credentials)
+    credentials: ClientCredentials = field(default_factory=ClientCredentials)
     user: str = ""  #: user name for logs and views
     permit: Permit | None = None  #: permissions; None if unrestricted
     echo: bool = True  #: gets its own messages
@@ -117,7 +117,7 @@ class Client(ABC):
     last_activity: int = field(default_factory=time.time_ns)  #: time of its last input, ns since the epoch
     rtt: int = 0  #: last round trip in ns; 0 if unknown
     #: Publishers paused until this client has caught up, or a timeout.
-    stalled: set[Client] = field(default_factory=set)
+    stalled: set[BrokerClient] = field(default_factory=set)
     #: On a socket and without backlog: small messages may be appended to its output directly (`hand_out`).
     direct: bool = False
     #: Set by a handler that can take no more input now: the publisher has to pause.
@@ -144,10 +144,10 @@ class Client(ABC):
         """Whether its backlog is so long that patient senders should pause."""
         return False
 
-    def stall(self, receiver: Client, seconds: float) -> None:  # noqa: B027
+    def stall(self, receiver: BrokerClient, seconds: float) -> None:  # noqa: B027
         """Pauses its input for a receiver that is slower, for `seconds` or until `unstall`."""
 
-    def unstall(self, receiver: Client) -> None:  # noqa: B027
+    def unstall(self, receiver: BrokerClient) -> None:  # noqa: B027
         ...
 
     def release_stalled(self) -> None:

@@ -18,17 +18,17 @@ import numpy as np
 
 from broker.log import NATS
 from broker.nats import tracing
-from broker.nats.auth import Credentials, Identity
-from broker.nats.client import CLOSED, HEARS, OPEN, Client, ClientState, NatsSubscription, Reason
-from broker.nats.intake import SMALL, Intake
-from broker.nats.session import Session
-from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, Stop
+from broker.nats.auth import ClientCredentials, Identity
+from broker.nats.client import CLOSED, HEARS, OPEN, BrokerClient, ClientState, CloseReason, NatsSubscription
+from broker.nats.client_session import ClientSession
+from broker.nats.read_coalescer import SMALL, ReadCoalescer
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, ParseStop
 from stantools.nats.kernels import encode_block, encode_message, encode_messages, parse_publishes
-from stantools.nats.operations import Malformed, NeedMore, parse_operation, payload_too_large
+from stantools.nats.operations import IncompleteOperation, MalformedOperation, parse_operation, payload_too_large
 from stantools.notation import format_go_duration
 
 if TYPE_CHECKING:
-    from broker.nats.session import Hub
+    from broker.nats.client_session import SessionServer
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads, Span
 
@@ -38,7 +38,7 @@ LARGE: Final = 64 * 1024
 ROWS: Final = 4096
 _MIN_ROWS: Final = 16
 #: The parser has reached a boundary between operations.
-_BOUNDARIES: Final = (Stop.END, Stop.FULL)
+_BOUNDARIES: Final = (ParseStop.END, ParseStop.FULL)
 #: First bytes of PUB and HPUB.
 _PUBLISHES: Final = b"PpHh"
 #: Bytes of collected output that are written at once.
@@ -51,17 +51,17 @@ _PATIENT_LIMIT: Final = 8 * 1024 * 1024
 #: Seconds that a publisher pauses for a congested receiver, and for one near its limit.
 _STALL: Final = 0.005
 _LONG_STALL: Final = 0.02
-_NO_HEADERS: Final = Malformed("", "message headers not supported")
+_NO_HEADERS: Final = MalformedOperation("", "message headers not supported")
 #: Seconds for a closed connection to read its last output; its input is dropped meanwhile.
 _LINGER: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
-class Connection(Session, asyncio.BufferedProtocol):
-    server: Hub[Connection] = field(kw_only=True)
-    intake: Intake = field(kw_only=True)  #: shared buffer for input that may be gathered
+class ClientConnection(ClientSession, asyncio.BufferedProtocol):
+    server: SessionServer[ClientConnection] = field(kw_only=True)
+    intake: ReadCoalescer = field(kw_only=True)  #: shared buffer for input that may be gathered
     stop: int = 0  #: end time, ns since the epoch
-    reason: Reason | None = None  #: reason of the end
+    reason: CloseReason | None = None  #: reason of the end
     tls_version: str = ""  #: version of TLS, `1.3`; empty without TLS
     tls_cipher: str = ""  #: its cipher suite
     out: list[bytes] = field(default_factory=list)  #: collected output
@@ -121,15 +121,15 @@ class Connection(Session, asyncio.BufferedProtocol):
             # The client sent all of this before it left.
             for _ in self._remaining_turns():
                 pass
-        self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
+        self._end(CloseReason.CLIENT_CLOSED if problem is None else CloseReason.READ_ERROR)
         self.release_stalled()
         # Monitoring keeps closed connections for a while: without references they stay small and are freed at once.
         self.out, self._rest, self._large_frame, self.tls = [], b"", None, None
         self._replies.clear()
-        self.identity, self.credentials = Identity(), Credentials()
+        self.identity, self.credentials = Identity(), ClientCredentials()
         del self._transport
 
-    def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
+    def close(self, reason: CloseReason, error: str = "", *, abort: bool = False) -> None:
         """Closes the connection with a reason, and an `error` for the client.
 
         With `abort`, unsent output is dropped.
@@ -159,7 +159,7 @@ class Connection(Session, asyncio.BufferedProtocol):
                 return
         asyncio.get_running_loop().call_later(_LINGER, transport.abort)
 
-    def _end(self, reason: Reason) -> bool:
+    def _end(self, reason: CloseReason) -> bool:
         if self.closed:
             return False
         self.advance(ClientState.CLOSED)
@@ -249,7 +249,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.server.drain()
 
     def become(self, identity: Identity) -> None:
-        Session.become(self, identity)
+        ClientSession.become(self, identity)
         # Gathered input is published without permission checks and answers.
         self._gathered = False
 
@@ -292,7 +292,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         # A bug in handling input costs this connection only.
         NATS.error("%s - Error while handling input: %r", self, problem)
         NATS.debug("Details", exc_info=True)
-        self.close(Reason.PARSE_ERROR)
+        self.close(CloseReason.PARSE_ERROR)
 
     def _handle(self, data: Buffer, end: int) -> None:
         intake = self.intake
@@ -329,7 +329,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             if at and perf_counter() > deadline:
                 self._needs_turn = True
                 break
-            rows, stop = 0, Stop.OTHER
+            rows, stop = 0, ParseStop.OTHER
             if data[at] in _PUBLISHES:
                 # If each publish is answered or logged before its delivery, publishes are handled one by one.
                 one_by_one = self.pedantic or self.verbose or server.tracing
@@ -366,17 +366,17 @@ class Connection(Session, asyncio.BufferedProtocol):
                 if refused:
                     self.malformed(_NO_HEADERS)
                     break
-            if stop == Stop.PARTIAL:
+            if stop == ParseStop.PARTIAL:
                 return at, need
             if stop in _BOUNDARIES:
                 continue
-            if stop == Stop.PAYLOAD_TOO_LARGE:
+            if stop == ParseStop.PAYLOAD_TOO_LARGE:
                 self.malformed(payload_too_large(_declared_size(data, at, end), options.max_payload))
                 break
             event, at = parse_operation(data, at, end, options.max_control_line)
-            if isinstance(event, NeedMore):
+            if isinstance(event, IncompleteOperation):
                 break
-            if isinstance(event, Malformed):
+            if isinstance(event, MalformedOperation):
                 self.malformed(event)
                 break
             self.handle(event)
@@ -425,7 +425,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         if transport.get_write_buffer_size() > limit:
             self.server.slow_consumers += 1
             NATS.info("%s - Slow Consumer Detected: MaxPending of %d Exceeded", self, limit)
-            self.close(Reason.SLOW_PENDING, abort=True)
+            self.close(CloseReason.SLOW_PENDING, abort=True)
 
     @property
     def pending(self) -> int:
@@ -458,7 +458,7 @@ class Connection(Session, asyncio.BufferedProtocol):
                 1,
                 waiting,
             )
-            self.close(Reason.SLOW_DEADLINE, abort=True)
+            self.close(CloseReason.SLOW_DEADLINE, abort=True)
 
     def _may_be_direct(self) -> bool:
         """Returns whether output can be appended directly, as long as the transport does not ask for a pause."""
@@ -471,13 +471,13 @@ class Connection(Session, asyncio.BufferedProtocol):
         self._congested, self.direct = False, self._may_be_direct()
         self.release_stalled()
 
-    def stall(self, receiver: Client, seconds: float) -> None:
+    def stall(self, receiver: BrokerClient, seconds: float) -> None:
         if self._stall_timer is None and not self.closed:
             self.hold()
             receiver.stalled.add(self)
             self._stall_timer = asyncio.get_running_loop().call_later(seconds, self.unstall, receiver)
 
-    def unstall(self, receiver: Client) -> None:
+    def unstall(self, receiver: BrokerClient) -> None:
         receiver.stalled.discard(self)
         if self._stall_timer is not None:
             self._stall_timer.cancel()

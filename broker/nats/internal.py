@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from broker.log import NATS
-from broker.nats.client import CLOSED, Client, ClientState, NatsSubscription
-from broker.nats.options import VERSION
-from broker.nats.turns import Mailbox
+from broker.nats.client import CLOSED, BrokerClient, ClientState, NatsSubscription
+from broker.nats.fair_scheduler import Mailbox
+from broker.nats.nats_options import VERSION
 from broker.reserved import ReservedSubjects
 from stantools.nats import subjects
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_table
 
 if TYPE_CHECKING:
-    from broker.nats.session import Hub
+    from broker.nats.client_session import SessionServer
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Handler, Payloads, Taker
+    from stantools.nats.frames import FrameHandler, Frames, Handler, Payloads
 
 #: Gets the payload of an answer, or None and whether there were no responders; otherwise the time was up.
 Callback = Callable[[bytes | None, bool], None]
@@ -39,8 +39,8 @@ class _PendingRequest:
 
 
 @dataclass(slots=True, eq=False)
-class InternalClient(Client):
-    server: Hub[Any] = field(kw_only=True)
+class InternalClient(BrokerClient):
+    server: SessionServer[Any] = field(kw_only=True)
     mailbox: Mailbox = field(kw_only=True)  #: messages from this process
     #: Called if the server closes the client: it is no longer allowed after a reload.
     on_closed: Callable[[], None] | None = None
@@ -64,7 +64,7 @@ class InternalClient(Client):
         handler: Handler,
         queue: bytes = b"",
         rank: int = 0,
-        taker: Taker | None = None,
+        taker: FrameHandler | None = None,
         but: bytes = b"",
     ) -> NatsSubscription:
         """Subscribes. Messages from sockets are handed over within the read.

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from broker.log import NATS
-from broker.nats.abroad import Abroad, draw
-from broker.nats.client import Client, Counters, NatsSubscription
+from broker.nats.client import BrokerClient, Counters, NatsSubscription
+from broker.nats.remote_interest import RemoteInterestTable, draw
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, rows
 from stantools.nats.kernels import hand_out, subject_runs
 
 if TYPE_CHECKING:
     from broker.nats.auth import Permit
-    from broker.nats.subscriptions import Route, SubjectTable, Subscriptions
-    from broker.nats.turns import Mailbox
+    from broker.nats.fair_scheduler import Mailbox
+    from broker.nats.subscriptions import SubjectRoute, SubjectTable, Subscriptions
     from broker.reserved import ReservedSubjects
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads, Share, Span
@@ -74,7 +74,7 @@ class Router:
 
     def publish(
         self,
-        origin: Client,
+        origin: BrokerClient,
         table: SubjectTable,
         buffer: Buffer,
         frames: Frames,
@@ -139,7 +139,7 @@ class Router:
         return rows, rest
 
     def publish_gathered(
-        self, origins: Sequence[Client], buffer: Buffer, frames: Frames, shares: Iterable[Share]
+        self, origins: Sequence[BrokerClient], buffer: Buffer, frames: Frames, shares: Iterable[Share]
     ) -> None:
         """Delivers gathered publishes of several clients, each share to the only receiver of its route.
 
@@ -198,7 +198,7 @@ class Router:
             _report(to[0], problem)
 
     def _publish_unknown(
-        self, origin: Client, table: SubjectTable, delivery: _RowDelivery, begin: int, end: int, size: int
+        self, origin: BrokerClient, table: SubjectTable, delivery: _RowDelivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
         row = begin
         while row < end:
@@ -218,7 +218,7 @@ class Router:
             yield
 
     def _publish_denied(
-        self, origin: Client, permit: Permit, subject: bytes, delivery: _RowDelivery, begin: int, end: int
+        self, origin: BrokerClient, permit: Permit, subject: bytes, delivery: _RowDelivery, begin: int, end: int
     ) -> Iterator[None]:
         for row in range(begin, end):
             if permit.responses is not None and origin.may_respond(subject):
@@ -230,7 +230,7 @@ class Router:
             yield
 
     def _deliver(
-        self, origin: Client, route: Route, delivery: _RowDelivery, begin: int, end: int, size: int
+        self, origin: BrokerClient, route: SubjectRoute, delivery: _RowDelivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
         delivered = False
         for subscription in route.plain:
@@ -257,7 +257,7 @@ class Router:
                     yield
 
     def _hand_over_all(
-        self, origin: Client, to: NatsSubscription, delivery: _RowDelivery, begin: int, end: int, size: int
+        self, origin: BrokerClient, to: NatsSubscription, delivery: _RowDelivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
         """Hands over rows: to a socket all at once, to a handler a number that takes it a short time."""
         if to.handler is None:
@@ -272,7 +272,14 @@ class Router:
             yield
 
     def _hand_over_paced(
-        self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
+        self,
+        origin: BrokerClient,
+        to: NatsSubscription,
+        buffer: Buffer,
+        frames: Frames,
+        begin: int,
+        end: int,
+        size: int,
     ) -> None:
         """Hands rows to a handler at its pace, and adapts the pace to its speed."""
         start = perf_counter()
@@ -284,7 +291,14 @@ class Router:
             to.pace = min(2 * to.pace, _MAX_ROWS)
 
     def _hand_over(
-        self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
+        self,
+        origin: BrokerClient,
+        to: NatsSubscription,
+        buffer: Buffer,
+        frames: Frames,
+        begin: int,
+        end: int,
+        size: int,
     ) -> None:
         wait = self._take(to, buffer, frames, begin, end, size)
         if wait and origin is not to.client:
@@ -305,7 +319,7 @@ class Router:
             return 0
 
     def _deliver_limited(
-        self, origin: Client, to: NatsSubscription, delivery: _RowDelivery, begin: int, end: int
+        self, origin: BrokerClient, to: NatsSubscription, delivery: _RowDelivery, begin: int, end: int
     ) -> int:
         """Delivers the number of messages left before the subscription's limit; ends the subscription at the limit."""
         end = min(end, begin + max(to.limit - to.delivered, 0))
@@ -318,7 +332,7 @@ class Router:
 
     def _deliver_group(
         self,
-        origin: Client,
+        origin: BrokerClient,
         group: tuple[NatsSubscription, ...],
         delivery: _RowDelivery,
         begin: int,
@@ -359,7 +373,13 @@ class Router:
     # Messages to and from other servers
 
     def _deliver_remote(
-        self, origin: Client, route: Route, abroad: Abroad, delivery: _RowDelivery, begin: int, end: int
+        self,
+        origin: BrokerClient,
+        route: SubjectRoute,
+        abroad: RemoteInterestTable,
+        delivery: _RowDelivery,
+        begin: int,
+        end: int,
     ) -> Generator[None, None, bool]:
         """Delivers to other servers, and to queue groups with members there. Returns whether there was a receiver."""
         delivered = False
@@ -396,7 +416,9 @@ class Router:
 
     # Messages from this process
 
-    def answer(self, origin: Client, subject: bytes, payload: bytes, header_size: int, reply: bytes = b"") -> None:
+    def answer(
+        self, origin: BrokerClient, subject: bytes, payload: bytes, header_size: int, reply: bytes = b""
+    ) -> None:
         """Delivers one message of the server itself, usually the answer to a client."""
         size, counters = len(payload), self.counters
         counters.in_msgs += 1
@@ -416,7 +438,7 @@ class Router:
 
     def publish_one(
         self,
-        origin: Client,
+        origin: BrokerClient,
         subject: bytes,
         reply: bytes,
         payload: bytes,
@@ -443,7 +465,7 @@ class Router:
 
     def hand_to(
         self,
-        origin: Client,
+        origin: BrokerClient,
         to: bytes,
         subject: bytes,
         reply: bytes,
@@ -475,7 +497,7 @@ class Router:
                 self._account(receiver, len(frames), size)
                 receiver.client.take(receiver, buffer, frames, 0, len(frames), size)
 
-    def publish_rows(self, origin: Client, buffer: Buffer, frames: Frames, reserved: ReservedSubjects) -> None:
+    def publish_rows(self, origin: BrokerClient, buffer: Buffer, frames: Frames, reserved: ReservedSubjects) -> None:
         """Delivers the rows of a table, each to its subject; rows for reserved subjects are dropped."""
         begin, last = 0, None
         for at, after in pairwise((*subject_runs(buffer, frames, 0, len(frames)), len(frames))):
@@ -503,7 +525,7 @@ class Router:
             self._account(to, end - begin, size)
             to.client.take(to, buffer, frames, begin, end, size)
 
-    def publish_block(self, origin: Client, subject: bytes, block: Payloads, begin: int, end: int) -> int:
+    def publish_block(self, origin: BrokerClient, subject: bytes, block: Payloads, begin: int, end: int) -> int:
         """Delivers payloads of a block to one subject. Returns the number of receivers of the last one."""
         route = self._subscriptions.known.values.get(subject) or self._subscriptions.route(subject, keep=True)
         rows, size = end - begin, block.size(begin, end)
@@ -527,7 +549,7 @@ class Router:
         return count
 
     def publish_each(
-        self, origin: Client, messages: Sequence[tuple[bytes, bytes]], *, patient: bool = False
+        self, origin: BrokerClient, messages: Sequence[tuple[bytes, bytes]], *, patient: bool = False
     ) -> Sequence[int]:
         """Delivers messages of a part of this process, each with its subject.
 
@@ -574,7 +596,7 @@ class Router:
         self.counters.out_bytes += size
 
     def _receivers(
-        self, origin: Client | None, route: Route, groups: Iterable[tuple[NatsSubscription, ...]]
+        self, origin: BrokerClient | None, route: SubjectRoute, groups: Iterable[tuple[NatsSubscription, ...]]
     ) -> list[NatsSubscription]:
         """Returns the receivers of one message: all outside of queue groups, and one member of each.
 

@@ -1,6 +1,6 @@
 """All subscriptions, and the cached receivers of subjects.
 
-A `Route` is a set of receivers. Subjects with the same receivers have the same route, so that a run of messages to
+A `SubjectRoute` is a set of receivers. Subjects with the same receivers have the same route, so that a run of messages to
 many subjects (such as the channels of a streaming server) is delivered at once. Each set of permissions has a table
 of subjects for the parser. A subject that is not in the table, or was removed after a change of subscriptions, is
 looked up here.
@@ -13,15 +13,15 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from stantools.nats.interest import WILDCARDS, Interest, Remembered, finished
+from stantools.nats.interest import WILDCARDS, Interest, InterestCache, finished
 from stantools.nats.kernels import Names
 from stantools.nats.subjects import matches, overlap
 
 if TYPE_CHECKING:
-    from broker.nats.abroad import Abroad, Mesh
     from broker.nats.auth import Permit
-    from broker.nats.client import Client, NatsSubscription
-    from stantools.nats.interest import Matched
+    from broker.nats.client import BrokerClient, NatsSubscription
+    from broker.nats.remote_interest import RemoteInterestTable, RemoteServers
+    from stantools.nats.interest import MatchedSubscriptions
 
 _INVALID: Final = re.compile(rb"\A\.|\.\.|\.\Z|\s|\A\Z")
 #: Last token of the cache entry for all subjects with a common head; no subject has this token.
@@ -41,11 +41,11 @@ _MAX_SEEN: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
-class Route:
+class SubjectRoute:
     number: int  #: its number in the tables
     plain: tuple[NatsSubscription, ...] = ()  #: subscriptions without queue group
     queues: tuple[tuple[NatsSubscription, ...], ...] = ()  #: members of each queue group
-    abroad: Abroad | None = None  #: receivers on other servers, if any
+    abroad: RemoteInterestTable | None = None  #: receivers on other servers, if any
     only: NatsSubscription | None = field(init=False)  #: the receiver, if there is exactly one and no queue group
 
     @property
@@ -61,7 +61,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class NatsStatistics:
     """Numbers for monitoring (server-operations.md section 14)."""
 
     num_subscriptions: int
@@ -86,15 +86,15 @@ class Subscriptions:
     """All subscriptions, and the routes of subjects looked up before."""
 
     def __init__(self) -> None:
-        self.mesh: Mesh | None = None  #: the other servers, if any
+        self.mesh: RemoteServers | None = None  #: the other servers, if any
         self.interest: Interest[NatsSubscription] = Interest()
-        self.routes: list[Route] = []  #: by number; a new list after the cache was cleared
+        self.routes: list[SubjectRoute] = []  #: by number; a new list after the cache was cleared
         self.version = 0  #: changes when a route of a subject is invalidated
         self.ranks = bytearray()  #: rank of each route's only receiver, by number; 0 without one
         #: Heads of subjects with common receivers -> numbers of their routes.
         self._heads: dict[bytes, int] = {}
-        self._by_targets: dict[tuple[object, ...], Route] = {}
-        self.known: Remembered[Route] = Remembered()  #: the routes of subjects
+        self._by_targets: dict[tuple[object, ...], SubjectRoute] = {}
+        self.known: InterestCache[SubjectRoute] = InterestCache()  #: the routes of subjects
         self._bytes = 0
         self._searches = 0
         self._seen: set[int] = set()
@@ -118,10 +118,10 @@ class Subscriptions:
         self.forget()
         self._tables.clear()
 
-    def statistics(self, matches: int) -> Statistics:
+    def statistics(self, matches: int) -> NatsStatistics:
         """Returns numbers for monitoring; the fan-out is that of cached subjects, `matches` the number of look-ups."""
         fanouts = [route.fanout for route in self.known.values.values()]
-        return Statistics(
+        return NatsStatistics(
             num_subscriptions=self.interest.count,
             num_cache=len(fanouts),
             num_inserts=self.interest.inserts,
@@ -148,7 +148,7 @@ class Subscriptions:
             del held[subscription.sid]
         self._remove(subscription)
 
-    def leave(self, client: Client) -> Iterator[None]:
+    def leave(self, client: BrokerClient) -> Iterator[None]:
         """Removes all subscriptions of a client, which may be many: work that can be interrupted.
 
         They get no message from the first step on.
@@ -197,19 +197,19 @@ class Subscriptions:
         self.known.clear()
         self._by_targets.clear()
         # Number 0 is the route of subjects without a table entry.
-        self.routes, self.ranks = [Route(0)], bytearray(1)
+        self.routes, self.ranks = [SubjectRoute(0)], bytearray(1)
         self._heads = {}
         for table in (self._unrestricted, *self._tables.values()):
             table.routes.clear()
 
-    def route(self, subject: bytes, *, keep: bool = False) -> Route:
+    def route(self, subject: bytes, *, keep: bool = False) -> SubjectRoute:
         """Returns the receivers of a subject. With `keep` it is cached at once, otherwise at its second look-up."""
         found = self.known.values.get(subject)
         if found is None and not keep:
             found = self._sibling_route(subject)
         return found or finished(self.look_up(subject, keep))
 
-    def _sibling_route(self, subject: bytes) -> Route | None:
+    def _sibling_route(self, subject: bytes) -> SubjectRoute | None:
         """Returns the receivers of a subject whose last token does not matter; None if they are unknown.
 
         Each request of a client has a reply subject of its own, and all of these lead to one subscription.
@@ -219,14 +219,14 @@ class Subscriptions:
             return None
         return found
 
-    def look_up(self, subject: bytes, keep: bool) -> Generator[None, None, Route]:
+    def look_up(self, subject: bytes, keep: bool) -> Generator[None, None, SubjectRoute]:
         """Does the work of `route` in steps that can be interrupted."""
         known = self.known.values.get(subject)
         if known is not None:
             return known
         if _INVALID.search(subject):
             # No pattern matches an empty token, not even `>`; and white space must not get into control lines.
-            return Route(-1)
+            return SubjectRoute(-1)
         self._searches += 1
         interest = self.interest
         changes = interest.inserts + interest.removes
@@ -242,13 +242,13 @@ class Subscriptions:
         abroad = None if self.mesh is None else self.mesh.match(subject)
         head = b"" if keep or narrowed or self.mesh is not None else self._new_head(subject, matched)
         if not (keep or head or self._is_second_lookup(subject)):
-            once = Route(-1, plain, queues, abroad)
+            once = SubjectRoute(-1, plain, queues, abroad)
             if not narrowed and changes == interest.inserts + interest.removes:
                 self._cache_for_siblings(subject, once)
             return once
         size = _ROUTE_BYTES + _RECEIVER_BYTES * (len(plain) + sum(map(len, queues)))
         if changes != interest.inserts + interest.removes or size > _MAX_BYTES // 4:
-            return Route(-1, plain, queues, abroad)
+            return SubjectRoute(-1, plain, queues, abroad)
         if self._bytes > _MAX_BYTES:
             self.forget()
         # The receivers on other servers are a new object for each subject; comparing them is not worthwhile.
@@ -256,7 +256,7 @@ class Subscriptions:
         route = self._by_targets.get(key)
         if route is None:
             # The route references the subscriptions, so that their ids stay valid.
-            route = Route(len(self.routes), plain, queues, abroad)
+            route = SubjectRoute(len(self.routes), plain, queues, abroad)
             self.routes.append(route)
             self.ranks.append(0 if route.only is None else route.only.rank)
             self._by_targets[key] = route
@@ -269,7 +269,7 @@ class Subscriptions:
             self.known.keep(subject, route)
         return route
 
-    def _new_head(self, subject: bytes, matched: Matched[NatsSubscription]) -> bytes:
+    def _new_head(self, subject: bytes, matched: MatchedSubscriptions[NatsSubscription]) -> bytes:
         """Returns the head of all subjects with the same receivers as this one; empty if there is no use for it."""
         found = matched.plain or matched.queues
         if not found or len(self._heads) >= _MAX_HEADS or any(map(subject.startswith, self._heads)):
@@ -295,7 +295,7 @@ class Subscriptions:
         self._seen.add(number)
         return False
 
-    def _cache_for_siblings(self, subject: bytes, route: Route) -> None:
+    def _cache_for_siblings(self, subject: bytes, route: SubjectRoute) -> None:
         """Caches the receivers for all subjects that differ in the last token only, if that token does not matter."""
         head = subject[: subject.rfind(b".") + 1]
         if (
@@ -311,7 +311,7 @@ class Subscriptions:
             self._bytes += _ROUTE_BYTES + _RECEIVER_BYTES * route.fanout + len(head) + _SUBJECT_BYTES
             self.known.keep(head + _LAST_TOKEN, route)
 
-    def remember(self, table: SubjectTable, subject: bytes, route: Route) -> None:
+    def remember(self, table: SubjectTable, subject: bytes, route: SubjectRoute) -> None:
         """Gives the parser the route of a subject, if it is cached by itself."""
         if self.known.values.get(subject) is route and route.number > 0:
             table.routes.add(subject, route.number)

@@ -9,7 +9,7 @@ from stantools.format.quoting import quote
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
 if TYPE_CHECKING:
-    from broker.nats.client import Client, NatsSubscription
+    from broker.nats.client import BrokerClient, NatsSubscription
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads
 
@@ -24,7 +24,7 @@ def quoted(payload: bytes, limit: int) -> str:
     return quote(_text(shown) + ("..." if len(shown) < len(payload) else ""))
 
 
-def publishes(connection: Client, data: Buffer, frames: Frames, rows: int, limit: int) -> None:
+def publishes(connection: BrokerClient, data: Buffer, frames: Frames, rows: int, limit: int) -> None:
     """Logs the publishes of a client with at most `limit` bytes of each payload (0: all)."""
     view = memoryview(data)
     for row in frames[:rows].tolist():
@@ -40,7 +40,7 @@ def publishes(connection: Client, data: Buffer, frames: Frames, rows: int, limit
 
 
 def delivery(
-    connection: Client, to: NatsSubscription, subject: bytes, reply: bytes, size: int, header_size: int
+    connection: BrokerClient, to: NatsSubscription, subject: bytes, reply: bytes, size: int, header_size: int
 ) -> None:
     """Logs one message to a client; `size` is that of the payload after the headers."""
     words = [_text(word) for word in (subject, to.sid, reply) if word]
@@ -48,7 +48,9 @@ def delivery(
     NATS.log(TRACE, "%s - ->> [%s %s]", connection, "HMSG" if header_size else "MSG", " ".join(words))
 
 
-def deliveries(connection: Client, to: NatsSubscription, data: Buffer, frames: Frames, begin: int, end: int) -> None:
+def deliveries(
+    connection: BrokerClient, to: NatsSubscription, data: Buffer, frames: Frames, begin: int, end: int
+) -> None:
     view = memoryview(data)
     for row in frames[begin:end].tolist():
         subject = bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]])
@@ -57,6 +59,8 @@ def deliveries(connection: Client, to: NatsSubscription, data: Buffer, frames: F
         delivery(connection, to, subject, reply, row[PAYLOAD_SIZE] - row[HEADER_SIZE], headers)
 
 
-def block(connection: Client, to: NatsSubscription, subject: bytes, payloads: Payloads, begin: int, end: int) -> None:
+def block(
+    connection: BrokerClient, to: NatsSubscription, subject: bytes, payloads: Payloads, begin: int, end: int
+) -> None:
     for row in range(begin, end):
         delivery(connection, to, subject, b"", int(payloads.sizes[row]), 0)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, cast
 from stantools.errors import UsageError
 
 if TYPE_CHECKING:
-    from broker.stores.interface import Store
-    from broker.stores.jetstream.store import Backing
-    from broker.stores.options import EncryptionOptions, FileOptions
+    from broker.stores.interface import StateStore
+    from broker.stores.jetstream.store import StreamBacking
+    from broker.stores.store_options import EncryptionOptions, FileOptions
     from stantools.store.limits import StoreLimits
 
 
@@ -24,8 +24,8 @@ def open_store(
     *,
     cluster_id: bytes | None = None,
     wall: Callable[[], int] = time.time_ns,
-    backing: Backing | None = None,
-) -> Store:
+    backing: StreamBacking | None = None,
+) -> StateStore:
     """Returns a store; nothing is read or written before its `recover`.
 
     Args:
@@ -40,7 +40,7 @@ def open_store(
     Raises:
         UsageError: There is no such kind, it has no directory, or the encryption cannot be; texts as the original's.
     """
-    store: Store
+    store: StateStore
     if kind.upper() == "MEMORY":
         from broker.stores.memory import MemoryStore
 
@@ -70,5 +70,5 @@ def open_store(
     if encryption is not None:
         from broker.stores.encrypted import EncryptedStore
 
-        store = cast("Store", EncryptedStore(store, encryption))
+        store = cast("StateStore", EncryptedStore(store, encryption))
     return store

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from broker.blocks import Record, Records
+from broker.record_buffer import MessageRecordBuffer, Record
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.layout import RECORD_HEADER_SIZE
@@ -44,7 +44,7 @@ class BlockList:
     def __init__(self) -> None:
         self.first = self.last = 0
         self.size = 0
-        self._blocks: list[Records] = []
+        self._blocks: list[MessageRecordBuffer] = []
         self._firsts: list[int] = []
         self._lone: list[Record] = []  # behind the last block
         self._head = 0
@@ -53,7 +53,7 @@ class BlockList:
     def __len__(self) -> int:
         return self.last - self.first + 1 if self.first else 0
 
-    def append(self, records: Records) -> int:
+    def append(self, records: MessageRecordBuffer) -> int:
         """Adds a block behind the others; if it does not follow the last message, the others are forgotten.
 
         Returns:
@@ -94,7 +94,7 @@ class BlockList:
             self._fold()
         return size
 
-    def _put(self, records: Records, begin: int, size: int) -> None:
+    def _put(self, records: MessageRecordBuffer, begin: int, size: int) -> None:
         self._blocks.append(records)
         self._firsts.append(begin)
         if len(records.sizes) >= _SMALL or size > _SMALL_SIZE:
@@ -111,7 +111,7 @@ class BlockList:
             block = together(lone)
             self._put(block, lone[0][1], size_of(block))
 
-    def read(self, first: int, count: int, size: int) -> Records:
+    def read(self, first: int, count: int, size: int) -> MessageRecordBuffer:
         """Returns messages from `first` on, which is here; at most one block.
 
         Args:
@@ -128,12 +128,12 @@ class BlockList:
             self._join_from(place, size)
         return part_of(self._blocks[place], row, count, size)
 
-    def block(self) -> tuple[Records, int]:
+    def block(self) -> tuple[MessageRecordBuffer, int]:
         """Returns the first block, and how many of its messages were dropped."""
         self._fold()
         return self._blocks[self._head], self.first - self._firsts[self._head]
 
-    def blocks(self) -> list[tuple[int, Records]]:
+    def blocks(self) -> list[tuple[int, MessageRecordBuffer]]:
         """Returns all blocks, each with its first sequence."""
         self._fold()
         return list(zip(self._firsts[self._head :], self._blocks[self._head :], strict=True))
@@ -208,7 +208,7 @@ class BlockList:
             self._small = min(self._small, len(blocks) - place - 1)
 
 
-def part_of(block: Records, row: int, count: int, size: int) -> Records:
+def part_of(block: MessageRecordBuffer, row: int, count: int, size: int) -> MessageRecordBuffer:
     """Returns some messages of a block: from a row on, at most so many, of about so many bytes, but at least one."""
     starts = block.starts
     rows = len(starts)
@@ -217,12 +217,12 @@ def part_of(block: Records, row: int, count: int, size: int) -> Records:
         end = row + max(int(starts[row:end].searchsorted(int(starts[row]) + size, "right")) - 1, 1)
     if row == 0 and end == rows:
         return block
-    return Records(
+    return MessageRecordBuffer(
         block.data, starts[row:end], block.sizes[row:end], block.sequences[row:end], block.timestamps[row:end]
     )
 
 
-def size_of(block: Records) -> int:
+def size_of(block: MessageRecordBuffer) -> int:
     """Returns the bytes of all payloads of a block."""
     if block.total >= 0:
         return block.total
@@ -231,7 +231,7 @@ def size_of(block: Records) -> int:
 
 def block_of(
     data: bytes, sizes: NDArray[np.uint32], sequences: NDArray[np.uint64], timestamps: NDArray[np.int64]
-) -> Records:
+) -> MessageRecordBuffer:
     """Returns a block of records that follow each other, from the first byte of the data to its last.
 
     Args:
@@ -242,17 +242,17 @@ def block_of(
     """
     lengths = sizes.astype(np.int64)
     starts = (lengths + RECORD_HEADER_SIZE).cumsum() - lengths
-    return Records(data, starts, sizes, sequences, timestamps, len(data) - RECORD_HEADER_SIZE * len(sizes))
+    return MessageRecordBuffer(data, starts, sizes, sequences, timestamps, len(data) - RECORD_HEADER_SIZE * len(sizes))
 
 
-def together(records: list[Record]) -> Records:
+def together(records: list[Record]) -> MessageRecordBuffer:
     """Returns a block of messages that came alone, at least one."""
     data, sequences, timestamps = zip(*records, strict=True)
     sizes = np.array([*map(len, data)], np.uint32) - np.uint32(RECORD_HEADER_SIZE)
     return block_of(b"".join(data), sizes, np.array(sequences, np.uint64), np.array(timestamps, np.int64))
 
 
-def decoded(block: Records, channel: bytes, crc: Crc) -> tuple[MessageColumns, NDArray[np.uint8]]:
+def decoded(block: MessageRecordBuffer, channel: bytes, crc: Crc) -> tuple[MessageColumns, NDArray[np.uint8]]:
     """Returns the fields of messages, which point into the block, and what is wrong with each (`Stop`)."""
     columns, stops = MessageColumns(len(block)), np.zeros(len(block), np.uint8)
     data, places = block.data, block.starts - RECORD_HEADER_SIZE
@@ -260,7 +260,7 @@ def decoded(block: Records, channel: bytes, crc: Crc) -> tuple[MessageColumns, N
     return columns, stops
 
 
-def joined(blocks: list[Records]) -> Records:
+def joined(blocks: list[MessageRecordBuffer]) -> MessageRecordBuffer:
     """Returns one block with the messages of several, record headers included."""
     sizes = np.concatenate([block.sizes for block in blocks])
     sequences = np.concatenate([block.sequences for block in blocks])
@@ -275,12 +275,14 @@ def joined(blocks: list[Records]) -> Records:
         pieces.append(memoryview(block.data)[begin:end])
         starts.append(block.starts + (at - begin))
         at += end - begin
-    return Records(b"".join(pieces), np.concatenate(starts), sizes, sequences, timestamps)
+    return MessageRecordBuffer(b"".join(pieces), np.concatenate(starts), sizes, sequences, timestamps)
 
 
-def empty() -> Records:
+def empty() -> MessageRecordBuffer:
     """Returns a block without messages."""
     return _NOTHING
 
 
-_NOTHING = Records(b"", np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.int64))
+_NOTHING = MessageRecordBuffer(
+    b"", np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.int64)
+)

@@ -9,16 +9,16 @@ import platform
 from collections.abc import Callable
 from typing import Any
 
-from broker.blocks import Records
 from broker.log import FailedLookups
+from broker.record_buffer import MessageRecordBuffer
 from broker.stores.blocklist import block_of, decoded, empty
-from broker.stores.interface import ChannelStore, Flush, MessageStore, Recovered, StorageError, Store
-from broker.stores.options import EncryptionOptions
+from broker.stores.interface import ChannelStore, Flush, MessageStore, Recovered, StateStore, StorageError
+from broker.stores.store_options import EncryptionOptions
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import OVERHEAD, ChannelCipher, Cipher, DecryptError, cipher_named, master_key
-from stantools.format.layout import Stop
+from stantools.format.layout import ScanStop
 from stantools.store.limits import ChannelLimits, StoreLimits
 
 #: `bytes` is a property of the class below.
@@ -61,10 +61,10 @@ class EncryptedMessages:
         """As of the store inside."""
         return self._inner.limits
 
-    def append(self, records: Records) -> None:
+    def append(self, records: MessageRecordBuffer) -> None:
         """Adds messages; see `MessageStore.append`."""
         columns, stops = decoded(records, self._name, self._crc)
-        if bool((stops != Stop.END).any()):
+        if bool((stops != ScanStop.END).any()):
             raise StorageError("a message cannot be decoded")
         data = memoryview(records.data)
         payloads = [
@@ -77,7 +77,7 @@ class EncryptedMessages:
         """Hands over what was appended; see `MessageStore.flush`."""
         return self._inner.flush()
 
-    def read(self, first: int, count: int, size: int = 1 << 20) -> Records:
+    def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
         """Returns messages in order; see `MessageStore.read`."""
         records = self._inner.read(first, count, size)
         if not len(records.sizes):
@@ -109,7 +109,9 @@ class EncryptedMessages:
         """See `MessageStore.expire`."""
         return self._inner.expire(now)
 
-    def _encode(self, records: Records, columns: MessageColumns, payloads: list[_Bytes]) -> Records:
+    def _encode(
+        self, records: MessageRecordBuffer, columns: MessageColumns, payloads: list[_Bytes]
+    ) -> MessageRecordBuffer:
         """Returns the messages of a block with other data."""
         count = len(payloads)
         replies = None
@@ -123,7 +125,7 @@ class EncryptedMessages:
 
 
 class EncryptedStore:
-    """See `Store`.
+    """See `StateStore`.
 
     Args:
         inner: The store that gets the encrypted messages.
@@ -138,7 +140,7 @@ class EncryptedStore:
         UsageError: There is no key or no such cipher (the texts are the original's).
     """
 
-    def __init__(self, inner: Store, options: EncryptionOptions) -> None:
+    def __init__(self, inner: StateStore, options: EncryptionOptions) -> None:
         master_key(options.key)
         self.kind: str = inner.kind
         self.limits: StoreLimits = inner.limits
@@ -148,7 +150,7 @@ class EncryptedStore:
         self._cipher = cipher_named(options.cipher) if options.cipher else _default_cipher()
 
     def recover(self) -> Recovered | None:
-        """Reads what is there; see `Store.recover`."""
+        """Reads what is there; see `StateStore.recover`."""
         found = self._inner.recover()
         if found is None:
             return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from broker.blocks import Record, Records
+from broker.record_buffer import MessageRecordBuffer, Record
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
@@ -29,7 +29,7 @@ class StorageError(StantoolsError):
     """The store could not do what was asked; what it says about itself is what is true now."""
 
 
-class FasterError(StorageError):
+class LeaseLostError(StorageError):
     """Of several servers that want to lead, another one does."""
 
 
@@ -49,7 +49,7 @@ class OriginalStoreError(StorageError):
     """What is there was written by NATS Streaming, or by a broker of its own, and is not to be touched."""
 
 
-class Outcome(enum.Enum):
+class FlushOutcome(enum.Enum):
     """What became of a flush."""
 
     #: All of it is stored, and durable as configured.
@@ -62,18 +62,18 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """A flush that is under way, of messages, of subscriptions or of a new channel, until `Store.completed` returns it.
+    """A flush that is under way, of messages, of subscriptions or of a new channel, until `StateStore.completed` returns it.
 
     Attributes:
         outcome: What became of it.
         error: Why it is not stored, for clients and the log.
     """
 
-    outcome: Outcome = Outcome.STORED
+    outcome: FlushOutcome = FlushOutcome.STORED
     error: str = ""
 
 
-def first_sequence(records: Records, last: int) -> int:
+def first_sequence(records: MessageRecordBuffer, last: int) -> int:
     """Returns the first sequence of a block that is not empty, which has to follow the last one, without gaps.
 
     Raises:
@@ -110,7 +110,7 @@ class MessageStore(Protocol):
     def limits(self) -> ChannelLimits:
         """What the channel may hold."""
 
-    def append(self, records: Records) -> None:
+    def append(self, records: MessageRecordBuffer) -> None:
         """Adds messages; the first has the sequence `last + 1`, the others follow without gaps.
 
         The block does not change afterwards and may be kept.
@@ -127,14 +127,14 @@ class MessageStore(Protocol):
         is under way completes. The next `append` and `flush` may succeed again.
 
         Returns:
-            None if it is stored now; else what `Store.completed` returns when it is known, maybe the same object for
+            None if it is stored now; else what `StateStore.completed` returns when it is known, maybe the same object for
             several calls.
 
         Raises:
             StorageError: Everything that was not stored has been taken back, as above.
         """
 
-    def read(self, first: int, count: int, size: int = 1 << 20) -> Records:
+    def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
         """Returns messages in order, beginning with the first one at or behind `first`.
 
         At most `count`, and no more than fit into about `size` bytes, but at least one if there is one. An empty block
@@ -156,7 +156,7 @@ class MessageStore(Protocol):
         """Removes messages that are too old. Returns when the next one will be, None if none ever will."""
 
 
-class LoneMessages(MessageStore, Protocol):
+class SingleAppendStore(MessageStore, Protocol):
     """Messages that may also be added one by one."""
 
     def add(self, record: Record) -> bool:
@@ -200,7 +200,7 @@ class SubscriptionStore(Protocol):
         """Makes it durable as configured. For a moment a kill may forget what was sent and acknowledged all the same.
 
         Returns:
-            None if it is; else what `Store.completed` returns when it is known. Its outcome may be REFUSED; the records
+            None if it is; else what `StateStore.completed` returns when it is known. Its outcome may be REFUSED; the records
             are kept for the next try.
 
         Raises:
@@ -229,16 +229,16 @@ class ChannelStore:
     """The two stores of a channel.
 
     A channel may be made later. That begins with the first `MessageStore.flush`, even if nothing was appended. One that
-    cannot be made is gone when `Store.completed` says so: nothing that was appended is stored, and the name is free.
+    cannot be made is gone when `StateStore.completed` says so: nothing that was appended is stored, and the name is free.
     """
 
     messages: MessageStore
     subscriptions: SubscriptionStore
-    #: What `Store.completed` returns when it is known whether the channel could be made, unless it is deleted before;
+    #: What `StateStore.completed` returns when it is known whether the channel could be made, unless it is deleted before;
     #: None if it is there.
     making: Flush | None = None
     #: The messages once more, if single ones may be added.
-    lone: LoneMessages | None = None
+    lone: SingleAppendStore | None = None
 
 
 @dataclass(slots=True)
@@ -264,7 +264,7 @@ class Recovered:
     channels: Mapping[bytes, tuple[ChannelStore, list[RecoveredSubscription]]] = field(default_factory=dict)
 
 
-class Store(Protocol):
+class StateStore(Protocol):
     """All of a server's state.
 
     Attributes:
@@ -293,7 +293,7 @@ class Store(Protocol):
         """Stores a client. Raises StorageError.
 
         Returns:
-            None if it is stored now; else what `Store.completed` returns when it is known whether it is.
+            None if it is stored now; else what `StateStore.completed` returns when it is known whether it is.
         """
 
     def delete_client(self, client_id: bytes) -> None:
@@ -351,7 +351,7 @@ class Lock(Protocol):
         """Gives it back, if it was taken."""
 
 
-class Remote(Protocol):
+class RemoteStore(Protocol):
     """A store whose content is somewhere else.
 
     Attributes:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from broker.blocks import Record, Records
 from broker.log import STREAMING
+from broker.record_buffer import MessageRecordBuffer, Record
 from broker.stores.blocklist import BlockList, empty
 from broker.stores.interface import ANY_SIZE, ChannelStore, Flush, Recovered, StorageError, first_sequence
 from broker.stores.limits import limits_reached
@@ -30,7 +30,7 @@ class MemoryMessages:
         self._list = BlockList()
         self._told = False
 
-    def append(self, records: Records) -> None:
+    def append(self, records: MessageRecordBuffer) -> None:
         """Adds messages; see `MessageStore.append`."""
         count = len(records.sizes)
         if not count:
@@ -58,7 +58,7 @@ class MemoryMessages:
         if (self.count > limits.max_msgs > 0) or (self.bytes > limits.max_bytes > 0):
             self._enforce()
 
-    def read(self, first: int, count: int, size: int = 1 << 20) -> Records:
+    def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
         """Returns messages in order; see `MessageStore.read`."""
         first = max(first, self.first)
         if first > self.last or not first or count <= 0:

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import numpy as np
 
 from broker import log
-from broker.stores.interface import Flush, Outcome, StorageError
-from broker.streaming.hot.fields import failed
+from broker.stores.interface import Flush, FlushOutcome, StorageError
+from broker.streaming.commit_delay import CommitDelay
 from broker.streaming.names import text
 from broker.streaming.ports import Role
-from broker.streaming.rhythm import Rhythm
+from broker.streaming.publishes.fields import failed
 from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
-    from broker.blocks import Record, Records
+    from broker.record_buffer import MessageRecordBuffer, Record
     from broker.streaming.context import Context, Timer
-    from broker.streaming.delivery import Serving
-    from broker.streaming.hot.columns import Rows, Run
+    from broker.streaming.delivery import Dispatcher
+    from broker.streaming.publishes.columns import AckRun, Rows
     from broker.streaming.registry import Channels
     from broker.streaming.state import Channel
     from stantools.nats.frames import Payloads
@@ -44,23 +44,23 @@ NEW_BOUND: Final = 1024
 SHARE: Final = 8_000_000
 
 # Looked up with each publish.
-_STORED: Final = Outcome.STORED
+_STORED: Final = FlushOutcome.STORED
 
 
 @dataclass(slots=True, eq=False)
-class Portion:
+class ChannelBatch:
     """The messages of one channel in a batch."""
 
     channel: Channel
     rows: Rows  #: which rows of the batch they are
     size: int = 0  #: their bytes
-    outcome: Outcome | None = None  #: what became of them; None while nobody knows
+    outcome: FlushOutcome | None = None  #: what became of them; None while nobody knows
     error: bytes = b""  #: why they were refused
     heads: list[bytes] | None = None  #: subjects whose next acknowledgement is one of these, if it waits
 
 
 @dataclass(slots=True)
-class Batch:
+class CommitBatch:
     """Publishes that were taken together: their acknowledgements, and where these go.
 
     `traced` has client, channel and guid of every row from `row` on, if such lines are logged. What is in no portion
@@ -68,33 +68,33 @@ class Batch:
     """
 
     acks: Payloads
-    runs: list[Run]
-    portions: list[Portion]
+    runs: list[AckRun]
+    portions: list[ChannelBatch]
     traced: Sequence[tuple[str, str, str]] = ()
     row: int = 0
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class _PendingFlush:
     """A flush that is under way: what is in it, the last sequence, and bytes."""
 
     flush: Flush
     last: int
-    portions: list[Portion]
+    portions: list[ChannelBatch]
     size: int
 
 
-class _Owed(NamedTuple):
+class _PendingAck(NamedTuple):
     """Acknowledgements of one portion in a row that go to the same subject."""
 
-    batch: Batch
-    portion: Portion
+    batch: CommitBatch
+    portion: ChannelBatch
     begin: int
     end: int
 
 
 #: What came alone, for whoever acknowledges it among others.
-_LONE: Final = Portion(cast("Channel", None), np.empty(0, np.int32), outcome=Outcome.STORED)
+_LONE: Final = ChannelBatch(cast("Channel", None), np.empty(0, np.int32), outcome=FlushOutcome.STORED)
 
 
 class Commits:
@@ -110,7 +110,7 @@ class Commits:
         lone: What came alone (`Channel.alone`) and is stored, but was not delivered yet.
     """
 
-    def __init__(self, context: Context, channels: Channels, serving: Serving) -> None:
+    def __init__(self, context: Context, channels: Channels, serving: Dispatcher) -> None:
         self._bus = context.bus
         self._clock = context.clock
         self._audience = context.audience
@@ -122,14 +122,14 @@ class Commits:
         self._expiry = channels.expiry
         self._serving = serving
         self.staged = self.size = 0
-        self._batches: list[Batch] = []
-        self._touched: dict[Channel, list[Portion]] = {}
+        self._batches: list[CommitBatch] = []
+        self._touched: dict[Channel, list[ChannelBatch]] = {}
         self.lone: list[tuple[Channel, Record]] = []
         self._flushes: dict[Flush, Channel] = {}
         self._followers: dict[Flush, list[Callable[[Flush], None]]] = {}
-        self._under_way: dict[Channel, deque[_UnderWay]] = {}
-        self._owed: dict[bytes, deque[_Owed]] = {}
-        self._rhythm = Rhythm(context.clock)
+        self._under_way: dict[Channel, deque[_PendingFlush]] = {}
+        self._owed: dict[bytes, deque[_PendingAck]] = {}
+        self._rhythm = CommitDelay(context.clock)
         self._waiting = 0
         self._now = 0  # when the commit began
         self._newest: Flush | None = None  # what it has flushed last
@@ -150,7 +150,7 @@ class Commits:
         """More messages are waited for before a commit (`io_sleep_time`)."""
         return self._sleep is not None and self._sleep.pending
 
-    def stage(self, batch: Batch, count: int, size: int) -> None:
+    def stage(self, batch: CommitBatch, count: int, size: int) -> None:
         """Takes a batch, whose portions have been appended to the stores or refused."""
         self._batches.append(batch)
         self._rhythm.came(batch.runs)
@@ -165,7 +165,7 @@ class Commits:
             self._slowed = True
             self._bus.slow_down()
 
-    def appended(self, portion: Portion, records: Records) -> None:
+    def appended(self, portion: ChannelBatch, records: MessageRecordBuffer) -> None:
         """Takes note that a portion was appended to its channel's store."""
         channel = portion.channel
         portion.size = len(records.data)
@@ -242,7 +242,7 @@ class Commits:
             finally:
                 self._committing = False
 
-    def lost(self, channel: Channel, error: Exception | str, outcome: Outcome = Outcome.REFUSED) -> None:
+    def lost(self, channel: Channel, error: Exception | str, outcome: FlushOutcome = FlushOutcome.REFUSED) -> None:
         """Takes note that nothing of a channel is stored that is not visible, nor ever will be.
 
         Args:
@@ -336,7 +336,7 @@ class Commits:
             if channel.recorded:
                 self.flush_subscriptions(channel)
 
-    def _flush(self, channel: Channel, portions: list[Portion]) -> None:
+    def _flush(self, channel: Channel, portions: list[ChannelBatch]) -> None:
         try:
             flush = channel.messages.flush()
         except StorageError as error:
@@ -357,7 +357,7 @@ class Commits:
             newest.portions += portions
             newest.size += size
         else:
-            queue.append(_UnderWay(flush, last, portions, size))
+            queue.append(_PendingFlush(flush, last, portions, size))
         self._waiting += size
         if sum(each.size for each in queue) > CHANNEL_BOUND:
             self._full.add(channel)
@@ -374,7 +374,7 @@ class Commits:
                 continue
             if flush is self._newest:
                 self._synced = True
-            if flush.outcome is not Outcome.STORED:
+            if flush.outcome is not FlushOutcome.STORED:
                 self._failed(channel, flush.error, flush.outcome)
                 continue
             queue = self._under_way[channel]
@@ -395,7 +395,7 @@ class Commits:
             self.lost(channel, flush.error, flush.outcome)
             self._channels.forget(channel)
 
-    def _stored(self, channel: Channel, last: int, portions: list[Portion]) -> None:
+    def _stored(self, channel: Channel, last: int, portions: list[ChannelBatch]) -> None:
         """Delivers what is stored, and lets it be acknowledged."""
         channel.visible = last
         channel.last_activity = self._now
@@ -410,8 +410,10 @@ class Commits:
         self.flush_subscriptions(channel)
         self._settle(portions, _STORED)
 
-    def _failed(self, channel: Channel, error: StorageError | str, outcome: Outcome = Outcome.REFUSED) -> None:
-        if outcome is Outcome.UNKNOWN:
+    def _failed(
+        self, channel: Channel, error: StorageError | str, outcome: FlushOutcome = FlushOutcome.REFUSED
+    ) -> None:
+        if outcome is FlushOutcome.UNKNOWN:
             what = "Unable to tell whether messages of channel %s are stored: %s"
         else:
             what = "Unable to flush messages of channel %s: %s"
@@ -438,7 +440,7 @@ class Commits:
 
     # Acknowledgements.
 
-    def _settle(self, portions: list[Portion], outcome: Outcome, error: bytes = b"") -> None:
+    def _settle(self, portions: list[ChannelBatch], outcome: FlushOutcome, error: bytes = b"") -> None:
         for portion in portions:
             portion.outcome, portion.error = outcome, error
         if self._owed:
@@ -459,13 +461,13 @@ class Commits:
             self._answer(batch, portion, reply, begin, end)
         del self._owed[reply]
 
-    def _waits(self, batch: Batch) -> bool:
+    def _waits(self, batch: CommitBatch) -> bool:
         """Acknowledges what comes before those channels of a batch that are left to the next commit.
 
         Returns:
             Whether there are any.
         """
-        flushed: list[Portion] = []
+        flushed: list[ChannelBatch] = []
         left: list[int] = []
         for portion in batch.portions:
             if portion.outcome is None and portion.channel in self._touched:
@@ -478,11 +480,11 @@ class Commits:
         count = sum(run.end <= first for run in batch.runs)
         row = batch.runs[count].begin
         traced = row - batch.row
-        self._acknowledge(Batch(batch.acks, batch.runs[:count], flushed, batch.traced[:traced], batch.row))
+        self._acknowledge(CommitBatch(batch.acks, batch.runs[:count], flushed, batch.traced[:traced], batch.row))
         batch.runs, batch.traced, batch.row = batch.runs[count:], batch.traced[traced:], row
         return True
 
-    def _acknowledge(self, batch: Batch) -> None:
+    def _acknowledge(self, batch: CommitBatch) -> None:
         """Sends the acknowledgements of a batch, or lets them wait for their turn."""
         if not self._owed:
             for portion in batch.portions:
@@ -497,24 +499,24 @@ class Commits:
         for portion, reply, begin, end in _pieces(batch):
             queue = self._owed.get(reply)
             if queue is not None:
-                queue.append(_Owed(batch, portion, begin, end))
+                queue.append(_PendingAck(batch, portion, begin, end))
             elif portion.outcome is None:
-                self._owed[reply] = deque([_Owed(batch, portion, begin, end)])
+                self._owed[reply] = deque([_PendingAck(batch, portion, begin, end)])
                 _wait_for(portion, reply)
             else:
                 self._answer(batch, portion, reply, begin, end)
 
-    def _answer(self, batch: Batch, portion: Portion, reply: bytes, begin: int, end: int) -> None:
+    def _answer(self, batch: CommitBatch, portion: ChannelBatch, reply: bytes, begin: int, end: int) -> None:
         """Tells a publisher what became of its messages; nothing if nobody knows."""
         if portion.outcome is _STORED:
             _trace(batch.traced[begin - batch.row : end - batch.row])
             self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
-        elif portion.outcome is Outcome.REFUSED:
+        elif portion.outcome is FlushOutcome.REFUSED:
             for row in range(begin, end):
                 self._bus.publish(Role.SEND, reply, failed(batch.acks.payload(row), portion.error))
 
 
-def _wait_for(portion: Portion, reply: bytes) -> None:
+def _wait_for(portion: ChannelBatch, reply: bytes) -> None:
     """Has the acknowledgements to a subject go on when it is known what became of a portion."""
     if portion.heads is None:
         portion.heads = []
@@ -531,7 +533,7 @@ def _tell(channel: Channel, error: str) -> None:
         log.STREAMING.error("Unable to flush subscriptions of channel %s: %s", text(channel.name), error)
 
 
-def _pieces(batch: Batch) -> Iterator[tuple[Portion, bytes, int, int]]:
+def _pieces(batch: CommitBatch) -> Iterator[tuple[ChannelBatch, bytes, int, int]]:
     """Yields the runs of a batch, divided where another portion begins."""
     portions = [*batch.portions, _LONE]
     if len(portions[0].rows) == len(batch.acks):

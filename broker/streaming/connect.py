@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from broker import log
 from broker.stores.interface import StorageError
-from broker.streaming import errors
-from broker.streaming.errors import text_of
+from broker.streaming import request_errors
 from broker.streaming.names import text, valid_client_id
-from broker.streaming.ports import Answer, Outcome, Role
+from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
+from broker.streaming.request_errors import text_of
 from broker.streaming.requests import decode
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from broker.streaming.context import Context
     from broker.streaming.names import Subjects
     from broker.streaming.registry import Clients
-    from broker.streaming.requests import Request
-    from broker.streaming.state import Client
-    from broker.streaming.unsubscribe import Unsubscribing
+    from broker.streaming.requests import StreamingRequest
+    from broker.streaming.state import StreamingSession
+    from broker.streaming.unsubscribe import UnsubscribeRules
 
 #: How long a client may take to say that it is still there, when another one wants its id.
 PROBE_TIMEOUT: Final = 500_000_000
@@ -44,18 +44,18 @@ class Heartbeats:
         unsubscribing: Ends clients.
     """
 
-    def __init__(self, context: Context, clients: Clients, unsubscribing: Unsubscribing) -> None:
+    def __init__(self, context: Context, clients: Clients, unsubscribing: UnsubscribeRules) -> None:
         self._bus = context.bus
         self._timers = context.timers
         self._options = context.options
         self._clients = clients
         self._close = unsubscribing.close_client
 
-    def start(self, client: Client) -> None:
+    def start(self, client: StreamingSession) -> None:
         """Sends a client its first heartbeat after the interval."""
         self._arm(client, self._options.heartbeat_interval)
 
-    def receive_ping(self, request: Request) -> None:
+    def receive_ping(self, request: StreamingRequest) -> None:
         """Takes a ping of a client, from the pings subject (streaming-protocol.md section 8.2)."""
         if not request.payload:
             return
@@ -66,16 +66,16 @@ class Heartbeats:
         client = self._clients.by_connection(ping.conn_id)
         response = protocol.PingResponse()
         if client is None:
-            response.error = errors.CLIENT_REPLACED
+            response.error = request_errors.CLIENT_REPLACED
         elif client.failed_heartbeat and client.heartbeat is not None:
             self._timers.cancel(client.heartbeat)
             self._arm(client, _SOON)
         self._bus.publish(Role.HEARTBEATS, request.reply, response.SerializeToString())
 
-    def _arm(self, client: Client, delay: int) -> None:
+    def _arm(self, client: StreamingSession, delay: int) -> None:
         client.heartbeat = self._timers.after(delay, partial(self._ask, client))
 
-    def _ask(self, client: Client) -> None:
+    def _ask(self, client: StreamingSession) -> None:
         client.heartbeat = None
         self._bus.request(
             Role.HEARTBEATS,
@@ -85,10 +85,10 @@ class Heartbeats:
             partial(self._answered, client),
         )
 
-    def _answered(self, client: Client, answer: Answer) -> None:
+    def _answered(self, client: StreamingSession, answer: RequestAnswer) -> None:
         if not client.registered:
             return
-        if answer.outcome is Outcome.REPLY:
+        if answer.outcome is RequestOutcome.REPLY:
             client.failures = 0
         else:
             client.failures += 1
@@ -99,7 +99,7 @@ class Heartbeats:
         self._arm(client, self._options.heartbeat_interval)
 
 
-class Connecting:
+class ConnectRules:
     """Registers clients.
 
     Args:
@@ -116,7 +116,7 @@ class Connecting:
         subjects: Subjects,
         clients: Clients,
         heartbeats: Heartbeats,
-        unsubscribing: Unsubscribing,
+        unsubscribing: UnsubscribeRules,
         commits: Commits,
     ) -> None:
         self._bus = context.bus
@@ -127,7 +127,7 @@ class Connecting:
         self._close = unsubscribing.close_client
         self._probed: set[bytes] = set()
 
-    def receive(self, request: Request) -> None:
+    def receive(self, request: StreamingRequest) -> None:
         """Takes a request from the discovery subject."""
         failure: gogo.DecodeError | None = None
         try:
@@ -142,14 +142,14 @@ class Connecting:
                 text(message.heartbeat_inbox),
                 failure or "<nil>",
             )
-            self._refuse(request, errors.INVALID_CONNECT)
+            self._refuse(request, request_errors.INVALID_CONNECT)
             return
         if not valid_client_id(message.client_id):
             log.STREAMING.error(
                 "[Client:%s] Invalid ClientID, only alphanumeric and `-` or `_` characters allowed",
                 text(message.client_id),
             )
-            self._refuse(request, errors.INVALID_CLIENT_ID)
+            self._refuse(request, request_errors.INVALID_CLIENT_ID)
             return
         known = self._clients.get(message.client_id)
         if message.client_id in self._probed:
@@ -162,9 +162,9 @@ class Connecting:
         else:
             self._register(request, message, replaces=False)
 
-    def _probe_ended(self, request: Request, message: pb.ConnectRequest, answer: Answer) -> None:
+    def _probe_ended(self, request: StreamingRequest, message: pb.ConnectRequest, answer: RequestAnswer) -> None:
         self._probed.discard(message.client_id)
-        if answer.outcome is Outcome.REPLY:
+        if answer.outcome is RequestOutcome.REPLY:
             self._refuse_registered(request, message)
             return
         known = self._clients.get(message.client_id)
@@ -172,7 +172,7 @@ class Connecting:
             self._close(known)
         self._register(request, message, replaces=known is not None)
 
-    def _register(self, request: Request, message: pb.ConnectRequest, *, replaces: bool) -> None:
+    def _register(self, request: StreamingRequest, message: pb.ConnectRequest, *, replaces: bool) -> None:
         info = pb.ClientInfo(
             id=message.client_id,
             hb_inbox=message.heartbeat_inbox,
@@ -191,7 +191,12 @@ class Connecting:
         self._commits.when_durable([flush], partial(self._registered, request, message, client, replaces))
 
     def _registered(
-        self, request: Request, message: pb.ConnectRequest, client: Client, replaces: bool, error: str
+        self,
+        request: StreamingRequest,
+        message: pb.ConnectRequest,
+        client: StreamingSession,
+        replaces: bool,
+        error: str,
     ) -> None:
         """Answers when it is known whether a client is stored."""
         if error:
@@ -217,9 +222,9 @@ class Connecting:
         what = "Replaced old client" if replaces else "Connected"
         log.STREAMING.debug("[Client:%s] %s (Inbox=%s)", text(client.id), what, text(client.info.hb_inbox))
 
-    def _refuse_registered(self, request: Request, message: pb.ConnectRequest) -> None:
+    def _refuse_registered(self, request: StreamingRequest, message: pb.ConnectRequest) -> None:
         log.STREAMING.debug("[Client:%s] Connect failed; already connected", text(message.client_id))
-        self._refuse(request, errors.CLIENT_REGISTERED)
+        self._refuse(request, request_errors.CLIENT_REGISTERED)
 
-    def _refuse(self, request: Request, error: bytes) -> None:
+    def _refuse(self, request: StreamingRequest, error: bytes) -> None:
         self._bus.publish(Role.GENERAL, request.reply, protocol.ConnectResponse(error=error).SerializeToString())

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.ports import Clock
-from broker.stores.interface import Store
-from broker.streaming.options import StreamingOptions
-from broker.streaming.ports import Audience, Bus, Driver
+from broker.stores.interface import StateStore
+from broker.streaming.ports import Recipients, StreamingBus, StreamingDriver
+from broker.streaming.streaming_options import StreamingOptions
 
 #: Cancelled timers that may stay in the heap.
 _MANY: Final = 1024
@@ -45,7 +45,7 @@ class Timer:
 class Timers:
     """A heap of timers. Times are monotonic nanoseconds."""
 
-    def __init__(self, clock: Clock, driver: Driver) -> None:
+    def __init__(self, clock: Clock, driver: StreamingDriver) -> None:
         self._clock = clock
         self._driver = driver
         self._heap: list[tuple[int, int, Timer]] = []
@@ -148,7 +148,7 @@ def new_id() -> str:
 
 
 @dataclass(slots=True)
-class Statistics:
+class StreamingStatistics:
     """Counters since the start, as monitoring shows them: publishes that could be decoded, and deliveries."""
 
     in_msgs: int = 0
@@ -162,13 +162,13 @@ class Context:
     """The world of the rules."""
 
     options: StreamingOptions
-    store: Store  #: a store that nobody has used yet
-    bus: Bus  #: NATS
+    store: StateStore  #: a store that nobody has used yet
+    bus: StreamingBus  #: NATS
     clock: Clock  #: the time
-    driver: Driver  #: calls `commit` and `run_timers` as asked
-    audience: Audience | None = None  #: who else reads the channels, if somebody does
+    driver: StreamingDriver  #: calls `commit` and `run_timers` as asked
+    audience: Recipients | None = None  #: who else reads the channels, if somebody does
     timers: Timers = field(init=False)
-    statistics: Statistics = field(default_factory=Statistics)
+    statistics: StreamingStatistics = field(default_factory=StreamingStatistics)
     nuids: Nuids = field(default_factory=Nuids)
 
     def __post_init__(self) -> None:

@@ -9,22 +9,22 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker import log
-from broker.streaming.hot.fields import REDELIVERED_SIZE
 from broker.streaming.inflight import store_sent
 from broker.streaming.ports import Role
-from broker.streaming.state import Hold, Subscription
+from broker.streaming.publishes.fields import REDELIVERED_SIZE
+from broker.streaming.state import ChannelSubscription, DeliveryHold
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
-    from broker.blocks import Record, Records
+    from broker.record_buffer import MessageRecordBuffer, Record
     from broker.streaming.context import Context
-    from broker.streaming.inflight import Ready, Sender
+    from broker.streaming.inflight import DeliveryQueue, Sender
     from broker.streaming.redelivery import Redelivery
     from broker.streaming.state import Channel, QueueGroup
 
 # Looked up with each message.
-_NONE: Final = Hold.NONE
+_NONE: Final = DeliveryHold.NONE
 #: Blocks that one gets before it is another's turn, and how long (ns) that may take: a block is sent to the end.
 _TURN: Final = 4
 _TURN_TIME: Final = 4_000_000
@@ -32,7 +32,7 @@ _TURN_TIME: Final = 4_000_000
 _GROUP_BLOCK: Final = 512
 
 
-class Delivery:
+class MessageDelivery:
     """Sends new messages.
 
     Args:
@@ -49,7 +49,7 @@ class Delivery:
         self._arm = redelivery.arm
         self._too_large: dict[bytes, int] = {}  # by channel: what was said to be so
 
-    def to_subscription(self, subscription: Subscription) -> bool:
+    def to_subscription(self, subscription: ChannelSubscription) -> bool:
         """Sends what is there for a plain subscription, a bounded amount. Returns True if there may be more."""
         channel = subscription.channel
         end = self._clock.monotonic() + _TURN_TIME
@@ -93,7 +93,7 @@ class Delivery:
                     return False
         return True
 
-    def _read(self, channel: Channel, first: int, count: int) -> tuple[Records, int, Sequence[int]]:
+    def _read(self, channel: Channel, first: int, count: int) -> tuple[MessageRecordBuffer, int, Sequence[int]]:
         """Returns what comes next; see `Channel.read`. Ends in front of a message that the bus does not carry."""
         block, begin, sequences = channel.read(first, count)
         most = self._bus.deliverable
@@ -117,7 +117,9 @@ class Delivery:
             )
         return block, begin, sequences[:large]
 
-    def _send(self, subscription: Subscription, block: Records, begin: int, sequences: Sequence[int]) -> bool:
+    def _send(
+        self, subscription: ChannelSubscription, block: MessageRecordBuffer, begin: int, sequences: Sequence[int]
+    ) -> bool:
         if not self._sender.send(subscription, block, begin, sequences, "Delivering"):
             return False
         deadline = self._clock.monotonic() + subscription.ack_wait
@@ -125,7 +127,7 @@ class Delivery:
         self.note_sent(subscription, sequences)
         return True
 
-    def note_sent(self, subscription: Subscription, sequences: Sequence[int]) -> None:
+    def note_sent(self, subscription: ChannelSubscription, sequences: Sequence[int]) -> None:
         """Takes note of what was sent and is pending now (streaming-protocol.md section 14, rules 4 and 5)."""
         if sequences[-1] > subscription.last_sent:
             subscription.last_sent = sequences[-1]
@@ -135,12 +137,12 @@ class Delivery:
             self._arm(subscription)
         subscription.stalled = len(subscription.pending) >= subscription.max_in_flight
 
-    def _hand_out(self, group: QueueGroup, block: Records, begin: int, sequences: Sequence[int]) -> bool:
+    def _hand_out(self, group: QueueGroup, block: MessageRecordBuffer, begin: int, sequences: Sequence[int]) -> bool:
         """Sends rows of a block to the members, in order. Returns False if not all could be sent now."""
         now = self._clock.monotonic()
         group.tick(now)
-        shares: dict[Subscription, list[int]] = {}
-        member: Subscription | None = None  # who gets the rows from `start` on
+        shares: dict[ChannelSubscription, list[int]] = {}
+        member: ChannelSubscription | None = None  # who gets the rows from `start` on
         start = 0
         row = 0
         complete = True
@@ -165,13 +167,13 @@ class Delivery:
 
     def _send_run(
         self,
-        member: Subscription,
-        block: Records,
+        member: ChannelSubscription,
+        block: MessageRecordBuffer,
         offset: int,
         start: int,
         stop: int,
         sequences: Sequence[int],
-        shares: dict[Subscription, list[int]],
+        shares: dict[ChannelSubscription, list[int]],
     ) -> bool:
         run = sequences[start:stop]
         if self._sender.send(member, block, offset + start, run, "Delivering"):
@@ -182,27 +184,27 @@ class Delivery:
         member.settle()
         return False
 
-    def _handed_out(self, group: QueueGroup, shares: dict[Subscription, list[int]], *, complete: bool) -> bool:
+    def _handed_out(self, group: QueueGroup, shares: dict[ChannelSubscription, list[int]], *, complete: bool) -> bool:
         for member, sequences in shares.items():
             self.note_sent(member, sequences)
             group.last_sent = max(group.last_sent, sequences[-1])
         return complete
 
 
-class Serving:
+class Dispatcher:
     """Serves: first what is to be sent again before anything else (holds), then new messages.
 
     Whoever does not keep up with what was sent before is not served for a while: else a client with many messages in
     flight, or large ones, would be cut off as a slow consumer, however fast it reads.
     """
 
-    def __init__(self, context: Context, ready: Ready, sender: Sender, redelivery: Redelivery) -> None:
+    def __init__(self, context: Context, ready: DeliveryQueue, sender: Sender, redelivery: Redelivery) -> None:
         self._ready = ready
         self._clock = context.clock
         self._bus = context.bus
         self._congested = context.bus.congested
         self._statistics = context.statistics
-        self._delivery = Delivery(context, sender, redelivery)
+        self._delivery = MessageDelivery(context, sender, redelivery)
         self._redelivery = redelivery
 
     def run(self, share: int) -> None:
@@ -225,7 +227,7 @@ class Serving:
             if group.members:
                 self._serve_stored(group, first, begin)
 
-    def _serve_stored(self, unit: Subscription | QueueGroup, first: int, begin: int) -> None:
+    def _serve_stored(self, unit: ChannelSubscription | QueueGroup, first: int, begin: int) -> None:
         """Serves somebody in a commit; if that lasts long, those who lack older messages too have their turn later.
 
         Args:
@@ -248,7 +250,7 @@ class Serving:
             now: Monotonic nanoseconds.
         """
         parcels: list[tuple[bytes, bytes]] = []
-        receivers: list[Subscription] = []
+        receivers: list[ChannelSubscription] = []
         for channel, (data, sequence, _) in messages:
             for subscription in tuple(channel.plain.values()):
                 pending = subscription.pending
@@ -274,7 +276,7 @@ class Serving:
                         self._serve_stored(group, sequence, now)
         self._hand_over(parcels, receivers)
 
-    def _hand_over(self, parcels: list[tuple[bytes, bytes]], receivers: list[Subscription]) -> None:
+    def _hand_over(self, parcels: list[tuple[bytes, bytes]], receivers: list[ChannelSubscription]) -> None:
         """Sends messages, the last that their receivers have pending, and forgets them."""
         if not parcels:
             return
@@ -293,8 +295,8 @@ class Serving:
         parcels.clear()
         receivers.clear()
 
-    def _serve(self, unit: Subscription | QueueGroup) -> None:
-        if isinstance(unit, Subscription):
+    def _serve(self, unit: ChannelSubscription | QueueGroup) -> None:
+        if isinstance(unit, ChannelSubscription):
             if self._congested(unit.inbox):
                 self._ready.later(unit)
                 return
@@ -310,7 +312,7 @@ class Serving:
         if more:
             self._ready.again(unit)
 
-    def _release(self, subscription: Subscription) -> bool:
+    def _release(self, subscription: ChannelSubscription) -> bool:
         if subscription.hold is _NONE or not subscription.started or not subscription.active:
             return True
         return self._redelivery.release(subscription)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from broker import log
 from broker.streaming.names import fault_tolerance_subject, text
 from broker.streaming.ports import Role
-from broker.streaming.requests import Request, decode, one_by_one
+from broker.streaming.requests import StreamingRequest, decode, one_by_one
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.quoting import quote
@@ -98,7 +98,7 @@ class FaultTolerance:
         self._timer: Timer | None = None
         self._trying = self._stopped = False
         self._strangers = 0
-        self._waits, self._unsent = _Seldom(), _Seldom()
+        self._waits, self._unsent = _BackoffLog(), _BackoffLog()
         self._activated: Callable[[], None]
         self._failed: Callable[[str], None]
         self._since = 0
@@ -132,7 +132,7 @@ class FaultTolerance:
 
     # On standby
 
-    def _receive(self, request: Request) -> None:
+    def _receive(self, request: StreamingRequest) -> None:
         if self.active:
             self._compare(request.payload)
             return
@@ -233,7 +233,7 @@ class FaultTolerance:
             log.STREAMING.error("%s", claim)
 
 
-class _Seldom:
+class _BackoffLog:
     """What is said once, and again after 1, 2, 4 … 60 seconds."""
 
     def __init__(self) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from broker import log
 from broker.stores.interface import StorageError
-from broker.streaming.hot.kernels import read_acks, read_lone_acks
 from broker.streaming.names import text
 from broker.streaming.ports import Role
+from broker.streaming.publishes.kernels import read_acks, read_lone_acks
 from broker.streaming.requests import decode, is_control, requests
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
@@ -20,7 +20,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 if TYPE_CHECKING:
     from broker.streaming.context import Context, Timer
     from broker.streaming.registry import Channels
-    from broker.streaming.state import QueueGroup, Subscription
+    from broker.streaming.state import ChannelSubscription, QueueGroup
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler, Payloads
 
@@ -28,36 +28,36 @@ if TYPE_CHECKING:
 _PAUSE: Final = 5_000_000
 
 
-class Ready:
+class DeliveryQueue:
     """Those that something has happened to since they were served last, each once, in that order."""
 
     def __init__(self, context: Context) -> None:
         self._driver = context.driver
         self._timers = context.timers
-        self._units: dict[Subscription | QueueGroup, None] = {}
-        self._paused: dict[Subscription | QueueGroup, None] = {}
+        self._units: dict[ChannelSubscription | QueueGroup, None] = {}
+        self._paused: dict[ChannelSubscription | QueueGroup, None] = {}
         self._pause: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._units)
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: ChannelSubscription) -> None:
         """Has a subscription served soon, or the group that it is a member of."""
         self.again(subscription.group or subscription)
 
-    def again(self, unit: Subscription | QueueGroup) -> None:
+    def again(self, unit: ChannelSubscription | QueueGroup) -> None:
         """Has one served once more, for which there is more to do."""
         self._units[unit] = None
         self._driver.commit_soon()
 
-    def before(self, units: Iterable[Subscription | QueueGroup]) -> None:
+    def before(self, units: Iterable[ChannelSubscription | QueueGroup]) -> None:
         """Has some served once more, before those that are ready by now."""
         first = dict.fromkeys(units)
         if first:
             self._units = first | self._units
             self._driver.commit_soon()
 
-    def later(self, unit: Subscription | QueueGroup) -> None:
+    def later(self, unit: ChannelSubscription | QueueGroup) -> None:
         """Has one served after a pause."""
         self._paused[unit] = None
         if self._pause is None:
@@ -69,7 +69,7 @@ class Ready:
         self._paused.clear()
         self._driver.commit_soon()
 
-    def take(self) -> list[Subscription | QueueGroup]:
+    def take(self) -> list[ChannelSubscription | QueueGroup]:
         """Returns all and forgets them."""
         units = list(self._units)
         self._units.clear()
@@ -84,7 +84,7 @@ class Sender:
         self._statistics = context.statistics
 
     def send(
-        self, subscription: Subscription, block: Payloads, begin: int, sequences: Sequence[int], verb: str
+        self, subscription: ChannelSubscription, block: Payloads, begin: int, sequences: Sequence[int], verb: str
     ) -> bool:
         """Sends rows of a block, from one on those whose sequences are given. Returns whether it worked."""
         if log.STREAMING.isEnabledFor(log.TRACE):
@@ -110,12 +110,12 @@ class Sender:
 class Acknowledgements:
     """Takes acknowledgements, and lets those who have room again be served."""
 
-    def __init__(self, context: Context, channels: Channels, ready: Ready) -> None:
+    def __init__(self, context: Context, channels: Channels, ready: DeliveryQueue) -> None:
         self._clock = context.clock
         self._channels = channels
         self._ready = ready
 
-    def handler(self, subscription: Subscription) -> Handler:
+    def handler(self, subscription: ChannelSubscription) -> Handler:
         """Returns the handler of a subscription's ack inbox."""
         return AckInbox(self, subscription)
 
@@ -138,7 +138,7 @@ class Acknowledgements:
             if subscription.stalled:
                 self.settle(subscription)
 
-    def acknowledge(self, subscription: Subscription, sequences: list[int]) -> None:
+    def acknowledge(self, subscription: ChannelSubscription, sequences: list[int]) -> None:
         """Takes acknowledgements that came to a subscription's ack inbox.
 
         What is not pending there may be so at another member of the group (rule 4); else it has no effect.
@@ -166,18 +166,18 @@ class Acknowledgements:
         if subscription.stalled:
             self.settle(subscription)
 
-    def drop(self, subscription: Subscription, sequences: list[int]) -> None:
+    def drop(self, subscription: ChannelSubscription, sequences: list[int]) -> None:
         """Acknowledges messages that are not in the store any more (streaming-protocol.md section 16.8)."""
         if done := subscription.forget(sequences):
             store_acked(subscription, done)
         self.settle(subscription)
 
-    def settle(self, subscription: Subscription) -> None:
+    def settle(self, subscription: ChannelSubscription) -> None:
         """Ends stalling if there is room again, and lets the subscription be served."""
         if subscription.stalled and subscription.settle():
             self._ready.add(subscription)
 
-    def odd(self, subscription: Subscription, payload: bytes) -> None:
+    def odd(self, subscription: ChannelSubscription, payload: bytes) -> None:
         """Takes an acknowledgement that the kernel left alone."""
         try:
             ack = decode(protocol.Ack, payload)
@@ -196,7 +196,7 @@ class AckInbox:
 
     __slots__ = ("_acknowledgements", "channel", "subscription")
 
-    def __init__(self, acknowledgements: Acknowledgements, subscription: Subscription) -> None:
+    def __init__(self, acknowledgements: Acknowledgements, subscription: ChannelSubscription) -> None:
         self._acknowledgements = acknowledgements
         self.subscription, self.channel = subscription, subscription.channel
 
@@ -213,7 +213,7 @@ class AckInbox:
                 begin += 1
 
 
-def store_sent(subscription: Subscription, sequences: Sequence[int]) -> None:
+def store_sent(subscription: ChannelSubscription, sequences: Sequence[int]) -> None:
     """Records that messages are pending. If that fails, a restart may deliver them again without the flag."""
     try:
         subscription.channel.store.sent(subscription.id, sequences)
@@ -221,7 +221,7 @@ def store_sent(subscription: Subscription, sequences: Sequence[int]) -> None:
         _not_recorded("Unable to add pending message to", subscription, sequences, error)
 
 
-def store_acked(subscription: Subscription, sequences: Sequence[int]) -> None:
+def store_acked(subscription: ChannelSubscription, sequences: Sequence[int]) -> None:
     """Records that messages are not pending any more. If that fails, a restart may deliver them again."""
     try:
         subscription.channel.store.acked(subscription.id, sequences)
@@ -229,7 +229,7 @@ def store_acked(subscription: Subscription, sequences: Sequence[int]) -> None:
         _not_recorded("Unable to persist ack for", subscription, sequences, error)
 
 
-def _not_recorded(what: str, subscription: Subscription, sequences: Sequence[int], error: StorageError) -> None:
+def _not_recorded(what: str, subscription: ChannelSubscription, sequences: Sequence[int], error: StorageError) -> None:
     log.STREAMING.error(
         "[Client:%s] %s subid=%d, subject=%s, seq=%d, err=%s",
         subscription.client_name,
@@ -241,7 +241,7 @@ def _not_recorded(what: str, subscription: Subscription, sequences: Sequence[int
     )
 
 
-def _trace(subscription: Subscription, sequence: int, verb: str) -> None:
+def _trace(subscription: ChannelSubscription, sequence: int, verb: str) -> None:
     log.STREAMING.log(
         log.TRACE,
         "[Client:%s] %s msg to subid=%d, subject=%s, seq=%d",

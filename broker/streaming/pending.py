@@ -23,7 +23,7 @@ from typing import Final
 TOLERANCE: Final = 15_000_000
 
 
-class Pending(dict[int, int]):
+class PendingByDeadline(dict[int, int]):
     """Sequences with the times (monotonic ns) of their redeliveries.
 
     New messages are added as to any dictionary, with a deadline that is not before that of any new message before.

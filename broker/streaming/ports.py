@@ -12,7 +12,7 @@ from typing import Protocol
 
 from broker import ports
 from broker.stores.interface import ChannelLog
-from stantools.nats.frames import Handler, Payloads, Taker
+from stantools.nats.frames import FrameHandler, Handler, Payloads
 
 
 class Role(enum.StrEnum):
@@ -32,7 +32,7 @@ class Role(enum.StrEnum):
     __hash__ = str.__hash__
 
 
-class Outcome(enum.Enum):
+class RequestOutcome(enum.Enum):
     """How a request ended."""
 
     REPLY = enum.auto()
@@ -41,14 +41,14 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RequestAnswer:
     """The answer to a request; `payload` is empty unless the outcome is REPLY."""
 
-    outcome: Outcome
+    outcome: RequestOutcome
     payload: bytes = b""
 
 
-class Bus(Protocol):
+class StreamingBus(Protocol):
     """NATS, as the streaming rules see it."""
 
     @property
@@ -102,7 +102,7 @@ class Bus(Protocol):
         subject: bytes,
         payload: bytes,
         timeout: int,
-        answer: Callable[[Answer], None],
+        answer: Callable[[RequestAnswer], None],
         *,
         to_servers: bool = False,
     ) -> None:
@@ -112,7 +112,7 @@ class Bus(Protocol):
         """
 
     def listen(
-        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: Taker | None = None
+        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: FrameHandler | None = None
     ) -> object:
         """Subscribes. Returns what `unlisten` wants. The handler is never called from within this call.
 
@@ -135,7 +135,7 @@ class Bus(Protocol):
         """
 
 
-class Audience(Protocol):
+class Recipients(Protocol):
     """Who else reads the channels."""
 
     def changed(self, channel: ChannelLog) -> None:
@@ -145,7 +145,7 @@ class Audience(Protocol):
         """A channel was deleted."""
 
 
-class Member(Protocol):
+class ClusterMember(Protocol):
     """What a server is among others with the same streams, as monitoring shows it."""
 
     @property
@@ -157,7 +157,7 @@ class Member(Protocol):
         """`Leader`, `Follower`, or `Candidate` while it tries."""
 
 
-class Driver(ports.Driver, Protocol):
+class StreamingDriver(ports.RuleDriver, Protocol):
     """Who calls the rules, and ends the process for them."""
 
     def wake(self) -> None:

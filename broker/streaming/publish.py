@@ -16,25 +16,33 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from broker import log
-from broker.stores.interface import Outcome, StorageError
-from broker.streaming import errors
-from broker.streaming.commits import SHARE, Batch, Commits, Portion
-from broker.streaming.errors import RefusedError, text_of
-from broker.streaming.hot.columns import CHANNEL, CLIENT, DATA_SIZE, REPLY_SIZE, Group, Status, publish_table
-from broker.streaming.hot.fields import REDELIVERED_SIZE, publish_ack
-from broker.streaming.hot.kernels import encode_lone_records, encode_records, read_publishes
+from broker.stores.interface import FlushOutcome, StorageError
+from broker.streaming import request_errors
+from broker.streaming.commits import SHARE, ChannelBatch, CommitBatch, Commits
 from broker.streaming.names import text, valid_channel
 from broker.streaming.ports import Role
-from broker.streaming.requests import Request, decode, is_control, requests
+from broker.streaming.publishes.columns import (
+    CHANNEL,
+    CLIENT,
+    DATA_SIZE,
+    REPLY_SIZE,
+    ChannelPublishes,
+    PublishStop,
+    publish_table,
+)
+from broker.streaming.publishes.fields import REDELIVERED_SIZE, publish_ack
+from broker.streaming.publishes.kernels import encode_lone_records, encode_records, read_publishes
+from broker.streaming.request_errors import RequestRefusedError, text_of
+from broker.streaming.requests import StreamingRequest, decode, is_control, requests
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.nats.frames import PAYLOAD_SIZE, frame_table
 
 if TYPE_CHECKING:
-    from broker.stores.interface import LoneMessages
+    from broker.stores.interface import SingleAppendStore
     from broker.streaming.context import Context
-    from broker.streaming.hot.columns import Publishes, Rows
-    from broker.streaming.partitioning import Waiting
+    from broker.streaming.partitions import PendingConnects
+    from broker.streaming.publishes.columns import PublishColumns, Rows
     from broker.streaming.registry import Channels, Clients
     from broker.streaming.state import Channel
     from stantools.format.envelope import Buffer
@@ -47,12 +55,12 @@ _TABLE_ROWS: Final = 4096
 _USUAL: Final = 1024
 _GROWN: Final = 4096
 _GROWN_SIZE: Final = 16 << 20
-_FINE: Final = (Status.GOOD, Status.FULL)
+_FINE: Final = (PublishStop.GOOD, PublishStop.FULL)
 #: What a message has at most besides data, reply and channel: sequence, time, and what is in front of each field.
 _FIELDS: Final = 40
 
 
-class Publishing:
+class PublishRules:
     """Stages publishes.
 
     Args:
@@ -67,7 +75,7 @@ class Publishing:
         clients: Clients,
         channels: Channels,
         commits: Commits,
-        waiting: Waiting | None = None,
+        waiting: PendingConnects | None = None,
     ) -> None:
         self._bus = context.bus
         self._clock = context.clock
@@ -117,35 +125,37 @@ class Publishing:
             traced = self._trace(publishes) if log.STREAMING.isEnabledFor(log.TRACE) else ()
             now = self._clock.wall()
             groups, lone = publishes.groups, publishes.lone
-            portions: list[Portion] = []
+            portions: list[ChannelBatch] = []
             most = min(self._bus.deliverable, self._store.largest) - REDELIVERED_SIZE
             large = publishes.size + _FIELDS > most
             if lone and not large and not traced:
                 lone = self._add_lone(buffer, lone, now)
             if lone:
-                groups = [*groups, *[Group(number, self._places[row : row + 1]) for number, row in lone]]
+                groups = [*groups, *[ChannelPublishes(number, self._places[row : row + 1]) for number, row in lone]]
             if large:
                 groups, portions = self._sort_out(groups, most)
             portions += [self._append(buffer, group.channel, group.rows, now) for group in groups]
-            self._commits.stage(Batch(publishes.acks, publishes.runs, portions, traced), taken, publishes.size)
+            self._commits.stage(CommitBatch(publishes.acks, publishes.runs, portions, traced), taken, publishes.size)
         if publishes.status in _FINE:
             return taken
         request = next(requests(buffer, frames, begin + taken, begin + taken + 1))
         # A row that only lacked its channel is read again, now that there is one.
         return taken if self._examine(request, publishes.status) else taken + 1
 
-    def _sort_out(self, groups: Sequence[Group], most: int) -> tuple[list[Group], list[Portion]]:
+    def _sort_out(
+        self, groups: Sequence[ChannelPublishes], most: int
+    ) -> tuple[list[ChannelPublishes], list[ChannelBatch]]:
         """Refuses what would be too large for the store, or to be delivered. Returns the other rows, and these."""
-        fine: list[Group] = []
-        refused: list[Portion] = []
+        fine: list[ChannelPublishes] = []
+        refused: list[ChannelBatch] = []
         for number, rows in groups:
             channel = self._channels.numbered[number]
             table = self._table[rows].astype(np.int64)
             room = most - _FIELDS - len(channel.name) - table[:, REPLY_SIZE]
             large = table[:, DATA_SIZE] > room
             for row in np.flatnonzero(large).tolist():
-                error = errors.too_large(int(table[row, DATA_SIZE]), int(room[row]), self._bus.max_payload)
-                refused.append(Portion(channel, rows[row : row + 1], outcome=Outcome.REFUSED, error=error))
+                error = request_errors.too_large(int(table[row, DATA_SIZE]), int(room[row]), self._bus.max_payload)
+                refused.append(ChannelBatch(channel, rows[row : row + 1], outcome=FlushOutcome.REFUSED, error=error))
                 log.STREAMING.error(
                     "[Client:%s] Error processing message for subject %s: %s",
                     text(self._clients.numbered[int(table[row, CLIENT])].id),
@@ -153,14 +163,14 @@ class Publishing:
                     text(error),
                 )
             if not large.all():
-                fine.append(Group(number, rows[~large]))
+                fine.append(ChannelPublishes(number, rows[~large]))
         return fine, refused
 
     def _add_lone(self, buffer: Buffer, lone: list[tuple[int, int]], now: int) -> list[tuple[int, int]]:
         """Adds what came alone to its channel, where that may be. Returns the rest."""
         numbered = self._channels.numbered
         others: list[tuple[int, int]] = []
-        stores: list[tuple[tuple[int, int], Channel, LoneMessages]] = []
+        stores: list[tuple[tuple[int, int], Channel, SingleAppendStore]] = []
         wanted: list[tuple[int, bytes, int, int]] = []
         for each in lone:
             channel = numbered[each[0]]
@@ -186,10 +196,10 @@ class Publishing:
                 others.append(each)
         return others
 
-    def _append(self, buffer: Buffer, number: int, rows: Rows, now: int) -> Portion:
+    def _append(self, buffer: Buffer, number: int, rows: Rows, now: int) -> ChannelBatch:
         channel = self._channels.numbered[number]
         messages = channel.messages
-        portion = Portion(channel, rows)
+        portion = ChannelBatch(channel, rows)
         last = messages.last
         if now > channel.timestamp:
             channel.timestamp = now
@@ -203,14 +213,14 @@ class Publishing:
                 text(channel.name),
                 error,
             )
-            portion.outcome, portion.error = Outcome.REFUSED, str(error).encode(errors="replace")
+            portion.outcome, portion.error = FlushOutcome.REFUSED, str(error).encode(errors="replace")
             if messages.last < last:
                 self._commits.lost(channel, error)
         else:
             self._commits.appended(portion, records)
         return portion
 
-    def _examine(self, request: Request, status: Status | None = None) -> bool:
+    def _examine(self, request: StreamingRequest, status: PublishStop | None = None) -> bool:
         """Deals with a publish that is not plainly good.
 
         Args:
@@ -225,18 +235,18 @@ class Publishing:
         except gogo.DecodeError as error:
             if not is_control(request.payload):
                 log.STREAMING.error("Unable to unmarshal PubMsg: %s", error)
-                self._refuse(request, b"", errors.INVALID_PUBLISH)
+                self._refuse(request, b"", request_errors.INVALID_PUBLISH)
             return False
         if not message.guid or not valid_channel(message.subject):
             log.STREAMING.error("Received invalid client publish message %s", _one_line(message))
-            return self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
+            return self._count_and_refuse(request, message, request_errors.INVALID_PUBLISH)
         if self._clients.publisher(message.client_id, message.conn_id) is None:
             if self._waiting is not None and self._waiting.add(
                 message.client_id, message.conn_id, len(request.payload), partial(self._waited, request, message)
             ):
                 return False
             log.STREAMING.error("Received invalid client publish message %s", _one_line(message))
-            return self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
+            return self._count_and_refuse(request, message, request_errors.INVALID_PUBLISH)
         if self.prefix >= 0 and request.subject[self.prefix :] != message.subject:
             log.STREAMING.warning(
                 "[Client:%s] Refused a message for channel %s that was published to subject %s",
@@ -244,10 +254,10 @@ class Publishing:
                 text(message.subject),
                 text(request.subject),
             )
-            return self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
+            return self._count_and_refuse(request, message, request_errors.INVALID_PUBLISH)
         try:
             channel = self._channels.obtain(message.subject)
-        except (RefusedError, StorageError) as error:
+        except (RequestRefusedError, StorageError) as error:
             log.STREAMING.error(
                 "[Client:%s] Error processing message for subject %s: %s",
                 text(message.client_id),
@@ -258,19 +268,19 @@ class Publishing:
         if channel.making is not None:
             # Even if the message is refused.
             self._commits.touch(channel)
-        if status is Status.UNKNOWN_CHANNEL:
+        if status is PublishStop.UNKNOWN_CHANNEL:
             return True
         self._stage_alone(request, message)
         return False
 
-    def _waited(self, request: Request, message: protocol.PubMsg, came: bool) -> None:
+    def _waited(self, request: StreamingRequest, message: protocol.PubMsg, came: bool) -> None:
         """Goes on with a publish that has waited for its client, in vain or not."""
         if came:
             self._examine(request)
         else:
-            self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
+            self._count_and_refuse(request, message, request_errors.INVALID_PUBLISH)
 
-    def _stage_alone(self, request: Request, message: protocol.PubMsg) -> None:
+    def _stage_alone(self, request: StreamingRequest, message: protocol.PubMsg) -> None:
         """Stages a message that is fine, only oddly encoded, as its usual encoding."""
         payload = message.SerializeToString()
         reply, start = len(request.subject), len(request.subject) + len(request.reply)
@@ -283,16 +293,16 @@ class Publishing:
         if self._commits.staged:
             self._commits.commit_soon()
 
-    def _count_and_refuse(self, request: Request, message: protocol.PubMsg, error: bytes) -> bool:
+    def _count_and_refuse(self, request: StreamingRequest, message: protocol.PubMsg, error: bytes) -> bool:
         self._statistics.in_msgs += 1
         self._statistics.in_bytes += len(request.payload)
         self._refuse(request, message.guid, error)
         return False
 
-    def _refuse(self, request: Request, guid: bytes, error: bytes) -> None:
+    def _refuse(self, request: StreamingRequest, guid: bytes, error: bytes) -> None:
         self._bus.publish(Role.SEND, request.reply, publish_ack(guid, error))
 
-    def _trace(self, publishes: Publishes) -> list[tuple[str, str, str]]:
+    def _trace(self, publishes: PublishColumns) -> list[tuple[str, str, str]]:
         traced = []
         clients, channels = self._clients.numbered, self._channels.numbered
         for row in range(publishes.count):

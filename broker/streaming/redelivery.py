@@ -11,16 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker import log
-from broker.streaming.hot.fields import redelivered_block
 from broker.streaming.inflight import store_acked, store_sent
 from broker.streaming.pending import TOLERANCE
-from broker.streaming.state import Hold
+from broker.streaming.publishes.fields import redelivered_block
+from broker.streaming.state import DeliveryHold
 
 if TYPE_CHECKING:
-    from broker.blocks import Records
+    from broker.record_buffer import MessageRecordBuffer
     from broker.streaming.context import Context, Timer
     from broker.streaming.inflight import Acknowledgements, Sender
-    from broker.streaming.state import Subscription
+    from broker.streaming.state import ChannelSubscription
 
 #: How soon what a member of a group leaves behind is sent to others (streaming-protocol.md section 18.8).
 _LEFT_BEHIND: Final = 100_000_000
@@ -36,7 +36,7 @@ STEP: Final = 256
 #: Pending messages that are looked at in a step, for those that are due.
 LOOKS: Final = 2048
 
-_Found = tuple["Records", list[int], list[int]]
+_Found = tuple["MessageRecordBuffer", list[int], list[int]]
 
 
 class Redelivery:
@@ -49,28 +49,28 @@ class Redelivery:
         self._sender = sender
         self._acknowledgements = acknowledgements
         #: What was found due in each round and is still to be sent, in reverse.
-        self._rounds: dict[Subscription, list[int]] = {}
+        self._rounds: dict[ChannelSubscription, list[int]] = {}
         self._turn: Timer | None = None
 
-    def arm(self, subscription: Subscription) -> None:
+    def arm(self, subscription: ChannelSubscription) -> None:
         """Starts a subscription's timer if it is not running."""
         if subscription.timer is None:
             subscription.timer = self._timers.after(subscription.ack_wait, partial(self._fire, subscription))
 
-    def arm_soon(self, subscription: Subscription) -> None:
+    def arm_soon(self, subscription: ChannelSubscription) -> None:
         """Has the timer of a subscription fire soon that got what another left behind."""
         time = self._clock.monotonic() + _LEFT_BEHIND
         if subscription.timer is None or subscription.timer.time > time:
             self._timers.cancel(subscription.timer)
             subscription.timer = self._timers.at(time, partial(self._fire, subscription))
 
-    def stop(self, subscription: Subscription) -> None:
+    def stop(self, subscription: ChannelSubscription) -> None:
         """Stops a subscription's timer, and its round."""
         self._timers.cancel(subscription.timer)
         subscription.timer = None
         self._rounds.pop(subscription, None)
 
-    def release(self, subscription: Subscription) -> bool:
+    def release(self, subscription: ChannelSubscription) -> bool:
         """Goes on with a subscription whose new messages are held back, a bounded amount.
 
         Returns:
@@ -82,7 +82,7 @@ class Redelivery:
         turn = [sequence for sequence in _taken(subscription.held, _portion(subscription)) if sequence in pending]
         now = self._clock.monotonic()
         if turn:
-            if subscription.hold is Hold.RESUMED:
+            if subscription.hold is DeliveryHold.RESUMED:
                 self._send_copies(subscription, turn)
                 pending.move([(sequence, now + subscription.ack_wait) for sequence in turn if sequence in pending])
             else:
@@ -90,12 +90,12 @@ class Redelivery:
         if subscription.held:
             return False
         subscription.held = None
-        subscription.hold = Hold.NONE
+        subscription.hold = DeliveryHold.NONE
         subscription.settle()
         self._rearm(subscription, now, _SOON)
         return True
 
-    def _fire(self, subscription: Subscription) -> None:
+    def _fire(self, subscription: ChannelSubscription) -> None:
         subscription.timer = None
         self._rounds.setdefault(subscription, [])
         if self._turn is None:
@@ -114,7 +114,7 @@ class Redelivery:
                 self._turn = self._timers.at(now, self._take_turns)
                 return
 
-    def _step(self, subscription: Subscription, left: list[int]) -> bool:
+    def _step(self, subscription: ChannelSubscription, left: list[int]) -> bool:
         """Sends some messages of a round. Returns whether it goes on; else there is a timer, if something is pending.
 
         Args:
@@ -154,22 +154,22 @@ class Redelivery:
         self._rearm(subscription, now, _SOON)
         return False
 
-    def _congested(self, subscription: Subscription) -> bool:
+    def _congested(self, subscription: ChannelSubscription) -> bool:
         members = subscription.group.members if subscription.group is not None else ()
         return all(self._bus.congested(each.inbox) for each in members or (subscription,))
 
-    def _rearm(self, subscription: Subscription, now: int, pause: int) -> None:
+    def _rearm(self, subscription: ChannelSubscription, now: int, pause: int) -> None:
         """Sets the timer to the next deadline, but not before a pause."""
         self.stop(subscription)
         if (earliest := subscription.pending.earliest(LOOKS)) is not None:
             subscription.timer = self._timers.at(max(earliest, now + pause), partial(self._fire, subscription))
 
-    def _send_again(self, subscription: Subscription, sequences: list[int], now: int) -> None:
+    def _send_again(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
         """Sends messages again to the subscription that has them pending, and moves their deadlines."""
         self._send_copies(subscription, sequences)
         self._put_off(subscription, sequences, now)
 
-    def _put_off(self, subscription: Subscription, sequences: list[int], now: int) -> None:
+    def _put_off(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
         """Moves the deadlines of messages that are still pending."""
         pending, ack_wait = subscription.pending, subscription.ack_wait
         pending.move(
@@ -180,7 +180,7 @@ class Redelivery:
             ]
         )
 
-    def _send_copies(self, subscription: Subscription, sequences: list[int]) -> None:
+    def _send_copies(self, subscription: ChannelSubscription, sequences: list[int]) -> None:
         """Sends messages again, marked as such and counted."""
         if self._bus.has_receiver(subscription.inbox):
             for block, rows, found in self._look_up(subscription, sequences):
@@ -192,7 +192,7 @@ class Redelivery:
             if gone:
                 self._drop(subscription, gone)
 
-    def _send_overdue(self, subscription: Subscription, sequences: list[int], now: int) -> None:
+    def _send_overdue(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
         """After a start: sets the messages' deadlines, and sends what is overdue.
 
         Facts: streaming-protocol.md section 23.5.
@@ -214,7 +214,7 @@ class Redelivery:
             if overdue[0]:
                 self._send_rows(subscription, block, *overdue)
 
-    def _hand_out_again(self, subscription: Subscription, sequences: list[int], now: int) -> None:
+    def _hand_out_again(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
         """Offers messages of a member to its group again, one by one.
 
         Facts: streaming-protocol.md section 18, rules 4 to 6.
@@ -222,7 +222,7 @@ class Redelivery:
         group = subscription.group
         assert group is not None
         for block, rows, found in self._look_up(subscription, sequences):
-            shares: dict[Subscription, tuple[list[int], list[int]]] = {}
+            shares: dict[ChannelSubscription, tuple[list[int], list[int]]] = {}
             for row, sequence in zip(rows, found, strict=True):
                 member = group.pick(force=True) if group.members else None
                 if member is None or not member.started:
@@ -249,7 +249,9 @@ class Redelivery:
         # Also of what could not be read.
         self._put_off(subscription, sequences, now)
 
-    def _send_rows(self, subscription: Subscription, block: Records, rows: list[int], sequences: list[int]) -> None:
+    def _send_rows(
+        self, subscription: ChannelSubscription, block: MessageRecordBuffer, rows: list[int], sequences: list[int]
+    ) -> None:
         known = subscription.counts
         counts = [known.get(sequence, 0) + 1 for sequence in sequences]
         if not self._bus.has_receiver(subscription.inbox):
@@ -259,7 +261,7 @@ class Redelivery:
         if self._sender.send(subscription, copies, 0, sequences, "Redelivering"):
             known.update(zip(sequences, counts, strict=True))
 
-    def _look_up(self, subscription: Subscription, sequences: list[int]) -> Iterator[_Found]:
+    def _look_up(self, subscription: ChannelSubscription, sequences: list[int]) -> Iterator[_Found]:
         """Yields pending messages in the order given: blocks, with the rows of them that are meant and their sequences.
 
         What the store does not have any more is acknowledged (rule 8). What cannot be read is left out.
@@ -304,7 +306,7 @@ class Redelivery:
         if gone:
             self._drop(subscription, gone)
 
-    def _drop(self, subscription: Subscription, gone: list[int]) -> None:
+    def _drop(self, subscription: ChannelSubscription, gone: list[int]) -> None:
         if log.STREAMING.isEnabledFor(log.TRACE):
             for sequence in gone:
                 log.STREAMING.log(
@@ -317,7 +319,7 @@ class Redelivery:
         self._acknowledgements.drop(subscription, gone)
 
 
-def _portion(subscription: Subscription) -> int:
+def _portion(subscription: ChannelSubscription) -> int:
     """Returns how many messages are sent before it is looked whether the client keeps up: about a block."""
     messages = subscription.channel.messages
     average = messages.bytes // messages.count if messages.count else 0

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from broker import log
-from broker.streaming.errors import RefusedError
 from broker.streaming.expiry import Expiry
 from broker.streaming.names import without_case
-from broker.streaming.state import Channel, Client
+from broker.streaming.request_errors import RequestRefusedError
+from broker.streaming.state import Channel, StreamingSession
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.quoting import quote
 from stantools.nats.kernels import Names
@@ -20,12 +20,12 @@ from stantools.nats.kernels import Names
 if TYPE_CHECKING:
     from broker.stores.interface import ChannelStore, Flush
     from broker.streaming.context import Context
-    from broker.streaming.partitioning import Waiting
+    from broker.streaming.partitions import PendingConnects
 
 T = TypeVar("T")
 
 
-class Slots(list[T]):
+class SubscriptionSlots(list[T]):
     """A list whose gaps are used again; there is None in a gap."""
 
     def __init__(self) -> None:
@@ -55,34 +55,36 @@ class Clients:
         waiting: Requests that came before their client, if there may be any (partitioning).
     """
 
-    def __init__(self, context: Context, waiting: Waiting | None = None) -> None:
+    def __init__(self, context: Context, waiting: PendingConnects | None = None) -> None:
         self._store = context.store
         self._waiting = waiting
-        self._clients: dict[bytes, Client] = {}
-        self._by_connection: dict[bytes, Client] = {}
-        self.numbered: Slots[Client] = Slots()  #: by the numbers that the kernels know
+        self._clients: dict[bytes, StreamingSession] = {}
+        self._by_connection: dict[bytes, StreamingSession] = {}
+        self.numbered: SubscriptionSlots[StreamingSession] = (
+            SubscriptionSlots()
+        )  #: by the numbers that the kernels know
         self.names = Names()  #: numbers of the client ids, for the kernels
         self.connections = Names()  #: numbers of the connection ids
 
     def __len__(self) -> int:
         return len(self._clients)
 
-    def __iter__(self) -> Iterator[Client]:
+    def __iter__(self) -> Iterator[StreamingSession]:
         return iter(self._clients.values())
 
-    def get(self, client_id: bytes) -> Client | None:
+    def get(self, client_id: bytes) -> StreamingSession | None:
         """Returns who is registered under an id."""
         return self._clients.get(client_id)
 
-    def by_connection(self, connection_id: bytes) -> Client | None:
+    def by_connection(self, connection_id: bytes) -> StreamingSession | None:
         """Returns who gave this connection id."""
         return self._by_connection.get(connection_id)
 
-    def publisher(self, client_id: bytes, connection_id: bytes) -> Client | None:
+    def publisher(self, client_id: bytes, connection_id: bytes) -> StreamingSession | None:
         """Returns who publishes: if there is a connection id, it alone says so (streaming-protocol.md section 7.2)."""
         return self._by_connection.get(connection_id) if connection_id else self._clients.get(client_id)
 
-    def register(self, info: pb.ClientInfo) -> tuple[Client, Flush | None]:
+    def register(self, info: pb.ClientInfo) -> tuple[StreamingSession, Flush | None]:
         """Stores a client and makes it known. Its id is not in use.
 
         Returns:
@@ -97,9 +99,9 @@ class Clients:
             self._waiting.registered(client)
         return client, flush
 
-    def recover(self, info: pb.ClientInfo) -> Client:
+    def recover(self, info: pb.ClientInfo) -> StreamingSession:
         """Makes a client known that is stored already."""
-        client = Client(info)
+        client = StreamingSession(info)
         client.number = self.numbered.put(client)
         client.registered = True
         self._clients[client.id] = client
@@ -109,7 +111,7 @@ class Clients:
             self.connections.add(info.conn_id, client.number)
         return client
 
-    def unregister(self, client: Client) -> None:
+    def unregister(self, client: StreamingSession) -> None:
         """Makes a client unknown and removes it from the store.
 
         Raises:
@@ -134,7 +136,7 @@ class Channels:
         self._audience = context.audience
         self._channels: dict[bytes, Channel] = {}
         self._spellings: dict[str, list[bytes]] = {}
-        self.numbered: Slots[Channel] = Slots()  #: by the numbers that the kernels know
+        self.numbered: SubscriptionSlots[Channel] = SubscriptionSlots()  #: by the numbers that the kernels know
         self.names = Names()  #: numbers of the names, for the kernels
         self.making: dict[Flush, Channel] = {}  #: those that the store is about to make
         self.expiry = Expiry(context, self.delete)  #: what of them ends by time
@@ -166,7 +168,7 @@ class Channels:
                 "(different cases not allowed)"
             )
             log.STREAMING.error("Creating channel %s failed: %s", quote(name), message)
-            raise RefusedError(message.encode(errors="surrogateescape"))
+            raise RequestRefusedError(message.encode(errors="surrogateescape"))
         stores = self._store.create_channel(name)
         channel = self.recover(name, stores)
         if stores.making is None:

@@ -30,7 +30,7 @@ _MAX_FIELDS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StreamingRequest:
     """A message that came: where to, where an answer is wanted (maybe nowhere), and what it says, without headers."""
 
     subject: bytes
@@ -56,19 +56,19 @@ def is_control(payload: bytes) -> bool:
     return True
 
 
-def requests(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[Request]:
+def requests(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[StreamingRequest]:
     """Yields the messages of some rows, copied."""
     view = memoryview(buffer)
     for row in frames[begin:end].tolist():
         start = row[PAYLOAD] + row[HEADER_SIZE]
-        yield Request(
+        yield StreamingRequest(
             bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]]),
             bytes(view[row[REPLY] : row[REPLY] + row[REPLY_SIZE]]),
             bytes(view[start : row[PAYLOAD] + row[PAYLOAD_SIZE]]),
         )
 
 
-def one_by_one(answer: Callable[[Request], None]) -> Handler:
+def one_by_one(answer: Callable[[StreamingRequest], None]) -> Handler:
     """Returns a handler of frames that hands over one request at a time."""
 
     def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:

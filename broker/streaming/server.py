@@ -10,19 +10,19 @@ from broker import log
 from broker.stores.ciphertext import suspected
 from broker.stores.interface import DamagedStoreError, StorageError
 from broker.streaming.commits import SHARE, Commits
-from broker.streaming.connect import Connecting, Heartbeats
-from broker.streaming.context import Context, Statistics, new_id
-from broker.streaming.delivery import Serving
-from broker.streaming.inflight import Acknowledgements, Ready, Sender
+from broker.streaming.connect import ConnectRules, Heartbeats
+from broker.streaming.context import Context, StreamingStatistics, new_id
+from broker.streaming.delivery import Dispatcher
+from broker.streaming.inflight import Acknowledgements, DeliveryQueue, Sender
 from broker.streaming.names import Subjects
 from broker.streaming.ports import Role
-from broker.streaming.publish import Publishing
+from broker.streaming.publish import PublishRules
 from broker.streaming.redelivery import Redelivery
 from broker.streaming.registry import Channels, Clients
 from broker.streaming.requests import one_by_one
-from broker.streaming.startup import Recovery, StartError, detect, recover_server
-from broker.streaming.subscribe import Subscribing
-from broker.streaming.unsubscribe import Unsubscribing
+from broker.streaming.startup import ServerStartError, StateRecovery, detect, recover_server
+from broker.streaming.subscribe import SubscribeRules
+from broker.streaming.unsubscribe import UnsubscribeRules
 from stantools.escaping import escape
 from stantools.nats.subjects import valid_subject
 from stantools.notation import some_of
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from broker.stores.interface import Lock
     from broker.streaming.faulttolerance import FaultTolerance
-    from broker.streaming.partitioning import Partitions
-    from broker.streaming.ports import Member
-    from broker.streaming.requests import Request
+    from broker.streaming.partitions import Partitions
+    from broker.streaming.ports import ClusterMember
+    from broker.streaming.requests import StreamingRequest
 
 
 class StreamingServer:
@@ -62,7 +62,7 @@ class StreamingServer:
         *,
         server_id: str = "",
         lock: Lock | None = None,
-        member: Member | None = None,
+        member: ClusterMember | None = None,
     ) -> None:
         self._context = context
         self._bus = context.bus
@@ -82,7 +82,7 @@ class StreamingServer:
 
         self._partitions: Partitions | None = None
         if options.partitioning:
-            from broker.streaming.partitioning import Partitions
+            from broker.streaming.partitions import Partitions
 
             self._partitions = Partitions(context, self.server_id.encode())
         self._group: FaultTolerance | None = None
@@ -94,21 +94,21 @@ class StreamingServer:
         waiting = None if partitions is None else partitions.waiting
         self.clients = clients = Clients(context, waiting)
         self.channels = channels = Channels(context)
-        ready, sender = Ready(context), Sender(context)
+        ready, sender = DeliveryQueue(context), Sender(context)
         acknowledgements = Acknowledgements(context, channels, ready)
         redelivery = Redelivery(context, sender, acknowledgements)
-        self._serving = Serving(context, ready, sender, redelivery)
+        self._serving = Dispatcher(context, ready, sender, redelivery)
         self._commits = commits = Commits(context, channels, self._serving)
-        self._publishing = Publishing(context, clients, channels, commits, waiting)
-        self._unsubscribing = Unsubscribing(context, clients, channels, redelivery, commits, partitions)
-        self._subscribing = Subscribing(
+        self._publishing = PublishRules(context, clients, channels, commits, waiting)
+        self._unsubscribing = UnsubscribeRules(context, clients, channels, redelivery, commits, partitions)
+        self._subscribing = SubscribeRules(
             context, clients, channels, acknowledgements, self._unsubscribing, ready, commits, partitions
         )
         self._heartbeats = Heartbeats(context, clients, self._unsubscribing)
-        self._recovery = Recovery(clients, channels, self._subscribing)
+        self._recovery = StateRecovery(clients, channels, self._subscribing)
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> StreamingStatistics:
         """Counters since the start."""
         return self._context.statistics
 
@@ -140,7 +140,7 @@ class StreamingServer:
         def recover() -> None:
             try:
                 self._recover()
-            except (StartError, StorageError) as error:
+            except (ServerStartError, StorageError) as error:
                 self.damaged = error.directory if isinstance(error, DamagedStoreError) else None
                 failed(str(error))
                 return
@@ -232,12 +232,12 @@ class StreamingServer:
     def _listen(self, ready: Callable[[], None]) -> None:
         subjects = self.subjects
         assert subjects is not None
-        connecting = Connecting(
+        connecting = ConnectRules(
             self._context, subjects, self.clients, self._heartbeats, self._unsubscribing, self._commits
         )
         listen = self._bus.listen
 
-        def requests(subject: bytes, answer: Callable[[Request], None]) -> None:
+        def requests(subject: bytes, answer: Callable[[StreamingRequest], None]) -> None:
             listen(Role.GENERAL, subject, one_by_one(answer))
 
         requests(subjects.discovery, connecting.receive)

@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Final
 
 from broker import log
 from broker.streaming.names import durable_key, new_server, sub_close_subject, text
-from broker.streaming.ports import Answer, Outcome, Role
+from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
 from broker.streaming.requests import decode
-from broker.streaming.state import Hold, QueueGroup, Subscription
+from broker.streaming.state import ChannelSubscription, DeliveryHold, QueueGroup
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
-    from broker.stores.interface import Recovered, RecoveredSubscription, Store
+    from broker.stores.interface import Recovered, RecoveredSubscription, StateStore
     from broker.streaming.context import Context
-    from broker.streaming.options import StreamingOptions
     from broker.streaming.registry import Channels, Clients
     from broker.streaming.state import Channel
-    from broker.streaming.subscribe import Subscribing
+    from broker.streaming.streaming_options import StreamingOptions
+    from broker.streaming.subscribe import SubscribeRules
 
 #: How long another server may take to answer.
 _TIMEOUT: Final = 250_000_000
 
 
-class StartError(Exception):
+class ServerStartError(Exception):
     """The server cannot start; the text says why."""
 
 
-def recover_server(store: Store, recovered: Recovered | None, options: StreamingOptions) -> pb.ServerInfo:
+def recover_server(store: StateStore, recovered: Recovered | None, options: StreamingOptions) -> pb.ServerInfo:
     """Returns who the server is: as stored, whatever the subjects are; a new record only if there is none.
 
     Facts: streaming-protocol.md section 4.
@@ -53,7 +53,7 @@ def recover_server(store: Store, recovered: Recovered | None, options: Streaming
         return server
     server = recovered.server
     if server.cluster_id != options.cluster_id:
-        raise StartError(
+        raise ServerStartError(
             f'cluster ID "{text(options.cluster_id)}" does not match recovered value of "{text(server.cluster_id)}"'
         )
     if not server.sub_close:
@@ -74,8 +74,8 @@ def detect(context: Context, discovery: bytes, alone: Callable[[], None], failed
     cluster_id = context.options.cluster_id
     found = f'discovered another streaming server with cluster ID "{text(cluster_id)}"'
 
-    def answered(answer: Answer) -> None:
-        if answer.outcome is not Outcome.REPLY:
+    def answered(answer: RequestAnswer) -> None:
+        if answer.outcome is not RequestOutcome.REPLY:
             log.STREAMING.debug("Did not detect another server instance")
             alone()
             return
@@ -96,15 +96,15 @@ def detect(context: Context, discovery: bytes, alone: Callable[[], None], failed
     context.bus.request(Role.GENERAL, discovery, probe.SerializeToString(), _TIMEOUT, answered, to_servers=True)
 
 
-class Recovery:
+class StateRecovery:
     """Restores clients, channels and subscriptions."""
 
-    def __init__(self, clients: Clients, channels: Channels, subscribing: Subscribing) -> None:
+    def __init__(self, clients: Clients, channels: Channels, subscribing: SubscribeRules) -> None:
         self._clients = clients
         self._channels = channels
         self._subscribing = subscribing
         #: Active subscriptions that were found; they get nothing before the server is ready.
-        self.active: list[Subscription] = []
+        self.active: list[ChannelSubscription] = []
 
     def restore(self, recovered: Recovered) -> None:
         """Restores everything. Nothing is sent."""
@@ -126,12 +126,12 @@ class Recovery:
             group = None
             if client is None and not state.is_durable:
                 return
-        subscription = Subscription(channel, state, group)
+        subscription = ChannelSubscription(channel, state, group)
         # Deadlines come from the messages' timestamps, when the server is ready; 0 sorts by sequence.
         subscription.pending.update(dict.fromkeys(found.pending, 0))
         subscription.last_sent = max(state.last_sent, *found.pending, 0)
         subscription.settle()
-        subscription.hold = Hold.RECOVERED if found.pending else Hold.NONE
+        subscription.hold = DeliveryHold.RECOVERED if found.pending else DeliveryHold.NONE
         if group is not None:
             group.last_sent = max(group.last_sent, subscription.last_sent)
             if client is None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from broker.streaming.names import text
-from broker.streaming.pending import Pending
+from broker.streaming.pending import PendingByDeadline
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
-    from broker.blocks import Records
-    from broker.stores.interface import Flush, LoneMessages, MessageStore, SubscriptionStore
+    from broker.record_buffer import MessageRecordBuffer
+    from broker.stores.interface import Flush, MessageStore, SingleAppendStore, SubscriptionStore
     from broker.streaming.context import Timer
 
 _SECOND: Final = 1_000_000_000
@@ -30,7 +30,7 @@ _READ_SIZE = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class StreamingSession:
     """A client that has connected, whether or not it is still alive."""
 
     #: What is stored about it.
@@ -43,7 +43,7 @@ class Client:
     #: When the next heartbeat goes out; None while one is under way.
     heartbeat: Timer | None = None
     #: What it has subscribed to, in that order.
-    subscriptions: dict[Subscription, None] = field(default_factory=dict)
+    subscriptions: dict[ChannelSubscription, None] = field(default_factory=dict)
     #: It is still the client under its id.
     registered: bool = False
 
@@ -59,7 +59,7 @@ class Client:
         return self.failures > 0
 
 
-class Hold(enum.Enum):
+class DeliveryHold(enum.Enum):
     """Why new messages are held back (`newOnHold`)."""
 
     #: They are not.
@@ -71,11 +71,11 @@ class Hold(enum.Enum):
 
 
 # Looked up with each message.
-_NONE: Final = Hold.NONE
+_NONE: Final = DeliveryHold.NONE
 
 
 @dataclass(slots=True, eq=False)
-class Subscription:
+class ChannelSubscription:
     """A plain subscription or a member of a queue group."""
 
     #: What it is subscribed to.
@@ -85,11 +85,11 @@ class Subscription:
     #: The queue group that it is a member of.
     group: QueueGroup | None
     #: Whose it is; None while it is offline.
-    client: Client | None = None
+    client: StreamingSession | None = None
     #: Whose it is or was.
     last_client_id: bytes = field(init=False)
     #: Sequences that were sent and not acknowledged, with the time (monotonic ns) of their redelivery.
-    pending: Pending = field(default_factory=Pending)
+    pending: PendingByDeadline = field(default_factory=PendingByDeadline)
     #: The highest sequence that was ever sent to it.
     last_sent: int = field(init=False)
     #: No new messages, as it has as many pending as it wants.
@@ -97,7 +97,7 @@ class Subscription:
     #: The client knows of it.
     started: bool = False
     #: Why new messages are held back, and what is still to be seen to before, in reverse; None until that begins.
-    hold: Hold = Hold.NONE
+    hold: DeliveryHold = DeliveryHold.NONE
     held: list[int] | None = None
     #: When pending messages are looked at.
     timer: Timer | None = None
@@ -167,7 +167,7 @@ class Subscription:
         return done
 
 
-def told(what: str, subscription: Subscription, where: str = "") -> str:
+def told(what: str, subscription: ChannelSubscription, where: str = "") -> str:
     """Returns what the log says about a subscription (streaming-protocol.md section 20.5)."""
     state = subscription.state
     kind = ("durable " if state.is_durable else "") + ("queue " if state.q_group else "")
@@ -197,16 +197,16 @@ class QueueGroup:
     #: Its name; of a durable group `<durable>:<group>`.
     name: bytes
     #: Who gets messages; the order changes by rule 3.
-    members: list[Subscription] = field(default_factory=list)
+    members: list[ChannelSubscription] = field(default_factory=list)
     #: The highest sequence that was sent to any member.
     last_sent: int = 0
     #: How often messages were redelivered.
     counts: dict[int, int] = field(default_factory=dict)
     #: While a durable group has no members: the record of its last one, with what was pending.
-    shadow: Subscription | None = None
+    shadow: ChannelSubscription | None = None
     _window: int = 0
 
-    def acknowledged(self, member: Subscription, count: int, now: int) -> None:
+    def acknowledged(self, member: ChannelSubscription, count: int, now: int) -> None:
         """Takes note that a member has acknowledged messages, all at once, at a time (monotonic ns)."""
         if count > 1 and len(self.members) > 1:
             self.tick(now)
@@ -223,7 +223,7 @@ class QueueGroup:
             member.latest_acks = 0
         self._window = window
 
-    def pick(self, *, force: bool) -> Subscription | None:
+    def pick(self, *, force: bool) -> ChannelSubscription | None:
         """Returns the member that a message goes to. There is at least one member.
 
         The one with the fewest pending messages of those that are neither stalled nor without heartbeat, the first of
@@ -265,7 +265,7 @@ class Channel:
     #: Until it is known whether it could be made: what the store returns then.
     making: Flush | None = None
     #: The messages once more, if single ones may be added.
-    lone: LoneMessages | None = None
+    lone: SingleAppendStore | None = None
     #: What is sent and acknowledged is recorded.
     recorded: bool = field(init=False)
     #: What the kernels know it by.
@@ -276,15 +276,15 @@ class Channel:
     timestamp: int = 0
     #: What is staged, being flushed or being delivered, so that it need not be read.
     #: Each with its first sequence and the one behind its last.
-    fresh: list[tuple[int, int, Records]] = field(default_factory=list)
+    fresh: list[tuple[int, int, MessageRecordBuffer]] = field(default_factory=list)
     #: Active plain subscriptions by number.
-    plain: dict[int, Subscription] = field(default_factory=dict)
+    plain: dict[int, ChannelSubscription] = field(default_factory=dict)
     #: Plain durables by key, active and offline.
-    durables: dict[bytes, Subscription] = field(default_factory=dict)
+    durables: dict[bytes, ChannelSubscription] = field(default_factory=dict)
     #: Queue groups by name.
     groups: dict[bytes, QueueGroup] = field(default_factory=dict)
     #: All active subscriptions.
-    by_ack_inbox: dict[bytes, Subscription] = field(default_factory=dict)
+    by_ack_inbox: dict[bytes, ChannelSubscription] = field(default_factory=dict)
     #: When messages were stored last (monotonic ns).
     last_activity: int = 0
     #: When the channel is deleted if nothing happens.
@@ -297,7 +297,7 @@ class Channel:
         self.recorded = getattr(self.store, "recorded", True)
 
     @property
-    def alone(self) -> LoneMessages | None:
+    def alone(self) -> SingleAppendStore | None:
         """Where a message goes that comes alone: nothing else is staged, and it is not for a queue group.
 
         None if it has to be staged as others are.
@@ -309,7 +309,7 @@ class Channel:
         """Somebody is subscribed; offline durables do not count (streaming-protocol.md section 21.1)."""
         return bool(self.by_ack_inbox)
 
-    def subscriptions(self) -> Iterator[Subscription]:
+    def subscriptions(self) -> Iterator[ChannelSubscription]:
         """Yields all: active plain ones, offline durables, then queue groups with their members, then their shadows."""
         return chain(
             self.plain.values(),
@@ -320,7 +320,7 @@ class Channel:
             ),
         )
 
-    def find(self, inbox: bytes) -> Subscription | None:
+    def find(self, inbox: bytes) -> ChannelSubscription | None:
         """Returns the active subscription with an ack inbox or, failing that, with a delivery inbox.
 
         Facts: streaming-protocol.md section 20.
@@ -329,7 +329,7 @@ class Channel:
             return found
         return next((each for each in self.by_ack_inbox.values() if each.inbox == inbox), None)
 
-    def read(self, first: int, count: int) -> tuple[Records, int, Sequence[int]]:
+    def read(self, first: int, count: int) -> tuple[MessageRecordBuffer, int, Sequence[int]]:
         """Returns the next messages that may be delivered, maybe none: a block, their first row, their sequences.
 
         Args:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from broker import log
 from broker.stores.interface import StorageError
-from broker.streaming import errors
-from broker.streaming.errors import RefusedError, text_of
+from broker.streaming import request_errors
 from broker.streaming.names import durable_key, text, valid_channel
 from broker.streaming.ports import Role
+from broker.streaming.request_errors import RequestRefusedError, text_of
 from broker.streaming.requests import decode
-from broker.streaming.state import Hold, QueueGroup, Subscription, told
+from broker.streaming.state import ChannelSubscription, DeliveryHold, QueueGroup, told
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -25,15 +25,15 @@ from stantools.format.quoting import quote
 if TYPE_CHECKING:
     from broker.streaming.commits import Commits
     from broker.streaming.context import Context
-    from broker.streaming.inflight import Acknowledgements, Ready
-    from broker.streaming.partitioning import Partitions
+    from broker.streaming.inflight import Acknowledgements, DeliveryQueue
+    from broker.streaming.partitions import Partitions
     from broker.streaming.registry import Channels, Clients
-    from broker.streaming.requests import Request
-    from broker.streaming.state import Channel, Client
-    from broker.streaming.unsubscribe import Unsubscribing
+    from broker.streaming.requests import StreamingRequest
+    from broker.streaming.state import Channel, StreamingSession
+    from broker.streaming.unsubscribe import UnsubscribeRules
 
 
-class Subscribing:
+class SubscribeRules:
     """Creates and resumes subscriptions.
 
     Args:
@@ -51,8 +51,8 @@ class Subscribing:
         clients: Clients,
         channels: Channels,
         acknowledgements: Acknowledgements,
-        unsubscribing: Unsubscribing,
-        ready: Ready,
+        unsubscribing: UnsubscribeRules,
+        ready: DeliveryQueue,
         commits: Commits,
         partitions: Partitions | None = None,
     ) -> None:
@@ -66,17 +66,17 @@ class Subscribing:
         self._commits = commits
         self._partitions = partitions
 
-    def receive(self, request: Request) -> None:
+    def receive(self, request: StreamingRequest) -> None:
         """Takes a subscription request and answers it, in the order of streaming-protocol.md section 12."""
         try:
             message = decode(pb.SubscriptionRequest, request.payload)
         except gogo.DecodeError as error:
             log.STREAMING.error("Invalid Subscription request from %s: %s", text(request.subject), error)
-            self._refuse(request, errors.INVALID_SUBSCRIBE)
+            self._refuse(request, request_errors.INVALID_SUBSCRIBE)
             return
         try:
             _check(message, text(request.subject))
-        except RefusedError as error:
+        except RequestRefusedError as error:
             self._refuse(request, error.text)
             return
         partitions = self._partitions
@@ -89,14 +89,14 @@ class Subscribing:
             elif not partitions.waiting.add(message.client_id, b"", len(request.payload), waited):
                 waited(False)
 
-    def _waited(self, request: Request, message: pb.SubscriptionRequest, came: bool) -> None:
+    def _waited(self, request: StreamingRequest, message: pb.SubscriptionRequest, came: bool) -> None:
         """Goes on with a request whose client is there, or did not come."""
         if came:
             self._subscribe(request, message)
         else:
-            self._refuse(request, errors.INVALID_SUBSCRIBE)
+            self._refuse(request, request_errors.INVALID_SUBSCRIBE)
 
-    def _subscribe(self, request: Request, message: pb.SubscriptionRequest) -> None:
+    def _subscribe(self, request: StreamingRequest, message: pb.SubscriptionRequest) -> None:
         """Answers a request that has been checked."""
         client = self._clients.get(message.client_id)
         if client is None:
@@ -105,7 +105,7 @@ class Subscribing:
                 text(message.client_id),
                 text(request.subject),
             )
-            self._refuse(request, errors.UNKNOWN_CLIENT)
+            self._refuse(request, request_errors.UNKNOWN_CLIENT)
             return
         # What came before is stored before the position is determined.
         self._commits.commit()
@@ -116,7 +116,7 @@ class Subscribing:
                 self._commits.when_durable([channel.making], partial(self._made, request, message))
                 return
             subscription, story = self._create_or_resume(channel, client, message, text(request.subject))
-        except (RefusedError, StorageError) as error:
+        except (RequestRefusedError, StorageError) as error:
             self._fail(request, message, text_of(error))
             return
         self.activate(subscription, client)
@@ -142,14 +142,14 @@ class Subscribing:
 
     def _undo(
         self,
-        request: Request,
+        request: StreamingRequest,
         message: pb.SubscriptionRequest,
-        subscription: Subscription,
+        subscription: ChannelSubscription,
         ack_inbox: bytes,
         error: str,
     ) -> None:
         """Ends a subscription that could not be stored; a durable that was resumed is offline again."""
-        resumed = subscription.hold is Hold.RESUMED
+        resumed = subscription.hold is DeliveryHold.RESUMED
         if not resumed:
             log.STREAMING.error(
                 "Unable to store subscription [%s:%s] on [%s]: %s",
@@ -162,24 +162,24 @@ class Subscribing:
             self._unsubscribing.end(subscription, unsubscribe=not resumed)
         self._fail(request, message, error.encode(errors="surrogateescape"))
 
-    def _made(self, request: Request, message: pb.SubscriptionRequest, error: str) -> None:
+    def _made(self, request: StreamingRequest, message: pb.SubscriptionRequest, error: str) -> None:
         """Goes on with a request whose channel has been made, or could not be."""
         if error:
             self._fail(request, message, error.encode(errors="surrogateescape"))
         else:
             self._subscribe(request, message)
 
-    def _fail(self, request: Request, message: pb.SubscriptionRequest, error: bytes) -> None:
+    def _fail(self, request: StreamingRequest, message: pb.SubscriptionRequest, error: bytes) -> None:
         log.STREAMING.error("Unable to create subscription on %s: %s", quote(message.subject), text(error))
         self._refuse(request, error)
 
-    def _answer(self, request: Request, subscription: Subscription, ack_inbox: bytes) -> None:
+    def _answer(self, request: StreamingRequest, subscription: ChannelSubscription, ack_inbox: bytes) -> None:
         response = protocol.SubscriptionResponse(ack_inbox=ack_inbox)
         self._bus.publish(Role.SEND, request.reply, response.SerializeToString())
         if subscription.channel.by_ack_inbox.get(ack_inbox) is subscription:
             self.start(subscription)
 
-    def activate(self, subscription: Subscription, client: Client) -> None:
+    def activate(self, subscription: ChannelSubscription, client: StreamingSession) -> None:
         """Adds a subscription to its client and to those that are served, once they are started."""
         channel = subscription.channel
         ack_inbox = subscription.state.ack_inbox
@@ -198,15 +198,15 @@ class Subscribing:
             listener = None
         subscription.listener = listener
 
-    def start(self, subscription: Subscription) -> None:
+    def start(self, subscription: ChannelSubscription) -> None:
         """Begins to send to a subscription, or to the group that it is a member of."""
         if subscription.active:
             subscription.started = True
             self._ready.add(subscription)
 
     def _create_or_resume(
-        self, channel: Channel, client: Client, message: pb.SubscriptionRequest, subject: str
-    ) -> tuple[Subscription, str]:
+        self, channel: Channel, client: StreamingSession, message: pb.SubscriptionRequest, subject: str
+    ) -> tuple[ChannelSubscription, str]:
         if message.q_group:
             return self._join(channel, client, message, subject)
         if not message.durable_name:
@@ -221,12 +221,12 @@ class Subscribing:
             return created, story
         if known.active:
             log.STREAMING.error("[Client:%s] Duplicate durable subscription registration", text(client.id))
-            raise RefusedError(errors.DUPLICATE_DURABLE)
+            raise RequestRefusedError(request_errors.DUPLICATE_DURABLE)
         return known, self._resume(known, client, message)
 
     def _join(
-        self, channel: Channel, client: Client, message: pb.SubscriptionRequest, subject: str
-    ) -> tuple[Subscription, str]:
+        self, channel: Channel, client: StreamingSession, message: pb.SubscriptionRequest, subject: str
+    ) -> tuple[ChannelSubscription, str]:
         name = message.q_group
         if message.durable_name:
             if b":" in message.durable_name:
@@ -236,7 +236,7 @@ class Subscribing:
                     quote(message.durable_name),
                     subject,
                 )
-                raise RefusedError(errors.INVALID_DURABLE_NAME)
+                raise RequestRefusedError(request_errors.INVALID_DURABLE_NAME)
             name = message.durable_name + b":" + name
         group = channel.groups.get(name) or QueueGroup(channel, name)
         shadow = group.shadow
@@ -251,8 +251,8 @@ class Subscribing:
         return subscription, story
 
     def _create(
-        self, channel: Channel, client: Client, message: pb.SubscriptionRequest, group: QueueGroup | None
-    ) -> tuple[Subscription, str]:
+        self, channel: Channel, client: StreamingSession, message: pb.SubscriptionRequest, group: QueueGroup | None
+    ) -> tuple[ChannelSubscription, str]:
         joins = group is not None and bool(group.members)
         behind, where = 0, ""
         if not joins:
@@ -281,10 +281,12 @@ class Subscribing:
             raise
         if group is not None and not joins:
             group.last_sent = behind
-        subscription = Subscription(channel, state, group)
+        subscription = ChannelSubscription(channel, state, group)
         return subscription, told("Added member to" if joins else "Started new", subscription, where)
 
-    def _resume(self, subscription: Subscription, client: Client, message: pb.SubscriptionRequest) -> str:
+    def _resume(
+        self, subscription: ChannelSubscription, client: StreamingSession, message: pb.SubscriptionRequest
+    ) -> str:
         """Hands an offline durable, or the shadow of a durable group, to a client.
 
         Facts: streaming-protocol.md sections 17 and 19.6.
@@ -305,11 +307,11 @@ class Subscribing:
         subscription.last_client_id = client.id
         subscription.adopt()
         subscription.settle()
-        subscription.hold = Hold.RESUMED
+        subscription.hold = DeliveryHold.RESUMED
         subscription.held = None
         return told("Resumed", subscription)
 
-    def _refuse(self, request: Request, error: bytes) -> None:
+    def _refuse(self, request: StreamingRequest, error: bytes) -> None:
         self._bus.publish(Role.SEND, request.reply, protocol.SubscriptionResponse(error=error).SerializeToString())
 
 
@@ -318,16 +320,20 @@ def _check(message: pb.SubscriptionRequest, subject: str) -> None:
     name = text(message.client_id)
     if not message.client_id:
         log.STREAMING.error("Missing ClientID in subscription request from %s", subject)
-        raise RefusedError(errors.CLIENT_ID_MISSING)
+        raise RequestRefusedError(request_errors.CLIENT_ID_MISSING)
     for bad, what, error in (
-        (message.ack_wait_in_secs <= 0, f"AckWait ({message.ack_wait_in_secs})", errors.INVALID_ACK_WAIT),
-        (message.max_in_flight <= 0, f"MaxInflight ({message.max_in_flight})", errors.INVALID_MAX_IN_FLIGHT),
-        (not 0 <= message.start_position <= 4, f"StartPosition ({message.start_position})", errors.INVALID_START),
-        (not valid_channel(message.subject), f"channel {quote(message.subject)}", errors.INVALID_SUBJECT),
+        (message.ack_wait_in_secs <= 0, f"AckWait ({message.ack_wait_in_secs})", request_errors.INVALID_ACK_WAIT),
+        (message.max_in_flight <= 0, f"MaxInflight ({message.max_in_flight})", request_errors.INVALID_MAX_IN_FLIGHT),
+        (
+            not 0 <= message.start_position <= 4,
+            f"StartPosition ({message.start_position})",
+            request_errors.INVALID_START,
+        ),
+        (not valid_channel(message.subject), f"channel {quote(message.subject)}", request_errors.INVALID_SUBJECT),
     ):
         if bad:
             log.STREAMING.error("[Client:%s] Invalid %s in subscription request from %s", name, what, subject)
-            raise RefusedError(error)
+            raise RequestRefusedError(error)
 
 
 def _start_position(request: pb.SubscriptionRequest, channel: Channel, now: int) -> tuple[int, str]:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from broker import log
 from broker.stores.interface import StorageError
-from broker.streaming import errors
-from broker.streaming.errors import RefusedError
+from broker.streaming import request_errors
 from broker.streaming.inflight import store_sent
 from broker.streaming.names import durable_key, text
-from broker.streaming.pending import Pending
+from broker.streaming.pending import PendingByDeadline
 from broker.streaming.ports import Role
-from broker.streaming.requests import Request, decode
+from broker.streaming.request_errors import RequestRefusedError
+from broker.streaming.requests import StreamingRequest, decode
 from broker.streaming.state import told
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from broker.stores.interface import Flush
     from broker.streaming.commits import Commits
     from broker.streaming.context import Context, Timer
-    from broker.streaming.partitioning import Partitions
+    from broker.streaming.partitions import Partitions
     from broker.streaming.redelivery import Redelivery
     from broker.streaming.registry import Channels, Clients
-    from broker.streaming.state import Channel, Client, QueueGroup, Subscription
+    from broker.streaming.state import Channel, ChannelSubscription, QueueGroup, StreamingSession
 
 #: Entries of what ended subscriptions had pending that are freed at a time.
 _ENTRIES: Final = 4096
 
 
-class Unsubscribing:
+class UnsubscribeRules:
     """Ends subscriptions, and clients with all of theirs.
 
     Args:
@@ -58,32 +58,32 @@ class Unsubscribing:
         self._redelivery = redelivery
         self._commits = commits
         self._partitions = partitions
-        self._remains: list[tuple[Pending, dict[int, int]]] = []
+        self._remains: list[tuple[PendingByDeadline, dict[int, int]]] = []
         self._giving_back: Timer | None = None
 
-    def receive_unsubscribe(self, request: Request) -> None:
+    def receive_unsubscribe(self, request: StreamingRequest) -> None:
         """Takes a request from the unsubscribe subject."""
         self._receive(request, unsubscribe=True)
 
-    def receive_close(self, request: Request) -> None:
+    def receive_close(self, request: StreamingRequest) -> None:
         """Takes a request from the subscription close subject."""
         self._receive(request, unsubscribe=False)
 
-    def _receive(self, request: Request, *, unsubscribe: bool) -> None:
+    def _receive(self, request: StreamingRequest, *, unsubscribe: bool) -> None:
         try:
             message = decode(pb.UnsubscribeRequest, request.payload)
         except gogo.DecodeError:
             log.STREAMING.error("Invalid unsub request from %s", text(request.subject))
-            self._answer(request, errors.INVALID_UNSUBSCRIBE)
+            self._answer(request, request_errors.INVALID_UNSUBSCRIBE)
             return
         if self._partitions is None or self._partitions.serves(message.subject):
             self._bus.barrier(lambda: self._end_requested(request, message, unsubscribe))
 
-    def _end_requested(self, request: Request, message: pb.UnsubscribeRequest, unsubscribe: bool) -> None:
+    def _end_requested(self, request: StreamingRequest, message: pb.UnsubscribeRequest, unsubscribe: bool) -> None:
         """Ends a subscription as somebody asked for, and answers when that is durable."""
         try:
             channel = self._end_found(message, unsubscribe)
-        except RefusedError as error:
+        except RequestRefusedError as error:
             self._answer(request, error.text)
             return
         flush = self._commits.flush_subscriptions(channel)
@@ -100,43 +100,43 @@ class Unsubscribing:
         what = "unsubscribe" if unsubscribe else "subscription close"
         if channel is None:
             log.STREAMING.error("[Client:%s] %s request for unknown channel", text(message.client_id), what)
-            raise RefusedError(errors.UNKNOWN_CHANNEL)
+            raise RequestRefusedError(request_errors.UNKNOWN_CHANNEL)
         subscription = channel.find(message.inbox)
         if subscription is None:
             log.STREAMING.error("[Client:%s] %s request for unknown inbox", text(message.client_id), what)
-            raise RefusedError(errors.INVALID_SUBSCRIPTION)
+            raise RequestRefusedError(request_errors.INVALID_SUBSCRIPTION)
         client = self._clients.get(message.client_id)
         if client is None or subscription not in client.subscriptions:
             log.STREAMING.error("[Client:%s] %s request of another client", text(message.client_id), what)
-            raise RefusedError(errors.UNKNOWN_CLIENT)
+            raise RequestRefusedError(request_errors.UNKNOWN_CLIENT)
         self.end(subscription, unsubscribe=unsubscribe)
         return channel
 
-    def _answer(self, request: Request, error: bytes) -> None:
+    def _answer(self, request: StreamingRequest, error: bytes) -> None:
         self._bus.publish(Role.SEND, request.reply, protocol.SubscriptionResponse(error=error).SerializeToString())
 
-    def receive_client_close(self, request: Request) -> None:
+    def receive_client_close(self, request: StreamingRequest) -> None:
         """Takes a request from the close subject (streaming-protocol.md section 9)."""
         try:
             message = decode(pb.CloseRequest, request.payload)
         except gogo.DecodeError:
             log.STREAMING.error("Received invalid close request, subject=%s", text(request.subject))
-            self._answer_close(request, errors.INVALID_CLOSE)
+            self._answer_close(request, request_errors.INVALID_CLOSE)
             return
         self._bus.barrier(lambda: self._close_requested(request, message.client_id))
 
-    def _close_requested(self, request: Request, client_id: bytes) -> None:
+    def _close_requested(self, request: StreamingRequest, client_id: bytes) -> None:
         client = self._clients.get(client_id)
         if client is None:
             log.STREAMING.error('Unknown client "%s" in close request', text(client_id))
-            self._answer_close(request, errors.UNKNOWN_CLIENT)
+            self._answer_close(request, request_errors.UNKNOWN_CLIENT)
             return
         self._commits.when_durable(self.close_client(client), lambda _error: self._answer_close(request, b""))
 
-    def _answer_close(self, request: Request, error: bytes) -> None:
+    def _answer_close(self, request: StreamingRequest, error: bytes) -> None:
         self._bus.publish(Role.GENERAL, request.reply, protocol.CloseResponse(error=error).SerializeToString())
 
-    def close_client(self, client: Client) -> list[Flush | None]:
+    def close_client(self, client: StreamingSession) -> list[Flush | None]:
         """Ends a client: it is forgotten, its subscriptions are closed. Returns what makes that durable."""
         self._commits.commit()
         try:
@@ -154,7 +154,7 @@ class Unsubscribing:
         log.STREAMING.debug("[Client:%s] Closed (Inbox=%s)", text(client.id), text(client.info.hb_inbox))
         return flushes
 
-    def end(self, subscription: Subscription, *, unsubscribe: bool) -> None:
+    def end(self, subscription: ChannelSubscription, *, unsubscribe: bool) -> None:
         """Ends an active subscription.
 
         Args:
@@ -179,7 +179,7 @@ class Unsubscribing:
         log.STREAMING.debug("%s", told(what, subscription))
         self._channels.expiry.idle(channel)
 
-    def _end_plain(self, subscription: Subscription, client: Client, *, unsubscribe: bool) -> str:
+    def _end_plain(self, subscription: ChannelSubscription, client: StreamingSession, *, unsubscribe: bool) -> str:
         channel = subscription.channel
         state = subscription.state
         del channel.plain[subscription.id]
@@ -194,7 +194,7 @@ class Unsubscribing:
         self._discard(subscription)
         return "Removed"
 
-    def _leave(self, subscription: Subscription, group: QueueGroup, *, unsubscribe: bool) -> str:
+    def _leave(self, subscription: ChannelSubscription, group: QueueGroup, *, unsubscribe: bool) -> str:
         channel = subscription.channel
         state = subscription.state
         group.members.remove(subscription)
@@ -222,7 +222,7 @@ class Unsubscribing:
         self._discard(subscription)
         return "Removed"
 
-    def _hand_over(self, subscription: Subscription, group: QueueGroup) -> None:
+    def _hand_over(self, subscription: ChannelSubscription, group: QueueGroup) -> None:
         """Hands what a member has pending to the others in turn; they send it again soon.
 
         Facts: streaming-protocol.md section 18.8.
@@ -233,7 +233,7 @@ class Unsubscribing:
             return
         now = self._clock.monotonic()
         order = subscription.pending.in_order()
-        subscription.pending = Pending()
+        subscription.pending = PendingByDeadline()
         for position, member in enumerate(heirs):
             share = order[position :: len(heirs)]
             if share:
@@ -243,13 +243,13 @@ class Unsubscribing:
                 member.settle()
                 self._redelivery.arm_soon(member)
 
-    def _discard(self, subscription: Subscription) -> None:
+    def _discard(self, subscription: ChannelSubscription) -> None:
         """Forgets what an ended subscription has pending. To free much at once would take long."""
         if len(subscription.pending) > _ENTRIES:
             self._remains.append((subscription.pending, subscription.counts))
             if self._giving_back is None:
                 self._giving_back = self._timers.at(self._clock.monotonic(), self._give_back)
-        subscription.pending, subscription.counts = Pending(), {}
+        subscription.pending, subscription.counts = PendingByDeadline(), {}
 
     def _give_back(self) -> None:
         """Frees what ended subscriptions had pending, a little at a time."""
@@ -274,14 +274,14 @@ class Unsubscribing:
                 error,
             )
 
-    def _update(self, subscription: Subscription) -> None:
+    def _update(self, subscription: ChannelSubscription) -> None:
         try:
             subscription.channel.store.update(subscription.state)
         except StorageError as error:
             log.STREAMING.error("Unable to update subscription subid=%d: %s", subscription.id, error)
 
 
-def _heirs(leaver: Subscription, group: QueueGroup) -> list[Subscription]:
+def _heirs(leaver: ChannelSubscription, group: QueueGroup) -> list[ChannelSubscription]:
     """Returns the members that get what one has pending that has left.
 
     If its client has ended, members of the same client end with it, and would hand over in turn: the others get it. If

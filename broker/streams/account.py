@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
+from broker.streams.api_errors import RequestError, adjusted, invalid_config, sealed, store_failed, stream_not_found
 from broker.streams.configuration import StreamConfig
-from broker.streams.errors import ApiError, adjusted, invalid_config, sealed, store_failed, stream_not_found
-from broker.streams.room import Limits, Room
-from broker.streams.stream import Memories, Stream, memories
+from broker.streams.quota import QuotaLimits, StorageQuota
+from broker.streams.stream import MessageMemory, Stream, memories
 from stantools.nats.interest import finished
 from stantools.nats.subjects import overlap
 from stantools.nats.subjecttree import PatternTree, grow, tree_of
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from broker.ports import Clock
     from broker.stores.streams.interface import StreamStore
-    from broker.streams.ports import Place
+    from broker.streams.ports import StreamStorage
 
-_SHORTAGES: Final[Mapping[str, ApiError]] = {
-    "file": ApiError(500, 10047, "insufficient storage resources available"),
-    "memory": ApiError(500, 10028, "insufficient memory resources available"),
+_SHORTAGES: Final[Mapping[str, RequestError]] = {
+    "file": RequestError(500, 10047, "insufficient storage resources available"),
+    "memory": RequestError(500, 10028, "insufficient memory resources available"),
 }
 
 #: Streams that are looked at, some of them more than once, until too many copy from each other.
@@ -40,9 +40,9 @@ class Account:
         limits: What they may take.
     """
 
-    def __init__(self, place: Place, clock: Clock, limits: Limits) -> None:
+    def __init__(self, place: StreamStorage, clock: Clock, limits: QuotaLimits) -> None:
         self._place, self._clock = place, clock
-        self.room = Room(limits)  #: what they take, and may take
+        self.room = StorageQuota(limits)  #: what they take, and may take
         self.streams: dict[str, Stream] = {}  #: streams by name
         self._subjects: PatternTree[str] = PatternTree()  #: names of streams by their subjects
         self._version = 0  #: another one once that has changed
@@ -54,7 +54,7 @@ class Account:
                 config = StreamConfig.read(values)
                 config.check(stored=True)
                 finished(config.check_overlaps())
-            except ApiError as error:
+            except RequestError as error:
                 NATS.error("  Stream %r is left alone: %s", values.get("name"), error.text)
                 continue
             try:
@@ -72,12 +72,12 @@ class Account:
             ApiError: There is none of that name, or it has failed.
         """
         if "/" in name or "\\" in name:
-            raise ApiError(400, 10128, "Stream name can not contain path separators")
+            raise RequestError(400, 10128, "Stream name can not contain path separators")
         stream = self.streams.get(name)
         if stream is None:
             raise stream_not_found()
         if stream.failure:
-            raise ApiError(500, 10096, f"stream not valid: {stream.failure}")
+            raise RequestError(500, 10096, f"stream not valid: {stream.failure}")
         return stream
 
     def direct(self, name: str) -> Stream | None:
@@ -106,7 +106,7 @@ class Account:
         if config.sealed:
             raise invalid_config("stream configuration for create can not be sealed")
         if config.num_replicas > 1:
-            raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
+            raise RequestError(500, 10074, "replicas > 1 not supported in non-clustered mode")
         known = self.streams.get(config.name)
         if known is None or known.config.mirror != config.mirror:
             sent, config = config, self._mirrored(config)
@@ -117,7 +117,7 @@ class Account:
         if known is not None:
             # The first sequence is not kept with the configuration.
             if known.config != replace(config, first_seq=known.config.first_seq):
-                raise ApiError(400, 10058, "stream name already in use with a different configuration")
+                raise RequestError(400, 10058, "stream name already in use with a different configuration")
             return known, False
         named = yield from _named(config)
         yield from self._check_others(config, subjects)
@@ -195,7 +195,7 @@ class Account:
             ApiError: There is another one of that name, or with such subjects.
         """
         if config.name in self.streams:
-            raise ApiError(400, 10058, "stream name already in use with a different configuration")
+            raise RequestError(400, 10058, "stream name already in use with a different configuration")
         finished(self._check_subjects(config.name, tree_of(each.encode() for each in config.subjects)))
         return self._enter(Stream(self.room, config, created, store, borrowed=True), finished(_named(config)))
 
@@ -206,7 +206,7 @@ class Account:
             ApiError: There is a stream of that name.
         """
         if name in self.streams:
-            raise ApiError(400, 10130, "stream name already in use, cannot restore")
+            raise RequestError(400, 10130, "stream name already in use, cannot restore")
 
     def check_new(self, config: StreamConfig) -> Generator[None, None, None]:
         """Checks whether a stream may be restored, as work that can be interrupted.
@@ -216,12 +216,12 @@ class Account:
         """
         self.check_free(config.name)
         if config.num_replicas > 1:
-            raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
+            raise RequestError(500, 10074, "replicas > 1 not supported in non-clustered mode")
         yield from self._check_others(config, tree_of(each.encode() for each in config.subjects))
         self._check_reservation(config, 0)
 
     def restore(
-        self, config: StreamConfig, created: int, store: StreamStore, found: Memories
+        self, config: StreamConfig, created: int, store: StreamStore, found: MessageMemory
     ) -> Generator[None, None, Stream]:
         """Makes a stream of a store that was opened, as work that can be interrupted.
 
@@ -245,12 +245,12 @@ class Account:
         named = yield from _named(config)
         try:
             yield from self.check_new(config)
-        except ApiError:
+        except RequestError:
             self._uncount(stream)
             raise
         return self._enter(stream, named)
 
-    def _opened(self, config: StreamConfig, created: int, store: StreamStore, found: Memories) -> Stream:
+    def _opened(self, config: StreamConfig, created: int, store: StreamStore, found: MessageMemory) -> Stream:
         """Makes a stream of what is there; nobody else knows it yet."""
         stream = Stream(self.room, config, created, store)
         stream.take_over(found)
@@ -333,7 +333,7 @@ class Account:
             if 0 < config.max_msg_size < self.streams[name].config.max_msg_size:
                 number, what = (10030, "mirror") if config.mirror else (10046, "source")
                 text = f"stream {what} must have max message size >= {'source' if config.mirror else 'target'}"
-                raise ApiError(400, number, text)
+                raise RequestError(400, number, text)
         yield from self._check_subjects(config.name, subjects)
 
     def _check_cycles(self, config: StreamConfig) -> None:
@@ -362,7 +362,7 @@ class Account:
                 if pair is None:
                     yield
                 elif pair[1] != name:
-                    raise ApiError(400, 10065, "subjects overlap with an existing stream")
+                    raise RequestError(400, 10065, "subjects overlap with an existing stream")
 
     def _check_reservation(self, config: StreamConfig, before: int) -> None:
         wanted = self.reserved(config.storage) - before + max(config.max_bytes, 0)

@@ -23,7 +23,7 @@ _LONG: Final = (11, 12)
 _SHORT: Final = 7
 
 
-class Kind(enum.Enum):
+class AckKind(enum.Enum):
     """What is said of a message."""
 
     ACK = enum.auto()
@@ -38,13 +38,13 @@ class Kind(enum.Enum):
 class Verb:
     """What is said of a message."""
 
-    kind: Kind  #: what
+    kind: AckKind  #: what
     delay: int = 0  #: with NAK: nanoseconds until it comes again
     text: str = ""  #: with TERM the reason, with NEXT the body of a request
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AckTarget:
     """Which message of which consumer is meant."""
 
     stream: str  #: name of the stream
@@ -69,7 +69,7 @@ def numbers(subject: bytes) -> tuple[bytes, bytes, int, int] | None:
     return tokens[2], tokens[3], int(sequence), int(number)
 
 
-def place(subject: bytes, *, preview: bool = False) -> Place | None:
+def place(subject: bytes, *, preview: bool = False) -> AckTarget | None:
     """Reads the subject of an acknowledgement, which may be one of the preview; None if it is none."""
     tokens = subject.split(b".")
     if len(tokens) in _LONG:
@@ -81,7 +81,7 @@ def place(subject: bytes, *, preview: bool = False) -> Place | None:
         return None
     stream, consumer = tokens[2].decode(errors="replace"), tokens[3].decode(errors="replace")
     short = b".".join(tokens[:2]) if len(tokens) == _SHORT else b""
-    return Place(stream, consumer, int(sequence), int(number), short)
+    return AckTarget(stream, consumer, int(sequence), int(number), short)
 
 
 def verb(payload: bytes) -> Verb:
@@ -89,16 +89,16 @@ def verb(payload: bytes) -> Verb:
     word, _, rest = payload.partition(b" ")
     match word:
         case word if word in DONE:
-            return Verb(Kind.ACK) if not rest else Verb(Kind.NOTHING)
+            return Verb(AckKind.ACK) if not rest else Verb(AckKind.NOTHING)
         case b"-NAK":
-            return Verb(Kind.NAK, delay=_delay(rest))
+            return Verb(AckKind.NAK, delay=_delay(rest))
         case b"+WPI":
-            return Verb(Kind.PROGRESS)
+            return Verb(AckKind.PROGRESS)
         case b"+TERM":
-            return Verb(Kind.TERM, text=rest.decode(errors="replace"))
+            return Verb(AckKind.TERM, text=rest.decode(errors="replace"))
         case b"+NXT":
-            return Verb(Kind.NEXT, text=rest.decode(errors="replace"))
-    return Verb(Kind.NOTHING)
+            return Verb(AckKind.NEXT, text=rest.decode(errors="replace"))
+    return Verb(AckKind.NOTHING)
 
 
 def _delay(text: bytes) -> int:

@@ -14,7 +14,7 @@ from broker.streams.requests import dumps, time_text
 if TYPE_CHECKING:
     from broker.ports import Clock
     from broker.streams.consumer import Consumer
-    from broker.streams.ports import Bus
+    from broker.streams.ports import StreamsPort
 
 _EVENT: Final = "$JS.EVENT."
 _TYPE: Final = "io.nats.jetstream."
@@ -38,7 +38,7 @@ class Advisories:
         clock: The time.
     """
 
-    def __init__(self, bus: Bus, clock: Clock) -> None:
+    def __init__(self, bus: StreamsPort, clock: Clock) -> None:
         self._bus, self._clock = bus, clock
 
     def audit(self, subject: bytes, request: bytes, response: bytes) -> None:

@@ -8,15 +8,14 @@ from typing import Any, Final
 
 from broker.ports import Clock
 from broker.stores.interface import StorageError
-from broker.streams import reading
+from broker.streams import message_requests
 from broker.streams.account import Account
 from broker.streams.advisories import Advisories
+from broker.streams.api_errors import RequestError, bad_request, name_mismatch, overloaded, store_failed, unavailable
 from broker.streams.configuration import StreamConfig
 from broker.streams.consumercalls import Answering, ConsumerCalls
-from broker.streams.consumers import Consumers
-from broker.streams.errors import ApiError, bad_request, name_mismatch, overloaded, store_failed, unavailable
+from broker.streams.consumers import ConsumerRegistry
 from broker.streams.headers import bare, status
-from broker.streams.options import LEVEL, beyond
 from broker.streams.requests import (
     BOOL,
     INT,
@@ -32,6 +31,7 @@ from broker.streams.requests import (
 )
 from broker.streams.stream import Stream
 from broker.streams.streaminfo import add_deleted, stream_info, stream_state, subject_counts
+from broker.streams.streams_options import LEVEL, beyond
 from broker.streams.transfers import Transfers
 
 PREFIX: Final = b"$JS.API."
@@ -96,7 +96,7 @@ class Api:
     def __init__(
         self,
         account: Account,
-        consumers: Consumers,
+        consumers: ConsumerRegistry,
         transfers: Transfers,
         clock: Clock,
         advisories: Advisories,
@@ -172,12 +172,12 @@ class Api:
         self.total += 1
         try:
             if beyond(header):
-                raise ApiError(412, 10185, "JetStream minimum api level required")
+                raise RequestError(412, 10185, "JetStream minimum api level required")
             found = call()
             if isinstance(found, Generator):
                 found = yield from found
             return (yield from dumps_long({"type": response_type(kind), **found}))
-        except ApiError as error:
+        except RequestError as error:
             problem = error
         except StorageError as error:
             problem = store_failed(error.message)
@@ -201,7 +201,7 @@ class Api:
     def _config(self, name: str, body: bytes) -> tuple[StreamConfig, bool]:
         """Reads the configuration of a request, and whether it has to be taken as it is."""
         if "/" in name or "\\" in name:
-            raise ApiError(400, 10128, "Stream name can not contain path separators")
+            raise RequestError(400, 10128, "Stream name can not contain path separators")
         if not body:
             raise name_mismatch()
         values = parse(body)
@@ -282,10 +282,10 @@ class Api:
         return {"success": True, "purged": purged}
 
     def _get(self, name: str, body: bytes) -> Answering:
-        return {"message": (yield from reading.stored_message(partial(self._account.find, name), body))}
+        return {"message": (yield from message_requests.stored_message(partial(self._account.find, name), body))}
 
     def _delete_message(self, name: str, body: bytes) -> dict[str, Any]:
-        reading.delete(partial(self._account.find, name), body).store.flush()
+        message_requests.delete(partial(self._account.find, name), body).store.flush()
         return {"success": True}
 
     def _snapshot(self, name: str, body: bytes) -> Answering:
@@ -319,7 +319,7 @@ class Api:
         elif stream is None:
             yield bare(status("503"))
         else:
-            yield from reading.direct(stream, subject, body)
+            yield from message_requests.direct(stream, subject, body)
 
     def last(self, rest: bytes, header: bytes) -> tuple[bytes, int]:
         """As `direct` for the last message of a subject without wildcards, at once: so are nearly all requests."""
@@ -328,4 +328,4 @@ class Api:
         stream = self._account.direct(name.decode(errors="replace"))
         if header and beyond(header):
             return bare(BEYOND)
-        return bare(status("503")) if stream is None else reading.last(stream, subject)
+        return bare(status("503")) if stream is None else message_requests.last(stream, subject)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from broker.reserved import RESERVED
-from broker.streams.errors import ApiError, adjusted, invalid_config, invalid_mapping
-from broker.streams.mapping import FUNCTION, MOST_DESTINATION, MappingError, SubjectMapping
-from broker.streams.origins import MAPPING, Origin, read_origin
+from broker.streams.api_errors import RequestError, adjusted, invalid_config, invalid_mapping
 from broker.streams.requests import BOOL, INT, MAP, OBJECT, OBJECTS, STRING, STRINGS, UINT, members, valid_name
+from broker.streams.stream_source import MAPPING, SourceOrigin, read_origin
+from broker.streams.subject_mapping import FUNCTION, MOST_DESTINATION, MappingError, SubjectMapping
 from stantools.nats.subjects import overlap, valid_pattern
 from stantools.nats.subjecttree import PatternTree, first_overlap, grow
 
@@ -158,7 +158,7 @@ class StreamConfig:
         found = members(known, _KINDS, "StreamConfigRequest", strict=True)
         for name, words in _WORDS.items():
             if name in found and found[name] not in words:
-                raise ApiError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
+                raise RequestError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
         _check_many(found)
         if "mirror" in found:
             found["mirror"] = read_origin(found["mirror"])
@@ -232,7 +232,7 @@ class StreamConfig:
         if self.num_replicas > _MOST_REPLICAS:
             raise invalid_config(f"maximum replicas is {_MOST_REPLICAS}")
         if self.num_replicas < 0:
-            raise ApiError(400, 10133, "replicas count cannot be negative")
+            raise RequestError(400, 10133, "replicas count cannot be negative")
         for problem in self._problems():
             raise invalid_config(problem)
         self._check_origins()
@@ -279,14 +279,14 @@ class StreamConfig:
     def _check_origins(self) -> None:
         if self.mirror:
             if self.first_seq:
-                raise ApiError(400, 10143, "stream mirrors can not have first sequence configured")
+                raise RequestError(400, 10143, "stream mirrors can not have first sequence configured")
             if self.subjects:
-                raise ApiError(400, 10034, "stream mirrors can not contain subjects")
+                raise RequestError(400, 10034, "stream mirrors can not contain subjects")
             if self.sources:
-                raise ApiError(400, 10031, "stream mirrors can not also contain other sources")
-        keys = [Origin(each, mirror=bool(self.mirror)).key for each in self.origins]
+                raise RequestError(400, 10031, "stream mirrors can not also contain other sources")
+        keys = [SourceOrigin(each, mirror=bool(self.mirror)).key for each in self.origins]
         if len(set(keys)) < len(keys):
-            raise ApiError(400, 10140, "duplicate source configuration detected")
+            raise RequestError(400, 10140, "duplicate source configuration detected")
 
     def _check_subjects(self) -> None:
         if len(self.subjects) > _MOST_SUBJECTS:
@@ -358,11 +358,11 @@ class StreamConfig:
         if self.deny_purge and not new.deny_purge:
             raise invalid_config("stream configuration update can not cancel deny purge")
         if new.mirror and new.mirror != self.mirror:
-            raise ApiError(400, 10055, "stream mirror configuration can not be updated")
+            raise RequestError(400, 10055, "stream mirror configuration can not be updated")
         if self.allow_msg_ttl and not new.allow_msg_ttl:
             raise invalid_config("message TTL status can not be disabled")
         if new.num_replicas > 1:
-            raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
+            raise RequestError(500, 10074, "replicas > 1 not supported in non-clustered mode")
         if new.sealed:
             new = replace(
                 new, discard="new", deny_delete=True, deny_purge=True, max_age=0, allow_rollup_hdrs=False,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from broker.streams.options import with_level
 from broker.streams.requests import time_text
+from broker.streams.streams_options import with_level
 from stantools.nats.subjects import covers, matches
 from stantools.nats.subjecttree import STEP
 from stantools.streamfiles.meta import ConsumerState
@@ -33,7 +33,7 @@ _AHEAD: Final = 1024
 Event = Callable[[str, dict[str, Any]], None]
 
 
-class Pending:
+class UnackedDelivery:
     """A message that was delivered and not acknowledged.
 
     Attributes:
@@ -47,14 +47,14 @@ class Pending:
         self.number, self.time = number, time
 
 
-class Start(NamedTuple):
+class ConsumerStart(NamedTuple):
     """Where a consumer begins."""
 
     position: int  #: the first sequence, after those
     lasts: OrderedDict[int, None]  #: the last messages of subjects, rising
 
 
-def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, Start]:
+def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, ConsumerStart]:
     """Finds out where a new consumer begins, as work that can be interrupted.
 
     Messages that are stored meanwhile come after its beginning, except with the policies `last` and `new`.
@@ -87,7 +87,7 @@ def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, 
                     yield
             if not lasts:
                 start = contents.last_match(None) or start
-    return Start(max(start, 1), lasts)
+    return ConsumerStart(max(start, 1), lasts)
 
 
 class Consumer:
@@ -105,11 +105,13 @@ class Consumer:
         floor: Everything up to these is acknowledged.
     """
 
-    def __init__(self, stream: Stream, config: ConsumerConfig, created: int, event: Event, start: Start) -> None:
+    def __init__(
+        self, stream: Stream, config: ConsumerConfig, created: int, event: Event, start: ConsumerStart
+    ) -> None:
         self.stream, self.config, self.created = stream, config, created
         self.delivered, self.floor = (0, 0), (0, 0)
         #: What is not acknowledged, by stream sequence, which is the order of first deliveries.
-        self.pending: OrderedDict[int, Pending] = OrderedDict()
+        self.pending: OrderedDict[int, UnackedDelivery] = OrderedDict()
         self.repeats: dict[int, int] = {}  #: deliveries beyond the first, by stream sequence
         self.changed = True  #: something is to be kept
         self._paused = False
@@ -274,7 +276,7 @@ class Consumer:
             backoff = self.config.backoff
             due = now + (backoff[0] if backoff else self.config.ack_wait)
             for row, sequence in enumerate(sequences, number):
-                self.pending[sequence] = Pending(row, now)
+                self.pending[sequence] = UnackedDelivery(row, now)
                 heapq.heappush(self._due, (due, sequence))
 
     def _leave_behind(self, sequence: int) -> None:
@@ -295,7 +297,7 @@ class Consumer:
         self.changed = True
 
     def _wait(self, sequence: int, number: int, now: int) -> None:
-        self.pending[sequence] = Pending(number, now)
+        self.pending[sequence] = UnackedDelivery(number, now)
         heapq.heappush(self._due, (self._due_time(sequence), sequence))
 
     # What comes again

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.streams.consumers import Consumers, read_request
-from broker.streams.errors import ApiError, invalid_json, unavailable
+from broker.streams.api_errors import RequestError, invalid_json, unavailable
+from broker.streams.consumers import ConsumerRegistry, read_request
 from broker.streams.requests import INT, STRING, TIME, expect_empty, members, parse, time_text
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ConsumerCalls:
         account: The streams.
     """
 
-    def __init__(self, account: Account, consumers: Consumers) -> None:
+    def __init__(self, account: Account, consumers: ConsumerRegistry) -> None:
         self._account, self._consumers = account, consumers
 
     def find(self, call: bytes) -> Found | None:
@@ -77,18 +77,18 @@ class ConsumerCalls:
     def _find(self, stream: str, name: str) -> Consumer:
         consumer = self._consumers.of(self._account.find(stream)).get(name)
         if consumer is None:
-            raise ApiError(404, 10014, "consumer not found")
+            raise RequestError(404, 10014, "consumer not found")
         return consumer
 
     def _create(self, stream: str, named: list[str], durable: bool, body: bytes) -> Answering:
         if not body:
-            raise ApiError(400, 10056, "stream name in subject does not match request")
+            raise RequestError(400, 10056, "stream name in subject does not match request")
         values = parse(body)
         if values.get("stream_name") != stream:
-            raise ApiError(400, 10056, "stream name in subject does not match request")
+            raise RequestError(400, 10056, "stream name in subject does not match request")
         found = self._account.find(stream)
         if named and any(each in named[0] for each in _PATHS):
-            raise ApiError(400, 10127, "Consumer name can not contain path separators")
+            raise RequestError(400, 10127, "Consumer name can not contain path separators")
         config, action = read_request(found, named, durable, values)
         return self._consumers.info((yield from self._consumers.create(found, config, action)))
 

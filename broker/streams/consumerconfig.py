@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from broker.reserved import RESERVED
+from broker.streams.api_errors import RequestError, adjusted
 from broker.streams.configuration import StreamConfig
-from broker.streams.errors import ApiError, adjusted
 from broker.streams.requests import BOOL, INT, INTS, MAP, STRING, STRINGS, TIME, UINT, members, time_text
 from stantools.nats.subjects import is_literal, overlap, valid_pattern
 from stantools.nats.subjecttree import overlap_each_other
@@ -139,7 +139,7 @@ class ConsumerConfig:
         found = members(values, _KINDS, "ConsumerConfig", strict=True)
         for name, words in _WORDS.items():
             if name in found and found[name] not in words:
-                raise ApiError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
+                raise RequestError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
         for name in ("backoff", "filter_subjects", "priority_groups"):
             found[name] = tuple(found.get(name, ()))
         if found.get("priority_policy") == "none":
@@ -219,7 +219,7 @@ class ConsumerConfig:
             ApiError: What is wrong first.
         """
         for number, text in self._problems(stream):
-            raise ApiError(500 if number in (10074, 10012) else 400, number, text)
+            raise RequestError(500 if number in (10074, 10012) else 400, number, text)
 
     def _problems(self, stream: StreamConfig) -> Iterator[tuple[int, str]]:
         if len(self.name.encode()) > _MOST_NAME:
@@ -373,9 +373,9 @@ class ConsumerConfig:
         """
         for name, text in _FIXED.items():
             if getattr(self, name) != getattr(new, name):
-                raise ApiError(500, 10012, f"{text} can not be updated")
+                raise RequestError(500, 10012, f"{text} can not be updated")
         if self.push != new.push:
             one, other = ("push", "pull") if self.push else ("pull", "push")
-            raise ApiError(500, 10012, f"can not update {one} consumer to {other} based")
+            raise RequestError(500, 10012, f"can not update {one} consumer to {other} based")
         if self.max_waiting != new.max_waiting:
-            raise ApiError(500, 10012, "max waiting can not be updated")
+            raise RequestError(500, 10012, "max waiting can not be updated")

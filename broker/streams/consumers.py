@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
-from broker.streams.acks import Kind, Place, Verb
-from broker.streams.consumer import Consumer, Start, find_start
+from broker.streams.acks import AckKind, AckTarget, Verb
+from broker.streams.api_errors import RequestError, store_failed
+from broker.streams.consumer import Consumer, ConsumerStart, find_start
 from broker.streams.consumerconfig import ConsumerConfig
-from broker.streams.delivery import Delivery
-from broker.streams.errors import ApiError, store_failed
+from broker.streams.delivery import ConsumerDelivery
 from broker.streams.headers import status
-from broker.streams.options import PREVIEW
-from broker.streams.pulling import PullDelivery
-from broker.streams.pushing import PushDelivery
+from broker.streams.pull_delivery import PullDelivery
+from broker.streams.push_delivery import PushDelivery
 from broker.streams.requests import BOOL, OBJECT, STRING, members, time_text, valid_name
+from broker.streams.streams_options import PREVIEW
 from stantools.nats.subjects import is_literal, overlap
 from stantools.nats.subjecttree import tree_of
 
 if TYPE_CHECKING:
     from broker.ports import Clock
     from broker.streams.advisories import Advisories
-    from broker.streams.ports import Bus
+    from broker.streams.ports import StreamsPort
     from broker.streams.stream import Stream
 
 _REQUEST: Final[Mapping[str, str]] = {"stream_name": STRING, "config": OBJECT, "action": STRING, "pedantic": BOOL}
@@ -45,7 +45,7 @@ LOOK: Final = 1_000_000_000
 _END: Final = object()
 
 
-class Consumers:
+class ConsumerRegistry:
     """The consumers of all streams.
 
     Args:
@@ -58,7 +58,7 @@ class Consumers:
 
     def __init__(
         self,
-        bus: Bus,
+        bus: StreamsPort,
         clock: Clock,
         advisories: Advisories,
         wake: Callable[[], None],
@@ -67,11 +67,11 @@ class Consumers:
         self._bus, self._clock, self._advisories, self._wake = bus, clock, advisories, wake
         self._short = short
         self._by_stream: dict[Stream, dict[str, Consumer]] = {}
-        self._deliveries: dict[Consumer, Delivery] = {}
+        self._deliveries: dict[Consumer, ConsumerDelivery] = {}
         #: Those that send to a subject.
-        self._by_subject: dict[bytes, dict[Delivery, None]] = {}
-        self._ready: dict[Delivery, None] = {}
-        self._alarms: list[tuple[int, int, Delivery]] = []
+        self._by_subject: dict[bytes, dict[ConsumerDelivery, None]] = {}
+        self._ready: dict[ConsumerDelivery, None] = {}
+        self._alarms: list[tuple[int, int, ConsumerDelivery]] = []
         #: Streams whose messages are being looked at, for what nobody needs any more.
         self._reviews: dict[Stream, Iterator[None]] = {}
         bus.watch(self._interest_changed)
@@ -99,7 +99,7 @@ class Consumers:
                 name = values.pop("name", "") or values.get("durable_name", "")
                 config = ConsumerConfig.read({**values, "name": name}, stream.config)
                 config.check(stream.config)
-            except ApiError as error:
+            except RequestError as error:
                 NATS.error("  Consumer %r of %r is left alone: %s", values.get("name"), stream.name, error.text)
                 continue
             wanted = yield from stream.store.contents.make_filter(config.filters)
@@ -123,12 +123,12 @@ class Consumers:
         known = self.of(stream).get(config.name)
         most = stream.config.max_consumers
         if known is None and action != "update" and 0 < most <= len(self.of(stream)):
-            raise ApiError(400, 10026, "maximum consumers limit reached")
+            raise RequestError(400, 10026, "maximum consumers limit reached")
         if known is not None:
             return (yield from self._change(known, config, action))
         self._check_unique(stream, config)
         if action == "update":
-            raise ApiError(400, 10149, "consumer does not exist")
+            raise RequestError(400, 10149, "consumer does not exist")
         contents = None
         while contents is not stream.store.contents:
             contents = stream.store.contents
@@ -156,7 +156,7 @@ class Consumers:
         self._advisories.consumer(consumer, "create")
         return consumer
 
-    def _add(self, stream: Stream, config: ConsumerConfig, created: int, start: Start) -> Consumer:
+    def _add(self, stream: Stream, config: ConsumerConfig, created: int, start: ConsumerStart) -> Consumer:
         def about(name: str, said: dict[str, Any]) -> None:
             self._advisories.about(consumer, name, said)
 
@@ -166,7 +166,7 @@ class Consumers:
         self._start(consumer)
         return consumer
 
-    def _start(self, consumer: Consumer) -> Delivery:
+    def _start(self, consumer: Consumer) -> ConsumerDelivery:
         now = self._clock.wall()
         kind = PushDelivery if consumer.config.push else PullDelivery
         delivery = self._deliveries[consumer] = kind(consumer, self._bus, now)
@@ -176,12 +176,12 @@ class Consumers:
         self.touch(delivery)
         return delivery
 
-    def _say_as_made(self, delivery: Delivery) -> None:
+    def _say_as_made(self, delivery: ConsumerDelivery) -> None:
         """Has messages that nobody asks for say what those expect who made the consumer."""
         if isinstance(delivery, PushDelivery):
             delivery.short = self._short.get(delivery.consumer.config.metadata.get(PREVIEW, ""), b"")
 
-    def _stop(self, consumer: Consumer) -> Delivery:
+    def _stop(self, consumer: Consumer) -> ConsumerDelivery:
         delivery = self._deliveries.pop(consumer)
         self._ready.pop(delivery, None)
         delivery.alarm = 0
@@ -197,14 +197,14 @@ class Consumers:
         # Only a request of its own ends a pause.
         config = replace(config, pause_until=config.pause_until or old.pause_until)
         if action == "create" and (config != old or not old.durable_name):
-            raise ApiError(400, 10148, "consumer already exists")
+            raise RequestError(400, 10148, "consumer already exists")
         if config == old:
             return consumer
         self._check_unique(consumer.stream, config)
         delivery = self._deliveries[consumer]
         moved = old.deliver_subject != config.deliver_subject
         if old.push and config.push and moved and delivery.is_used(self._clock.wall()):
-            raise ApiError(400, 10013, "consumer name already in use")
+            raise RequestError(400, 10013, "consumer name already in use")
         old.check_change(config)
         if not config.mem_storage:
             consumer.stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
@@ -213,7 +213,7 @@ class Consumers:
         try:
             consumer.stream.check_there()
             if consumer not in self._deliveries:
-                raise ApiError(404, 10014, "consumer not found")
+                raise RequestError(404, 10014, "consumer not found")
             if moved:
                 self._stop(consumer)
             consumer.reconfigure(config)
@@ -250,12 +250,12 @@ class Consumers:
             if name == config.name:
                 continue
             if not config.filters:
-                raise ApiError(400, 10099, "multiple non-filtered consumers not allowed on workqueue stream")
+                raise RequestError(400, 10099, "multiple non-filtered consumers not allowed on workqueue stream")
             if not other.config.filters:
-                raise ApiError(400, 10100, "filtered consumer not unique on workqueue stream")
+                raise RequestError(400, 10100, "filtered consumer not unique on workqueue stream")
             pairs = tree_of(config.filters).overlaps(tree_of(other.config.filters))
             if next((pair for pair in pairs if pair is not None), None) is not None:
-                raise ApiError(400, 10100, "filtered consumer not unique on workqueue stream")
+                raise RequestError(400, 10100, "filtered consumer not unique on workqueue stream")
 
     def _new_name(self, stream: Stream) -> str:
         while True:
@@ -313,7 +313,7 @@ class Consumers:
             ApiError: There is no such group.
         """
         if group not in consumer.config.priority_groups:
-            raise ApiError(400, 10160, "Provided priority group does not exist for this consumer")
+            raise RequestError(400, 10160, "Provided priority group does not exist for this consumer")
         delivery = self._deliveries[consumer]
         if isinstance(delivery, PullDelivery):
             delivery.priorities.unpin("admin")
@@ -321,7 +321,7 @@ class Consumers:
 
     # Messages
 
-    def touch(self, delivery: Delivery) -> None:
+    def touch(self, delivery: ConsumerDelivery) -> None:
         """There may be something to be sent."""
         self._ready[delivery] = None
         self._wake()
@@ -374,31 +374,31 @@ class Consumers:
         elif not short:
             self._bus.publish(reply, b"", header=status("409 Consumer is push based"))
 
-    def acknowledged(self, consumer: Consumer, verb: Verb, reply: bytes, place: Place) -> bool:
+    def acknowledged(self, consumer: Consumer, verb: Verb, reply: bytes, place: AckTarget) -> bool:
         """Takes an acknowledgement. Returns whether it is answered."""
         now, sequence, number = self._clock.wall(), place.sequence, place.number
         delivery = self._deliveries[consumer]
         about = partial(self._advisories.about_message, consumer, sequence, number)
         deliveries = consumer.repeats.get(sequence, 0) + 1
         match verb.kind:
-            case Kind.ACK | Kind.TERM if sequence > consumer.delivered[1]:
+            case AckKind.ACK | AckKind.TERM if sequence > consumer.delivered[1]:
                 return False
-            case Kind.ACK | Kind.NEXT:
+            case AckKind.ACK | AckKind.NEXT:
                 self.done(consumer, sequence, number, now)
-            case Kind.TERM:
+            case AckKind.TERM:
                 done = consumer.acknowledge(sequence, number, now)
                 consumer.stream.done(done)
                 if done:
                     about("terminated", deliveries, reason=verb.text)
-            case Kind.NAK:
+            case AckKind.NAK:
                 if consumer.refuse(sequence, verb.delay, now):
                     about("nak", deliveries)
-            case Kind.PROGRESS:
+            case AckKind.PROGRESS:
                 consumer.in_progress(sequence, now)
-        if verb.kind is Kind.NEXT and reply:
+        if verb.kind is AckKind.NEXT and reply:
             self.ask(consumer, reply, verb.text.encode(), place.short)
         self.touch(delivery)
-        return verb.kind is not Kind.NEXT and not place.short
+        return verb.kind is not AckKind.NEXT and not place.short
 
     def done(self, consumer: Consumer, sequence: int, number: int, now: int) -> None:
         """A message of a consumer is done with, as one says who wants no answer."""
@@ -422,7 +422,7 @@ class Consumers:
 
     # Time
 
-    def _set_alarm(self, delivery: Delivery, now: int) -> None:
+    def _set_alarm(self, delivery: ConsumerDelivery, now: int) -> None:
         due = delivery.next_event()
         if due:
             due = max(due, now + _SOON)
@@ -502,39 +502,39 @@ def read_request(stream: Stream, tokens: list[str], durable: bool, values: Mappi
     """
     wanted = members(values, _REQUEST, "CreateConsumerRequest")
     if wanted.get("stream_name", "") != stream.name:
-        raise ApiError(400, 10056, "stream name in subject does not match request")
+        raise RequestError(400, 10056, "stream name in subject does not match request")
     action = wanted.get("action", "")
     if action not in ("", "create", "update"):
-        raise ApiError(400, 10025, "invalid JSON: unknown consumer action")
+        raise RequestError(400, 10025, "invalid JSON: unknown consumer action")
     raw = wanted.get("config")
     if raw is None:
-        raise ApiError(400, 10078, "consumer config required")
+        raise RequestError(400, 10078, "consumer config required")
     config = ConsumerConfig.read(raw, stream.config)
     if wanted.get("pedantic"):
         config.check_as_sent(raw, stream.config)
     name = tokens[0] if tokens else ""
     if durable:
         if not config.durable_name:
-            raise ApiError(400, 10018, "consumer expected to be durable but a durable name was not set")
+            raise RequestError(400, 10018, "consumer expected to be durable but a durable name was not set")
         if config.durable_name != name:
-            raise ApiError(400, 10017, "consumer name in subject does not match durable name in request")
+            raise RequestError(400, 10017, "consumer name in subject does not match durable name in request")
     elif name:
         if config.durable_name not in ("", name):
-            raise ApiError(400, 10017, "consumer name in subject does not match durable name in request")
+            raise RequestError(400, 10017, "consumer name in subject does not match durable name in request")
     elif config.durable_name:
-        raise ApiError(400, 10020, "consumer expected to be ephemeral but a durable name was set in request")
+        raise RequestError(400, 10020, "consumer expected to be ephemeral but a durable name was set in request")
     if name:
         # Its name in the body does not count.
         config = replace(config, name=name)
     if "/" in config.name or "\\" in config.name:
-        raise ApiError(400, 10127, "Consumer name can not contain path separators")
+        raise RequestError(400, 10127, "Consumer name can not contain path separators")
     if config.name and not valid_name(config.name):
         if config.durable_name:
-            raise ApiError(400, 10103, "durable name can not contain '.', '*', '>'")
-        raise ApiError(500, 10052, r"consumer name can not contain '.', '*', '>', '\', '/'")
+            raise RequestError(400, 10103, "durable name can not contain '.', '*', '>'")
+        raise RequestError(500, 10052, r"consumer name can not contain '.', '*', '>', '\', '/'")
     if len(tokens) > 1:
         if config.filter_subjects:
-            raise ApiError(400, 10137, "consumer with multiple subject filters cannot use subject based API")
+            raise RequestError(400, 10137, "consumer with multiple subject filters cannot use subject based API")
         if config.filter_subject != tokens[1]:
-            raise ApiError(400, 10131, "Consumer create request did not match filtered subject from create subject")
+            raise RequestError(400, 10131, "Consumer create request did not match filtered subject from create subject")
     return config, action

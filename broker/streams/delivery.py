@@ -1,4 +1,4 @@
-"""How messages get to clients: for each consumer a `Delivery`, of one of two kinds, that sends what is next.
+"""How messages get to clients: for each consumer a `ConsumerDelivery`, of one of two kinds, that sends what is next.
 
 Facts: jetstream-server.md sections 11 to 13.
 """
@@ -18,7 +18,7 @@ from stantools.nats.kernels import put_acknowledgements
 
 if TYPE_CHECKING:
     from broker.streams.consumer import Consumer
-    from broker.streams.ports import Bus
+    from broker.streams.ports import StreamsPort
 
 #: Messages and bytes that one consumer is sent before the others have their turn, and as how many one by itself counts.
 MOST: Final = 1024
@@ -33,7 +33,7 @@ CONGESTED: Final = 20_000_000
 _SECOND: Final = 1_000_000_000
 
 
-class Delivery(ABC):
+class ConsumerDelivery(ABC):
     """Sends the messages of a consumer.
 
     Args:
@@ -44,7 +44,7 @@ class Delivery(ABC):
         consumer: The consumer.
     """
 
-    def __init__(self, consumer: Consumer, bus: Bus, now: int) -> None:
+    def __init__(self, consumer: Consumer, bus: StreamsPort, now: int) -> None:
         self.consumer, self._bus = consumer, bus
         self.alarm = 0  #: when (ns since 1970) `run` is called at the latest; 0 for no time
         self.used = now  #: when it was last asked for messages, or could send some

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
 
 
-class Bus(Protocol):
+class StreamsPort(Protocol):
     """NATS, as the rules of streams see it."""
 
     @property
@@ -121,7 +121,7 @@ class Incoming(Protocol):
         """Removes what has not become a stream."""
 
 
-class Place(Protocol):
+class StreamStorage(Protocol):
     """Where streams are kept."""
 
     @property

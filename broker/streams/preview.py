@@ -20,10 +20,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.stores.interface import StorageError
-from broker.streams.errors import ApiError, bad_request, name_mismatch, no_message, store_failed, stream_not_found
-from broker.streams.options import PREVIEW
+from broker.streams.api_errors import (
+    RequestError,
+    bad_request,
+    name_mismatch,
+    no_message,
+    store_failed,
+    stream_not_found,
+)
 from broker.streams.requests import BOOL, OBJECT, STRING, UINT, dumps, members, parse, time_text
 from broker.streams.streaminfo import stream_state
+from broker.streams.streams_options import PREVIEW
 from stantools.nats.interest import finished
 from stantools.nats.subjects import is_literal
 
@@ -32,8 +39,8 @@ if TYPE_CHECKING:
     from broker.streams.api import Api
     from broker.streams.consumer import Consumer
     from broker.streams.consumerconfig import ConsumerConfig
-    from broker.streams.consumers import Consumers
-    from broker.streams.ports import Bus
+    from broker.streams.consumers import ConsumerRegistry
+    from broker.streams.ports import StreamsPort
     from broker.streams.stream import Stream
 
 _OK: Final = b"+OK"
@@ -68,7 +75,7 @@ _TEXTS: Final[Mapping[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class PreviewDialect:
     """How the clients of one stage of the preview speak."""
 
     name: str
@@ -76,7 +83,7 @@ class Dialect:
     quote: str  #: what is around the text of an error
     words: tuple[tuple[str, str], ...]  #: words of errors that were others
 
-    def refusal(self, error: ApiError) -> bytes:
+    def refusal(self, error: RequestError) -> bytes:
         """Returns the answer that says what is wrong."""
         text = _TEXTS.get(error.number, error.text).replace("deliver subject", "delivery subject")
         for today, then in self.words:
@@ -84,20 +91,20 @@ class Dialect:
         return f"-ERR {self.quote}{text}{self.quote}".encode()
 
 
-_P0: Final = Dialect(
+_P0: Final = PreviewDialect(
     "P0",
     b"$JS.A",
     "",
     (("stream not found", "msgset not found"), ("stream", "message set"), ("consumer", "observable")),
 )
-_P2: Final = Dialect("P2", b"$JS.ACK", "'", ())
-DIALECTS: Final[Mapping[str, Dialect]] = {each.name: each for each in (_P0, _P2)}
+_P2: Final = PreviewDialect("P2", b"$JS.ACK", "'", ())
+DIALECTS: Final[Mapping[str, PreviewDialect]] = {each.name: each for each in (_P0, _P2)}
 
 
-class Asked(NamedTuple):
+class PreviewRequest(NamedTuple):
     """A request."""
 
-    dialect: Dialect
+    dialect: PreviewDialect
     names: list[str]  #: of the stream, and of the consumer
     body: bytes  #: what it says besides
     reply: bytes
@@ -117,7 +124,7 @@ def said_of_publish(stream: Stream, answer: bytes) -> bytes:
     return _OK if error is None else dialect.refusal(_error(error))
 
 
-class Preview:
+class PreviewApi:
     """Answers requests of the preview.
 
     Args:
@@ -129,10 +136,10 @@ class Preview:
             be empty.
     """
 
-    def __init__(self, api: Api, account: Account, consumers: Consumers, bus: Bus) -> None:
+    def __init__(self, api: Api, account: Account, consumers: ConsumerRegistry, bus: StreamsPort) -> None:
         self._api, self._account, self._consumers, self._bus = api, account, consumers, bus
         # Dialect, subject, how many names the body begins with, and what answers.
-        calls: tuple[tuple[Dialect, str, int, Callable[[Asked], bytes]], ...] = (
+        calls: tuple[tuple[PreviewDialect, str, int, Callable[[PreviewRequest], bytes]], ...] = (
             (_P2, "ENABLED", 0, lambda _: _OK),
             (_P2, "INFO", 0, self._account_info),
             (_P0, "MSGSETS", 0, self._stream_names),
@@ -183,7 +190,7 @@ class Preview:
             raise _error(answer["error"])
         return answer
 
-    def _simply(self, call: str, asked: Asked) -> bytes:
+    def _simply(self, call: str, asked: PreviewRequest) -> bytes:
         _expect_nothing(asked)
         stream, *consumer = asked.names
         if stream not in self._account.streams:
@@ -195,7 +202,7 @@ class Preview:
 
     # Streams
 
-    def _account_info(self, _: Asked) -> bytes:
+    def _account_info(self, _: PreviewRequest) -> bytes:
         found, limits = self._account.as_json(), self._account.room.limits
         return _json(
             {
@@ -209,20 +216,20 @@ class Preview:
             }
         )
 
-    def _stream_names(self, asked: Asked) -> bytes:
+    def _stream_names(self, asked: PreviewRequest) -> bytes:
         if asked.dialect is _P2:
             _expect_nothing(asked)
         return _json(sorted(self._account.streams) or None)
 
-    def _create(self, asked: Asked) -> bytes:
+    def _create(self, asked: PreviewRequest) -> bytes:
         config = self._config(asked)
         if config["name"] in self._account.streams:
-            raise ApiError(400, 10058, "stream name already in use")
+            raise RequestError(400, 10058, "stream name already in use")
         made = {"storage": "memory", **config, "metadata": {PREVIEW: asked.dialect.name}}
         self._call(f"STREAM.CREATE.{config['name']}", made)
         return _OK
 
-    def _update(self, asked: Asked) -> bytes:
+    def _update(self, asked: PreviewRequest) -> bytes:
         stream, config = self._account.find(asked.names[0]), self._config(asked)
         kept = stream.config.as_json()
         if config.get("max_age", stream.config.max_age) != stream.config.max_age:
@@ -231,7 +238,7 @@ class Preview:
         self._call(f"STREAM.UPDATE.{stream.name}", {**kept, **config})
         return _OK
 
-    def _config(self, asked: Asked) -> dict[str, Any]:
+    def _config(self, asked: PreviewRequest) -> dict[str, Any]:
         config = _today(parse(asked.body), _STREAM)
         name, retention = config.get("name"), config.get("retention")
         if not isinstance(name, str):
@@ -242,7 +249,7 @@ class Preview:
             config["retention"] = _RETENTIONS.get(retention, retention)
         return config
 
-    def _info(self, asked: Asked) -> bytes:
+    def _info(self, asked: PreviewRequest) -> bytes:
         _expect_nothing(asked)
         stream = self._account.find(asked.names[0])
         state = stream_state(stream)
@@ -254,7 +261,7 @@ class Preview:
 
     # Messages
 
-    def _delete_message(self, asked: Asked) -> bytes:
+    def _delete_message(self, asked: PreviewRequest) -> bytes:
         stream = self._account.find(asked.names[0])
         sequence = _sequence(asked.body)
         if sequence is None:
@@ -264,7 +271,7 @@ class Preview:
         self._call(f"STREAM.MSG.DELETE.{stream.name}", {"seq": sequence})
         return _OK
 
-    def _message(self, asked: Asked) -> bytes:
+    def _message(self, asked: PreviewRequest) -> bytes:
         name, wanted = asked.names[0], _sequence(asked.body)
         if asked.body and wanted is None:
             raise _refused("bad sequence argument")
@@ -275,18 +282,18 @@ class Preview:
 
     # Consumers
 
-    def _consumer(self, asked: Asked) -> Consumer:
+    def _consumer(self, asked: PreviewRequest) -> Consumer:
         name, consumer = asked.names
         found = self._consumers.of(self._account.find(name)).get(consumer)
         if found is None:
-            raise ApiError(404, 10014, "consumer not found")
+            raise RequestError(404, 10014, "consumer not found")
         return found
 
-    def _consumer_names(self, asked: Asked) -> bytes:
+    def _consumer_names(self, asked: PreviewRequest) -> bytes:
         _expect_nothing(asked)
         return _json(sorted(self._consumers.of(self._account.find(asked.names[0]))) or None)
 
-    def _create_consumer(self, asked: Asked) -> bytes:
+    def _create_consumer(self, asked: PreviewRequest) -> bytes:
         wanted = members(parse(asked.body), _REQUEST, "CreateConsumerRequest")
         stream, *names = asked.names or [wanted.get("msg_set_name", "")]
         if asked.names and wanted.get("stream_name") != stream:
@@ -302,7 +309,7 @@ class Preview:
         made = self._call(".".join(call), {"stream_name": stream, "config": config})
         return _OK if names or asked.dialect is _P0 else b"+OK " + made["name"].encode()
 
-    def _consumer_info(self, asked: Asked) -> bytes:
+    def _consumer_info(self, asked: PreviewRequest) -> bytes:
         _expect_nothing(asked)
         consumer = self._consumer(asked)
         pending = {str(sequence): each.time for sequence, each in islice(consumer.pending.items(), _MOST_PENDING)}
@@ -326,7 +333,7 @@ class Preview:
         }
         return _json({"name": consumer.name, "config": _then(consumer.config), "state": state})
 
-    def _next(self, asked: Asked) -> bytes:
+    def _next(self, asked: PreviewRequest) -> bytes:
         consumer = self._consumer(asked)
         if consumer.config.push:
             raise _refused("consumer is push based")
@@ -336,10 +343,10 @@ class Preview:
 
 
 def _answer(
-    dialect: Dialect,
+    dialect: PreviewDialect,
     pattern: list[str],
     count: int,
-    call: Callable[[Asked], bytes],
+    call: Callable[[PreviewRequest], bytes],
     subject: bytes,
     reply: bytes,
     body: bytes,
@@ -352,8 +359,8 @@ def _answer(
         if len(words) < count:
             raise bad_request()
         names += [word.decode(errors="replace") for word in words[:count]]
-        return call(Asked(dialect, names, words[count] if len(words) > count else b"", reply))
-    except ApiError as error:
+        return call(PreviewRequest(dialect, names, words[count] if len(words) > count else b"", reply))
+    except RequestError as error:
         return dialect.refusal(error)
     except StorageError as error:
         return dialect.refusal(store_failed(error.message))
@@ -363,16 +370,16 @@ def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "replace")
 
 
-def _error(said: Mapping[str, Any]) -> ApiError:
-    return ApiError(said["code"], said["err_code"], said["description"])
+def _error(said: Mapping[str, Any]) -> RequestError:
+    return RequestError(said["code"], said["err_code"], said["description"])
 
 
-def _refused(text: str) -> ApiError:
+def _refused(text: str) -> RequestError:
     """An error that only the preview has; it is said in the words of P2."""
-    return ApiError(400, 0, text)
+    return RequestError(400, 0, text)
 
 
-def _expect_nothing(asked: Asked) -> None:
+def _expect_nothing(asked: PreviewRequest) -> None:
     if asked.body:
         raise bad_request()
 

@@ -9,7 +9,7 @@ from stantools.nats.frames import frame_table, rows
 from stantools.nats.kernels import encode_numbers
 
 if TYPE_CHECKING:
-    from broker.streams.ports import Bus
+    from broker.streams.ports import StreamsPort
     from broker.streams.stream import Stream
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
@@ -21,7 +21,7 @@ _FEW: Final = 16
 _One = tuple["Stream", bytes, bytes]
 
 
-class _Many(NamedTuple):
+class _AckColumns(NamedTuple):
     """Answers about messages of a stream, as rows of a table."""
 
     stream: Stream
@@ -37,9 +37,9 @@ class PubAcks:
         preview: Those who made a stream in a dialect of the preview are answered in it.
     """
 
-    def __init__(self, bus: Bus, *, preview: bool) -> None:
+    def __init__(self, bus: StreamsPort, *, preview: bool) -> None:
         self._bus, self._preview = bus, preview
-        self._waiting: list[_One | _Many] = []
+        self._waiting: list[_One | _AckColumns] = []
 
     def add(self, stream: Stream, to: bytes, answer: bytes) -> None:
         """Adds an answer."""
@@ -59,7 +59,7 @@ class PubAcks:
         head = b'{"stream":%b,"seq":' % stream.json_name
         data, count = encode_numbers(buffer, frames, begin, end, head, sequence, b"}", answers)
         if count:
-            self._waiting.append(_Many(stream, data, answers[:count]))
+            self._waiting.append(_AckColumns(stream, data, answers[:count]))
 
     def answer(self, stream: Stream, to: bytes, answer: bytes) -> None:
         """Sends an answer at once."""
@@ -71,7 +71,7 @@ class PubAcks:
         for each in waiting:
             if each[0] is not stream:
                 self._waiting.append(each)
-            elif isinstance(each, _Many):
+            elif isinstance(each, _AckColumns):
                 found = rows(each.buffer, each.frames, 0, len(each.frames))
                 self._waiting.extend((stream, to, answer) for to, _, _, _ in found)
             else:
@@ -81,7 +81,7 @@ class PubAcks:
         """Sends what waits."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
-            if not isinstance(each, _Many):
+            if not isinstance(each, _AckColumns):
                 self.answer(*each)
             elif self._preview:
                 for to, _, _, answer in rows(each.buffer, each.frames, 0, len(each.frames)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.streams.errors import ApiError
+from broker.streams.api_errors import RequestError
 from broker.streams.requests import BOOL, INT, STRING, members, parse, time_text
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ _KINDS: Final[Mapping[str, str]] = {
 _SHORT: Final = 200
 
 
-class RefusedError(Exception):
+class PullStatusError(Exception):
     """A request gets a status instead of messages."""
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class PullRequest:
     """A request for messages."""
 
     reply: bytes  #: where they go
@@ -59,7 +59,7 @@ class Request:
     short: bytes = b""
 
     @classmethod
-    def read(cls, reply: bytes, body: bytes, now: int, short: bytes = b"") -> Request:
+    def read(cls, reply: bytes, body: bytes, now: int, short: bytes = b"") -> PullRequest:
         """Reads the body of a request.
 
         Raises:
@@ -72,7 +72,7 @@ class Request:
         wanted = _members_of_short(text) if len(text) <= _SHORT else _members(text)
         expires, heartbeat = wanted.get("expires", 0), max(wanted.get("idle_heartbeat", 0), 0)
         if heartbeat and 2 * heartbeat > expires:
-            raise RefusedError("400 Bad Request - heartbeat value too large")
+            raise PullStatusError("400 Bad Request - heartbeat value too large")
         batch = wanted.get("batch", 1)
         return cls(
             reply,
@@ -94,8 +94,8 @@ class Request:
 def _members(body: bytes) -> Mapping[str, Any]:
     try:
         return members(parse(body), _KINDS, "JSApiConsumerGetNextRequest")
-    except ApiError as error:
-        raise RefusedError(f"400 Bad Request - {error.text.removeprefix('invalid JSON: ')}") from None
+    except RequestError as error:
+        raise PullStatusError(f"400 Bad Request - {error.text.removeprefix('invalid JSON: ')}") from None
 
 
 #: Clients ask for the same again and again.
@@ -115,7 +115,7 @@ class Priorities:
         """Names the requests of the client that is pinned; empty if none is, or the policy has become another one."""
         return self._pin if self._consumer.config.priority_policy == "pinned_client" else ""
 
-    def admit(self, request: Request, now: int) -> None:
+    def admit(self, request: PullRequest, now: int) -> None:
         """Checks whether a request fits the policy.
 
         Raises:
@@ -126,19 +126,19 @@ class Priorities:
         if not (config.priority_policy or overflow or request.pin):
             return
         if overflow and config.priority_policy != "overflow":
-            raise RefusedError("400 Bad Request - Not a Overflow Priority consumer")
+            raise PullStatusError("400 Bad Request - Not a Overflow Priority consumer")
         if request.pin and config.priority_policy != "pinned_client":
-            raise RefusedError("400 Bad Request - Not a Pinned Client Priority consumer")
+            raise PullStatusError("400 Bad Request - Not a Pinned Client Priority consumer")
         if config.priority_policy and request.group == "":
-            raise RefusedError("400 Bad Request - Priority Group missing")
+            raise PullStatusError("400 Bad Request - Priority Group missing")
         if config.priority_policy and request.group not in (None, *config.priority_groups):
-            raise RefusedError("400 Bad Request - Invalid Priority Group")
+            raise PullStatusError("400 Bad Request - Invalid Priority Group")
         if request.pin and self.pin:
             if request.pin != self.pin:
-                raise RefusedError("423 Nats-Pin-Id mismatch")
+                raise PullStatusError("423 Nats-Pin-Id mismatch")
             self._heard = now
 
-    def candidates(self, requests: Iterable[Request]) -> Iterator[Request]:
+    def candidates(self, requests: Iterable[PullRequest]) -> Iterator[PullRequest]:
         """Iterates over the requests that may get the next message, or are refused now, the first one first."""
         policy = self._consumer.config.priority_policy
         for request in requests:
@@ -151,7 +151,7 @@ class Priorities:
             if wanted:
                 yield request
 
-    def _overflows(self, request: Request) -> bool:
+    def _overflows(self, request: PullRequest) -> bool:
         bounds = (
             (request.least_pending, self._consumer.num_pending),
             (request.least_unacknowledged, len(self._consumer.pending)),
@@ -159,7 +159,7 @@ class Priorities:
         given = [least <= count for least, count in bounds if least > 0]
         return not given or any(given)
 
-    def take(self, request: Request, now: int) -> bool:
+    def take(self, request: PullRequest, now: int) -> bool:
         """A request is about to get a message; its client is pinned if none is. Returns whether it may have it."""
         if self._consumer.config.priority_policy != "pinned_client":
             return True

@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON with members of known types. Whatever a client sends ends in values or an `ApiError`.
+"""Bodies of requests: JSON with members of known types. Whatever a client sends ends in values or an `RequestError`.
 
 Facts: jetstream-server.md section 2.
 """
@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping
 from itertools import islice
 from typing import Any, Final, NoReturn
 
-from broker.streams.errors import ApiError, invalid_json, not_empty
+from broker.streams.api_errors import RequestError, invalid_json, not_empty
 from stantools.notation import format_moment, parse_moment
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
@@ -191,7 +191,7 @@ def dumps_long(answer: dict[str, Any]) -> Generator[None, None, bytes]:
     return b"%b{%b}%b" % (before, b",".join(pieces), after)
 
 
-def failed(kind: str, error: ApiError) -> dict[str, Any]:
+def failed(kind: str, error: RequestError) -> dict[str, Any]:
     """Returns an answer that says what is wrong."""
     return {"type": response_type(kind), "error": error.as_json()}
 

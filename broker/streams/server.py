@@ -17,16 +17,16 @@ from broker.streams import acks
 from broker.streams.account import Account
 from broker.streams.advisories import Advisories
 from broker.streams.api import BEYOND, DIRECT, PREFIX, Api, changed_stream
-from broker.streams.consumers import LOOK, Consumers
-from broker.streams.copying import Copies
-from broker.streams.errors import ApiError, store_failed
+from broker.streams.api_errors import RequestError, store_failed
+from broker.streams.consumers import LOOK, ConsumerRegistry
 from broker.streams.headers import status
-from broker.streams.options import beyond
-from broker.streams.origins import Origin
-from broker.streams.preview import DIALECTS, Preview
+from broker.streams.mirroring import StreamCopies
+from broker.streams.preview import DIALECTS, PreviewApi
 from broker.streams.pubacks import PubAcks
 from broker.streams.requestqueue import QueuedRequest, RequestQueue
 from broker.streams.requests import dumps
+from broker.streams.stream_source import SourceOrigin
+from broker.streams.streams_options import beyond
 from broker.streams.transfers import Transfers
 from stantools.nats.frames import rows
 from stantools.nats.subjects import is_literal
@@ -34,12 +34,12 @@ from stantools.nats.subjects import is_literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from broker.ports import Clock, Driver
+    from broker.ports import Clock, RuleDriver
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
     from broker.streams.consumer import Consumer
-    from broker.streams.ports import Bus, Place
-    from broker.streams.room import Limits
+    from broker.streams.ports import StreamsPort, StreamStorage
+    from broker.streams.quota import QuotaLimits
     from broker.streams.stream import Stream
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
@@ -71,17 +71,24 @@ class StreamsServer:
     """
 
     def __init__(
-        self, bus: Bus, place: Place, clock: Clock, driver: Driver, limits: Limits, *, preview: bool = False
+        self,
+        bus: StreamsPort,
+        place: StreamStorage,
+        clock: Clock,
+        driver: RuleDriver,
+        limits: QuotaLimits,
+        *,
+        preview: bool = False,
     ) -> None:
         self._bus, self._place, self._clock, self._driver = bus, place, clock, driver
         self.account = Account(place, clock, limits)  #: the streams
         advisories = Advisories(bus, clock)
         short = {name: dialect.acks for name, dialect in DIALECTS.items()} if preview else {}
-        self.consumers = Consumers(bus, clock, advisories, driver.commit_soon, short)
+        self.consumers = ConsumerRegistry(bus, clock, advisories, driver.commit_soon, short)
         self.transfers = Transfers(bus, place, clock, driver, self.account, self._adopt, self._queue_work)
-        self.copies = Copies(self.account.streams, clock, driver.commit_soon, self._failed)
+        self.copies = StreamCopies(self.account.streams, clock, driver.commit_soon, self._failed)
         self.api = Api(self.account, self.consumers, self.transfers, clock, advisories, self._attend, self._forget)
-        self._preview = Preview(self.api, self.account, self.consumers, bus) if preview else None
+        self._preview = PreviewApi(self.api, self.account, self.consumers, bus) if preview else None
         self._heard: dict[str, dict[str, object]] = {}
         #: Streams to be flushed, and the acknowledgements that wait for it.
         self._dirty: dict[Stream, None] = {}
@@ -175,7 +182,7 @@ class StreamsServer:
             other = self.account.streams.get(origin["name"])
             if other is not None:
                 contents = other.store.contents
-                patterns = Origin(origin, mirror=bool(stream.config.mirror)).patterns
+                patterns = SourceOrigin(origin, mirror=bool(stream.config.mirror)).patterns
                 filters.append((contents, (yield from contents.make_filter(patterns))))
         if not stream.deleted:
             yield from self.copies.adopt(stream)
@@ -256,7 +263,7 @@ class StreamsServer:
             try:
                 sequence, known = stream.publish(subject, header, payload, now)
                 answer = _stored(name, sequence, known)
-            except (ApiError, StorageError) as error:
+            except (RequestError, StorageError) as error:
                 answer = self._refusal(stream, error)
             to = b"" if silent else reply
             if stream.rolling_up is not None:
@@ -271,7 +278,7 @@ class StreamsServer:
             sequence, known = stream.publish(subject, header, payload, now, over=True)
             stream.flush()
             answer = _stored(stream.json_name, sequence, known)
-        except (ApiError, StorageError) as error:
+        except (RequestError, StorageError) as error:
             answer = self._refusal(stream, error)
         to = b"" if stream.config.no_ack else reply
         if stream.rolling_up is not None:
@@ -290,14 +297,14 @@ class StreamsServer:
         """Takes out what a message replaces, and answers it then."""
         try:
             yield from work
-        except (ApiError, StorageError) as error:
+        except (RequestError, StorageError) as error:
             answer = self._refusal(stream, error)
         if to:
             self._acks.add(stream, to, answer)
         if not stream.deleted:
             self.changed(stream)
 
-    def _refusal(self, stream: Stream, error: ApiError | StorageError) -> bytes:
+    def _refusal(self, stream: Stream, error: RequestError | StorageError) -> bytes:
         """Returns the answer to a message that is not stored. If it cannot be written, what waits is refused, too."""
         if isinstance(error, StorageError):
             self._failed(stream, error)
@@ -562,5 +569,5 @@ def _stored(name: bytes, sequence: int, known: bool) -> bytes:
     return b'{"stream":%b,"seq":%d%b}' % (name, sequence, b',"duplicate": true' if known else b"")
 
 
-def _refused(error: ApiError, name: bytes) -> bytes:
+def _refused(error: RequestError, name: bytes) -> bytes:
     return b'{"error":%b,"stream":%b,"seq":0}' % (dumps(error.as_json()), name)

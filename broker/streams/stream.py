@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.stores.streams.interface import Stored
 from broker.stores.streams.kernels import measure_rows
-from broker.streams import publishing
-from broker.streams.errors import TOO_LARGE, ApiError, no_message, sealed, store_failed, stream_not_found
+from broker.streams import publish_headers
+from broker.streams.api_errors import TOO_LARGE, RequestError, no_message, sealed, store_failed, stream_not_found
 from broker.streams.headers import size_line, with_lines
-from broker.streams.mapping import SubjectMapping
 from broker.streams.requests import dumps
+from broker.streams.subject_mapping import SubjectMapping
 from stantools.nats import frames as tables
 from stantools.nats.subjects import is_literal, valid_pattern
 from stantools.streamfiles.headers import located
@@ -25,10 +25,10 @@ from stantools.streamfiles.meta import CopiedState
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from broker.stores.streams.contents import Filter, Subject
+    from broker.stores.streams.contents import SubjectFilter, SubjectRows
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
-    from broker.streams.room import Room
+    from broker.streams.quota import StorageQuota
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
@@ -38,7 +38,7 @@ _PURGED: Final = 512
 _MAX_SEQUENCE: Final = (1 << 62) - 1
 
 
-class Follower(Protocol):
+class StreamFollower(Protocol):
     """Who learns what goes, and is asked what has to stay: a consumer."""
 
     def removed(self, sequence: int, number: int) -> None:
@@ -60,7 +60,7 @@ class Follower(Protocol):
         """Returns whether messages of a subject are for it."""
 
 
-class Copied(Protocol):
+class CopySource(Protocol):
     """What a stream copies from another one."""
 
     key: bytes  #: names it
@@ -73,26 +73,26 @@ class Copied(Protocol):
         """Returns what answers say of it."""
 
 
-class Memories(NamedTuple):
+class MessageMemory(NamedTuple):
     """What messages said about themselves: their ids as long as they count, their lifetimes."""
 
-    ids: publishing.Ids
-    lives: publishing.Lifetimes
+    ids: publish_headers.MessageIds
+    lives: publish_headers.MessageLifetimes
 
 
-def memories(store: StreamStore, config: StreamConfig, now: int) -> Memories:
+def memories(store: StreamStore, config: StreamConfig, now: int) -> MessageMemory:
     """Finds out what the messages of a store said about themselves. A thread may do it, if it alone has the store."""
-    ids, lives = publishing.Ids(), publishing.Lifetimes()
+    ids, lives = publish_headers.MessageIds(), publish_headers.MessageLifetimes()
     contents = store.contents
     young = contents.first_since(now - config.duplicate_window)
     for message in _messages(store, contents.first if config.allow_msg_ttl else young):
-        headers = publishing.said(message.header)
+        headers = publish_headers.said(message.header)
         if message.sequence >= young:
-            ids.note(headers.get(publishing.MESSAGE_ID, b""), message.sequence, message.time)
+            ids.note(headers.get(publish_headers.MESSAGE_ID, b""), message.sequence, message.time)
         if config.allow_msg_ttl and headers:
-            with contextlib.suppress(ApiError):
-                lives.note(message.sequence, message.time, publishing.lifetime(headers))
-    return Memories(ids, lives)
+            with contextlib.suppress(RequestError):
+                lives.note(message.sequence, message.time, publish_headers.lifetime(headers))
+    return MessageMemory(ids, lives)
 
 
 def _messages(store: StreamStore, sequence: int) -> Iterator[Stored]:
@@ -122,7 +122,7 @@ class Stream:
     """
 
     def __init__(
-        self, room: Room, config: StreamConfig, created: int, store: StreamStore, *, borrowed: bool = False
+        self, room: StorageQuota, config: StreamConfig, created: int, store: StreamStore, *, borrowed: bool = False
     ) -> None:
         self.room, self.created, self.store = room, created, store
         self.borrowed = borrowed
@@ -132,11 +132,11 @@ class Stream:
         self.rolling_up: Iterator[None] | None = None  #: takes out the rest of what the last message replaces
         self.deleted = False  #: it is no more: work that was interrupted ends
         self.counted = 0  #: bytes that are counted for it
-        self._ids = publishing.Ids()
-        self._lives = publishing.Lifetimes()
+        self._ids = publish_headers.MessageIds()
+        self._lives = publish_headers.MessageLifetimes()
         self._grown = b""  # the subject of a message for which nothing has made room yet
-        self.followers: list[Follower] = []  #: its consumers
-        self.copies: Sequence[Copied] = ()  #: what it copies from others
+        self.followers: list[StreamFollower] = []  #: its consumers
+        self.copies: Sequence[CopySource] = ()  #: what it copies from others
         #: Messages that alone say, in their headers, how far that is.
         self.marks: set[int] = set()
         self.copied_end = store.contents.last + 1  #: the sequence after the last copy, or later
@@ -199,15 +199,15 @@ class Stream:
         if config.sealed:
             raise sealed()
         self._check_size(header, payload)
-        told = publishing.PLAIN
-        if header and (headers := publishing.said(header)):
-            publishing.check(headers, config, subject, self.store.contents)
-            message_id = headers.get(publishing.MESSAGE_ID, b"")
+        told = publish_headers.PLAIN
+        if header and (headers := publish_headers.said(header)):
+            publish_headers.check(headers, config, subject, self.store.contents)
+            message_id = headers.get(publish_headers.MESSAGE_ID, b"")
             if message_id and (sequence := self._ids.find(message_id, now - config.duplicate_window)):
                 return sequence, True
-            publishing.check_last_id(headers, self._ids.last)
-            replaces = publishing.rollup(headers, allowed=config.allow_rollup_hdrs)
-            told = publishing.Told(message_id, self._lifetime(headers, subject), replaces)
+            publish_headers.check_last_id(headers, self._ids.last)
+            replaces = publish_headers.rollup(headers, allowed=config.allow_rollup_hdrs)
+            told = publish_headers.PublishHeaders(message_id, self._lifetime(headers, subject), replaces)
         return self._store(subject, header, payload, now, told, over=over), False
 
     def publish_rows(self, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> int:
@@ -271,16 +271,18 @@ class Stream:
         found: list[bytes] = []
         oldest = now - self.config.duplicate_window
         for _, _, header, _ in tables.rows(buffer, frames, begin, end):
-            headers = publishing.said(header) if header else publishing.NOTHING
-            if len(header) > publishing.MOST_HEADERS or len(headers) > (publishing.MESSAGE_ID in headers):
+            headers = publish_headers.said(header) if header else publish_headers.NOTHING
+            if len(header) > publish_headers.MOST_HEADERS or len(headers) > (publish_headers.MESSAGE_ID in headers):
                 return None
-            found.append(headers.get(publishing.MESSAGE_ID, b""))
+            found.append(headers.get(publish_headers.MESSAGE_ID, b""))
             if found[-1] and self._ids.find(found[-1], oldest):
                 return None
         named = [each for each in found if each]
         return found if len(set(named)) == len(named) else None
 
-    def copy(self, source: Copied, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> int:
+    def copy(
+        self, source: CopySource, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0
+    ) -> int:
         """Stores a message of another stream, unless its id is known.
 
         Args:
@@ -303,14 +305,14 @@ class Stream:
         self._check_size(header, payload)
         if self._mapping is not None:
             subject = self._mapping.of(subject) or subject
-        headers = publishing.said(header)
-        message_id, life, replaces = headers.get(publishing.MESSAGE_ID, b""), 0, ""
+        headers = publish_headers.said(header)
+        message_id, life, replaces = headers.get(publish_headers.MESSAGE_ID, b""), 0, ""
         if message_id and not sequence and self._ids.find(message_id, time - config.duplicate_window):
             return 0
-        with contextlib.suppress(ApiError):
-            life = publishing.lifetime(headers) if config.allow_msg_ttl else 0
-            replaces = publishing.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
-        told = publishing.Told(message_id, life, replaces)
+        with contextlib.suppress(RequestError):
+            life = publish_headers.lifetime(headers) if config.allow_msg_ttl else 0
+            replaces = publish_headers.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
+        told = publish_headers.PublishHeaders(message_id, life, replaces)
         stored = self._store(subject, header, payload, time, told, sequence, source=source)
         for _ in self.rest_of_roll_up():
             pass
@@ -322,10 +324,10 @@ class Stream:
         header: bytes,
         payload: bytes,
         now: int,
-        told: publishing.Told,
+        told: publish_headers.PublishHeaders,
         sequence: int = 0,
         *,
-        source: Copied | None = None,
+        source: CopySource | None = None,
         over: bool = False,
     ) -> int:
         """Stores a message if there is room for it. Returns its sequence, which may be given."""
@@ -333,8 +335,8 @@ class Stream:
         size = store.size_of(subject, header, payload)
         if size > MAX_RECORD_SIZE or len(subject) > MAX_SUBJECT_SIZE or store.contents.last >= _MAX_SEQUENCE:
             raise store_failed("message is too large to be stored")
-        if len(header) > publishing.MOST_HEADERS:
-            raise ApiError(400, 10097, "header size exceeds maximum allowed of 64k")
+        if len(header) > publish_headers.MOST_HEADERS:
+            raise RequestError(400, 10097, "header size exceeds maximum allowed of 64k")
         self.room.check(config.storage, size)
         if config.discard == "new":
             full = self._full(subject, size, replaces=bool(told.replaces))
@@ -379,8 +381,8 @@ class Stream:
     def _lifetime(self, headers: Mapping[bytes, bytes], subject: bytes) -> int:
         """Returns how long a message is to be kept: nobody looks at that where it is not kept at all."""
         try:
-            return publishing.lifetime(headers)
-        except ApiError:
+            return publish_headers.lifetime(headers)
+        except RequestError:
             if self._unwanted(subject):
                 return 0
             raise
@@ -399,13 +401,13 @@ class Stream:
         """Finds out anew what messages said about themselves."""
         self.take_over(memories(self.store, self.config, now))
 
-    def take_over(self, found: Memories) -> None:
+    def take_over(self, found: MessageMemory) -> None:
         """Takes over what messages said about themselves."""
         self._ids, self._lives = found
 
     def _check_size(self, header: bytes, payload: bytes) -> None:
         if 0 <= self.config.max_msg_size < len(header) + len(payload):
-            raise ApiError(400, TOO_LARGE, "message size exceeds maximum allowed")
+            raise RequestError(400, TOO_LARGE, "message size exceeds maximum allowed")
 
     def _full(self, subject: bytes, size: int, *, replaces: bool) -> str:
         """Returns why there is no room for a message in a stream that refuses new ones; empty if there is."""
@@ -438,7 +440,7 @@ class Stream:
         if next(work, self) is not self:
             self.rolling_up = work
 
-    def _roll_up_all(self, wanted: Filter | None, pattern: bytes, sequence: int) -> Iterator[None]:
+    def _roll_up_all(self, wanted: SubjectFilter | None, pattern: bytes, sequence: int) -> Iterator[None]:
         contents = self.store.contents
         try:
             yield from self._purge_below(wanted, sequence)
@@ -534,7 +536,7 @@ class Stream:
             more = count == _PURGED
             message = self.store.read(sequence)
             if message is not None:
-                if not publishing.is_marker(message.header):
+                if not publish_headers.is_marker(message.header):
                     gone.append(message.subject)
                 self.take_out(sequence)
         if config.max_age and contents.messages and contents.first_time <= now - config.max_age:
@@ -556,14 +558,14 @@ class Stream:
         life = config.subject_delete_marker_ttl
         for subject in dict.fromkeys(gone) if life else ():
             if subject not in contents.subjects:
-                self._lives.note(self.store.append(now, subject, publishing.marker(life), b""), now, life)
+                self._lives.note(self.store.append(now, subject, publish_headers.marker(life), b""), now, life)
         self.count()
         return more
 
-    def _ends_unmarked(self, entry: Subject, end: int) -> bool:
+    def _ends_unmarked(self, entry: SubjectRows, end: int) -> bool:
         """Returns whether all messages of a subject are below a sequence, and the last one marks no end itself."""
         message = self.store.read(entry.last) if entry.last < end else None
-        return message is not None and not publishing.is_marker(message.header)
+        return message is not None and not publish_headers.is_marker(message.header)
 
     def _expire_others(self, end: int) -> None:
         """Takes out what is below a sequence, but for what does not go by age."""
@@ -711,7 +713,7 @@ class Stream:
         if self.config.sealed:
             raise sealed()
         if self.config.deny_purge:
-            raise ApiError(500, 10110, "stream purge not permitted")
+            raise RequestError(500, 10110, "stream purge not permitted")
         contents = self.store.contents
         if patterns and not all(map(valid_pattern, patterns)):
             return 0
@@ -737,7 +739,7 @@ class Stream:
         finally:
             contents.release(wanted)
 
-    def _purge_below(self, wanted: Filter | None, below: int) -> Generator[None, None, int]:
+    def _purge_below(self, wanted: SubjectFilter | None, below: int) -> Generator[None, None, int]:
         """Takes out what matches and is below a sequence, some of it at a time. Returns how many messages went."""
         contents = self.store.contents
         gone, start = 0, contents.first
@@ -780,14 +782,14 @@ class Stream:
         if self.config.sealed:
             raise sealed()
         if self.config.deny_delete:
-            raise ApiError(500, 10057, "message delete not permitted")
+            raise RequestError(500, 10057, "message delete not permitted")
         contents = self.store.contents
         if sequence < contents.first and self.config.storage == "file":
-            raise ApiError(500, 10057, "no message found")
+            raise RequestError(500, 10057, "no message found")
         if sequence > contents.last and self.config.storage == "file":
-            raise ApiError(500, 10057, "stream store EOF")
+            raise RequestError(500, 10057, "stream store EOF")
         if not self.take_out(sequence, erase=erase):
-            raise ApiError(400, 10043, f"sequence {sequence} not found")
+            raise RequestError(400, 10043, f"sequence {sequence} not found")
         self.count()
 
     # Reading

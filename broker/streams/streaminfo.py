@@ -7,8 +7,8 @@ from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.streams.options import with_level
 from broker.streams.requests import time_text
+from broker.streams.streams_options import with_level
 from stantools.nats.subjects import valid_pattern
 from stantools.nats.subjecttree import STEP
 

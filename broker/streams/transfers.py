@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.log import NATS
 from broker.reserved import RESERVED
 from broker.stores.interface import StorageError
+from broker.streams.api_errors import RequestError, bad_request, name_mismatch
 from broker.streams.configuration import StreamConfig
-from broker.streams.errors import ApiError, bad_request, name_mismatch
 from broker.streams.headers import status
 from broker.streams.requests import BOOL, INT, OBJECT, STRING, dumps, failed, members, parse, response_type
-from broker.streams.stream import Memories, memories
+from broker.streams.stream import MessageMemory, memories
 from broker.streams.streaminfo import stream_info, stream_state
 from stantools.errors import StantoolsError
 from stantools.nats.frames import rows
 from stantools.nats.subjects import is_literal, valid_pattern
 
 if TYPE_CHECKING:
-    from broker.ports import Clock, Driver
+    from broker.ports import Clock, RuleDriver
     from broker.stores.streams.interface import StreamStore
     from broker.streams.account import Account
-    from broker.streams.ports import Bus, Incoming, Outgoing, Place
+    from broker.streams.ports import Incoming, Outgoing, StreamsPort, StreamStorage
     from broker.streams.stream import Stream
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
@@ -65,17 +65,17 @@ class Transfers:
 
     def __init__(
         self,
-        bus: Bus,
-        place: Place,
+        bus: StreamsPort,
+        place: StreamStorage,
         clock: Clock,
-        driver: Driver,
+        driver: RuleDriver,
         account: Account,
         adopt: Callable[[Stream], Iterator[None]],
         queue: Callable[[str, Iterator[None]], None],
     ) -> None:
         self._bus, self._place, self._clock, self._driver, self._account = bus, place, clock, driver, account
         self._adopt, self._queue = adopt, queue
-        self._open: dict[_Sending | _Receiving, None] = {}
+        self._open: dict[_OutgoingSnapshot | _IncomingRestore, None] = {}
 
     def snapshot(self, stream: Stream, body: bytes) -> dict[str, Any]:
         """Begins to send a stream. Returns what the answer says; the first piece follows it.
@@ -88,9 +88,9 @@ class Transfers:
             raise bad_request()
         to = wanted["deliver_subject"].encode()
         if not valid_pattern(to) or not is_literal(to) or to in RESERVED:
-            raise ApiError(400, 10015, "deliver subject not valid")
+            raise RequestError(400, 10015, "deliver subject not valid")
         if stream.borrowed or stream.config.storage != "file":
-            raise ApiError(500, 10064, "snapshot failed: no impl")
+            raise RequestError(500, 10064, "snapshot failed: no impl")
         self._check_many(10064, "snapshot")
         stream.flush()
         try:
@@ -98,9 +98,9 @@ class Transfers:
                 stream.name, consumers=not wanted.get("no_consumers", False), time=self._clock.wall()
             )
         except StorageError as error:
-            raise ApiError(500, 10064, f"snapshot failed: {error.message}") from error
+            raise RequestError(500, 10064, f"snapshot failed: {error.message}") from error
         size = wanted.get("chunk_size", 0)
-        sending = _Sending(self._bus, stream.name, taken, to, size if size in _PIECES else _PIECE)
+        sending = _OutgoingSnapshot(self._bus, stream.name, taken, to, size if size in _PIECES else _PIECE)
         sending.heard = self._clock.monotonic()
         self._open[sending] = None
         sending.listening = self._bus.listen(sending.prefix + b">", partial(self._acknowledged, sending))
@@ -121,14 +121,14 @@ class Transfers:
         config.check()
         yield from config.check_overlaps()
         if config.storage != "file":
-            raise ApiError(500, 10062, "restore failed: a stream in memory has no archive")
+            raise RequestError(500, 10062, "restore failed: a stream in memory has no archive")
         yield from self._account.check_new(config)
         self._check_many(10062, "restore")
         try:
             coming = self._place.expect(name)
         except StorageError as error:
-            raise ApiError(500, 10062, f"restore failed: {error.message}") from error
-        receiving = _Receiving(config, coming)
+            raise RequestError(500, 10062, f"restore failed: {error.message}") from error
+        receiving = _IncomingRestore(config, coming)
         receiving.heard = self._clock.monotonic()
         to = f"$JS.SNAPSHOT.RESTORE.{name}.{secrets.token_hex(6)}"
         receiving.listening = self._bus.listen(to.encode(), partial(self._came, receiving))
@@ -137,11 +137,11 @@ class Transfers:
 
     def _check_many(self, number: int, what: str) -> None:
         if len(self._open) >= _MOST:
-            raise ApiError(500, number, f"{what} failed: too many at a time")
+            raise RequestError(500, number, f"{what} failed: too many at a time")
 
     def run(self) -> None:
         """Sends what is to be sent."""
-        for each in [each for each in self._open if isinstance(each, _Sending)]:
+        for each in [each for each in self._open if isinstance(each, _OutgoingSnapshot)]:
             if not each.send():
                 self._close(each)
 
@@ -150,7 +150,7 @@ class Transfers:
         now = self._clock.monotonic()
         for each in [each for each in self._open if not each.busy and now - each.heard > _PATIENCE]:
             NATS.warning("Stream %r: its transfer was given up, as nothing came", each.name)
-            if isinstance(each, _Sending):
+            if isinstance(each, _OutgoingSnapshot):
                 self._bus.publish(each.to, b"", header=status("408 No Flow Response"))
             self._close(each)
 
@@ -160,20 +160,20 @@ class Transfers:
             if not each.busy:
                 self._close(each)
 
-    def _close(self, transfer: _Sending | _Receiving) -> None:
+    def _close(self, transfer: _OutgoingSnapshot | _IncomingRestore) -> None:
         if transfer in self._open:
             del self._open[transfer]
             self._bus.unlisten(transfer.listening)
             transfer.archive.close()
 
-    def _acknowledged(self, sending: _Sending, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+    def _acknowledged(self, sending: _OutgoingSnapshot, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         for subject, _, _, _ in rows(buffer, frames, begin, end):
             size = subject[len(sending.prefix) :].partition(b".")[0]
             sending.on_the_way -= int(size) if size.isdigit() and len(size) < 10 else 0
         sending.heard = self._clock.monotonic()
         self._driver.commit_soon()
 
-    def _came(self, receiving: _Receiving, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+    def _came(self, receiving: _IncomingRestore, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         receiving.heard = self._clock.monotonic()
         for _, reply, _, payload in rows(buffer, frames, begin, end):
             if receiving.busy or receiving not in self._open:
@@ -185,7 +185,7 @@ class Transfers:
                 try:
                     self._account.room.check("file", self._coming)
                     receiving.archive.add(payload)
-                except (ApiError, StorageError) as error:
+                except (RequestError, StorageError) as error:
                     self._end(receiving, reply, str(error))
                 else:
                     self._bus.publish(reply, b"")
@@ -197,36 +197,36 @@ class Transfers:
     @property
     def _coming(self) -> int:
         """Bytes that all restores together have brought."""
-        return sum(each.size for each in self._open if isinstance(each, _Receiving))
+        return sum(each.size for each in self._open if isinstance(each, _IncomingRestore))
 
-    def _end(self, receiving: _Receiving, reply: bytes, problem: str) -> None:
+    def _end(self, receiving: _IncomingRestore, reply: bytes, problem: str) -> None:
         """Opens what has come and is unpacked, in a thread, if nothing is wrong with it."""
         try:
             if problem:
-                raise ApiError(500, 10062, f"restore failed: {problem}")
+                raise RequestError(500, 10062, f"restore failed: {problem}")
             self._account.check_free(receiving.name)
             receiving.archive.place()
-        except (ApiError, StorageError) as error:
+        except (RequestError, StorageError) as error:
             self._fail(receiving, reply, error)
             return
         job = partial(_open, self._place, receiving.config, self._clock.wall())
         self._driver.aside(job, partial(self._opened, receiving, reply))
 
-    def _opened(self, receiving: _Receiving, reply: bytes, found: _Opened | StorageError) -> None:
+    def _opened(self, receiving: _IncomingRestore, reply: bytes, found: _Opened | StorageError) -> None:
         """Makes a stream of what was opened, in the turns of a request."""
         if isinstance(found, StorageError):
             self._fail(receiving, reply, found)
         else:
             self._queue(receiving.name, self._take(receiving, reply, found))
 
-    def _take(self, receiving: _Receiving, reply: bytes, found: _Opened) -> Iterator[None]:
+    def _take(self, receiving: _IncomingRestore, reply: bytes, found: _Opened) -> Iterator[None]:
         store, remembered = found
         try:
             yield from self._account.check_new(receiving.config)
             created = receiving.archive.created
             stream = yield from self._account.restore(receiving.config, created, store, remembered)
             self._place.share(receiving.name, store)
-        except (ApiError, StorageError) as error:
+        except (RequestError, StorageError) as error:
             store.abandon()
             self._fail(receiving, reply, error)
             return
@@ -235,12 +235,12 @@ class Transfers:
         answer = {"type": response_type("stream_create"), **stream_info(stream, self._clock.wall())}
         self._finish(receiving, reply, answer)
 
-    def _fail(self, receiving: _Receiving, reply: bytes, error: ApiError | StorageError) -> None:
+    def _fail(self, receiving: _IncomingRestore, reply: bytes, error: RequestError | StorageError) -> None:
         if isinstance(error, StorageError):
-            error = ApiError(500, 10062, f"restore failed: {error.message}")
+            error = RequestError(500, 10062, f"restore failed: {error.message}")
         self._finish(receiving, reply, failed("stream_create", error))
 
-    def _finish(self, receiving: _Receiving, reply: bytes, answer: dict[str, Any]) -> None:
+    def _finish(self, receiving: _IncomingRestore, reply: bytes, answer: dict[str, Any]) -> None:
         receiving.busy = False
         self._bus.publish(reply, dumps(answer))
         self._close(receiving)
@@ -248,10 +248,10 @@ class Transfers:
 
 
 #: A store, and what its messages said about themselves.
-_Opened = tuple["StreamStore", Memories]
+_Opened = tuple["StreamStore", MessageMemory]
 
 
-def _open(place: Place, config: StreamConfig, now: int) -> _Opened | StorageError:
+def _open(place: StreamStorage, config: StreamConfig, now: int) -> _Opened | StorageError:
     """Opens a store that nobody else knows yet; may be called in a thread. Returns what is wrong, if something is."""
     try:
         store = place.open_apart(config.name)
@@ -262,7 +262,7 @@ def _open(place: Place, config: StreamConfig, now: int) -> _Opened | StorageErro
         return StorageError(error.message)
 
 
-class _Receiving:
+class _IncomingRestore:
     """An archive that comes."""
 
     def __init__(self, config: StreamConfig, archive: Incoming) -> None:
@@ -273,12 +273,12 @@ class _Receiving:
         self.listening: object = None
 
 
-class _Sending:
+class _OutgoingSnapshot:
     """An archive that is sent."""
 
     busy = False
 
-    def __init__(self, bus: Bus, name: str, archive: Outgoing, to: bytes, size: int) -> None:
+    def __init__(self, bus: StreamsPort, name: str, archive: Outgoing, to: bytes, size: int) -> None:
         self._bus, self.name, self.archive, self.to = bus, name, archive, to
         self.prefix = f"$JS.SNAPSHOT.ACK.{name}.{secrets.token_hex(4)}.".encode()
         self.on_the_way = self._sent = 0

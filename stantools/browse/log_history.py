@@ -24,7 +24,7 @@ from stantools.inspection.records import FileKind, FileRecord, damage_record, en
 from stantools.store.clientlog import ClientsState, read_clients, salvage_clients
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, LogEntry, judge_row, scan_log
-from stantools.store.mapping import Buffer, Window, mapped
+from stantools.store.mapping import Buffer, MappedWindow, mapped
 from stantools.store.sublog import SubsState, read_subs, salvage_subs
 
 #: Maximum number of damaged ranges that are kept; the rest is counted.
@@ -167,7 +167,7 @@ def read_history(
     pending = PendingCount()
     done = 0
     with mapped(path, sequential=True) as buffer:
-        window = Window(buffer)
+        window = MappedWindow(buffer)
         for part in scan_log(buffer, layout, crc):
             if isinstance(part, LogDamage):
                 result._damage(buffer, part)

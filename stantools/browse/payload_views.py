@@ -32,26 +32,26 @@ _HEX_WIDTH = 16
 _SHORT = 48
 
 
-class Form(enum.StrEnum):
+class PayloadForm(enum.StrEnum):
     TEXT = "text"
     JSON = "JSON"
     PROTOBUF = "protobuf"
     HEX = "hex"
 
 
-def likely_form(data: bytes) -> Form:
+def likely_form(data: bytes) -> PayloadForm:
     """Returns the best form for a first look at a payload."""
     if not data:
-        return Form.TEXT
+        return PayloadForm.TEXT
     start = data[:64].lstrip()[:1]
     if start in (b"{", b"[") and parse_json(data) is not None:
-        return Form.JSON
+        return PayloadForm.JSON
     sample = data[:_SAMPLE]
     if is_text(sample) or _mostly_text(sample):
-        return Form.TEXT
+        return PayloadForm.TEXT
     if len(data) <= MAX_STRUCTURE and _plausible_protobuf(data):
-        return Form.PROTOBUF
-    return Form.HEX
+        return PayloadForm.PROTOBUF
+    return PayloadForm.HEX
 
 
 def _mostly_text(data: bytes) -> bool:
@@ -83,19 +83,19 @@ class str_number(str):  # noqa: N801
     __slots__ = ()
 
 
-def lines_of(data: bytes, form: Form, width: int, levels: int = LEVELS) -> Sequence[Line]:
+def lines_of(data: bytes, form: PayloadForm, width: int, levels: int = LEVELS) -> Sequence[Line]:
     """Formats a payload in lines of up to `width` columns; deeper `levels` of a structure are folded."""
     if not data:
         return [[("the payload is empty", "note")]]
-    if form is Form.HEX:
+    if form is PayloadForm.HEX:
         return HexLines(data, 16 if width >= 76 else 8)
-    if form is Form.JSON:
+    if form is PayloadForm.JSON:
         found = parse_json(data)
         if found is not None:
             return _limited(_json(found[0], levels))
         size = f"it has {len(data):,} bytes" if len(data) > MAX_STRUCTURE else "it is none"
         return [[(f"not shown as JSON: {size}", "note")], *text_lines(data, width)]
-    if form is Form.PROTOBUF:
+    if form is PayloadForm.PROTOBUF:
         return _limited(protobuf_lines(data, levels))
     return text_lines(data, width)
 

@@ -41,10 +41,10 @@ class WireMessage:
 
 def read_wire(data: bytes) -> WireMessage:
     """Reads bytes as protobuf, as far as they make sense."""
-    return _Reader(data).read(0, len(data), 0)
+    return _WireReader(data).read(0, len(data), 0)
 
 
-class _Reader:
+class _WireReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._left = MAX_FIELDS
@@ -162,7 +162,7 @@ class MessageHead:
 
 def message_head(head: bytes) -> MessageHead:
     """Reads the fields in the available beginning of a message."""
-    reader = _Reader(head)
+    reader = _WireReader(head)
     at, found = 0, {2: b"", 3: b"", 4: b""}
     sizes = {4: 0}
     while at < len(head):

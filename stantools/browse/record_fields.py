@@ -69,7 +69,7 @@ def record_parts(
     `record` may be only the beginning of a range of `length` bytes. At offset 0 of the file is its version.
     """
     length = max(length or 0, len(record))
-    parts = _Parts(offset)
+    parts = _RecordParts(offset)
     if offset < FILE_HEADER_SIZE and length:
         record = _version(parts, record, offset)
         length -= parts.end - offset
@@ -85,7 +85,7 @@ def record_parts(
     return parts.list
 
 
-class _Parts:
+class _RecordParts:
     """Collects consecutive parts."""
 
     def __init__(self, offset: int) -> None:
@@ -104,7 +104,7 @@ class _Parts:
         self.add(count, name, "1 byte" if count == 1 else f"{count:,} bytes", role)
 
 
-def _version(parts: _Parts, record: bytes, offset: int) -> bytes:
+def _version(parts: _RecordParts, record: bytes, offset: int) -> bytes:
     whole = record[: FILE_HEADER_SIZE - offset]
     if offset == 0 and len(whole) == FILE_HEADER_SIZE:
         (version,) = FILE_HEADER.unpack(whole)
@@ -117,7 +117,7 @@ def _version(parts: _Parts, record: bytes, offset: int) -> bytes:
     return record[len(whole) :]
 
 
-def _index(parts: _Parts, data: bytes, crc: Crc) -> None:
+def _index(parts: _RecordParts, data: bytes, crc: Crc) -> None:
     numbers = (("sequence", 8, False), ("offset", 8, True), ("timestamp", 8, True), ("size", 4, False))
     for at in range(0, min(len(data), _MAX_PARTS * INDEX_RECORD_SIZE), INDEX_RECORD_SIZE):
         record = data[at : at + INDEX_RECORD_SIZE]
@@ -135,7 +135,7 @@ def _index(parts: _Parts, data: bytes, crc: Crc) -> None:
         _crc(parts, int.from_bytes(record[-4:], "little"), crc(record[:-4]))
 
 
-def _crc(parts: _Parts, stored: int, computed: int | None) -> None:
+def _crc(parts: _RecordParts, stored: int, computed: int | None) -> None:
     text = f"0x{stored:08x}"
     if computed is None:
         parts.add(4, "CRC", f"{text}, cannot be checked", PartRole.CRC)
@@ -145,7 +145,7 @@ def _crc(parts: _Parts, stored: int, computed: int | None) -> None:
         parts.add(4, "CRC", f"{text}, the bytes have 0x{computed:08x}", PartRole.WRONG)
 
 
-def _record(parts: _Parts, record: bytes, kind: FileKind, crc: Crc, length: int) -> None:
+def _record(parts: _RecordParts, record: bytes, kind: FileKind, crc: Crc, length: int) -> None:
     if len(record) < RECORD_HEADER_SIZE:
         what = f"{len(record)} of the {RECORD_HEADER_SIZE} bytes of a record header"
         parts.add(len(record), "torn header", what, PartRole.WRONG)
@@ -188,20 +188,20 @@ def _whole_fields(payload: bytes) -> bool:
     return False
 
 
-def _fields(parts: _Parts, payload: bytes, descriptor: Descriptor | None) -> None:
+def _fields(parts: _RecordParts, payload: bytes, descriptor: Descriptor | None) -> None:
     at = 0
     for _ in range(_MAX_PARTS):
         if at >= len(payload):
             return
         try:
             at = _field(parts, payload, at, descriptor)
-        except (gogo.DecodeError, fieldscan.DecodeError) as error:
+        except (gogo.DecodeError, fieldscan.FieldScanError) as error:
             parts.add(len(payload) - at, "no field", f"{len(payload) - at:,} bytes: {error}", PartRole.WRONG)
             return
     parts.add(len(payload) - at, "more fields", f"{len(payload) - at:,} bytes", PartRole.UNKNOWN)
 
 
-def _field(parts: _Parts, payload: bytes, at: int, descriptor: Descriptor | None) -> int:
+def _field(parts: _RecordParts, payload: bytes, at: int, descriptor: Descriptor | None) -> int:
     """Adds a field and returns the offset of the next one."""
     end = gogo.skip_field(payload, at, max_fields=fieldscan.MAX_FIELDS)
     if end > len(payload):

@@ -20,7 +20,7 @@ from stantools.format.layout import (
     FILE_HEADER_SIZE,
     FILE_VERSION,
     INDEX_RECORD_SIZE,
-    Stop,
+    ScanStop,
     SubRecord,
 )
 from stantools.inspection.records import LOGS, FileKind, read_records
@@ -28,16 +28,16 @@ from stantools.inspection.survey import SliceSurvey, stop_text
 from stantools.progress import Progress
 from stantools.store.logrepair import SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, judge_row, scan_log
-from stantools.store.mapping import WINDOW, Buffer, Window
-from stantools.store.reading import scan_slice
-from stantools.store.resync import Damage, DamageKind
+from stantools.store.mapping import WINDOW, Buffer, MappedWindow
+from stantools.store.resync import DamagedRange, DamageKind
+from stantools.store.slice_reader import scan_slice
 
 #: Maximum number of records per entry in a file that is read here.
 _STRETCH = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RecordStretch:
     """Consecutive good records."""
 
     row: int  #: number of the first one in the file, from 0
@@ -47,7 +47,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
+class SingleRecord:
     """The version of the file, the record of a file that has only one, or a range that is not a good record."""
 
     row: int  #: number in the file
@@ -68,12 +68,12 @@ class RecordMap:
     kind: FileKind
     size: int = 0  #: bytes of the file
     #: Entries in order; together they cover the file.
-    entries: list[Stretch | Single] = field(default_factory=list)
+    entries: list[RecordStretch | SingleRecord] = field(default_factory=list)
     rows: int = 0  #: records and damaged ranges
-    flaws: list[Single] = field(default_factory=list)  #: single ranges that are not good records
+    flaws: list[SingleRecord] = field(default_factory=list)  #: single ranges that are not good records
 
     def add_stretch(self, rows: int, start: int, end: int) -> None:
-        self.entries.append(Stretch(self.rows, rows, start, end))
+        self.entries.append(RecordStretch(self.rows, rows, start, end))
         self.rows += rows
 
     def add_single(
@@ -81,13 +81,13 @@ class RecordMap:
     ) -> None:
         if end <= start:
             return
-        single = Single(self.rows, start, end, type, ok, detail, sequence)
+        single = SingleRecord(self.rows, start, end, type, ok, detail, sequence)
         self.entries.append(single)
         self.rows += 1
         if not ok:
             self.flaws.append(single)
 
-    def at_row(self, row: int) -> Stretch | Single:
+    def at_row(self, row: int) -> RecordStretch | SingleRecord:
         """Returns the entry of a row.
 
         Raises `IndexError` if there is no such row.
@@ -96,26 +96,26 @@ class RecordMap:
             raise IndexError(row)
         return self.entries[bisect_right(self.entries, row, key=lambda entry: entry.row) - 1]
 
-    def at_offset(self, offset: int) -> Stretch | Single | None:
+    def at_offset(self, offset: int) -> RecordStretch | SingleRecord | None:
         """Returns the entry of a byte, or the last one before it; None in an empty file."""
         place = bisect_right(self.entries, offset, key=lambda entry: entry.start) - 1
         return self.entries[max(place, 0)] if self.entries else None
 
-    def next_flaw(self, row: int) -> Single | None:
+    def next_flaw(self, row: int) -> SingleRecord | None:
         """Returns the next range after a row that is not a good record."""
         place = bisect_right(self.flaws, row, key=lambda flaw: flaw.row)
         return self.flaws[place] if place < len(self.flaws) else None
 
-    def flaw_before(self, row: int) -> Single | None:
+    def flaw_before(self, row: int) -> SingleRecord | None:
         """Returns the last range before a row that is not a good record."""
         place = bisect_left(self.flaws, row, key=lambda flaw: flaw.row)
         return self.flaws[place - 1] if place else None
 
-    def next_good(self, flaw: Single) -> int | None:
+    def next_good(self, flaw: SingleRecord) -> int | None:
         """Returns the offset of the first good record after a flaw; None if there is none."""
         begin = bisect_right(self.entries, flaw.row, key=lambda entry: entry.row)
         for entry in self.entries[begin:]:
-            if isinstance(entry, Stretch) or entry.ok:
+            if isinstance(entry, RecordStretch) or entry.ok:
                 return entry.start
         return None
 
@@ -162,7 +162,7 @@ def map_of_survey(survey: SliceSurvey) -> RecordMap:
     _add_version(result, survey.header_error, survey.size)
     ranges = [(run.start, run) for run in survey.runs] + [(n.damage.offset, n.damage) for n in survey.damages]
     for _, each in sorted(ranges, key=lambda pair: pair[0]):
-        if isinstance(each, Damage):
+        if isinstance(each, DamagedRange):
             _add_damage(result, each)
             continue
         marks = [(each.first, each.start), *each.marks]
@@ -179,7 +179,7 @@ def map_of_survey(survey: SliceSurvey) -> RecordMap:
     return result
 
 
-def _add_damage(result: RecordMap, damage: Damage) -> None:
+def _add_damage(result: RecordMap, damage: DamagedRange) -> None:
     detail = stop_text(damage.stop)
     if damage.kind is DamageKind.LENGTH and damage.repair:
         detail = f"the size is wrong: the CRC matches {damage.repair.size:,} bytes"
@@ -193,7 +193,7 @@ def _map_messages(result: RecordMap, buffer: Buffer, channel: bytes, crc: Crc, p
         return
     for part in scan_slice(buffer, channel, crc):
         before = result.entries[-1].end
-        if isinstance(part, Damage):
+        if isinstance(part, DamagedRange):
             _add_damage(result, part)
         else:
             _add_split(result, part.offset, part.end)
@@ -237,14 +237,14 @@ def _add_log_damage(result: RecordMap, damage: LogDamage) -> None:
 
 
 def _map_index(result: RecordMap, buffer: Buffer, crc: Crc, progress: Progress | None) -> None:
-    window = Window(buffer)
+    window = MappedWindow(buffer)
     at, limit = FILE_HEADER_SIZE, len(buffer)
     bad = -1  # offset of the first of the records that do not match their CRCs
     while at < limit:
         window.reach(at)
         end = min(at + WINDOW // 4 // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE, limit)
         rows, stop, *_ = kernels.scan_index(buffer, at, end, crc)
-        if bad >= 0 and (rows or stop is not Stop.BAD_CRC):
+        if bad >= 0 and (rows or stop is not ScanStop.BAD_CRC):
             _add_bad(result, bad, at)
             bad = -1
         begin = at
@@ -253,14 +253,14 @@ def _map_index(result: RecordMap, buffer: Buffer, crc: Crc, progress: Progress |
             start = at + low * INDEX_RECORD_SIZE
             result.add_stretch(count, start, start + count * INDEX_RECORD_SIZE)
         at += rows * INDEX_RECORD_SIZE
-        if stop == Stop.ZEROS:
+        if stop == ScanStop.ZEROS:
             start, at = at, _zeros_end(buffer, at)
             result.add_single(start, at, "zeros", False, "zero bytes where an index record should be")
-        elif stop == Stop.SHORT_HEADER:
+        elif stop == ScanStop.SHORT_HEADER:
             detail = f"{limit - at} of the {INDEX_RECORD_SIZE} bytes of an index record"
             result.add_single(at, limit, "torn", False, detail)
             at = limit
-        elif stop == Stop.BAD_CRC:
+        elif stop == ScanStop.BAD_CRC:
             bad = at if bad < 0 else bad
             at += INDEX_RECORD_SIZE
         if progress:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.browse.record_fields import RecordPart, record_parts
-from stantools.browse.record_map import RecordMap, Single, Stretch
+from stantools.browse.record_map import RecordMap, RecordStretch, SingleRecord
 from stantools.format import gogo, index, kernels
 from stantools.format.columns import LogColumns, MessageColumns
 from stantools.format.crc import Crc
@@ -102,7 +102,7 @@ class RecordReader:
         row = start
         while row < min(stop, self.map.rows):
             entry = self.map.at_row(row)
-            if isinstance(entry, Single):
+            if isinstance(entry, SingleRecord):
                 found.append(self._single(entry))
                 row += 1
                 continue
@@ -121,7 +121,7 @@ class RecordReader:
         entry = self.map.at_offset(offset)
         if entry is None:
             return 0
-        if isinstance(entry, Single):
+        if isinstance(entry, SingleRecord):
             return entry.row
         offsets = self._stretch(entry).offsets
         return entry.row + max(int(np.searchsorted(offsets, offset, side="right")) - 1, 0)
@@ -129,7 +129,7 @@ class RecordReader:
     def row_of_sequence(self, sequence: int) -> int | None:
         """Returns the number of the first record of a message; None if it is not here. Reads the whole file."""
         for entry in self.map.entries:
-            if isinstance(entry, Single):
+            if isinstance(entry, SingleRecord):
                 if entry.sequence == sequence:
                     return entry.row
                 continue
@@ -139,7 +139,7 @@ class RecordReader:
                 return entry.row + int(found[0])
         return None
 
-    def _stretch(self, entry: Stretch) -> _Decoded:
+    def _stretch(self, entry: RecordStretch) -> _Decoded:
         known = self._decoded.get(entry.start)
         if known is not None:
             self._decoded.move_to_end(entry.start)
@@ -149,7 +149,7 @@ class RecordReader:
             self._decoded.popitem(last=False)
         return decoded
 
-    def _decode(self, entry: Stretch) -> _Decoded:
+    def _decode(self, entry: RecordStretch) -> _Decoded:
         data = self.read(entry.start, entry.end - entry.start)
         if self.kind is FileKind.MESSAGES:
             return self._messages(data, entry)
@@ -157,7 +157,7 @@ class RecordReader:
             return self._index(data, entry)
         return self._log(data, entry)
 
-    def _messages(self, data: bytes, entry: Stretch) -> _Decoded:
+    def _messages(self, data: bytes, entry: RecordStretch) -> _Decoded:
         columns = MessageColumns(entry.rows)
         # The CRCs were checked when the file was mapped; that of the record at the cursor is checked again.
         rows, _, _ = kernels.scan_messages(data, 0, len(data), self._crc.unchecked, self._channel, columns)
@@ -182,7 +182,7 @@ class RecordReader:
 
         return _Decoded(offsets, part.sequence, describe)
 
-    def _index(self, data: bytes, entry: Stretch) -> _Decoded:
+    def _index(self, data: bytes, entry: RecordStretch) -> _Decoded:
         count = min(len(data) // INDEX_RECORD_SIZE, entry.rows)
         table = np.frombuffer(data, index.dtype(), count)
 
@@ -196,7 +196,7 @@ class RecordReader:
         offsets = entry.start + INDEX_RECORD_SIZE * np.arange(count, dtype=np.int64)
         return _Decoded(offsets, table["sequence"], describe)
 
-    def _log(self, data: bytes, entry: Stretch) -> _Decoded:
+    def _log(self, data: bytes, entry: RecordStretch) -> _Decoded:
         layout = LOGS[self.kind]
         columns = LogColumns(entry.rows)
         rows, _, _ = kernels.scan_log(data, 0, len(data), self._crc.unchecked, columns)
@@ -220,7 +220,7 @@ class RecordReader:
 
         return _Decoded(np.asarray(part.offset) + entry.start, np.empty(0, np.uint64), describe)
 
-    def _single(self, entry: Single) -> FileRecord:
+    def _single(self, entry: SingleRecord) -> FileRecord:
         length, crc = entry.end - entry.start, None
         if entry.type not in ("version", "zeros", "torn") and length >= RECORD_HEADER_SIZE:
             crc = self._stored(entry.start + (28 if self.kind is FileKind.INDEX else 4))

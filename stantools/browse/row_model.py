@@ -20,7 +20,7 @@ Positions = npt.NDArray[np.int64]
 NO_POSITIONS: Positions = np.empty(0, np.int64)
 
 
-class NoteKind(enum.StrEnum):
+class RowNoteKind(enum.StrEnum):
     GAP = "gap"  #: sequences without any byte
     DAMAGE = "damage"  #: bytes that are not a good record
     BACK = "back"  #: the sequence goes back: an earlier generation ends, or records are repeated
@@ -33,10 +33,10 @@ class NoteKind(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Note:
+class RowNote:
     """A row between the messages."""
 
-    kind: NoteKind
+    kind: RowNoteKind
     text: str  #: in words, without the sequences
     file: str = ""  #: the slice, without its directory; "" if there is none
     offset: int | None = None  #: first byte, None if there is none
@@ -58,26 +58,26 @@ class Note:
 
     def sentence(self) -> str:
         """Returns the text of the row: `12 missing (7–18)`, `damaged 81 bytes at msgs.2.dat:1234: …`."""
-        if self.kind is NoteKind.GAP:
+        if self.kind is RowNoteKind.GAP:
             return f"{self.messages:,} missing ({self.sequences})"
-        if self.kind is NoteKind.DAMAGE:
+        if self.kind is RowNoteKind.DAMAGE:
             what = f"damaged {self.length or 0:,} bytes" if self.length != 1 else "damaged 1 byte"
             where = f" at {self.file}:{self.offset}" if self.offset is not None else f" in {self.file}"
             whose = f" (sequence {self.sequences})" if self.last else ""
             return f"{what}{where}{whose}: {self.text}"
-        if self.kind is NoteKind.NAMED:
+        if self.kind is RowNoteKind.NAMED:
             which = f"message {self.sequences}" if self.messages == 1 else f"messages {self.sequences}"
             return f"only the index names {which}: {self.text}"
         return self.text
 
 
-def gap(first: int, last: int) -> Note:
+def gap(first: int, last: int) -> RowNote:
     """Returns the row for missing sequences."""
-    return Note(NoteKind.GAP, "missing", first=first, last=last)
+    return RowNote(RowNoteKind.GAP, "missing", first=first, last=last)
 
 
 @dataclass(frozen=True)
-class Stretch:
+class MessageStretch:
     """Consecutive messages of one slice, with one subject and strictly rising sequences."""
 
     files: SliceFiles
@@ -113,7 +113,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Proven:
+class ProvenMessage:
     """A message whose record header is damaged and whose payload is proven by its CRC."""
 
     files: SliceFiles
@@ -124,7 +124,7 @@ class Proven:
     timestamp: int  #: nanoseconds since 1970
 
 
-Piece = Stretch | Proven | Note
+Piece = MessageStretch | ProvenMessage | RowNote
 
 
 @dataclass(frozen=True)
@@ -144,40 +144,40 @@ def joined(parts: list[SliceParts], channel: bytes) -> list[Piece]:
     subject, before = channel, 0
     since = 0  # index of the first note after the last message of the channel
     for piece in (piece for part in parts for piece in part.pieces):
-        if isinstance(piece, Note):
-            if piece.kind is NoteKind.PENDING:
+        if isinstance(piece, RowNote):
+            if piece.kind is RowNoteKind.PENDING:
                 before = 0
             pieces.append(piece)
             continue
-        theirs = piece.subject if isinstance(piece, Stretch) else channel
+        theirs = piece.subject if isinstance(piece, MessageStretch) else channel
         if theirs != subject:
             text = "messages of this channel again" if theirs == channel else "messages of another subject from here on"
-            pieces.append(Note(NoteKind.FOREIGN, text, piece.files.name, _start(piece)))
+            pieces.append(RowNote(RowNoteKind.FOREIGN, text, piece.files.name, _start(piece)))
             subject = theirs
         if theirs == channel:
-            first = piece.first if isinstance(piece, Stretch) else piece.sequence
+            first = piece.first if isinstance(piece, MessageStretch) else piece.sequence
             if before:
                 _between(pieces, since, before, first, piece)
-            before = piece.last if isinstance(piece, Stretch) else piece.sequence
+            before = piece.last if isinstance(piece, MessageStretch) else piece.sequence
             since = len(pieces) + 1
         pieces.append(piece)
     return pieces
 
 
-def _between(pieces: list[Piece], since: int, before: int, first: int, piece: Stretch | Proven) -> None:
+def _between(pieces: list[Piece], since: int, before: int, first: int, piece: MessageStretch | ProvenMessage) -> None:
     """Accounts for the sequences between two messages: those in notes stay, the rest is missing."""
     if first <= before:
         text = f"the sequence goes back from {before} to {first}"
-        pieces.append(Note(NoteKind.BACK, text, piece.files.name, _start(piece)))
+        pieces.append(RowNote(RowNoteKind.BACK, text, piece.files.name, _start(piece)))
         return
     if first == before + 1:
         return
-    notes = [(place, each) for place in range(since, len(pieces)) if isinstance(each := pieces[place], Note)]
+    notes = [(place, each) for place in range(since, len(pieces)) if isinstance(each := pieces[place], RowNote)]
     reported = Ranges.of((each.first, each.last) for _, each in notes if each.last)
     left = Ranges.of([(before + 1, first - 1)]) - reported
     if not left:
         return
-    silent = [(place, each) for place, each in notes if each.kind is NoteKind.DAMAGE and not each.last]
+    silent = [(place, each) for place, each in notes if each.kind is RowNoteKind.DAMAGE and not each.last]
     if silent:
         place, damage = silent[0]
         pieces[place] = replace(damage, first=left.first, last=left.last)
@@ -185,5 +185,5 @@ def _between(pieces: list[Piece], since: int, before: int, first: int, piece: St
     pieces.extend(gap(low, high) for low, high in left)
 
 
-def _start(piece: Stretch | Proven) -> int:
-    return piece.start if isinstance(piece, Stretch) else piece.offset
+def _start(piece: MessageStretch | ProvenMessage) -> int:
+    return piece.start if isinstance(piece, MessageStretch) else piece.offset

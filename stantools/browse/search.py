@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stantools.browse.row_model import Stretch
-from stantools.browse.window import Window, WindowMessage
+from stantools.browse.row_model import MessageStretch
+from stantools.browse.window import RowWindow, WindowMessage
 from stantools.browse.window_reader import BLOCK
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.escaping import escape
@@ -30,16 +30,16 @@ from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError
-from stantools.format.layout import RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import RECORD_HEADER_SIZE, ScanStop
 from stantools.progress import Progress
-from stantools.store.reading import Rows
+from stantools.store.slice_reader import MessageRecords
 
 #: Bytes that are searched together, unless one record is larger.
 _REGION = 1 << 20
 
 
 @dataclass(frozen=True)
-class Query:
+class SearchQuery:
     """A search expression."""
 
     pattern: re.Pattern[bytes]  #: found in a payload or a reply subject
@@ -48,7 +48,7 @@ class Query:
     case: bool  #: upper and lower case differ
 
 
-def parse_query(text: str) -> Query:
+def parse_query(text: str) -> SearchQuery:
     r"""Parses a search expression: a text, `r:` and a regular expression over bytes, or `x:` and bytes in hex.
 
     Case matters if the text contains an upper-case letter. `t:` at the beginning allows a text that begins with
@@ -60,7 +60,7 @@ def parse_query(text: str) -> Query:
     if kind == "x":
         digits = "".join(wanted.split()).removeprefix("0x")
         try:
-            return Query(re.compile(re.escape(bytes.fromhex(digits))), fixed=True, text=text, case=True)
+            return SearchQuery(re.compile(re.escape(bytes.fromhex(digits))), fixed=True, text=text, case=True)
         except ValueError:
             raise UsageError(f"{escape(wanted)} is not bytes in hex", "two digits each, such as x:de ad") from None
     case = wanted != wanted.lower()
@@ -69,8 +69,8 @@ def parse_query(text: str) -> Query:
             pattern = re.compile(wanted.encode("utf-8", "surrogateescape"), 0 if case else re.IGNORECASE)
         except (re.error, OverflowError, RecursionError) as problem:
             raise UsageError(f"{escape(wanted)} is not a regular expression: {problem}") from None
-        return Query(pattern, fixed=False, text=text, case=case)
-    return Query(_literal(wanted, case=case), fixed=True, text=text, case=case)
+        return SearchQuery(pattern, fixed=False, text=text, case=case)
+    return SearchQuery(_literal(wanted, case=case), fixed=True, text=text, case=case)
 
 
 def _literal(text: str, *, case: bool) -> re.Pattern[bytes]:
@@ -92,7 +92,9 @@ class Searcher:
     Payloads are decrypted if there is a key. `channel` is the name as stored in subjects.
     """
 
-    def __init__(self, window: Window, query: Query, crc: Crc, channel: bytes, key: bytes | None = None) -> None:
+    def __init__(
+        self, window: RowWindow, query: SearchQuery, crc: Crc, channel: bytes, key: bytes | None = None
+    ) -> None:
         self._window = window.another()
         self._query = query
         self._crc = crc
@@ -150,7 +152,9 @@ class Searcher:
                 found += [begin + stretch.row_of(low + each) for each in self._of_messages(stretch, located, progress)]
         return sorted(found)
 
-    def _of_messages(self, stretch: Stretch, located: Rows, progress: Progress | None) -> Iterator[int]:
+    def _of_messages(
+        self, stretch: MessageStretch, located: MessageRecords, progress: Progress | None
+    ) -> Iterator[int]:
         for low, high in _regions(located):
             part = located.part(low, high)
             start = int(part.offset[0])
@@ -161,7 +165,7 @@ class Searcher:
 
     def _of_region(
         self,
-        stretch: Stretch,
+        stretch: MessageStretch,
         raw: bytes,
         offsets: np.ndarray[tuple[int], np.dtype[np.int64]],
         progress: Progress | None,
@@ -171,7 +175,7 @@ class Searcher:
             return []
         columns, stops = MessageColumns(len(offsets)), np.zeros(len(offsets), np.uint8)
         kernels.read_messages_at(raw, len(raw), offsets, self._crc.unchecked, stretch.subject, columns, stops)
-        good = stops == Stop.END
+        good = stops == ScanStop.END
         if plain:
             return self._plain(raw, columns, good)
         places = zip(
@@ -228,7 +232,7 @@ def _texts(data: bytes, reply: bytes) -> Sequence[bytes]:
     return (data, reply) if reply else (data,)
 
 
-def _regions(located: Rows) -> Iterator[tuple[int, int]]:
+def _regions(located: MessageRecords) -> Iterator[tuple[int, int]]:
     """Iterates over groups of messages that are read together."""
     ends = located.offset + located.size.astype(np.int64) + RECORD_HEADER_SIZE
     low = 0

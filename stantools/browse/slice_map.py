@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stantools.format.layout import FILE_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, ScanStop
 from stantools.inspection.runs import RecordRun
 from stantools.inspection.survey import SliceSurvey
 from stantools.store.resync import DamageKind
@@ -32,7 +32,7 @@ class BytesState(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class ByteSegment:
     """Bytes of one state, from `start` to `end` (exclusive)."""
 
     start: int
@@ -40,30 +40,32 @@ class Segment:
     state: BytesState
 
 
-def segments(survey: SliceSurvey | None) -> list[Segment]:
+def segments(survey: SliceSurvey | None) -> list[ByteSegment]:
     """Returns the states in a scanned data file, in order; later segments lie on top of earlier ones.
 
     Without a scan there are none.
     """
     if survey is None:
-        return [Segment(0, 1, BytesState.UNKNOWN)]
+        return [ByteSegment(0, 1, BytesState.UNKNOWN)]
     if survey.error:
-        return [Segment(0, 1, BytesState.UNREADABLE)]
+        return [ByteSegment(0, 1, BytesState.UNREADABLE)]
     if survey.files.data is None:
-        return [Segment(0, 1, BytesState.INDEX_ONLY)]
-    found = [Segment(0, min(FILE_HEADER_SIZE, survey.size), BytesState.BAD if survey.header_error else BytesState.GOOD)]
+        return [ByteSegment(0, 1, BytesState.INDEX_ONLY)]
+    found = [
+        ByteSegment(0, min(FILE_HEADER_SIZE, survey.size), BytesState.BAD if survey.header_error else BytesState.GOOD)
+    ]
     channel = os.fsencode(survey.files.data.parent.name)
     for run in survey.runs:
-        found.append(Segment(run.start, run.end, BytesState.GOOD if run.subject == channel else BytesState.FOREIGN))
+        found.append(ByteSegment(run.start, run.end, BytesState.GOOD if run.subject == channel else BytesState.FOREIGN))
     found += _orphans(survey)
     for neighbours in survey.damages:
         damage = neighbours.damage
         state = BytesState.ZERO if damage.kind is DamageKind.ZEROS else BytesState.BAD
-        found.append(Segment(damage.offset, damage.end, state))
+        found.append(ByteSegment(damage.offset, damage.end, state))
     return [each for each in found if each.end > each.start]
 
 
-def _orphans(survey: SliceSurvey) -> Iterator[Segment]:
+def _orphans(survey: SliceSurvey) -> Iterator[ByteSegment]:
     report = survey.index
     if not report.present or not report.orphan_count:
         return
@@ -76,7 +78,7 @@ def _orphans(survey: SliceSurvey) -> Iterator[Segment]:
             end = run.end if last >= run.last else _place(run, last + 1)
             if start <= report.first_orphan < end:
                 start = report.first_orphan
-            yield Segment(start, max(end, start + 1), BytesState.ORPHAN)
+            yield ByteSegment(start, max(end, start + 1), BytesState.ORPHAN)
 
 
 def _place(run: RecordRun, sequence: int) -> int:
@@ -89,7 +91,7 @@ def _place(run: RecordRun, sequence: int) -> int:
     return start + (end - start) * (sequence - low) // max(high - low, 1)
 
 
-def cells(found: Sequence[Segment], size: int, width: int) -> list[BytesState]:
+def cells(found: Sequence[ByteSegment], size: int, width: int) -> list[BytesState]:
     """Draws a file of `size` bytes (0: unknown) as a bar of `width` places, each for an equal part of its bytes.
 
     States worse than good are always visible, however few bytes they have.
@@ -129,8 +131,8 @@ def index_state(survey: SliceSurvey) -> IndexState:
     if report.header_error:
         return IndexState("error", "version", f"the index: {report.header_error}")
     level, parts, short = "clean", [], ""
-    if report.stop != Stop.END:
-        what = {Stop.ZEROS: "zeros", Stop.BAD_CRC: "bad"}.get(report.stop, "torn")
+    if report.stop != ScanStop.END:
+        what = {ScanStop.ZEROS: "zeros", ScanStop.BAD_CRC: "bad"}.get(report.stop, "torn")
         level, short = "warning", f"{what} #{report.count + 1}"
         parts.append(_STOPS[what].format(report.count + 1))
     for count, name, text, worse in (

@@ -24,8 +24,8 @@ from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView, index_parts
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import BATCH_ROWS, Rows, open_slice, scan_slice
-from stantools.store.resync import Damage
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import BATCH_ROWS, MessageRecords, open_slice, scan_slice
 
 #: Bins over the whole time: enough for some steps of zooming in without reading again.
 BINS = 8192
@@ -35,7 +35,7 @@ _MAX_KEPT_ROWS = 500_000
 _PIECE = 1 << 16
 
 
-class _Rows(NamedTuple):
+class _TimelineRows(NamedTuple):
     """Messages without their places."""
 
     sequence: Sequences
@@ -43,13 +43,13 @@ class _Rows(NamedTuple):
     size: Sizes
 
 
-def _copied(rows: Rows | _Rows) -> _Rows:
+def _copied(rows: MessageRecords | _TimelineRows) -> _TimelineRows:
     # Copies: mapped memory is released, and sums of strided fields cost more.
-    return _Rows(rows.sequence.copy(), rows.timestamp.copy(), rows.size.copy())
+    return _TimelineRows(rows.sequence.copy(), rows.timestamp.copy(), rows.size.copy())
 
 
 @dataclass
-class _Piece:
+class _TimelineRun:
     """Consecutive messages of one slice.
 
     `begin` and `end` are rows of the index, or offsets in the data file. `highest` is the highest sequence before it
@@ -67,7 +67,7 @@ class _Piece:
     last_seq: int
     highest: int
     time: int
-    rows: _Rows | None = None
+    rows: _TimelineRows | None = None
 
 
 class Timeline:
@@ -91,7 +91,7 @@ class Timeline:
         self.problems: list[str] = []  #: files that could not be read, with the reason
         self._files = files
         self._crc = crc
-        self._pieces: list[_Piece] = []
+        self._pieces: list[_TimelineRun] = []
         self._samples = Samples()
         self._usual = 0, 0
         self._previous_time = 0
@@ -188,7 +188,7 @@ class Timeline:
         width = bucket_width(high - low, BINS)
         return self.detail(low // width * width, high + 1, width, progress)
 
-    def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_Piece, _Rows]]:
+    def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_TimelineRun, _TimelineRows]]:
         if files.data is None:
             return
         channel = self._files.raw_name
@@ -198,27 +198,27 @@ class Timeline:
                 yield from self._from_index(files, opened.index)
                 return
             for part in scan_slice(opened.data, channel, self._crc):
-                if isinstance(part, Damage):
+                if isinstance(part, DamagedRange):
                     continue
-                rows = _Rows(part.sequence, part.timestamp, part.size)
+                rows = _TimelineRows(part.sequence, part.timestamp, part.size)
                 piece = self._piece(files, False, int(part.offset[0]), part.end, rows)
                 if self._kept < _MAX_KEPT_ROWS:
                     piece.rows = _copied(rows)
                     self._kept += piece.count
                 yield piece, rows
 
-    def _from_index(self, files: SliceFiles, view: IndexView) -> Iterator[tuple[_Piece, _Rows]]:
+    def _from_index(self, files: SliceFiles, view: IndexView) -> Iterator[tuple[_TimelineRun, _TimelineRows]]:
         at = 0
         for part in index_parts(view):
             for low in range(0, len(part), _PIECE):
-                rows = _copied(Rows.of_index(part[low : low + _PIECE]))
+                rows = _copied(MessageRecords.of_index(part[low : low + _PIECE]))
                 begin = at + low
                 yield self._piece(files, True, begin, begin + len(rows.sequence), rows), rows
             at += len(part)
 
-    def _piece(self, files: SliceFiles, indexed: bool, begin: int, end: int, rows: _Rows) -> _Piece:
+    def _piece(self, files: SliceFiles, indexed: bool, begin: int, end: int, rows: _TimelineRows) -> _TimelineRun:
         last = self._pieces[-1] if self._pieces else None
-        return _Piece(
+        return _TimelineRun(
             files,
             indexed,
             begin,
@@ -232,7 +232,7 @@ class Timeline:
             self._previous_time,
         )
 
-    def _add(self, piece: _Piece, rows: _Rows) -> None:
+    def _add(self, piece: _TimelineRun, rows: _TimelineRows) -> None:
         times = rows.timestamp
         self.earliest = min(self.earliest, piece.earliest) if self.count else piece.earliest
         self.latest = max(self.latest, piece.latest) if self.count else piece.latest
@@ -244,7 +244,7 @@ class Timeline:
         self._previous_time = int(times[-1])
         self._pieces.append(piece)
 
-    def _rows(self, piece: _Piece) -> _Rows:
+    def _rows(self, piece: _TimelineRun) -> _TimelineRows:
         """Reads a piece again."""
         if piece.rows is not None:
             return piece.rows
@@ -253,7 +253,7 @@ class Timeline:
         with mapped(path) as buffer:
             if piece.indexed:
                 there = max(len(buffer) - FILE_HEADER_SIZE, 0) // INDEX_RECORD_SIZE
-                return _copied(Rows.of_index(index.view(buffer, there)[piece.begin : piece.end]))
+                return _copied(MessageRecords.of_index(index.view(buffer, there)[piece.begin : piece.end]))
             scan = scan_slice(
                 buffer,
                 self._files.raw_name,
@@ -262,10 +262,12 @@ class Timeline:
                 start=piece.begin,
                 until=piece.end,
             )
-            found = Rows.joined(Rows.of_columns(part) for part in scan if not isinstance(part, Damage))
-            return _Rows(found.sequence, found.timestamp, found.size)
+            found = MessageRecords.joined(
+                MessageRecords.of_columns(part) for part in scan if not isinstance(part, DamagedRange)
+            )
+            return _TimelineRows(found.sequence, found.timestamp, found.size)
 
-    def _count(self, result: Histogram, piece: _Piece, rows: _Rows) -> None:
+    def _count(self, result: Histogram, piece: _TimelineRun, rows: _TimelineRows) -> None:
         if not len(rows.sequence):
             return
         self._count_holes(result, piece, rows)
@@ -274,10 +276,10 @@ class Timeline:
             if bad.any():
                 result.add_damaged(rows.timestamp[bad])
                 good = ~bad
-                rows = _Rows(rows.sequence[good], rows.timestamp[good], rows.size[good])
+                rows = _TimelineRows(rows.sequence[good], rows.timestamp[good], rows.size[good])
         result.add(rows.sequence, rows.timestamp, rows.size)
 
-    def _count_holes(self, result: Histogram, piece: _Piece, rows: _Rows) -> None:
+    def _count_holes(self, result: Histogram, piece: _TimelineRun, rows: _TimelineRows) -> None:
         """Finds missing sequences: a sequence higher by more than one than all before it follows a hole."""
         sequence = rows.sequence
         highest = np.maximum.accumulate(np.concatenate((np.array([piece.highest], np.uint64), sequence)))[:-1]

@@ -18,7 +18,16 @@ from itertools import accumulate
 
 import numpy as np
 
-from stantools.browse.row_model import Note, NoteKind, Piece, Proven, SliceParts, Stretch, gap, joined
+from stantools.browse.row_model import (
+    MessageStretch,
+    Piece,
+    ProvenMessage,
+    RowNote,
+    RowNoteKind,
+    SliceParts,
+    gap,
+    joined,
+)
 from stantools.browse.window_build import Builder, estimate, is_small
 from stantools.browse.window_reader import Row, StretchReader, WindowMessage
 from stantools.errors import StoreUnreadableError
@@ -26,12 +35,12 @@ from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles
-from stantools.store.reading import Rows
+from stantools.store.slice_reader import MessageRecords
 
-__all__ = ["Note", "NoteKind", "Row", "Stretch", "Window", "WindowMessage", "open_window", "refine"]
+__all__ = ["MessageStretch", "Row", "RowNote", "RowNoteKind", "RowWindow", "WindowMessage", "open_window", "refine"]
 
 
-class Window:
+class RowWindow:
     """The rows of a channel. Not for several threads at once; `another` makes one more on the same outline.
 
     `parts` are from `window_build`. Without a key, payloads stay as they are stored.
@@ -71,17 +80,17 @@ class Window:
         """The last messages may be encrypted."""
         if not self._sampled:
             self._sampled = True
-            last = next((piece for piece in reversed(self._pieces) if isinstance(piece, Stretch)), None)
+            last = next((piece for piece in reversed(self._pieces) if isinstance(piece, MessageStretch)), None)
             self._reader.encrypted = last is not None and self._reader.looks_encrypted(last)
         return self._reader.encrypted
 
-    def another(self) -> Window:
+    def another(self) -> RowWindow:
         """Returns a window with the same rows, for another thread."""
         return self.with_key(self.key)
 
-    def with_key(self, key: bytes | None) -> Window:
+    def with_key(self, key: bytes | None) -> RowWindow:
         """Returns a window with the same rows that reads payloads with another encryption key."""
-        return Window(self.files, self._crc, self.parts, key=key)
+        return RowWindow(self.files, self._crc, self.parts, key=key)
 
     def close(self) -> None:
         self._reader.close()
@@ -93,15 +102,15 @@ class Window:
         """Returns one row, with a payload of any size and everything checked."""
         found = self.rows(row, row + 1)
         if not found:
-            return Note(NoteKind.FILE, "there is no such row")
-        if isinstance(found[0], Note) or found[0].whole:
+            return RowNote(RowNoteKind.FILE, "there is no such row")
+        if isinstance(found[0], RowNote) or found[0].whole:
             return found[0]
         piece, position = self._at(row)
-        assert isinstance(piece, Stretch)
+        assert isinstance(piece, MessageStretch)
         try:
             whole = self._reader.messages(piece, self._reader.located(piece, position, position + 1), whole=True)
         except StoreUnreadableError as error:
-            return Note(NoteKind.FILE, error.message, piece.files.name)
+            return RowNote(RowNoteKind.FILE, error.message, piece.files.name)
         return whole[0] if whole else _changed(piece)
 
     def rows(self, start: int, stop: int) -> list[Row]:
@@ -113,14 +122,14 @@ class Window:
         while start < stop:
             piece, begin = self._pieces[place], self._starts[place]
             end = min(self._starts[place + 1], stop)
-            if isinstance(piece, Stretch):
+            if isinstance(piece, MessageStretch):
                 rows += self._of_stretch(piece, start - begin, end - begin)
             else:
-                rows.append(self._reader.proven(piece) if isinstance(piece, Proven) else piece)
+                rows.append(self._reader.proven(piece) if isinstance(piece, ProvenMessage) else piece)
             start, place = end, place + 1
         return rows
 
-    def _of_stretch(self, stretch: Stretch, low: int, high: int) -> list[Row]:
+    def _of_stretch(self, stretch: MessageStretch, low: int, high: int) -> list[Row]:
         first, _ = stretch.at_row(low)
         last, at_gap = stretch.at_row(high - 1)
         stop = last if at_gap else last + 1
@@ -129,7 +138,7 @@ class Window:
             messages = self._reader.messages(stretch, located)
         except StoreUnreadableError as error:
             text = f"{stretch.files.name}: {error.message}"
-            return [Note(NoteKind.FILE, text, stretch.files.name)] * (high - low)
+            return [RowNote(RowNoteKind.FILE, text, stretch.files.name)] * (high - low)
         rows: list[Row] = []
         number = low - first  # gaps before
         for row in range(low, high):
@@ -141,16 +150,16 @@ class Window:
                 rows.append(messages[place] if place < len(messages) else _changed(stretch))
         return rows
 
-    def _gap(self, stretch: Stretch, position: int) -> Note:
+    def _gap(self, stretch: MessageStretch, position: int) -> RowNote:
         try:
             around = self._reader.located(stretch, position - 1, position + 1).sequence
         except StoreUnreadableError:
             around = np.empty(0, np.uint64)
         if len(around) < 2 or around[1] <= around[0]:
-            return Note(NoteKind.GAP, "missing", stretch.files.name)
+            return RowNote(RowNoteKind.GAP, "missing", stretch.files.name)
         return gap(int(around[0]) + 1, int(around[1]) - 1)
 
-    def stretches(self, first: int, last: int) -> Iterator[tuple[Stretch, int, int, int]]:
+    def stretches(self, first: int, last: int) -> Iterator[tuple[MessageStretch, int, int, int]]:
         """Iterates over the runs in a range of rows, for bulk readers.
 
         Yields a run, its first row, and the range of its positions within the rows (end exclusive).
@@ -158,7 +167,7 @@ class Window:
         place = bisect_right(self._starts, first) - 1
         while place < len(self._pieces) and self._starts[place] < last:
             piece, begin = self._pieces[place], self._starts[place]
-            if isinstance(piece, Stretch):
+            if isinstance(piece, MessageStretch):
                 low, _ = piece.at_row(max(first - begin, 0))
                 high = piece.count
                 if last < self._starts[place + 1]:
@@ -170,15 +179,15 @@ class Window:
         """Iterates over the rows in a range that hold a message outside of runs."""
         place = bisect_right(self._starts, first) - 1
         while place < len(self._pieces) and self._starts[place] < last:
-            if isinstance(self._pieces[place], Proven) and self._starts[place] >= first:
+            if isinstance(self._pieces[place], ProvenMessage) and self._starts[place] >= first:
                 yield self._starts[place]
             place += 1
 
-    def located(self, stretch: Stretch, low: int, high: int) -> Rows:
+    def located(self, stretch: MessageStretch, low: int, high: int) -> MessageRecords:
         """Returns the places of messages of a run, by their positions; fewer if the files have changed."""
         return self._reader.located(stretch, low, high)
 
-    def read(self, stretch: Stretch, offset: int, size: int) -> bytes:
+    def read(self, stretch: MessageStretch, offset: int, size: int) -> bytes:
         """Reads bytes of the slice of a run; fewer if it ends before."""
         return self._reader.read(stretch, offset, size)
 
@@ -190,7 +199,7 @@ class Window:
         note, after = -1, -1
         for place in reversed(range(len(self._pieces))):
             piece, begin = self._pieces[place], self._starts[place]
-            if isinstance(piece, Stretch):
+            if isinstance(piece, MessageStretch):
                 if piece.first <= sequence <= piece.last:
                     position = self._reader.position_of(piece, sequence, "sequence")
                     row = piece.row_of(position)
@@ -200,7 +209,7 @@ class Window:
                     note = begin + row - 1 if note < 0 else note
                 if piece.first > sequence or after < 0:
                     after = begin if piece.first > sequence else begin + piece.rows - 1
-            elif isinstance(piece, Proven):
+            elif isinstance(piece, ProvenMessage):
                 if piece.sequence == sequence:
                     return begin
             elif note < 0 and piece.first <= sequence <= piece.last and piece.last:
@@ -210,9 +219,9 @@ class Window:
     def row_of_time(self, timestamp: int) -> int:
         """Returns the row of the first message at or after a time, the last row if all are older."""
         for place, piece in enumerate(self._pieces):
-            if isinstance(piece, Stretch) and piece.last_timestamp >= timestamp:
+            if isinstance(piece, MessageStretch) and piece.last_timestamp >= timestamp:
                 return self._starts[place] + piece.row_of(self._reader.position_of(piece, timestamp, "timestamp"))
-            if isinstance(piece, Proven) and piece.timestamp >= timestamp:
+            if isinstance(piece, ProvenMessage) and piece.timestamp >= timestamp:
                 return self._starts[place]
         return max(len(self) - 1, 0)
 
@@ -225,17 +234,17 @@ class Window:
         found = None
         for place, piece in enumerate(self._pieces):
             begin = self._starts[place]
-            if (piece.file if isinstance(piece, Note) else piece.files.name) != name:
+            if (piece.file if isinstance(piece, RowNote) else piece.files.name) != name:
                 continue
-            if isinstance(piece, Stretch):
+            if isinstance(piece, MessageStretch):
                 if piece.start <= offset < piece.end:
                     return begin + piece.row_of(self._reader.position_of(piece, offset, "offset", side="right"))
-            elif isinstance(piece, Note):
+            elif isinstance(piece, RowNote):
                 if piece.offset is not None and piece.offset <= offset < piece.offset + (piece.length or 0):
                     return begin
-            elif isinstance(piece, Proven) and piece.offset <= offset < piece.start + piece.size:
+            elif isinstance(piece, ProvenMessage) and piece.offset <= offset < piece.start + piece.size:
                 return begin
-            at = piece.offset if isinstance(piece, Note | Proven) else piece.start
+            at = piece.offset if isinstance(piece, RowNote | ProvenMessage) else piece.start
             if found is None or (at is not None and at <= offset):
                 found = begin
         return found
@@ -248,11 +257,11 @@ class Window:
         """Returns the row of the last message for 1, of the one before for 2 and so on; at least the first row."""
         for place in reversed(range(len(self._pieces))):
             piece, begin = self._pieces[place], self._starts[place]
-            if isinstance(piece, Stretch):
+            if isinstance(piece, MessageStretch):
                 if number <= piece.count:
                     return begin + piece.row_of(piece.count - number)
                 number -= piece.count
-            elif isinstance(piece, Proven):
+            elif isinstance(piece, ProvenMessage):
                 number -= 1
                 if not number:
                     return begin
@@ -261,7 +270,7 @@ class Window:
     def _at(self, row: int) -> tuple[Piece, int]:
         place = bisect_right(self._starts, row) - 1
         piece = self._pieces[place]
-        return piece, piece.at_row(row - self._starts[place])[0] if isinstance(piece, Stretch) else 0
+        return piece, piece.at_row(row - self._starts[place])[0] if isinstance(piece, MessageStretch) else 0
 
     def next_note(self, row: int, *, backward: bool = False) -> int | None:
         """Returns the next row that is not a message, from a row on; None if there is none."""
@@ -271,10 +280,10 @@ class Window:
         places = range(place, -1, -1) if backward else range(place, len(self._pieces))
         for each in places:
             piece, begin = self._pieces[each], self._starts[each]
-            if isinstance(piece, Note):
+            if isinstance(piece, RowNote):
                 if (begin < row) if backward else (begin > row):
                     return begin
-            elif isinstance(piece, Stretch):
+            elif isinstance(piece, MessageStretch):
                 found = _next_break(piece, row - begin, backward=backward)
                 if found is not None:
                     return begin + found
@@ -282,10 +291,10 @@ class Window:
 
 
 def _last(piece: Piece) -> int:
-    return piece.sequence if isinstance(piece, Proven) else piece.last
+    return piece.sequence if isinstance(piece, ProvenMessage) else piece.last
 
 
-def _next_break(stretch: Stretch, row: int, *, backward: bool) -> int | None:
+def _next_break(stretch: MessageStretch, row: int, *, backward: bool) -> int | None:
     """Returns the row of the next gap of a run before or after a row, counted from its first."""
     numbers = range(len(stretch.breaks))
 
@@ -302,17 +311,17 @@ def open_window(
     *,
     key: bytes | None = None,
     survey: ChannelSurvey | None = None,
-) -> Window:
+) -> RowWindow:
     """Opens a channel at once: a small one exactly, a large one from its indexes (`refine` does the rest).
 
     Without a key, payloads stay as they are stored. A `survey` of the channel is used if given.
     """
     parts = Builder(files.raw_name, crc).build(files, {}, survey) if is_small(files) else estimate(files)
-    return Window(files, crc, parts, key=key)
+    return RowWindow(files, crc, parts, key=key)
 
 
 def refine(
-    window: Window | None,
+    window: RowWindow | None,
     files: ChannelFiles,
     crc: Crc,
     *,
@@ -320,7 +329,7 @@ def refine(
     survey: ChannelSurvey | None = None,
     live: bool = False,
     progress: Progress | None = None,
-) -> Window:
+) -> RowWindow:
     """Determines all rows of a channel as it is now.
 
     Slices of `window` with unchanged files are not read again. Without a key, payloads stay as they are stored.
@@ -328,18 +337,18 @@ def refine(
     """
     known = {part.name: part for part in window.parts} if window else {}
     builder = Builder(files.raw_name, crc, live=live)
-    return Window(files, crc, builder.build(files, known, survey, progress), key=key)
+    return RowWindow(files, crc, builder.build(files, known, survey, progress), key=key)
 
 
 def _rows(piece: Piece) -> int:
-    return piece.rows if isinstance(piece, Stretch) else 1
+    return piece.rows if isinstance(piece, MessageStretch) else 1
 
 
 def _messages(piece: Piece) -> int:
-    if isinstance(piece, Stretch):
+    if isinstance(piece, MessageStretch):
         return piece.count
-    return int(isinstance(piece, Proven))
+    return int(isinstance(piece, ProvenMessage))
 
 
-def _changed(stretch: Stretch) -> Note:
-    return Note(NoteKind.FILE, f"{stretch.files.name} has changed since it was read", stretch.files.name)
+def _changed(stretch: MessageStretch) -> RowNote:
+    return RowNote(RowNoteKind.FILE, f"{stretch.files.name} has changed since it was read", stretch.files.name)

@@ -14,30 +14,30 @@ import numpy as np
 
 from stantools.browse.row_model import (
     NO_POSITIONS,
-    Note,
-    NoteKind,
+    MessageStretch,
     Piece,
     Positions,
-    Proven,
+    ProvenMessage,
+    RowNote,
+    RowNoteKind,
     SliceParts,
-    Stretch,
 )
 from stantools.browse.window_reader import StretchReader
 from stantools.errors import StoreUnreadableError
 from stantools.format import index
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, ScanStop
 from stantools.inspection.indexcheck import IndexReport
 from stantools.inspection.runs import RecordRun, RunBuilder
-from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text, survey_slice
+from stantools.inspection.survey import ChannelSurvey, NeighbourSequences, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView, index_parts
 from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
-from stantools.store.reading import OpenSlice, open_slice, scan_slice
-from stantools.store.resync import Damage, DamageKind
+from stantools.store.resync import DamagedRange, DamageKind
+from stantools.store.slice_reader import OpenSlice, open_slice, scan_slice
 
 #: Slices at the start and at the end of a channel that are read when it is opened.
 _FIRST_SLICES, _LAST_SLICES = 128, 32
@@ -80,7 +80,7 @@ def estimate(files: ChannelFiles) -> list[SliceParts]:
         if place in hidden:
             if place == hidden.start:
                 text = f"{len(hidden):,} more slices are being read"
-                parts.append(SliceParts(each.name, (), (Note(NoteKind.PENDING, text, each.name),), exact=False))
+                parts.append(SliceParts(each.name, (), (RowNote(RowNoteKind.PENDING, text, each.name),), exact=False))
             continue
         parts.append(SliceParts(each.name, (), _peek(each, channel), exact=False))
     return parts
@@ -88,7 +88,7 @@ def estimate(files: ChannelFiles) -> list[SliceParts]:
 
 def _peek(files: SliceFiles, channel: bytes) -> tuple[Piece, ...]:
     count = (files.index_size - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
-    pending = Note(NoteKind.PENDING, f"{files.name} is being read", files.name)
+    pending = RowNote(RowNoteKind.PENDING, f"{files.name} is being read", files.name)
     if files.data is None or files.data_size <= FILE_HEADER_SIZE:
         return () if files.data is not None else (pending,)
     if files.index is None or count <= 0:
@@ -111,8 +111,8 @@ def _peek(files: SliceFiles, channel: bytes) -> tuple[Piece, ...]:
 
 def _indexed(
     files: SliceFiles, count: int, start: int, end: int, low: np.void, high: np.void, at: int, breaks: Positions
-) -> Stretch:
-    return Stretch(
+) -> MessageStretch:
+    return MessageStretch(
         files,
         b"",
         count,
@@ -177,7 +177,7 @@ class Builder:
                     if pieces is not None:
                         return pieces
             except StoreUnreadableError as error:
-                return (Note(NoteKind.FILE, f"{files.name} cannot be read: {error.message}", files.name),)
+                return (RowNote(RowNoteKind.FILE, f"{files.name} cannot be read: {error.message}", files.name),)
         return self._of_survey(survey_slice(files, self._channel, self._crc, progress))
 
     def _of_index(self, files: SliceFiles, opened: OpenSlice, progress: Progress | None) -> tuple[Piece, ...] | None:
@@ -193,11 +193,11 @@ class Builder:
     def _after_index(self, files: SliceFiles, data: Buffer, start: int) -> Iterator[Piece]:
         """Iterates over messages that the index does not name yet."""
         builder = RunBuilder(files, self._channel, data)
-        damages: list[Neighbours] = []
+        damages: list[NeighbourSequences] = []
         for part in scan_slice(data, self._channel, self._crc, start=start):
-            if isinstance(part, Damage):
+            if isinstance(part, DamagedRange):
                 builder.close()
-                damages.append(Neighbours(part, 0, 0))
+                damages.append(NeighbourSequences(part, 0, 0))
             else:
                 builder.add(part)
         builder.close()
@@ -207,12 +207,14 @@ class Builder:
         files = survey.files
         notes: list[Piece] = []
         if survey.error:
-            notes.append(Note(NoteKind.FILE, f"{files.name} cannot be read: {survey.error}", files.name))
+            notes.append(RowNote(RowNoteKind.FILE, f"{files.name} cannot be read: {survey.error}", files.name))
         if survey.header_error:
-            notes.append(Note(NoteKind.FILE, f"{files.name}: {survey.header_error}", files.name, 0, FILE_HEADER_SIZE))
+            notes.append(
+                RowNote(RowNoteKind.FILE, f"{files.name}: {survey.header_error}", files.name, 0, FILE_HEADER_SIZE)
+            )
         pieces = list(_merged(files, survey.runs, survey.damages, self._index_from(survey)))
         if problem := _index_problem(survey):
-            notes.append(Note(NoteKind.INDEX, problem, (files.index or files.data or Path(files.name)).name))
+            notes.append(RowNote(RowNoteKind.INDEX, problem, (files.index or files.data or Path(files.name)).name))
         reader = StretchReader(self._channel, self._crc.unchecked, key=None)
         try:
             pieces = list(_note_orphans(pieces, survey, reader))
@@ -229,9 +231,9 @@ class Builder:
         return 0 if usable else None
 
 
-def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) -> list[Stretch] | None:
+def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) -> list[MessageStretch] | None:
     """Reads an index; None if it does not name record after record without a hole."""
-    stretches: list[Stretch] = []
+    stretches: list[MessageStretch] = []
     breaks: list[Positions] = []
     begin, first, last = 0, view[0].copy(), view[0].copy()
     expected, at = FILE_HEADER_SIZE, 0
@@ -263,16 +265,16 @@ def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) ->
 
 def _stretch(
     files: SliceFiles, begin: int, stop: int, first: np.void, last: np.void, end: int, breaks: list[Positions]
-) -> Stretch:
+) -> MessageStretch:
     missing = np.concatenate(breaks) if breaks else NO_POSITIONS
     return _indexed(files, stop - begin, int(first["offset"]), end, first, last, begin, missing[missing > 0])
 
 
 def _merged(
-    files: SliceFiles, runs: list[RecordRun], damages: list[Neighbours], index_from: int | None
+    files: SliceFiles, runs: list[RecordRun], damages: list[NeighbourSequences], index_from: int | None
 ) -> Iterator[Piece]:
     """Iterates over runs and damages in the order of the file."""
-    found: list[tuple[int, RecordRun | Neighbours]] = [(run.start, run) for run in runs]
+    found: list[tuple[int, RecordRun | NeighbourSequences]] = [(run.start, run) for run in runs]
     found += [(each.damage.offset, each) for each in damages]
     at = index_from
     for _, each in sorted(found, key=lambda one: one[0]):
@@ -283,7 +285,7 @@ def _merged(
             yield from _of_damage(files, each)
 
 
-def _of_run(run: RecordRun, index_from: int | None) -> Stretch:
+def _of_run(run: RecordRun, index_from: int | None) -> MessageStretch:
     spans = np.array(run.sequences.pairs(), np.uint64).reshape(-1, 2)
     counts = (spans[:, 1] - spans[:, 0] + np.uint64(1)).astype(np.int64)
     ahead = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
@@ -292,7 +294,7 @@ def _of_run(run: RecordRun, index_from: int | None) -> Stretch:
     # The position of a sequence is the number of sequences below it.
     span = np.searchsorted(spans[:, 0], sequences, side="right") - 1
     positions = ahead[span] + (sequences - spans[span, 0]).astype(np.int64)
-    return Stretch(
+    return MessageStretch(
         run.slice,
         run.subject,
         run.count,
@@ -308,7 +310,7 @@ def _of_run(run: RecordRun, index_from: int | None) -> Stretch:
     )
 
 
-def _of_damage(files: SliceFiles, neighbours: Neighbours) -> Iterator[Piece]:
+def _of_damage(files: SliceFiles, neighbours: NeighbourSequences) -> Iterator[Piece]:
     damage = neighbours.damage
     text = stop_text(damage.stop)
     if damage.kind is DamageKind.ZEROS:
@@ -320,11 +322,11 @@ def _of_damage(files: SliceFiles, neighbours: Neighbours) -> Iterator[Piece]:
         first, last = neighbours.before + 1, neighbours.after - 1
     if damage.repair:
         first = last = 0  # the message itself follows
-    yield Note(NoteKind.DAMAGE, text, files.name, damage.offset, damage.length, first, last)
+    yield RowNote(RowNoteKind.DAMAGE, text, files.name, damage.offset, damage.length, first, last)
     if damage.repair:
         repair = damage.repair
         message = repair.message
-        yield Proven(files, damage.offset, repair.start, repair.size, message.sequence, message.timestamp)
+        yield ProvenMessage(files, damage.offset, repair.start, repair.size, message.sequence, message.timestamp)
 
 
 def _index_problem(survey: SliceSurvey) -> str:
@@ -344,7 +346,7 @@ def _index_problem(survey: SliceSurvey) -> str:
         return f"{name}: {report.header_error}"
     if not report.count:
         return f"{name} names no message"
-    if report.stop is not Stop.END:
+    if report.stop is not ScanStop.END:
         return f"{name} is damaged after {report.count:,} records"
     if report.mismatch_count:
         what = "record of it does" if report.mismatch_count == 1 else "records of it do"
@@ -359,14 +361,14 @@ def _note_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReade
     report = survey.index
     at = report.first_orphan if report.usable and report.orphan_count else -1
     for piece in pieces:
-        if at < 0 or not isinstance(piece, Stretch) or piece.end <= at:
+        if at < 0 or not isinstance(piece, MessageStretch) or piece.end <= at:
             yield piece
             continue
         position = reader.position_of(piece, at, "offset", side="right")
         which = describe_ranges(report.orphans, _MAX_RANGES)
         many = "message" if report.orphan_count == 1 else "messages"
         text = f"the index does not name {report.orphan_count:,} {many} ({which}): the server may not see them"
-        note = Note(NoteKind.UNINDEXED, text, survey.files.name, at)
+        note = RowNote(RowNoteKind.UNINDEXED, text, survey.files.name, at)
         at = -1
         if not position:
             yield from (note, piece)
@@ -375,7 +377,7 @@ def _note_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReade
         yield from (two[0], note, two[1])
 
 
-def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretch, Stretch]:
+def _cut(stretch: MessageStretch, position: int, reader: StretchReader) -> tuple[MessageStretch, MessageStretch]:
     """Cuts a run in two before one of its messages."""
     around = reader.located(stretch, position - 1, position + 1)
     offset, marks = int(around.offset[1]), stretch.marks
@@ -405,18 +407,18 @@ def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretc
 
 def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:
     """Iterates over messages that only the index names, apart from those in damaged ranges."""
-    reported = Ranges.of((each.first, each.last) for each in pieces if isinstance(each, Note) and each.last)
+    reported = Ranges.of((each.first, each.last) for each in pieces if isinstance(each, RowNote) and each.last)
     present = Ranges.union([run.sequences for run in survey.runs])
-    proven = Ranges.of((each.sequence, each.sequence) for each in pieces if isinstance(each, Proven))
+    proven = Ranges.of((each.sequence, each.sequence) for each in pieces if isinstance(each, ProvenMessage))
     left = survey.index.dangling - reported - present - proven
     where = f"no good record of {'them' if left.count() > 1 else 'it'} is in {survey.files.name}"
     if survey.files.data is None:
         where = "the data file is missing"
     for number, (first, last) in enumerate(left):
         if number >= _MAX_RANGES:
-            yield Note(NoteKind.NAMED, f"and more, {where}", survey.files.name, None, None, first, left.last)
+            yield RowNote(RowNoteKind.NAMED, f"and more, {where}", survey.files.name, None, None, first, left.last)
             return
-        yield Note(NoteKind.NAMED, where, survey.files.name, None, None, first, last)
+        yield RowNote(RowNoteKind.NAMED, where, survey.files.name, None, None, first, last)
 
 
 def without_end(pieces: tuple[Piece, ...]) -> list[Piece]:
@@ -424,8 +426,10 @@ def without_end(pieces: tuple[Piece, ...]) -> list[Piece]:
     kept = [
         each
         for each in pieces
-        if not (isinstance(each, Note) and each.kind in (NoteKind.UNINDEXED, NoteKind.INDEX, NoteKind.NAMED))
+        if not (
+            isinstance(each, RowNote) and each.kind in (RowNoteKind.UNINDEXED, RowNoteKind.INDEX, RowNoteKind.NAMED)
+        )
     ]
-    while kept and isinstance(kept[-1], Note) and kept[-1].kind is NoteKind.DAMAGE:
+    while kept and isinstance(kept[-1], RowNote) and kept[-1].kind is RowNoteKind.DAMAGE:
         kept.pop()
     return kept

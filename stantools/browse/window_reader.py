@@ -15,23 +15,30 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.browse.protobuf_fields import message_head
-from stantools.browse.row_model import Note, NoteKind, Proven, Stretch
+from stantools.browse.row_model import MessageStretch, ProvenMessage, RowNote, RowNoteKind
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo, index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError, looks_encrypted, may_be_encrypted
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER, RECORD_HEADER_SIZE, Flag, Stop
+from stantools.format.layout import (
+    FILE_HEADER_SIZE,
+    INDEX_RECORD_SIZE,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+    Flag,
+    ScanStop,
+)
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
 from stantools.store.mapping import open_regular
-from stantools.store.reading import Rows
+from stantools.store.slice_reader import MessageRecords
 
 #: Maximum number of open files.
 _OPEN = 16
 
 
-class OpenFiles:
+class WindowFiles:
     """A few open files, read in pieces. A file that is removed while it is open stays readable.
 
     They are not mapped: a kept mapping would end the program if another one cut the file.
@@ -101,7 +108,7 @@ class WindowMessage:
     proven: bool = False  #: the record's header is damaged, its payload is good
 
 
-Row = WindowMessage | Note
+Row = WindowMessage | RowNote
 
 
 class StretchReader:
@@ -115,20 +122,20 @@ class StretchReader:
         self._crc = crc
         self.cipher = ChannelCipher(key, channel) if key else None  #: decrypts, if a key was given
         self.encrypted = False  #: payloads that look encrypted are taken as encrypted
-        self._open = OpenFiles()
-        self._blocks: OrderedDict[tuple[int, int], Rows] = OrderedDict()
+        self._open = WindowFiles()
+        self._blocks: OrderedDict[tuple[int, int], MessageRecords] = OrderedDict()
 
     def close(self) -> None:
         self._open.close()
 
-    def read(self, stretch: Stretch, offset: int, size: int) -> bytes:
+    def read(self, stretch: MessageStretch, offset: int, size: int) -> bytes:
         """Reads bytes of the slice of a run; fewer if it ends before."""
         assert stretch.files.data is not None
         return self._open.read(stretch.files.data, offset, size)
 
-    def located(self, stretch: Stretch, low: int, high: int) -> Rows:
+    def located(self, stretch: MessageStretch, low: int, high: int) -> MessageRecords:
         """Returns the places of messages of a run, from `low` to `high` (exclusive); fewer if the files changed."""
-        parts: list[Rows] = []
+        parts: list[MessageRecords] = []
         while low < high:
             begin, block = self._block(stretch, low)
             part = block.part(low - begin, high - begin)
@@ -136,9 +143,9 @@ class StretchReader:
             if not len(part):
                 break
             low += len(part)
-        return Rows.joined(parts)
+        return MessageRecords.joined(parts)
 
-    def _block(self, stretch: Stretch, position: int) -> tuple[int, Rows]:
+    def _block(self, stretch: MessageStretch, position: int) -> tuple[int, MessageRecords]:
         """Returns the block of messages around one, and the position of its first."""
         if stretch.index_from is not None:
             begin = position // BLOCK * BLOCK
@@ -155,7 +162,7 @@ class StretchReader:
             self._blocks.move_to_end(key)
         return begin, block
 
-    def _load(self, stretch: Stretch, begin: int) -> Rows:
+    def _load(self, stretch: MessageStretch, begin: int) -> MessageRecords:
         if stretch.index_from is not None:
             assert stretch.files.index is not None
             count = min(BLOCK, stretch.count - begin)
@@ -169,16 +176,16 @@ class StretchReader:
         start = int(stretch.offsets[place])
         return self._scan(stretch, start, end, stop - begin)
 
-    def _scan(self, stretch: Stretch, start: int, end: int, count: int) -> Rows:
+    def _scan(self, stretch: MessageStretch, start: int, end: int, count: int) -> MessageRecords:
         """Locates messages by reading the data."""
         assert stretch.files.data is not None
         raw = self._open.read(stretch.files.data, start, end - start)
         columns = MessageColumns(count)
         rows, _, _ = kernels.scan_messages(raw, 0, len(raw), self._crc.unchecked, stretch.subject, columns)
         part = columns.take(rows)
-        return Rows(part.sequence, part.offset + start, part.timestamp, part.size)
+        return MessageRecords(part.sequence, part.offset + start, part.timestamp, part.size)
 
-    def messages(self, stretch: Stretch, located: Rows, *, whole: bool = False) -> list[Row]:
+    def messages(self, stretch: MessageStretch, located: MessageRecords, *, whole: bool = False) -> list[Row]:
         """Reads messages; each that is not good becomes a note."""
         assert stretch.files.data is not None
         path = stretch.files.data
@@ -204,14 +211,14 @@ class StretchReader:
             if not whole and size + RECORD_HEADER_SIZE > LARGE:
                 head = content[start : start + HEAD]
                 rows.append(self._of_head(stretch, head, offset, size, sequence, int(located.timestamp[row])))
-            elif stops[row] != Stop.END or (columns.sequence[row], columns.size[row]) != (sequence, size):
-                rows.append(_bad(stretch, content[start:], Stop(int(stops[row])), offset, size, sequence))
+            elif stops[row] != ScanStop.END or (columns.sequence[row], columns.size[row]) != (sequence, size):
+                rows.append(_bad(stretch, content[start:], ScanStop(int(stops[row])), offset, size, sequence))
             else:
                 rows.append(self._message(stretch, content, start, offset, columns, row))
         return rows
 
     def _message(
-        self, stretch: Stretch, content: bytes, start: int, offset: int, columns: MessageColumns, row: int
+        self, stretch: MessageStretch, content: bytes, start: int, offset: int, columns: MessageColumns, row: int
     ) -> WindowMessage:
         flags = Flag(int(columns.flags[row]))
         size = int(columns.size[row])
@@ -250,10 +257,12 @@ class StretchReader:
             return replace(message, error=problem.message, encrypted=True)
         return replace(message, data=data, encrypted=len(data) != len(stored))
 
-    def _of_head(self, stretch: Stretch, head: bytes, offset: int, size: int, sequence: int, timestamp: int) -> Row:
+    def _of_head(
+        self, stretch: MessageStretch, head: bytes, offset: int, size: int, sequence: int, timestamp: int
+    ) -> Row:
         """Returns a large message of which only the beginning was read."""
         if len(head) < RECORD_HEADER_SIZE or RECORD_HEADER.unpack_from(head)[0] != size:
-            return _bad(stretch, head, Stop.BAD_DECODE, offset, size, sequence)
+            return _bad(stretch, head, ScanStop.BAD_DECODE, offset, size, sequence)
         crc = int(RECORD_HEADER.unpack_from(head)[1])
         fields = message_head(head[RECORD_HEADER_SIZE:])
         foreign = Flag.FOREIGN_SUBJECT if fields.subject != self._channel else Flag(0)
@@ -275,15 +284,15 @@ class StretchReader:
             whole=False,
         )
 
-    def proven(self, piece: Proven) -> Row:
+    def proven(self, piece: ProvenMessage) -> Row:
         """Reads a message whose header is damaged."""
         assert piece.files.data is not None
-        note = Note(NoteKind.DAMAGE, "it has changed since it was read", piece.files.name, piece.offset, 0)
+        note = RowNote(RowNoteKind.DAMAGE, "it has changed since it was read", piece.files.name, piece.offset, 0)
         try:
             payload = self._open.read(piece.files.data, piece.start, piece.size)
             message = gogo.decode(pb.MsgProto, payload)
         except StoreUnreadableError as error:
-            return Note(NoteKind.FILE, error.message, piece.files.name)
+            return RowNote(RowNoteKind.FILE, error.message, piece.files.name)
         except gogo.DecodeError:
             return note
         if len(payload) != piece.size or message.sequence != piece.sequence:
@@ -306,7 +315,7 @@ class StretchReader:
             )
         )
 
-    def looks_encrypted(self, stretch: Stretch) -> bool:
+    def looks_encrypted(self, stretch: MessageStretch) -> bool:
         """Returns whether the last messages may be encrypted."""
         try:
             rows = self.messages(stretch, self.located(stretch, max(stretch.count - _SAMPLES, 0), stretch.count))
@@ -314,7 +323,7 @@ class StretchReader:
             return False
         return may_be_encrypted((row.sequence, row.data) for row in rows if isinstance(row, WindowMessage))
 
-    def position_of(self, stretch: Stretch, value: int, name: str, side: str = "left") -> int:
+    def position_of(self, stretch: MessageStretch, value: int, name: str, side: str = "left") -> int:
         """Returns the position of the first message whose value is at least one, or the last at most one."""
 
         def head(number: int) -> int:
@@ -340,25 +349,25 @@ class StretchReader:
         position = low + (int(reached[0]) if len(reached) else len(inside))
         return min(position, stretch.count - 1)
 
-    def _one(self, stretch: Stretch, position: int) -> Rows:
+    def _one(self, stretch: MessageStretch, position: int) -> MessageRecords:
         """Locates a single message by the index."""
         assert stretch.files.index is not None and stretch.index_from is not None
         at = FILE_HEADER_SIZE + (stretch.index_from + position) * INDEX_RECORD_SIZE
         raw = self._open.read(stretch.files.index, at, INDEX_RECORD_SIZE)
         return _possible(stretch, np.frombuffer(raw, index.dtype(), len(raw) // INDEX_RECORD_SIZE))
 
-    def _first(self, stretch: Stretch, number: int) -> Rows:
+    def _first(self, stretch: MessageStretch, number: int) -> MessageRecords:
         """Locates the message at a mark by the data."""
         assert stretch.files.data is not None
         start = int(stretch.offsets[number])
         header = self._open.read(stretch.files.data, start, RECORD_HEADER_SIZE)
         if len(header) < RECORD_HEADER_SIZE:
-            return Rows.none()
+            return MessageRecords.none()
         end = min(start + RECORD_HEADER_SIZE + int(RECORD_HEADER.unpack(header)[0]), stretch.end)
         return self._scan(stretch, start, end, 1)
 
 
-def _possible(stretch: Stretch, records: npt.NDArray[np.void]) -> Rows:
+def _possible(stretch: MessageStretch, records: npt.NDArray[np.void]) -> MessageRecords:
     """Returns the places in index records, up to the first impossible one: the index has changed or is wrong."""
     offset = records["offset"]
     end = offset + records["size"].astype(np.int64) + RECORD_HEADER_SIZE
@@ -366,16 +375,16 @@ def _possible(stretch: Stretch, records: npt.NDArray[np.void]) -> Rows:
     possible[1:] &= offset[1:] >= end[:-1]
     if not possible.all():
         records = records[: int(np.argmin(possible))]
-    return Rows.of_index(records)
+    return MessageRecords.of_index(records)
 
 
-def _bad(stretch: Stretch, found: bytes, stop: Stop, offset: int, size: int, sequence: int) -> Note:
+def _bad(stretch: MessageStretch, found: bytes, stop: ScanStop, offset: int, size: int, sequence: int) -> RowNote:
     """Returns the note for a bad record."""
     text = stop_text(stop)
     if len(found) < RECORD_HEADER_SIZE:
         text = "the file ends before it"
     elif RECORD_HEADER.unpack_from(found)[0] != size:
         text = "its length is not the one in the index"
-    elif stop is Stop.END:
+    elif stop is ScanStop.END:
         text = "another message is stored here than the index names"
-    return Note(NoteKind.DAMAGE, text, stretch.files.name, offset, size + RECORD_HEADER_SIZE, sequence, sequence)
+    return RowNote(RowNoteKind.DAMAGE, text, stretch.files.name, offset, size + RECORD_HEADER_SIZE, sequence, sequence)

@@ -6,7 +6,7 @@ import click
 
 from stantools.cli.verbs import summaries
 from stantools.errors import UsageError
-from stantools.installing import install_command
+from stantools.install_hints import install_command
 
 
 @click.command(

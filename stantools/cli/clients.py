@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import node_option, reading_options, store_argument, verb
+from stantools.cli.click_options import node_option, reading_options, store_argument, verb
 from stantools.cli.output import print_table, show, show_records
 from stantools.errors import ExitCode
 
 if TYPE_CHECKING:
     from stantools.inspection.overview import Overview
     from stantools.store.directory import Datastore
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 _HISTORY = ("offset", "length", "type", "ok", "id", "detail", "fields")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import (
-    Consent,
+from stantools.cli.click_options import (
+    ChangeMode,
     consent_options,
     folded,
     given,
@@ -23,12 +23,12 @@ from stantools.cli.output import print_json, table_text
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import describe_ranges, format_size
 from stantools.options import FORCE, SliceOptions, declared
-from stantools.recovery.options import CompactOptions, CompactTarget
+from stantools.recovery.recovery_options import CompactOptions, CompactTarget
 
 if TYPE_CHECKING:
     from stantools.recovery.compact import CompactionPlan, CompactionResult
     from stantools.store.limits import SliceLimits
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 
 def _slices(**given: int | None) -> SliceLimits | None:
@@ -52,7 +52,7 @@ def command(
     where: CompactTarget,
     options: CompactOptions,
     force: bool,
-    consent: Consent,
+    consent: ChangeMode,
     reading: ReadOptions,
 ) -> int:
     """Rewrite STORE without dead records in clients.dat and subs.dat, and without messages beyond the limits.
@@ -65,7 +65,7 @@ def command(
     damaged store is refused: salvage it first.
     """
     from stantools.cli.opening import open_store
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.recovery.compact import (
         apply_compaction,
         compact_in_place,
@@ -87,7 +87,7 @@ def command(
     if not consent.dry_run and not in_place:
         for use in check_not_in_use(store, force=force):
             console.warning(f"{use.detail}: data being written may be missing in the result")
-    with Progress("plan", lambda: opened.data_size(opened.channel_names)) as shown:
+    with ByteProgress("plan", lambda: opened.data_size(opened.channel_names)) as shown:
         plan = plan_compaction(opened, options, progress=shown.advance)
     result: CompactionResult | None = None
     if console.output() == "table":
@@ -97,7 +97,7 @@ def command(
         if in_place and not console.confirm(question, yes=consent.yes):
             console.note("nothing was changed")
             return ExitCode.REFUSED
-        with Progress("write", plan.bytes_before) as shown:
+        with ByteProgress("write", plan.bytes_before) as shown:
             if out is not None:
                 result = apply_compaction(plan, out, progress=shown.advance)
             else:

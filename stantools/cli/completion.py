@@ -9,7 +9,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from stantools.cli import console
-from stantools.cli.options import given, verb
+from stantools.cli.click_options import given, verb
 from stantools.errors import ExitCode, StoreUnwritableError, UsageError
 from stantools.options import Option
 

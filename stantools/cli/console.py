@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from stantools.cli import own_words
+from stantools.cli import own_command
 from stantools.errors import UsageError
 from stantools.escaping import UNBROKEN, fill_in, store_names
 from stantools.escaping import escape as escape
@@ -84,7 +84,7 @@ def filled(text: str, **names: str) -> str:
     """
     if path := store():
         names = {**store_names(path), **names}
-    return own_words.repeated(fill_in(text, names))
+    return own_command.repeated(fill_in(text, names))
 
 
 def left_out(count: int, noun: str = "", *, head: str = "", tail: str = "") -> None:

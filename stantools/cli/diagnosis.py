@@ -35,7 +35,7 @@ _VERSIONS = ("0.23.2", "0.25.6")
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerFlags:
     """Options of the server whose behaviour is predicted; the default is the server's own."""
 
     server_version: str | None = option(f"The server's version; default: {_VERSIONS[0]}.", choices=_VERSIONS)
@@ -50,7 +50,7 @@ class Server:
 
         The cluster id defaults to the store's own: a start with another one fails anyway.
         """
-        from stantools.inspection.forecast.options import own_server
+        from stantools.inspection.forecast.server_options import own_server
 
         version = self.server_version or _VERSIONS[0]
         options = own_server(store, version=version, workers=self.workers)
@@ -82,7 +82,7 @@ def _user(name: str) -> OtherUser:
 def examine(
     store: Path,
     opened: Datastore,
-    server: Server,
+    server: ServerFlags,
     on_survey: Callable[[ChannelSurvey], object] | None = None,
     *,
     needs_start: bool = False,
@@ -93,7 +93,7 @@ def examine(
         on_survey: Called with the scan of each channel, which is released afterwards.
         needs_start: Raise an error if a start cannot be predicted.
     """
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.inspection.advice import diagnose
     from stantools.inspection.ciphertext import find_ciphertext
     from stantools.inspection.forecast import forecast_versions
@@ -101,7 +101,7 @@ def examine(
     from stantools.store.locks import find_uses
 
     uses = find_uses(opened.path)
-    with Progress("verify", lambda: opened.data_size(opened.channel_names)) as shown:
+    with ByteProgress("verify", lambda: opened.data_size(opened.channel_names)) as shown:
         found = verify(
             opened,
             workers=server.workers,
@@ -111,7 +111,7 @@ def examine(
         )
     options = server.options(opened)
     starts: list[tuple[Forecast, Forecast]] = []
-    with Progress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
+    with ByteProgress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
         try:
             starts = forecast_versions(opened, options, progress=shown.advance)
         except StoreChangedError:

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console, pipeline
-from stantools.cli.connecting import connection_options, or_selected
-from stantools.cli.options import channel_option, node_option, reading_options, store_argument, verb, workers_option
+from stantools.cli.click_options import (
+    channel_option,
+    node_option,
+    reading_options,
+    store_argument,
+    verb,
+    workers_option,
+)
+from stantools.cli.connection_options import connection_options, or_selected
 from stantools.cli.output import show, table_text
 from stantools.cli.verify import finding_rows, print_findings
 from stantools.errors import ExitCode, UsageError
@@ -20,12 +27,12 @@ if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.inspection.findings import Finding
     from stantools.inspection.node import NodeReport
-    from stantools.migration.proof.stream import Proof
-    from stantools.nats.options import ConnectOptions
+    from stantools.migration.proof.stream_proof import Proof
+    from stantools.nats.connect_options import ConnectOptions
     from stantools.pipeline.jobs.diff import PairDifference
     from stantools.pipeline.jobs.stores import JobResult
-    from stantools.pipeline.tables.options import TableOptions
-    from stantools.store.options import ReadOptions
+    from stantools.pipeline.tables.table_options import TableOptions
+    from stantools.store.read_options import ReadOptions
 
 #: Columns of a difference in csv and ndjson.
 DIFFERENCE_COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "remedy")
@@ -92,7 +99,7 @@ def job(stores: str, others: str, channels: tuple[str, ...], reading: TableOptio
 
     Exit code 0: no difference. 1: there are differences other than informational ones, or something cannot be read.
     """
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.diff import match_stores, plan_diff, run_diff
 
     for path in (stores, others):
@@ -100,7 +107,7 @@ def job(stores: str, others: str, channels: tuple[str, ...], reading: TableOptio
             raise UsageError(f"{path} is a stream, but this command compares stores", "compare it with: stantools diff")
     first, second = (reading.of((path,), channels=channels) for path in (stores, others))
     plan = plan_diff(*match_stores(first, second), first)
-    with Progress("diff", plan.bytes) as shown, cluster.work("diff", plan.bytes, shown) as work:
+    with ByteProgress("diff", plan.bytes) as shown, cluster.work("diff", plan.bytes, shown) as work:
         result = run_diff(work, plan, progress=shown.advance)
     for each in result.stores:
         _tell_damage((each.pair.first.root, each.pair.second.root), each.found.damaged)
@@ -120,7 +127,7 @@ _Result = tuple[list["Finding"], dict[str, Any], str]
 
 def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions) -> _Result:
     from stantools.cli.opening import node_at, open_store, store_of_node
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.inspection.node import examine
     from stantools.migration.proof.stores import compare_stores
 
@@ -138,7 +145,7 @@ def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: in
     one, two = [examine(node, reading) if node else None for node in nodes]
     states = one.state if one else None, two.state if two else None
     # Everything is read twice: for the survey and for the comparison.
-    with Progress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each in opened)) as shown:
+    with ByteProgress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each in opened)) as shown:
         found = compare_stores(first, second, states=states, patterns=channels, workers=workers, progress=shown.advance)
         if one and two and not channels:
             found.findings += _of_logs([one, two], reading)
@@ -205,9 +212,9 @@ async def _prove(
     import asyncio
 
     from stantools.cli.opening import open_store
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.journal import Stage
+    from stantools.migration.journal import StreamStage
     from stantools.migration.proof.match import channels_for, match_stream, stream_info, taking_of
     from stantools.migration.source import open_source
     from stantools.nats.connection import connect
@@ -219,13 +226,13 @@ async def _prove(
         info = await stream_info(js, stream)
         names = opened.chosen(channels) if channels else channels_for(info, opened.channel_names, store)
         taking = taking_of(names, workers)
-        with Progress("read the store", lambda: opened.data_size(taking.patterns)) as shown:
+        with ByteProgress("read the store", lambda: opened.data_size(taking.patterns)) as shown:
             # In a thread, so that the connection is kept alive meanwhile.
             source = await asyncio.to_thread(open_source, opened, taking, progress=shown.advance)
         expected = await match_stream(js, info, source, names)
         with (
             StreamsProgress("diff", expected.source.count) as watch,
-            watch.stage(stream, Stage.COMPARE, expected.source.count) as progress,
+            watch.stage(stream, StreamStage.COMPARE, expected.source.count) as progress,
         ):
             proof = await expected.prove(js, progress=progress)
     return proof, names

@@ -8,26 +8,28 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.diagnosis import Server, examine, print_advice, print_outcomes, print_starts, print_verdict
-from stantools.cli.options import limit_options, options_of, reading_options, store_argument, verb
+from stantools.cli.click_options import limit_options, options_of, reading_options, store_argument, verb
+from stantools.cli.diagnosis import ServerFlags, examine, print_advice, print_outcomes, print_starts, print_verdict
 from stantools.cli.output import show
 from stantools.errors import ExitCode
 
 if TYPE_CHECKING:
     from stantools.inspection.advice import Diagnosis
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 _MANY = 8
 _ALL = ": `stantools verify STORE`"
 
-server_options = options_of(Server, "server", limit_options(), without=("server_version", "cluster_id", "read_buffer"))
+server_options = options_of(
+    ServerFlags, "server", limit_options(), without=("server_version", "cluster_id", "read_buffer")
+)
 
 
 @verb("doctor", "table", "json", tables=False)
 @store_argument
 @server_options
 @reading_options()
-def command(store: Path, server: Server, reading: ReadOptions) -> int:
+def command(store: Path, server: ServerFlags, reading: ReadOptions) -> int:
     """Show the state of STORE, what a start of the server would destroy, and the one next command.
 
     The first line is the verdict: healthy; flawed (nothing is damaged, but something differs from the files of a

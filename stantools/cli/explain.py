@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from stantools.cli import console
-from stantools.cli.options import verb
+from stantools.cli.click_options import verb
 from stantools.cli.output import print_json, print_table, show
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError, readable
 from stantools.escaping import shell_word

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console, pipeline
-from stantools.cli.options import dry_run_option, given, options_of, verb
+from stantools.cli.click_options import dry_run_option, given, options_of, verb
 from stantools.cli.output import print_json
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError
 from stantools.notation import counted, format_size
 from stantools.options import WORKERS, Option
-from stantools.pipeline.export.request import STDOUT, Exporting
+from stantools.pipeline.export.request import STDOUT, ExportOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
-    from stantools.cli.progress import Progress
-    from stantools.pipeline.export.model import Layout, Result
+    from stantools.cli.progress import ByteProgress
+    from stantools.pipeline.export.export_layout import ExportLayout, Result
     from stantools.pipeline.export.request import Export
-    from stantools.pipeline.tables.model import Failed
-    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.tables.model import FailedRead
+    from stantools.pipeline.tables.table_options import TableOptions
 
 #: Failures that are named one by one.
 _MANY = 20
@@ -34,11 +34,13 @@ _MANY = 20
 
 @verb("export", "table", "json")
 @pipeline.stores_argument
-@options_of(Exporting, "exporting")
+@options_of(ExportOptions, "exporting")
 @pipeline.reading_options(local=True)
 @given(workers=WORKERS.like(help="Number of parts to read and write at the same time."))
 @dry_run_option
-def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions, workers: int, dry_run: bool) -> int:
+def command(
+    stores: tuple[str, ...], exporting: ExportOptions, reading: TableOptions, workers: int, dry_run: bool
+) -> int:
     r"""Write messages, or another table, of STORES as Parquet, ndjson, csv, or a SQLite or DuckDB database.
 
     STORES are stores, directories with stores at any depth, single slices, directories of .bak slices, glob patterns,
@@ -70,7 +72,7 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
     reading.key.key()  # a wrong variable or file is reported at once
     export = exporting.planned(stores, reading, workers)
 
-    def write(shown: Progress) -> Result:
+    def write(shown: ByteProgress) -> Result:
         if exporting.to == STDOUT:
             return export_to_stream(export, _print, workers=workers, progress=shown.advance)
         return export_here(export, workers, shown.advance)
@@ -80,7 +82,7 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
 
 @pipeline.job("export", "table", "json")
 @pipeline.stores_argument
-@options_of(Exporting, "exporting")
+@options_of(ExportOptions, "exporting")
 @given(
     writer=Option(
         help="Tasks write the files of stantools export; Spark's own writer can also write to URLs such as s3a://…",
@@ -92,7 +94,12 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
 @pipeline.cluster_options
 @dry_run_option
 def job(
-    stores: tuple[str, ...], exporting: Exporting, writer: str, reading: TableOptions, cluster: Cluster, dry_run: bool
+    stores: tuple[str, ...],
+    exporting: ExportOptions,
+    writer: str,
+    reading: TableOptions,
+    cluster: Cluster,
+    dry_run: bool,
 ) -> int:
     r"""Write messages, or another table, of STORES as Parquet, ndjson or csv, in tasks.
 
@@ -123,7 +130,7 @@ def job(
         exporting = replace(exporting, to=os.path.abspath(exporting.to))  # noqa: PTH100
     export = replace(exporting, directory=True).planned(stores, reading, cluster.partitions or os.cpu_count() or 1)
 
-    def write(shown: Progress) -> Result:
+    def write(shown: ByteProgress) -> Result:
         if by_spark:
             from stantools.pipeline.jobs.export import export_by_spark
 
@@ -135,15 +142,15 @@ def job(
     return _carry_out(export, None if dry_run else write)
 
 
-def _carry_out(export: Export, write: Callable[[Progress], Result] | None) -> int:
+def _carry_out(export: Export, write: Callable[[ByteProgress], Result] | None) -> int:
     """Writes, except in a dry run; prints the result and returns the exit code."""
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
 
     export.check_target()
     _tell_of_nodes(export)
     if write is None:
         return _show_plan(export)
-    with Progress("export", export.size) as shown:
+    with ByteProgress("export", export.size) as shown:
         result = write(shown)
     return _show_result(result, export.options)
 
@@ -151,7 +158,7 @@ def _carry_out(export: Export, write: Callable[[Progress], Result] | None) -> in
 def _tell_of_nodes(export: Export) -> None:
     """Notes on stderr the data that stores of clustered nodes lack, or have several times."""
     from stantools.format.crc import Crc
-    from stantools.pipeline.tables.model import Table
+    from stantools.pipeline.tables.model import TableName
     from stantools.pipeline.tables.remote import is_remote
     from stantools.store.directory import open_datastore
     from stantools.store.serverinfo import readable_server_info
@@ -163,9 +170,9 @@ def _tell_of_nodes(export: Export) -> None:
             if server is not None:
                 clusters[server.cluster_id] += bool(server.node_id)
     nodes, table = max(clusters.values(), default=0), export.layout.table
-    if nodes and table in (Table.SUBSCRIPTIONS, Table.CLIENTS):
+    if nodes and table in (TableName.SUBSCRIPTIONS, TableName.CLIENTS):
         text = "clients and subscriptions of clustered nodes are in their Raft logs, not in their stores"
-    elif nodes > 1 and table is Table.MESSAGES:
+    elif nodes > 1 and table is TableName.MESSAGES:
         text = "nodes of one cluster hold the same messages; the export has them once per node"
     else:
         return
@@ -184,7 +191,7 @@ def _print(data: bytes | memoryview) -> None:
         raise unwritable(problem, "standard output") from problem
 
 
-def _report_unreadable(unreadable: list[Failed]) -> None:
+def _report_unreadable(unreadable: list[FailedRead]) -> None:
     for each in unreadable[:_MANY]:
         console.warning(each.message, each.remedy)
     if len(unreadable) > _MANY:
@@ -236,6 +243,6 @@ def _show_result(result: Result, options: TableOptions) -> int:
     return ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
 
 
-def _kind(layout: Layout) -> str:
+def _kind(layout: ExportLayout) -> str:
     compressed = "" if layout.compression == "none" else f" ({layout.compression})"
     return f"{layout.format}{compressed}"

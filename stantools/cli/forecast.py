@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.diagnosis import Server, examine, print_advice, print_outcomes, print_starts
-from stantools.cli.options import limit_options, node_option, options_of, reading_options, stores_argument, verb
+from stantools.cli.click_options import limit_options, node_option, options_of, reading_options, stores_argument, verb
+from stantools.cli.diagnosis import ServerFlags, examine, print_advice, print_outcomes, print_starts
 from stantools.cli.output import print_json, table_text
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, describe_ranges
@@ -19,7 +19,7 @@ from stantools.notation import counted, describe_ranges
 if TYPE_CHECKING:
     from stantools.inspection.forecast import Forecast
     from stantools.store.nodes import NodeFiles
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 _LOG_LINES = 12
 _LOSSES = 8
@@ -31,9 +31,9 @@ _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(
 @verb("forecast", "table", "json")
 @stores_argument("STORE | NODE...")
 @node_option
-@options_of(Server, "server", limit_options())
+@options_of(ServerFlags, "server", limit_options())
 @reading_options()
-def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> int:
+def command(stores: tuple[Path, ...], server: ServerFlags, reading: ReadOptions) -> int:
     """Predict what the real server does with STORE if it is started now. Nothing is changed.
 
     The first lines name the intact data that a start would destroy, and the next safe step. Two starts are predicted:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, limit_options, node_option, reading_options, store_argument, verb
+from stantools.cli.click_options import (
+    channel_option,
+    limit_options,
+    node_option,
+    reading_options,
+    store_argument,
+    verb,
+)
 from stantools.cli.output import print_csv, print_json, stream_ndjson, table_text
 from stantools.errors import ExitCode
 from stantools.notation import and_more, counted, format_size, format_time
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
     from stantools.inspection.node import NodeReport
     from stantools.inspection.overview import ChannelOverview, Overview
     from stantools.store.limits import StoreLimits
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 _CHANNEL_COLUMNS = ("name", "first_seq", "last_seq", "count", "bytes", "slices", "subscriptions", "disk_bytes")
 _MANY = 20
@@ -51,7 +58,7 @@ def command(
     Exit code 1: something differs from the files of a healthy server; it is named on stderr.
     """
     from stantools.cli.opening import node_at, open_store
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.inspection.overview import overview
 
     if node := node_at(store):
@@ -61,7 +68,7 @@ def command(
         return _print(result, limits is not None, slices, report)
     opened = open_store(store, reading, channels)
     opened.chosen(channels)
-    with Progress("info") as shown:
+    with ByteProgress("info") as shown:
         result = overview(
             opened,
             patterns=channels,
@@ -150,7 +157,7 @@ def _print_tables(result: Overview, limited: bool, slices: bool, node: NodeRepor
 
 
 def _facts(result: Overview, limited: bool, node: NodeReport | None) -> list[tuple[str, Any]]:
-    from stantools.store.options import polynomial_name
+    from stantools.store.read_options import polynomial_name
 
     server = result.server
     known = server.cluster_id if server else node.files.cluster_id if node else None

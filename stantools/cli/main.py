@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 
 import click
 
-from stantools.cli import console, own_words
-from stantools.cli.verbs import CONTEXT, QUESTIONS, LateGroup, summaries
+from stantools.cli import console, own_command
+from stantools.cli.verbs import CONTEXT, QUESTIONS, LazyGroup, summaries
 from stantools.errors import ExitCode, NotAStoreError, NotPermittedError, StantoolsError
 
 _EXIT_CODES = """\
@@ -41,7 +41,7 @@ _interrupted_at: float | None = None
 _exit_code: int | None = None
 
 
-class Program(LateGroup):
+class Program(LazyGroup):
     NOUN = "verb"
 
     def summaries(self) -> dict[str, str]:
@@ -94,7 +94,7 @@ class Program(LateGroup):
         return code
 
     def make_context(self, *given: Any, **extra: Any) -> click.Context:
-        own_words.keep(given[1])
+        own_command.keep(given[1])
         try:
             return super().make_context(*given, **extra)
         except BrokenPipeError:
@@ -118,20 +118,20 @@ class Program(LateGroup):
 
     def _remedy(self, problem: StantoolsError) -> str:
         """Returns the remedy with the user's own command where only a path or the user must change."""
-        if isinstance(problem, NotAStoreError) and (command := own_words.about(problem.instead)):
+        if isinstance(problem, NotAStoreError) and (command := own_command.about(problem.instead)):
             return f"name the store instead: `{command}`"
         if (
             isinstance(problem, NotPermittedError)
             and problem.optional
-            and own_words.may_add(self, own_words.ACCEPT_UNREADABLE)
+            and own_command.may_add(self, own_command.ACCEPT_UNREADABLE)
         ):
-            return f"{problem.remedy}; or skip it: `stantools COMMAND {own_words.ACCEPT_UNREADABLE}`"
+            return f"{problem.remedy}; or skip it: `stantools COMMAND {own_command.ACCEPT_UNREADABLE}`"
         return problem.remedy
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from stantools.cli.parts import describe
+        from stantools.cli.optional_parts import describe
 
         click.echo(describe())
         ctx.exit()

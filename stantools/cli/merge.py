@@ -8,16 +8,24 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from stantools.cli import console
-from stantools.cli.options import dry_run_option, given, node_option, options_of, reading_options, stores_argument, verb
+from stantools.cli.click_options import (
+    dry_run_option,
+    given,
+    node_option,
+    options_of,
+    reading_options,
+    stores_argument,
+    verb,
+)
 from stantools.cli.output import table_text
 from stantools.cli.salvage import carry_out, check_out
 from stantools.options import FORCE, OUT
-from stantools.recovery.options import MergeOptions
+from stantools.recovery.recovery_options import MergeOptions
 
 if TYPE_CHECKING:
     from stantools.recovery.merge import MergePlan
     from stantools.recovery.salvage import SalvagePlan, SalvageResult
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 
 @verb("merge", "table", "json")
@@ -47,13 +55,13 @@ def command(
     Exit code 0: complete. 5: done, but some data is on none of these nodes (the plan names it); 1 with --dry-run.
     """
     from stantools.cli.opening import check_stopped, part_of_node
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.recovery.merge import plan_merge
 
     check_out(out, dry_run=dry_run)
     nodes = [part_of_node(path) for path in stores]
     check_stopped(nodes, force=force or dry_run)
-    with Progress("plan") as shown:
+    with ByteProgress("plan") as shown:
         plan = plan_merge(nodes, reading, options, progress=shown.advance)
     if console.output() == "table":
         _print_nodes(plan)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import complete_channel, options_of, reading_options, store_argument, verb
+from stantools.cli.click_options import complete_channel, options_of, reading_options, store_argument, verb
 from stantools.cli.output import hex_dump, ndjson_line, payload_text, plain
 from stantools.errors import ExitCode, UsageError
 from stantools.escaping import text
@@ -24,8 +24,8 @@ from stantools.notation import counted, format_time
 from stantools.options import ARCHIVED, COUNT, DATA, SEQUENCES, SINCE, UNTIL, option
 
 if TYPE_CHECKING:
-    from stantools.inspection.messages import StoredMessage, Trouble
-    from stantools.store.options import ReadOptions
+    from stantools.inspection.stored_messages import ReadProblem, StoredMessage
+    from stantools.store.read_options import ReadOptions
 
 _COLUMNS = ("seq", "timestamp_ns", "time", "subject", "reply", "data", "size")
 #: Payloads that look encrypted until this is reported.
@@ -33,7 +33,7 @@ _SUSPECTS = 4
 
 
 @dataclass(frozen=True)
-class Choosing:
+class MessageSelection:
     sequences: tuple[int | None, int | None] | None = SEQUENCES.field()
     since: int | None = SINCE.field()
     until: int | None = UNTIL.field()
@@ -62,16 +62,16 @@ class Choosing:
 @verb("messages", "table", "ndjson", "json", "csv", tables=False, progress=False)
 @store_argument
 @click.argument("channel", shell_complete=complete_channel)
-@options_of(Choosing, "choosing")
+@options_of(MessageSelection, "choosing")
 @reading_options()
-def command(store: Path, channel: str, choosing: Choosing, reading: ReadOptions) -> int:
+def command(store: Path, channel: str, choosing: MessageSelection, reading: ReadOptions) -> int:
     """Print the messages of CHANNEL, in order.
 
     Every intact message is printed, even those that the server would not see or deliver. Damaged ranges are reported on
     stderr in their place; the exit code is then 1.
     """
     from stantools.cli.opening import open_channel, open_store
-    from stantools.inspection.messages import MessageReader, Selection, follow
+    from stantools.inspection.stored_messages import MessageReader, Selection, follow
     from stantools.store.directory import ChannelFiles
 
     opened = open_store(store, reading, [channel])
@@ -119,12 +119,12 @@ class _Warnings:
         self._suspects: list[tuple[int, bytes]] = []
         self.count = 0
 
-    def watch(self, items: Iterator[StoredMessage | Trouble]) -> Iterator[StoredMessage]:
+    def watch(self, items: Iterator[StoredMessage | ReadProblem]) -> Iterator[StoredMessage]:
         from stantools.format.encryption import may_be_encrypted
-        from stantools.inspection.messages import Trouble
+        from stantools.inspection.stored_messages import ReadProblem
 
         for item in items:
-            if isinstance(item, Trouble):
+            if isinstance(item, ReadProblem):
                 self._trouble(item)
                 continue
             if item.error:
@@ -135,7 +135,7 @@ class _Warnings:
         if may_be_encrypted(self._suspects):
             self._tell_encrypted()
 
-    def _trouble(self, trouble: Trouble) -> None:
+    def _trouble(self, trouble: ReadProblem) -> None:
         place = f"{self._channel}/{console.escape(trouble.file)}"
         if trouble.offset is not None:
             place += f" at offset {trouble.offset}"
@@ -167,7 +167,7 @@ class _Warnings:
 
 
 class _Printer:
-    def __init__(self, choosing: Choosing, channel: str) -> None:
+    def __init__(self, choosing: MessageSelection, channel: str) -> None:
         self._output = console.output()
         self._format = choosing.data or ("text" if self._output == "table" else "base64")
         self._cut = choosing.cut

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console, pipeline
-from stantools.cli.connecting import connection_options, or_selected
-from stantools.cli.migrationview import show_outcome, show_plan, show_plans, show_stores
-from stantools.cli.options import (
-    Consent,
+from stantools.cli.click_options import (
+    ChangeMode,
     GroupedCommand,
     PathType,
     StoreArgument,
@@ -29,27 +27,29 @@ from stantools.cli.options import (
     reading_options,
     workers_option,
 )
-from stantools.cli.options import command as command_of
+from stantools.cli.click_options import command as command_of
+from stantools.cli.connection_options import connection_options, or_selected
+from stantools.cli.migrationview import show_outcome, show_plan, show_plans, show_stores
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
-from stantools.migration.options import Applying, Following, Reopening
-from stantools.migration.plan.model import Places
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.migration_plan import TargetPaths
+from stantools.migration.plan.plan_options import PlanOptions
+from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
 from stantools.migration.targets.target import connecting_of, opened, places_of
 from stantools.options import OUT, Option, option
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
-    from stantools.migration.plan.model import Plan
+    from stantools.migration.plan.migration_plan import MigrationPlan
     from stantools.migration.source import StoreSource
-    from stantools.migration.targets.loading import ApplyOptions
+    from stantools.migration.targets.stream_load import ApplyOptions
     from stantools.migration.targets.target import Destination
     from stantools.migration.workflow import Migration
-    from stantools.nats.options import ConnectOptions
-    from stantools.pipeline.tables.options import TableOptions
+    from stantools.nats.connect_options import ConnectOptions
+    from stantools.pipeline.tables.table_options import TableOptions
     from stantools.store.nodes import NodeFiles
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 _PLAIN = "run"
 
@@ -97,7 +97,7 @@ def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
     return add
 
 
-_places = options_of(Places, "places", title="Target, if not a running server")
+_places = options_of(TargetPaths, "places", title="Target, if not a running server")
 _reading = in_group("Reading the store", reading_options(unchecked=False), workers_option)
 _planning = partial(
     options_of,
@@ -106,8 +106,8 @@ _planning = partial(
     in_group("Limits of the streams", limit_options()),
     title="Selection and streams",
 )
-_following = options_of(Following, "following", title="Beside a running server")
-_applying = options_of(Applying, "applying", title="Execution")
+_following = options_of(FollowOptions, "following", title="Beside a running server")
+_applying = options_of(ApplySettings, "applying", title="Execution")
 _plan_argument = click.argument("plan_file", type=PathType(), metavar="PLAN")
 _PLAN_FILE = Option(help="The file of the plan.", flags=("--plan",), kind=Path, metavar="FILE")
 
@@ -126,11 +126,11 @@ _sources = each_of(
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedMigration:
     """A source, its target, and the file of the plan."""
 
     stores: tuple[Path, ...]
-    places: Places
+    places: TargetPaths
     connecting: ConnectOptions
     planning: PlanOptions
     reading: ReadOptions
@@ -150,7 +150,7 @@ class Planned:
         decrypted = self.reading.encryption_key is not None
         return planning.settled(target.reference(), planning.all_overrides(), decrypted=decrypted)
 
-    def plan(self, target: Destination, *, running: bool) -> tuple[StoreSource, Plan]:
+    def plan(self, target: Destination, *, running: bool) -> tuple[StoreSource, MigrationPlan]:
         """Reads the store or the nodes and plans; unless `running`, they must have stopped."""
         from stantools.cli.opening import merge_nodes, open_store, read_store
         from stantools.migration.plan.planner import make_plan
@@ -165,7 +165,14 @@ class Planned:
 
 def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
     return options_of(
-        Planned, "asked", _sources, _places, connection_options, _planning(), _reading, given(plan_file=plan_file)
+        PlannedMigration,
+        "asked",
+        _sources,
+        _places,
+        connection_options,
+        _planning(),
+        _reading,
+        given(plan_file=plan_file),
     )
 
 
@@ -174,7 +181,7 @@ def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
 @_following
 @_applying
 @consent_options
-def run(asked: Planned, following: Following, applying: Applying, consent: Consent) -> int:
+def run(asked: PlannedMigration, following: FollowOptions, applying: ApplySettings, consent: ChangeMode) -> int:
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
     Sequences, gaps, timestamps, payloads, reply subjects and the position of every durable and durable queue group are
@@ -212,7 +219,7 @@ def run(asked: Planned, following: Following, applying: Applying, consent: Conse
 
 @_stage("plan")
 @_planned(_PLAN_FILE.like(help="The file to write; - is standard output."))
-def plan_stage(asked: Planned) -> int:
+def plan_stage(asked: PlannedMigration) -> int:
     """Write the plan of a migration, for review and editing; change nothing.
 
     It maps every channel to a stream with subjects and limits, and every durable to a consumer with its position; it
@@ -238,11 +245,15 @@ def plan_stage(asked: Planned) -> int:
 @_stage("apply")
 @_plan_argument
 @connection_options
-@options_of(Reopening, "reopening", without=("parallel",))
+@options_of(PlanStoreOptions, "reopening", without=("parallel",))
 @_applying
 @consent_options
 def apply_stage(
-    plan_file: Path, connecting: ConnectOptions, reopening: Reopening, applying: Applying, consent: Consent
+    plan_file: Path,
+    connecting: ConnectOptions,
+    reopening: PlanStoreOptions,
+    applying: ApplySettings,
+    consent: ChangeMode,
 ) -> int:
     """Apply a plan, and prove the result. The same command continues after an interruption."""
     from stantools.migration.plan.planfile import read_plan
@@ -261,12 +272,12 @@ def apply_stage(
 @_plan_argument
 @connection_options
 @options_of(
-    Reopening,
+    PlanStoreOptions,
     "reopening",
     without=("force",),
     keep_encrypted="Payloads were migrated as stored, without a key.",
 )
-def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopening) -> int:
+def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: PlanStoreOptions) -> int:
     """Prove a migration: compare every message and every consumer of the target with the store."""
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.plan.checks import find_changes
@@ -285,7 +296,7 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopeni
     return show_outcome(plan, results, None)
 
 
-def _reopen(plan: Plan, reopening: Reopening, *, running: bool) -> StoreSource:
+def _reopen(plan: MigrationPlan, reopening: PlanStoreOptions, *, running: bool) -> StoreSource:
     """Reads the store or the nodes of a plan; unless `running`, they must have stopped."""
     from stantools.cli.opening import merge_nodes, open_store, read_store
     from stantools.store.nodes import node_of
@@ -302,16 +313,18 @@ def _reopen(plan: Plan, reopening: Reopening, *, running: bool) -> StoreSource:
     return merge_nodes(nodes, reading, taking, running=running)
 
 
-def _follow(asked: Planned, target: Destination, following: Following, applying: Applying, consent: Consent) -> int:
+def _follow(
+    asked: PlannedMigration, target: Destination, following: FollowOptions, applying: ApplySettings, consent: ChangeMode
+) -> int:
     """Shows the plan of the present data, asks, and follows the store into the streams."""
     from stantools.cli.opening import open_store
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.followed import FollowedStore, has_ended, open_journal, store_of_nodes, was_seen
+    from stantools.migration.followed_store import FollowedStore, has_ended, open_journal, store_of_nodes, was_seen
     from stantools.migration.plan.planfile import write_plan
-    from stantools.migration.prepared import prepare
-    from stantools.migration.targets.loading import Existing
-    from stantools.migration.targets.server import ServerDestination
+    from stantools.migration.prepared_stream import prepare
+    from stantools.migration.targets.server_destination import ServerDestination
+    from stantools.migration.targets.stream_load import ExistingPolicy
     from stantools.migration.workflow import Migration, default_plan_file
 
     nodes = asked.nodes()
@@ -322,10 +335,10 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
     taking = asked.planning.taking()
     followed = FollowedStore(store, taking, asked.options(target), nodes, asked.reading)
     file = asked.plan_file or default_plan_file(store.path)
-    with Progress("read", store.data_size(store.chosen(taking.patterns))) as shown:
+    with ByteProgress("read", store.data_size(store.chosen(taking.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
-    how = replace(applying.options(plan.way), existing=Existing.APPEND)
+    how = replace(applying.options(plan.way), existing=ExistingPolicy.APPEND)
     if (settled := _confirm(Migration(plan, source, target, how, file), "follow", applying, consent)) is not None:
         return settled
     ending = following.ending(seen=was_seen(file))
@@ -342,7 +355,9 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
     return show_outcome(cutover.plan, cutover.results, None, cutover)
 
 
-def _confirm(migration: Migration, verb: str, applying: Applying, consent: Consent, again: str = "") -> ExitCode | None:
+def _confirm(
+    migration: Migration, verb: str, applying: ApplySettings, consent: ChangeMode, again: str = ""
+) -> ExitCode | None:
     """Shows obstacles, and asks; returns the exit code if nothing is to be done.
 
     With `again`, the command that applies the plan later, the plan is written first.
@@ -365,7 +380,7 @@ def _confirm(migration: Migration, verb: str, applying: Applying, consent: Conse
     return ExitCode.CLEAN
 
 
-def _apply_plan(migration: Migration, applying: Applying, consent: Consent, *, new: bool = False) -> int:
+def _apply_plan(migration: Migration, applying: ApplySettings, consent: ChangeMode, *, new: bool = False) -> int:
     """Asks, and applies the plan; a new one is written first."""
     from stantools.cli.streamprogress import StreamsProgress
 
@@ -420,9 +435,9 @@ def job(
     connecting: ConnectOptions,
     planning: PlanOptions,
     reading: TableOptions,
-    applying: Applying,
+    applying: ApplySettings,
     cluster: Cluster,
-    consent: Consent,
+    consent: ChangeMode,
 ) -> int:
     """Move the channels of STORES into JetStream streams, and their durables into consumers: one task per stream.
 
@@ -439,7 +454,7 @@ def job(
     Exit code 0: done and proven. 1: differences, or an unreadable store. 3: the server cannot be used. 4: refused;
     nothing was changed. 5: done, with the loss accepted by --accept-loss.
     """
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.workflow import foreseen
     from stantools.notation import counted
@@ -457,7 +472,7 @@ def job(
     with cluster.work("migrate", size) as work:
         if asked.out is None and not asked.compare:
             check_speculation(work, how.way)
-        with Progress("plan", size) as shown:
+        with ByteProgress("plan", size) as shown:
             planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
         failed += unread
         if not planned:
@@ -490,11 +505,11 @@ def job(
     return pipeline.ended(result)
 
 
-def _parallelism(out: Path | None, how: ApplyOptions, applying: Applying, cluster: Cluster) -> int | None:
+def _parallelism(out: Path | None, how: ApplyOptions, applying: ApplySettings, cluster: Cluster) -> int | None:
     """Returns the number of streams to process at the same time; None for no limit."""
-    from stantools.migration.plan.model import Way
+    from stantools.migration.plan.migration_plan import LoadMethod
 
     given = click.get_current_context().get_parameter_source("parallel") is not click.core.ParameterSource.DEFAULT
-    if given or (out is None and how.way is Way.ARCHIVE):
+    if given or (out is None and how.way is LoadMethod.ARCHIVE):
         return applying.parallel
     return cluster.partitions

@@ -17,9 +17,9 @@ from stantools.notation import counted, describe_ranges, format_size, format_tim
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
-    from stantools.migration.followed import Cutover
+    from stantools.migration.followed_store import Cutover
     from stantools.migration.journal import StreamResult
-    from stantools.migration.plan.model import LeftOut, Note, Plan, StreamPlan
+    from stantools.migration.plan.migration_plan import MigrationPlan, OmittedPart, Remark, StreamPlan
     from stantools.pipeline.jobs.migrate import MigrateResult
     from stantools.pipeline.jobs.migrateplans import PlannedStore
 
@@ -29,13 +29,13 @@ _WIDEST = 48
 _STORES = 5
 
 
-def show_plan(plan: Plan, problems: Sequence[Note]) -> None:
+def show_plan(plan: MigrationPlan, problems: Sequence[Remark]) -> None:
     """Prints the streams of a plan, the data left out, and notes, in table output only."""
     if console.output() == "table":
         _print_plan(plan, problems)
 
 
-def _print_plan(plan: Plan, problems: Sequence[Note]) -> None:
+def _print_plan(plan: MigrationPlan, problems: Sequence[Remark]) -> None:
     rows = [_stream_row(stream) for stream in plan.streams]
     if rows:
         headers = ("stream", "from channel", "messages", "sequences", "payload", "consumers", "remarks")
@@ -65,7 +65,7 @@ def _short(name: str) -> str:
     return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…"
 
 
-def _show_left_out(left: Sequence[LeftOut]) -> None:
+def _show_left_out(left: Sequence[OmittedPart]) -> None:
     for each in left[:_MANY]:
         word = console.paint("lost", "red", err=False) if each.loss else "left out"
         channel = f"{console.escape(each.channel)}: " if each.channel else ""
@@ -74,7 +74,7 @@ def _show_left_out(left: Sequence[LeftOut]) -> None:
     console.left_out(len(left) - _MANY, tail="; the plan file lists all")
 
 
-def _show_notes(notes: Sequence[Note]) -> None:
+def _show_notes(notes: Sequence[Remark]) -> None:
     """Prints notes, the worst first."""
     colors = {"problem": "red", "warning": "yellow"}
     listed = sorted(notes, key=lambda note: ("problem", "warning", "info").index(note.level.value))
@@ -88,13 +88,13 @@ def _show_notes(notes: Sequence[Note]) -> None:
 
 
 def _show_results(results: Sequence[StreamResult]) -> None:
-    from stantools.migration.journal import Outcome
+    from stantools.migration.journal import StreamOutcome
 
     rows = []
     for each in results:
         rate = f"{each.messages / each.seconds:,.0f}/s" if each.seconds and each.messages else None
         compared = f"{each.proven} compared" if each.proven or each.prove_seconds else None
-        failed = each.outcome is Outcome.FAILED
+        failed = each.outcome is StreamOutcome.FAILED
         verdict = "failed" if failed else counted(len(each.findings), "difference") if each.findings else compared
         rows.append((_short(each.stream), each.outcome.value, each.messages, format_size(each.bytes), rate, verdict))
     if rows:
@@ -116,7 +116,7 @@ def _show_findings(findings: Iterable[Finding]) -> None:
         click.echo(f"{console.paint(finding.code, 'red', err=False)}{place}: {console.escape_line(finding.detail)}")
 
 
-def _as_json(plan: Plan, results: Sequence[StreamResult]) -> dict[str, Any]:
+def _as_json(plan: MigrationPlan, results: Sequence[StreamResult]) -> dict[str, Any]:
     """Returns results with stable names for programs."""
     return {
         "target": str(plan.target),
@@ -140,9 +140,11 @@ def _as_json(plan: Plan, results: Sequence[StreamResult]) -> dict[str, Any]:
     }
 
 
-def show_outcome(plan: Plan, results: Sequence[StreamResult], file: Path | None, cutover: Cutover | None = None) -> int:
+def show_outcome(
+    plan: MigrationPlan, results: Sequence[StreamResult], file: Path | None, cutover: Cutover | None = None
+) -> int:
     """Prints the results and returns the exit code."""
-    from stantools.migration.journal import Outcome
+    from stantools.migration.journal import StreamOutcome
     from stantools.migration.workflow import exit_code
 
     if console.output() == "json":
@@ -154,7 +156,7 @@ def show_outcome(plan: Plan, results: Sequence[StreamResult], file: Path | None,
     failed = [result for result in results if result.error]
     different = [result for result in results if result.findings]
     if file is not None and (failed or different):
-        left = sum(result.outcome is Outcome.NOT_BEGUN for result in results)
+        left = sum(result.outcome is StreamOutcome.NOT_BEGUN for result in results)
         what = f"{counted(left, 'stream')} {'was' if left == 1 else 'were'} not begun; " if left else ""
         console.note(f"{what}after removing the cause, continue with: stantools migrate apply {shell_word(str(file))}")
     code = exit_code(plan, results, changed=file is not None or cutover is not None)
@@ -200,7 +202,7 @@ def cutover_as_json(cutover: Cutover) -> dict[str, Any]:
     }
 
 
-def show_plans(planned: Sequence[PlannedStore], problems: Sequence[Note]) -> None:
+def show_plans(planned: Sequence[PlannedStore], problems: Sequence[Remark]) -> None:
     """Prints the plans of many stores, and notes, in table output only."""
     if console.output() != "table":
         return

@@ -13,12 +13,12 @@ import click
 from stantools.cli import console
 from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
-from stantools.store import options
+from stantools.store import read_options
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, open_datastore
 from stantools.store.locks import check_not_in_use, log_lock_holder
 from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles, find_node, node_of
-from stantools.store.options import ReadOptions, polynomial_name, resolve_file_crc
+from stantools.store.read_options import ReadOptions, polynomial_name, resolve_file_crc
 
 if TYPE_CHECKING:
     from stantools.migration.source import SourceOptions, StoreSource
@@ -56,7 +56,7 @@ def open_store(path: Path, reading: ReadOptions, channels: Sequence[str] = ()) -
 
     `channels` are patterns of the channels to read; empty for all.
     """
-    store = options.open_store(path, reading, channels)
+    store = read_options.open_store(path, reading, channels)
     if reading.accept_unreadable:
         try:
             store.check_permitted(store.matching(channels))
@@ -129,13 +129,13 @@ def check_stopped(nodes: Iterable[NodeFiles], *, force: bool) -> None:
 
 def read_store(store: Datastore, taking: SourceOptions) -> StoreSource:
     """Reads the selected data of a store for a migration; warns if a server seems to be using it."""
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.migration.workflow import read_source, signs_of_use
 
     for note in signs_of_use(store.path):
         console.warning(note.text, note.remedy)
     names = store.chosen(taking.patterns)
-    with Progress("read", store.data_size(names)) as shown:
+    with ByteProgress("read", store.data_size(names)) as shown:
         return read_source(store, taking, progress=shown.advance)
 
 
@@ -143,11 +143,11 @@ def merge_nodes(
     nodes: Sequence[NodeFiles], reading: ReadOptions, taking: SourceOptions, *, running: bool
 ) -> StoreSource:
     """Reads the selected data of a cluster's nodes for a migration; unless `running`, they must have stopped."""
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.migration.source import open_merged
 
     check_stopped(nodes, force=running)
-    with Progress("read") as shown:
+    with ByteProgress("read") as shown:
         return open_merged(nodes, reading, taking, progress=shown.advance)
 
 

@@ -212,7 +212,7 @@ def table_text(
     if not cells:
         return ""
     columns = [
-        _TableColumn(header, each, number=header in right, fold=header in fold)
+        _TextColumn(header, each, number=header in right, fold=header in fold)
         for header, each in zip(headers, zip(*cells, strict=True), strict=True)
     ]
     width = console.width()
@@ -229,7 +229,7 @@ def table_text(
     return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in text.split("\n"))
 
 
-class _TableColumn:
+class _TextColumn:
     """One column of a table, as wide as its cells, and somewhat wider than its title."""
 
     def __init__(self, title: str, cells: Sequence[str], *, number: bool, fold: bool) -> None:
@@ -256,11 +256,11 @@ class _TableColumn:
         return text[: self.width - 1] + "…"
 
 
-def _total(columns: Sequence[_TableColumn]) -> int:
+def _total(columns: Sequence[_TextColumn]) -> int:
     return sum(column.width + 2 for column in columns) - 2
 
 
-def _fit(columns: Sequence[_TableColumn], width: int) -> list[_TableColumn]:
+def _fit(columns: Sequence[_TextColumn], width: int) -> list[_TextColumn]:
     """Fits a table into a terminal without cutting numbers.
 
     Empty columns are dropped, titles are wrapped, and the widest text columns shrink.

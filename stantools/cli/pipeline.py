@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stantools.cli import console, options
-from stantools.cli.options import NO_CRC, folded, options_of
-from stantools.cli.options import command as command_of
-from stantools.cli.verbs import CONTEXT, LateGroup, summaries
+from stantools.cli import click_options, console
+from stantools.cli.click_options import NO_CRC, folded, options_of
+from stantools.cli.click_options import command as command_of
+from stantools.cli.verbs import CONTEXT, LazyGroup, summaries
 from stantools.errors import UsageError
 from stantools.notation import format_size
 from stantools.options import ACCEPT_UNREADABLE, CRC_POLY, KEY, Option, option
 from stantools.secret import Secret
-from stantools.work import Threads, Work
+from stantools.work import ThreadWork, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.migrate import MigrateResult
     from stantools.pipeline.jobs.stats.summary import Stats
     from stantools.pipeline.jobs.stores import JobResult
     from stantools.pipeline.spark.tasks import Tasks
-    from stantools.pipeline.tables.model import Failed
-    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.tables.model import FailedRead
+    from stantools.pipeline.tables.table_options import TableOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -58,7 +58,7 @@ SPARK_PAYS = 2 << 30
 _IDLE_SECONDS = 20.0
 
 
-class Jobs(LateGroup):
+class Jobs(LazyGroup):
     NOUN = ATTRIBUTE = "job"
 
     def summaries(self) -> dict[str, str]:
@@ -115,7 +115,7 @@ def command() -> None: ...
 
 
 def job(name: str, *formats: str) -> Callable[[_F], click.Command]:
-    """Makes a function a job; see `stantools.cli.options.verb`."""
+    """Makes a function a job; see `stantools.cli.click_options.verb`."""
     return command_of(name, JOBS[name], *formats)
 
 
@@ -165,7 +165,7 @@ class Cluster:
         return bool(self.master or self.remote or self.conf) or submitted() or active_session() is not None
 
     @contextlib.contextmanager
-    def work(self, name: str, size: int, progress: Progress | None = None) -> Iterator[Work]:
+    def work(self, name: str, size: int, progress: ByteProgress | None = None) -> Iterator[Work]:
         """Begins a job on the chosen engine, which it notes.
 
         Args:
@@ -179,7 +179,7 @@ class Cluster:
                     f"running in this process: {format_size(size)} are read faster than Spark starts; it can pay from "
                     f"{format_size(SPARK_PAYS)} on (--engine spark uses it anyway)"
                 )
-            yield Threads(os.cpu_count() or 1)
+            yield ThreadWork(os.cpu_count() or 1)
             return
         from stantools.pipeline.spark.tasks import SparkWork
 
@@ -187,7 +187,7 @@ class Cluster:
             yield SparkWork(spark, self.partitions)
 
     @contextlib.contextmanager
-    def session(self, name: str, progress: Progress | None = None) -> Iterator[SparkSession]:
+    def session(self, name: str, progress: ByteProgress | None = None) -> Iterator[SparkSession]:
         """Opens a session for a job, shows the progress of its tasks, and closes the session unless it existed before.
 
         Exceptions of Spark become ours.
@@ -214,7 +214,7 @@ class Cluster:
 class _TaskProgress:
     """Shows the number of finished tasks, and warns if no executor takes them: Spark waits silently, without end."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: ByteProgress | None) -> None:
         self._progress = progress
         self._next = _IDLE_SECONDS
 
@@ -234,7 +234,7 @@ class _TaskProgress:
 
 #: Adds the options of `Cluster`, passed on as `cluster: Cluster`.
 cluster_options = options_of(Cluster, "cluster")
-stores_argument = options.stores_argument("STORES...", str)
+stores_argument = click_options.stores_argument("STORES...", str)
 
 
 def reading_options(*, unchecked: bool = True, remote: bool = True, local: bool = False) -> Callable[[_F], _F]:
@@ -266,7 +266,7 @@ def _reading(
     storage: tuple[str, ...] = (),
     no_crc: bool = False,
 ) -> TableOptions:
-    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.tables.table_options import TableOptions
 
     named = []
     for each in storage:
@@ -286,7 +286,7 @@ def _reading(
     )
 
 
-def report_failed(failed: Sequence[Failed]) -> None:
+def report_failed(failed: Sequence[FailedRead]) -> None:
     for each in failed:
         console.error(each.message, each.remedy)
 

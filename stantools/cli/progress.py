@@ -23,7 +23,7 @@ _EVERY = 0.2
 JSON_EVERY = 1.0
 
 
-class Line:
+class StatusLine:
     """One line that is redrawn, or a json object at intervals; a context manager.
 
     Args:
@@ -103,7 +103,7 @@ def left_text(seconds: float | None) -> str:
     return f"  {minutes}:{rest:02d} left"
 
 
-class Progress(Line):
+class ByteProgress(StatusLine):
     """Shows the bytes done. Threads may advance it.
 
     Args:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import PathType, given, reading_options, verb
+from stantools.cli.click_options import PathType, given, reading_options, verb
 from stantools.cli.output import hex_dump, payload_text, plain, print_csv, print_ndjson
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
@@ -18,7 +18,7 @@ from stantools.options import DATA, Option
 
 if TYPE_CHECKING:
     from stantools.inspection.records import FileRecord
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 _RAFT = "raft"
 _KINDS = ("server", "clients", "subs", "messages", "index", _RAFT)
@@ -67,7 +67,7 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, readi
             crc = file_crc(file, buffer, reading)
             polynomial = crc.polynomial
             records = read_records(buffer, known, crc, channel=_channel_of(file))
-        counted = _Counted(records, damaged)
+        counted = _RecordCount(records, damaged)
         output = console.output()
         if output == "table":
             for record in counted:
@@ -83,7 +83,7 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, readi
     return ExitCode.FINDINGS if counted.bad else ExitCode.CLEAN
 
 
-class _Counted:
+class _RecordCount:
     """Passes records on and counts the bad ones."""
 
     def __init__(self, records: Iterator[FileRecord], only_damaged: bool) -> None:

@@ -13,19 +13,26 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from stantools.cli import console
-from stantools.cli.connecting import connection_options
-from stantools.cli.options import dry_run_option, options_of, reading_options, store_argument, verb, workers_option
+from stantools.cli.click_options import (
+    dry_run_option,
+    options_of,
+    reading_options,
+    store_argument,
+    verb,
+    workers_option,
+)
+from stantools.cli.connection_options import connection_options
 from stantools.cli.replayreport import how_to_go_on, show_outcome, show_plan, tell_pace, warn
 from stantools.errors import ExitCode, StantoolsError, StoreUnreadableError, UsageError
-from stantools.migration.replay.options import Kind, ReplayOptions
+from stantools.migration.replay.replay_options import PublishKind, ReplayOptions
 
 if TYPE_CHECKING:
-    from stantools.migration.replay.run import Outcome, Pace
-    from stantools.migration.replay.selection import Chosen, ReplayPlan
-    from stantools.migration.replay.state import StateFile
+    from stantools.migration.replay.run import ReplayOutcome, ReplaySpeed
+    from stantools.migration.replay.selection import ReplayPlan, ReplaySelection
+    from stantools.migration.replay.state import ReplayStateFile
     from stantools.migration.source import StoreSource
-    from stantools.nats.options import ConnectOptions
-    from stantools.store.options import ReadOptions
+    from stantools.nats.connect_options import ConnectOptions
+    from stantools.store.read_options import ReadOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -65,26 +72,26 @@ def command(
     stored ones are looked up. Plain subjects and streaming servers get nothing twice after Ctrl-C; messages in flight
     when the process was killed or the connection broke are sent again.
     """
-    from stantools.migration.replay.run import Outcome, Pace
-    from stantools.migration.replay.selection import Chosen, plan_replay
-    from stantools.migration.replay.state import StateFile, default_path
+    from stantools.migration.replay.run import ReplayOutcome, ReplaySpeed
+    from stantools.migration.replay.selection import ReplaySelection, plan_replay
+    from stantools.migration.replay.state import ReplayStateFile, default_path
     from stantools.migration.replay.subjects import SubjectRules
 
     options.check()
     if not dry_run and not connecting.servers:
         raise UsageError("the target is missing", "add --to nats://HOST:4222, or --dry-run to see the plan")
     subjects = SubjectRules.parse(options.rules, options.prefix)
-    pace = Pace(options.speed, options.rate, options.max_pause)
+    pace = ReplaySpeed(options.speed, options.rate, options.max_pause)
     first, last = options.sequences or (None, None)
-    chosen = Chosen(first, last, options.since, options.until)
+    chosen = ReplaySelection(first, last, options.since, options.until)
     identity = options.identity(store, connecting.servers)
     path = options.state or default_path(identity)
-    with StateFile(path, identity, resume=True) if options.resume else nullcontext() as earlier:
+    with ReplayStateFile(path, identity, resume=True) if options.resume else nullcontext() as earlier:
         # Nothing is written until the store is known to be readable.
         source = _source(store, options, workers, reading)
         if earlier is not None:
             chosen = _resumed_selection(earlier, chosen)
-        plan = plan_replay(source, subjects, chosen, streaming=options.kind is Kind.STREAMING)
+        plan = plan_replay(source, subjects, chosen, streaming=options.kind is PublishKind.STREAMING)
         positions = earlier.state.channels if earlier is not None else {}
         plan.check_positions(source, positions)
         left = plan.after(positions)
@@ -96,10 +103,10 @@ def command(
             console.note("the selection has no message to replay")
             if earlier is not None:
                 earlier.remove()
-            show_outcome(left, Outcome(finished=True), source, None)
+            show_outcome(left, ReplayOutcome(finished=True), source, None)
             return code
         tell_pace(left, pace)
-        with nullcontext(earlier) if earlier is not None else StateFile(path, identity, resume=False) as file:
+        with nullcontext(earlier) if earlier is not None else ReplayStateFile(path, identity, resume=False) as file:
             file.state.selection = chosen.fixed(source.channels).as_json()
             outcome = _replay(plan, left, connecting, options, file, pace)
             show_outcome(left, outcome, source, None if outcome.finished else path)
@@ -109,24 +116,24 @@ def command(
 def _source(store: Path, options: ReplayOptions, workers: int, reading: ReadOptions) -> StoreSource:
     """Reads the store, and reports the messages that cannot be replayed."""
     from stantools.cli.opening import open_store
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.migration.source import SourceOptions
     from stantools.migration.workflow import read_source
 
     opened = open_store(store, reading, options.channels)
     names = opened.chosen(options.channels)
     taking = SourceOptions(options.channels, options.generation, options.archived, workers=workers)
-    with Progress("plan", lambda: opened.data_size(names)) as shown:
+    with ByteProgress("plan", lambda: opened.data_size(names)) as shown:
         source = read_source(opened, taking, progress=shown.advance)
     warn(source, key_given=opened.key is not None)
     return source
 
 
-def _resumed_selection(file: StateFile, chosen: Chosen) -> Chosen:
-    from stantools.migration.replay.selection import Chosen
+def _resumed_selection(file: ReplayStateFile, chosen: ReplaySelection) -> ReplaySelection:
+    from stantools.migration.replay.selection import ReplaySelection
 
     try:
-        before = Chosen.from_json(file.state.selection)
+        before = ReplaySelection.from_json(file.state.selection)
     except ValueError as problem:
         raise StoreUnreadableError(f"{file.path}: {problem}", "name the right file with --state") from problem
     if not file.state.selection:
@@ -144,17 +151,17 @@ def _replay(
     left: ReplayPlan,
     connecting: ConnectOptions,
     options: ReplayOptions,
-    file: StateFile,
-    pace: Pace,
-) -> Outcome:
+    file: ReplayStateFile,
+    pace: ReplaySpeed,
+) -> ReplayOutcome:
     """Runs the replay; Ctrl-C stops it, a second one at once."""
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.migration.replay.run import replay
     from stantools.migration.tasks import run
 
     new = not file.state.channels
 
-    async def work() -> Outcome:
+    async def work() -> ReplayOutcome:
         stop = asyncio.Event()
         task = asyncio.current_task()
         assert task is not None
@@ -171,7 +178,7 @@ def _replay(
             # Not in a thread, and not on every system: then Python's own handling applies.
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, on_signal)
-        with Progress("replay", left.payload) as shown:
+        with ByteProgress("replay", left.payload) as shown:
             return await replay(
                 plan, connecting, options, file, pace, stop=stop, say=console.note, progress=shown.advance
             )

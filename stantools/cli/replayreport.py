@@ -14,7 +14,7 @@ from stantools.escaping import text
 from stantools.notation import and_more, counted, format_size, format_time, some_of
 
 if TYPE_CHECKING:
-    from stantools.migration.replay.run import Outcome, Pace
+    from stantools.migration.replay.run import ReplayOutcome, ReplaySpeed
     from stantools.migration.replay.selection import ReplayPlan
     from stantools.migration.source import StoreSource
 
@@ -39,7 +39,7 @@ def warn(source: StoreSource, *, key_given: bool) -> None:
             )
 
 
-def show_plan(plan: ReplayPlan, pace: Pace, source: StoreSource) -> None:
+def show_plan(plan: ReplayPlan, pace: ReplaySpeed, source: StoreSource) -> None:
     if console.output() == "json":
         document: dict[str, Any] = {
             "messages": plan.messages,
@@ -67,7 +67,7 @@ def show_plan(plan: ReplayPlan, pace: Pace, source: StoreSource) -> None:
     click.echo(f"would publish {_counted(plan)}{_takes(plan, pace)}; nothing was sent")
 
 
-def show_outcome(left: ReplayPlan, outcome: Outcome, source: StoreSource, state: Path | None) -> None:
+def show_outcome(left: ReplayPlan, outcome: ReplayOutcome, source: StoreSource, state: Path | None) -> None:
     """Prints the result of a replay; `state` is the state file of an unfinished one."""
     if console.output() == "json":
         document: dict[str, Any] = {
@@ -100,7 +100,7 @@ def how_to_go_on(state: Path) -> str:
     return f"the same command with --resume continues from {console.escape(os.fspath(state))}"
 
 
-def tell_pace(plan: ReplayPlan, pace: Pace) -> None:
+def tell_pace(plan: ReplayPlan, pace: ReplaySpeed) -> None:
     """Notes on stderr the plan of a longer replay."""
     if pace.seconds(plan) >= 60:
         console.note(f"{_counted(plan)}{_takes(plan, pace)}; --speed sets the pace, Ctrl-C stops, --resume continues")
@@ -111,7 +111,7 @@ def _counted(plan: ReplayPlan) -> str:
     return f"{counted(plan.messages, 'message')} of {channels}, {format_size(plan.payload)}"
 
 
-def _takes(plan: ReplayPlan, pace: Pace) -> str:
+def _takes(plan: ReplayPlan, pace: ReplaySpeed) -> str:
     from stantools.notation import format_duration
 
     seconds = round(pace.seconds(plan))

@@ -9,33 +9,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stantools.cli import console
+from stantools.cli.click_options import options_of, reading_options, store_argument, verb
 from stantools.cli.diagnosis import examine, print_verdict
 from stantools.cli.doctor import exit_code, server_options
-from stantools.cli.options import options_of, reading_options, store_argument, verb
 from stantools.cli.output import show
 from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
-from stantools.installing import install_command
+from stantools.install_hints import install_command
 from stantools.options import Option, option
 
 if TYPE_CHECKING:
-    from stantools.cli.diagnosis import Server
-    from stantools.store.options import ReadOptions
+    from stantools.cli.diagnosis import ServerFlags
+    from stantools.store.read_options import ReadOptions
 
 OVERWRITE = Option(help="Replace an existing page.", default=False)
 
 
 @dataclass(frozen=True)
-class Page:
+class ReportPage:
     html: Path = option("Write the page into this file.", kind=Path, metavar="FILE", required=True)
     overwrite: bool = OVERWRITE.field()
 
 
 @verb("report", "table", "json", tables=False)
 @store_argument
-@options_of(Page, "page")
+@options_of(ReportPage, "page")
 @server_options
 @reading_options()
-def command(store: Path, page: Page, server: Server, reading: ReadOptions) -> int:
+def command(store: Path, page: ReportPage, server: ServerFlags, reading: ReadOptions) -> int:
     """Write an HTML page about STORE, for a ticket or a browser.
 
     It combines `stantools doctor`, `verify`, `forecast` and `subs`: the verdict, the one next command, the effects of a

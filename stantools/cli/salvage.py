@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console, pipeline
-from stantools.cli.options import (
+from stantools.cli.click_options import (
     dry_run_option,
     given,
     options_of,
@@ -23,15 +23,15 @@ from stantools.errors import ExitCode, UsageError
 from stantools.escaping import beside, shell_word
 from stantools.notation import counted, describe_ranges, format_size, some_of
 from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
-from stantools.recovery.options import SalvageOptions
+from stantools.recovery.recovery_options import SalvageOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult
-    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.tables.table_options import TableOptions
     from stantools.recovery.salvage import SalvagePlan, SalvageResult
     from stantools.recovery.salvage.check import NewStoreCheck
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 _MANY = 20
 
@@ -57,7 +57,7 @@ def command(
     before or are left out (the plan names them); 1 with --dry-run.
     """
     from stantools.cli.opening import open_store
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.recovery.salvage import plan_salvage
     from stantools.recovery.salvage.manifest import report
     from stantools.store.locks import check_not_in_use
@@ -67,7 +67,7 @@ def command(
     names = opened.chosen(options.patterns)
     for use in check_not_in_use(store, force=force or dry_run):
         console.warning(f"{use.detail}: data being written may look damaged")
-    with Progress("plan", lambda: opened.data_size(names)) as shown:
+    with ByteProgress("plan", lambda: opened.data_size(names)) as shown:
         plan = plan_salvage(opened, options, progress=shown.advance)
     return carry_out(plan, None if dry_run else out, report, opened.key)
 
@@ -91,17 +91,17 @@ def carry_out(
         report: Makes the json document.
         key: The server's encryption key, if given.
     """
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.recovery.salvage import apply_salvage
     from stantools.recovery.salvage.check import check_new_store, exit_code
 
     result: SalvageResult | None = None
     check: NewStoreCheck | None = None
     if out is not None:
-        with Progress("write", plan.bytes) as shown:
+        with ByteProgress("write", plan.bytes) as shown:
             result = apply_salvage(plan, out, progress=shown.advance)
         usual_key = os.fsencode(os.environ.get(SERVER_KEY_VARIABLE, "")) or None  # the key that a server would use
-        with Progress("verify") as shown:
+        with ByteProgress("verify") as shown:
             check = check_new_store(plan, result, key=key or usual_key, progress=shown.advance)
     show(lambda: report(plan, result, check.as_json() if check else None), lambda: _print(plan, result, check))
     if check is not None and not check.good:
@@ -145,7 +145,7 @@ def job(
     it). 1: a store cannot be read, or the same as 5 with --dry-run. 3: nothing can be read, or a store cannot be
     written. 4: refused, because a server uses a store.
     """
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.salvage import run_salvage
     from stantools.pipeline.jobs.salvageplans import plan_job
 
@@ -153,7 +153,7 @@ def job(
     with cluster.work("salvage", sum(store.size for store in planned.stores)) as work:
         for each in planned.passed:
             console.note(console.escape(each))
-        result = run_salvage(work, planned, Progress)
+        result = run_salvage(work, planned, ByteProgress)
     for warning in result.warnings:
         console.warning(warning)
     show(result.as_json, lambda: _print_stores(result, dry_run=dry_run))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.options import PathType, given, options_of, verb
+from stantools.cli.click_options import PathType, given, options_of, verb
 from stantools.cli.output import print_json, print_table
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
@@ -28,7 +28,7 @@ def command(directory: Path | None, options: SampleOptions, list_damages: bool) 
     Messages are JSON, random bytes or text; the store has durables, queue groups and plain subscriptions, with pending
     messages. --damage adds the damage of crashes, bad disks or human error.
     """
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.store.sample import channel_names, write_sample
 
     if list_damages:
@@ -36,7 +36,7 @@ def command(directory: Path | None, options: SampleOptions, list_damages: bool) 
     if directory is None:
         raise UsageError("DIR is missing: the directory of the sample", "see: stantools sample --help")
     total = options.messages * len(channel_names(options)) * options.size
-    with Progress("sample", total) as shown:
+    with ByteProgress("sample", total) as shown:
         result = write_sample(directory, options, progress=lambda count: shown.advance(count * options.size))
     if console.output() == "json":
         print_json(_as_json(result))

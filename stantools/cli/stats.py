@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console, pipeline
-from stantools.cli.options import options_of
+from stantools.cli.click_options import options_of
 from stantools.cli.output import show, table_text
 from stantools.cli.report import OVERWRITE, check_page, write_page
 from stantools.notation import counted, format_size, format_time
@@ -18,7 +18,7 @@ from stantools.options import ARCHIVED, CHANNELS, SINCE, UNTIL, option
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats
-    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.tables.table_options import TableOptions
 
 _COLUMNS = (
     "store",
@@ -50,7 +50,7 @@ _SHOWN = 50
 
 
 @dataclass(frozen=True)
-class Counting:
+class StatsOptions:
     channels: tuple[str, ...] = CHANNELS.field()
     since: int | None = SINCE.field()
     until: int | None = UNTIL.field()
@@ -67,10 +67,10 @@ class Counting:
 
 @pipeline.job("stats", "table", "json", "ndjson", "csv")
 @pipeline.stores_argument
-@options_of(Counting, "counting")
+@options_of(StatsOptions, "counting")
 @pipeline.reading_options()
 @pipeline.cluster_options
-def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, cluster: Cluster) -> int:
+def job(stores: tuple[str, ...], counting: StatsOptions, reading: TableOptions, cluster: Cluster) -> int:
     """Count the messages of STORES by channel and hour: number, size, rate and gaps.
 
     Only intact messages are counted; damaged ranges are counted separately. Missing sequences are those between the
@@ -79,7 +79,7 @@ def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, clus
 
     Exit code 0: done. 1: done, but something is damaged or cannot be read.
     """
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.export.request import require
     from stantools.pipeline.tables.planning import plan
     from stantools.store.ranges import Bounds
@@ -99,14 +99,14 @@ def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, clus
     total = sum(split.cost for split in planned.splits)
     from stantools.pipeline.jobs.stats.summary import run_stats  # loads Arrow
 
-    with Progress("stats", total) as shown, cluster.work("stats", total, shown) as work:
+    with ByteProgress("stats", total) as shown, cluster.work("stats", total, shown) as work:
         stats = run_stats(work, planned, options, progress=shown.advance)
     show(stats.as_json, lambda: _print(stats), _COLUMNS, map(_row, stats.channels))
     _write(stats, counting.directory, counting.report)
     return pipeline.ended(stats)
 
 
-def _check_outputs(counting: Counting) -> None:
+def _check_outputs(counting: StatsOptions) -> None:
     from stantools.store.atomic import check_vacant
 
     if counting.directory is not None:

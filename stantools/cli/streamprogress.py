@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from stantools.cli import console
 from stantools.cli.console import escape
-from stantools.cli.progress import JSON_EVERY, Line, bar, left_text
-from stantools.migration.journal import Watch
+from stantools.cli.progress import JSON_EVERY, StatusLine, bar, left_text
+from stantools.migration.journal import JournalObserver
 
 #: streams named on the line
 _NAMED = 3
@@ -21,14 +21,14 @@ _STALL_SECONDS = 2.0
 
 
 @dataclass
-class _StreamStage:
+class _StreamStageLine:
     stage: str
     total: int
     done: int = 0
     started: float = 0.0
 
 
-class StreamsProgress(Line, Watch):
+class StreamsProgress(StatusLine, JournalObserver):
     """Shows many streams at once: messages, rate, and the stage of each stream.
 
     After two seconds without progress it shows for how long, and what it is waiting for.
@@ -43,7 +43,7 @@ class StreamsProgress(Line, Watch):
     def __init__(self, task: str, total: int, *, place: str = "", mode: str | None = None) -> None:
         super().__init__(task, mode)
         self._total = total
-        self._tasks: dict[str, _StreamStage] = {}
+        self._tasks: dict[str, _StreamStageLine] = {}
         self._place = place
         self._over = threading.Event()
         self._looked = self._moved = self._started
@@ -78,7 +78,7 @@ class StreamsProgress(Line, Watch):
     def begin(self, stream: str, stage: str, messages: int) -> None:
         with self._lock:
             self._moved = time.monotonic()
-            self._tasks[stream] = _StreamStage(stage, messages, started=self._moved)
+            self._tasks[stream] = _StreamStageLine(stage, messages, started=self._moved)
             self._show()
 
     def advance(self, stream: str, messages: int) -> None:
@@ -141,7 +141,7 @@ class StreamsProgress(Line, Watch):
         return text + (f"  | {', '.join(parts)}" if parts else "")
 
 
-def _task_text(name: str, task: _StreamStage, now: float) -> str:
+def _task_text(name: str, task: _StreamStageLine, now: float) -> str:
     text = f"{task.stage} {escape(name)}"
     if task.total:
         text += f" {min(task.done / task.total, 1.0):.0%}"

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, node_option, reading_options, store_argument, verb
+from stantools.cli.click_options import channel_option, node_option, reading_options, store_argument, verb
 from stantools.cli.output import print_table, show, show_records
 from stantools.errors import ExitCode
 from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
     from stantools.inspection.overview import ChannelOverview, Overview
-    from stantools.inspection.subscribers import Subscriber, Subscribers
+    from stantools.inspection.subscribers import Subscriber, SubscriberList
     from stantools.store.directory import Datastore
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 _HISTORY = ("channel", "offset", "length", "type", "ok", "id", "seqno", "pending_after", "detail", "fields")
 
@@ -98,14 +98,14 @@ def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) ->
     return _report(result)
 
 
-def _select(all_of_them: Subscribers, ids: tuple[int, ...], statuses: tuple[str, ...]) -> Subscribers:
+def _select(all_of_them: SubscriberList, ids: tuple[int, ...], statuses: tuple[str, ...]) -> SubscriberList:
     from stantools.store.sublog import SubStatus
 
     chosen = all_of_them.with_ids(ids) if ids else all_of_them
     return chosen.having(*(each for each in SubStatus if each.startswith(statuses))) if statuses else chosen
 
 
-def _channel_json(channel: ChannelOverview, subs: Subscribers) -> dict[str, Any]:
+def _channel_json(channel: ChannelOverview, subs: SubscriberList) -> dict[str, Any]:
     return {
         "name": channel.name,
         "first_seq": channel.first_seq,
@@ -120,7 +120,7 @@ def _row(channel: ChannelOverview, each: Subscriber) -> dict[str, Any]:
     return {**row, "pending": " ".join(map(str, row["pending"]))} if console.output() == "csv" else row
 
 
-def _print_table(wanted: list[tuple[ChannelOverview, Subscribers]]) -> None:
+def _print_table(wanted: list[tuple[ChannelOverview, SubscriberList]]) -> None:
     from stantools.inspection.subscribers import as_ranges
 
     headers = (

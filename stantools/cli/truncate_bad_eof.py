@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.diagnosis import Server
-from stantools.cli.options import dry_run_option, given, options_of, reading_options, store_argument, verb
+from stantools.cli.click_options import dry_run_option, given, options_of, reading_options, store_argument, verb
+from stantools.cli.diagnosis import ServerFlags
 from stantools.cli.output import print_json, table_text
 from stantools.errors import ExitCode
 from stantools.notation import counted, describe_sequences, format_size
 from stantools.options import FORCE, Option
-from stantools.recovery.options import BACKUP
+from stantools.recovery.recovery_options import BACKUP
 
 if TYPE_CHECKING:
     from stantools.recovery.truncate import RemovedRecord, TruncationPlan, TruncationResult
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
 _MANY = 40
 
@@ -33,7 +33,7 @@ _MANY = 40
     yes=Option(help="Do not ask before STORE is changed.", default=False),
 )
 @dry_run_option
-@options_of(Server, "server", without=("cluster_id", "read_buffer", "workers"))
+@options_of(ServerFlags, "server", without=("cluster_id", "read_buffer", "workers"))
 @reading_options()
 def command(
     store: Path,
@@ -42,7 +42,7 @@ def command(
     in_place: bool,
     yes: bool,
     dry_run: bool,
-    server: Server,
+    server: ServerFlags,
     reading: ReadOptions,
 ) -> int:
     """Repair STORE exactly as a start of the server with -file_truncate_bad_eof would, to the byte.

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stantools.cli.connecting import connection_options
-from stantools.cli.options import PathType, StoreArgument, node_option, reading_options, verb, workers_option
+from stantools.cli.click_options import PathType, StoreArgument, node_option, reading_options, verb, workers_option
+from stantools.cli.connection_options import connection_options
 from stantools.errors import ExitCode, UsageError
-from stantools.installing import install_command
+from stantools.install_hints import install_command
 
 if TYPE_CHECKING:
-    from stantools.nats.options import ConnectOptions
-    from stantools.store.options import ReadOptions
+    from stantools.nats.connect_options import ConnectOptions
+    from stantools.store.read_options import ReadOptions
 
 
 @verb("tui")

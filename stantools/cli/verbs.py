@@ -68,7 +68,7 @@ def module_of(name: str) -> str:
     return f"stantools.cli.{name.replace('-', '_')}"
 
 
-class LateGroup(click.Group):
+class LazyGroup(click.Group):
     """A group whose commands are in modules of their own, imported only when they run."""
 
     #: noun for a command in messages

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console, pipeline
-from stantools.cli.options import channel_option, node_option, reading_options, store_argument, verb, workers_option
+from stantools.cli.click_options import (
+    channel_option,
+    node_option,
+    reading_options,
+    store_argument,
+    verb,
+    workers_option,
+)
 from stantools.cli.output import show, table_text
 from stantools.errors import ExitCode
 from stantools.notation import counted, describe_ranges, format_size
@@ -20,8 +27,8 @@ if TYPE_CHECKING:
     from stantools.inspection.verify import Verdict
     from stantools.pipeline.jobs.stores import JobResult
     from stantools.pipeline.jobs.verify import StoreVerdict
-    from stantools.pipeline.tables.options import TableOptions
-    from stantools.store.options import ReadOptions
+    from stantools.pipeline.tables.table_options import TableOptions
+    from stantools.store.read_options import ReadOptions
 
 _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 #: Columns of a finding in csv and ndjson.
@@ -50,18 +57,18 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
     Exit code 0: clean. 1: findings other than informational ones.
     """
     from stantools.cli.opening import node_at, open_store
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.inspection.verify import verify
 
     if node := node_at(store):
         from stantools.inspection.node import verify_node
 
-        with Progress("verify") as shown:
+        with ByteProgress("verify") as shown:
             verdict = verify_node(node, reading, patterns=channels, workers=workers, on_finding=shown.found)
         return _print(verdict, node=True)
     opened = open_store(store, reading, channels)
     names = opened.chosen(channels)
-    with Progress("verify", lambda: opened.data_size(names)) as shown:
+    with ByteProgress("verify", lambda: opened.data_size(names)) as shown:
         verdict = verify(
             opened,
             patterns=channels,
@@ -86,11 +93,11 @@ def job(stores: tuple[str, ...], channels: tuple[str, ...], reading: TableOption
 
     Exit code 0: clean. 1: findings other than informational ones, or an unreadable store.
     """
-    from stantools.cli.progress import Progress
+    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.verify import plan_verify, run_verify
 
     plan = plan_verify(reading.of(stores, channels=channels))
-    with Progress("verify", plan.bytes) as shown, cluster.work("verify", plan.bytes, shown) as work:
+    with ByteProgress("verify", plan.bytes) as shown, cluster.work("verify", plan.bytes, shown) as work:
         result = run_verify(work, plan, progress=shown.advance, on_finding=shown.found)
     rows = (row for each in result.stores for row in finding_rows(each.verdict.findings, of=[each.root]))
     show(result.as_json, lambda: _print_stores(result), ("store", *FINDING_COLUMNS), rows)
@@ -113,7 +120,7 @@ def finding_rows(
 
 def print_verdict(verdict: Verdict, *, node: bool = False) -> None:
     """Prints the verdict on one store, or on a clustered node, for people."""
-    from stantools.inspection.outcomes import Totals
+    from stantools.inspection.outcomes import OutcomeTotals
 
     rows = [
         (
@@ -132,7 +139,7 @@ def print_verdict(verdict: Verdict, *, node: bool = False) -> None:
         click.echo(table_text(headers, rows, right=("messages", "bytes")))
     print_findings(verdict.findings)
     if not node:
-        click.echo(console.wrapped(f"messages: {Totals.of(verdict.outcomes.values()).sentence()}", 2))
+        click.echo(console.wrapped(f"messages: {OutcomeTotals.of(verdict.outcomes.values()).sentence()}", 2))
     click.echo(_conclusion(verdict))
     if not verdict.clean and not node:
         console.note("nothing was changed; for the server's behaviour: stantools forecast STORE")

@@ -65,7 +65,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class MetaPage:
     page: int  #: page number, 0 or 1
     page_size: int
     root: int
@@ -75,7 +75,7 @@ class Meta:
 
 
 @dataclass(slots=True)
-class Leaf:
+class LeafPage:
     at: int
     end: int
     count: int  #: number of elements by the header
@@ -84,7 +84,7 @@ class Leaf:
     last: bytes = b""  #: the highest key read from it; set by the reader
 
 
-class Item(NamedTuple):
+class BoltItem(NamedTuple):
     key: bytes
     offset: int  #: where the value begins
     size: int
@@ -98,7 +98,7 @@ def checksum(data: Buffer | bytes) -> int:
     return value
 
 
-def read_meta(buffer: Buffer, offset: int) -> Meta | str:
+def read_meta(buffer: Buffer, offset: int) -> MetaPage | str:
     """Reads the meta page at an offset; returns the reason, with the server's words first, if it is invalid."""
     at = offset + PAGE_HEADER_SIZE
     if at + _META.size > len(buffer):
@@ -114,10 +114,10 @@ def read_meta(buffer: Buffer, offset: int) -> Meta | str:
     if size not in _PAGE_SIZES:
         return f"the page size is {size}, expected a power of two from {_PAGE_SIZES[0]} to {_PAGE_SIZES[-1]}"
     kept = None if freelist == _NOT_STORED else freelist
-    return Meta(0 if offset == 0 else 1, size, root, kept, high, transaction)
+    return MetaPage(0 if offset == 0 else 1, size, root, kept, high, transaction)
 
 
-class Bolt:
+class BoltFile:
     """A bbolt file in a buffer. A file that changes meanwhile yields faults at worst."""
 
     def __init__(self, buffer: Buffer) -> None:
@@ -135,14 +135,14 @@ class Bolt:
             text = f"the file ends at byte {len(buffer)}, its pages at {end}: {end - len(buffer)} bytes are cut off"
             self.faults.append(Fault(FaultKind.PAGE, len(buffer), 0, text))
 
-    def _read_metas(self) -> Meta | None:
+    def _read_metas(self) -> MetaPage | None:
         first = read_meta(self._buffer, 0)
         # If the first is damaged, the place of the second depends on its own page size.
-        sizes = (first.page_size,) if isinstance(first, Meta) else (4096, *_PAGE_SIZES)
+        sizes = (first.page_size,) if isinstance(first, MetaPage) else (4096, *_PAGE_SIZES)
         place, second = sizes[0], read_meta(self._buffer, sizes[0])
         for size in sizes:
             found = read_meta(self._buffer, size)
-            if isinstance(found, Meta) and found.page_size == size:
+            if isinstance(found, MetaPage) and found.page_size == size:
                 place, second = size, found
                 break
         for offset, meta in ((0, first), (place, second)):
@@ -150,7 +150,7 @@ class Bolt:
                 offset = min(offset, len(self._buffer))
                 length = min(place, len(self._buffer) - offset)
                 self.faults.append(Fault(FaultKind.META, offset, length, meta))
-        valid = [meta for meta in (first, second) if isinstance(meta, Meta)]
+        valid = [meta for meta in (first, second) if isinstance(meta, MetaPage)]
         return max(valid, key=lambda meta: meta.transaction, default=None)
 
     def _estimate_page_size(self) -> int:
@@ -162,15 +162,15 @@ class Bolt:
 
         return max((4096, *_PAGE_SIZES), key=fits)
 
-    def buckets(self) -> Iterator[Item | Fault]:
+    def buckets(self) -> Iterator[BoltItem | Fault]:
         if self.meta:
             yield from self._items(self._walk(self.meta.root, bytearray(self.pages)))
 
-    def items(self, bucket: Item) -> Iterator[Item | Fault]:
+    def items(self, bucket: BoltItem) -> Iterator[BoltItem | Fault]:
         """Iterates over a bucket (an item of `buckets`) in the order of its keys, with faults in their places."""
         return self._items(self.leaves(bucket))
 
-    def leaves(self, bucket: Item, reached: bytearray | None = None) -> Iterator[Leaf | Fault]:
+    def leaves(self, bucket: BoltItem, reached: bytearray | None = None) -> Iterator[LeafPage | Fault]:
         """Iterates over the leaves of a bucket in the order of their keys.
 
         The caller must read each leaf and set its `last` before it takes the next one. `reached` holds one byte per
@@ -189,25 +189,25 @@ class Bolt:
         if end - at < PAGE_HEADER_SIZE or _PAGE.unpack_from(self._buffer, at)[1] != _LEAF_PAGE:
             yield Fault(FaultKind.PAGE, at, end - at, "the page inside a bucket is not a leaf")
             return
-        yield Leaf(at, end, _PAGE.unpack_from(self._buffer, at)[2])
+        yield LeafPage(at, end, _PAGE.unpack_from(self._buffer, at)[2])
 
-    def _items(self, leaves: Iterator[Leaf | Fault]) -> Iterator[Item | Fault]:
+    def _items(self, leaves: Iterator[LeafPage | Fault]) -> Iterator[BoltItem | Fault]:
         for leaf in leaves:
             if type(leaf) is Fault:
                 yield leaf
             else:
-                assert type(leaf) is Leaf
+                assert type(leaf) is LeafPage
                 yield from self.in_leaf(leaf)
 
-    def item(self, leaf: Leaf, place: int) -> Item:
+    def item(self, leaf: LeafPage, place: int) -> BoltItem:
         """Returns an element of a leaf that `kernels.scan_leaf` found sound."""
         offset = leaf.at + PAGE_HEADER_SIZE + place * _ELEMENT_SIZE
         flags, position, key_size, size = _LEAF.unpack_from(self._buffer, offset)
         begin = offset + position
         leaf.last = bytes(self._buffer[begin : begin + key_size])
-        return Item(leaf.last, begin + key_size, size, flags)
+        return BoltItem(leaf.last, begin + key_size, size, flags)
 
-    def loose_items(self, reached: bytearray) -> Iterator[Item]:
+    def loose_items(self, reached: bytearray) -> Iterator[BoltItem]:
         """Iterates over elements of leaves that the tree no longer leads to, page by page.
 
         A page is overwritten no earlier than in the second transaction after it was freed, so these are older
@@ -224,9 +224,9 @@ class Bolt:
             if number != page or flags != _LEAF_PAGE or count * _ELEMENT_SIZE > self.page_size - PAGE_HEADER_SIZE:
                 continue
             end = min(at + (overflow + 1) * self.page_size, len(self._buffer))
-            yield from (each for each in self._elements(at, end, count) if isinstance(each, Item))
+            yield from (each for each in self._elements(at, end, count) if isinstance(each, BoltItem))
 
-    def _walk(self, root: int, reached: bytearray) -> Iterator[Leaf | Fault]:
+    def _walk(self, root: int, reached: bytearray) -> Iterator[LeafPage | Fault]:
         stack: list[tuple[int, bytes, bytes | None, int]] = [(root, b"", None, 0)]
         last = b""
         while stack:
@@ -241,7 +241,7 @@ class Bolt:
                 stack += [(*child, depth + 1) for child in reversed(children)]
                 continue
             # The bounds of a damaged branch do not hold; keys that were already yielded are not repeated.
-            leaf = Leaf(at, end, count, max(low, last + b"\0") if last else low, high)
+            leaf = LeafPage(at, end, count, max(low, last + b"\0") if last else low, high)
             yield leaf
             last = leaf.last or last
 
@@ -293,16 +293,16 @@ class Bolt:
         # No child is lost: their keys are checked against the bounds of the branch only.
         return [(page, low, high) for page in pages], [Fault(FaultKind.KEYS, at, end - at, text, low, high)]
 
-    def in_leaf(self, leaf: Leaf) -> Iterator[Item | Fault]:
+    def in_leaf(self, leaf: LeafPage) -> Iterator[BoltItem | Fault]:
         """Iterates over a leaf; keys out of place are skipped and reported."""
         at, end, count, low, high = leaf.at, leaf.end, leaf.count, leaf.low, leaf.high
-        found: list[Item] = []
+        found: list[BoltItem] = []
         strange: list[bytes] = []
         for each in self._elements(at, end, count):
             if type(each) is Fault:
                 yield each
                 continue
-            assert type(each) is Item
+            assert type(each) is BoltItem
             if each.key < low or (high is not None and each.key >= high):
                 strange.append(each.key)
                 continue
@@ -321,7 +321,7 @@ class Bolt:
             leaf.last = item.key
             yield item
 
-    def _elements(self, at: int, end: int, count: int) -> Iterator[Item | Fault]:
+    def _elements(self, at: int, end: int, count: int) -> Iterator[BoltItem | Fault]:
         begin = at + PAGE_HEADER_SIZE
         table = begin + count * _ELEMENT_SIZE
         if table > end:
@@ -338,5 +338,5 @@ class Bolt:
                 yield Fault(FaultKind.ELEMENT, offset, _ELEMENT_SIZE, text)
                 left += key_size + size if value_at + size > end else 0
             else:
-                yield Item(bytes(self._buffer[key_at:value_at]), value_at, size, flags)
+                yield BoltItem(bytes(self._buffer[key_at:value_at]), value_at, size, flags)
             offset += _ELEMENT_SIZE

@@ -11,7 +11,7 @@ from struct import calcsize
 from typing import TYPE_CHECKING, Any, Self
 
 from stantools.format.layout import RECORD_HEADER_SIZE
-from stantools.late import np
+from stantools.lazy_numpy import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

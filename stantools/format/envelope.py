@@ -20,7 +20,7 @@ from stantools.format.layout import (
     MAX_TYPED_PAYLOAD,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
-    Stop,
+    ScanStop,
 )
 
 Buffer = bytes | bytearray | memoryview
@@ -36,7 +36,7 @@ FILE_HEADER_BYTES = FILE_HEADER.pack(FILE_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordEnvelope:
     offset: int  #: offset of the header in the file
     type: int | None  #: type byte; None in untyped files
     size: int  #: payload size by the header
@@ -58,7 +58,9 @@ def check_file_version(buffer: Buffer) -> str | None:
     return None
 
 
-def read_record(buffer: Buffer, offset: int, limit: int, *, typed: bool, crc: Crc) -> tuple[Stop | None, Record | None]:
+def read_record(
+    buffer: Buffer, offset: int, limit: int, *, typed: bool, crc: Crc
+) -> tuple[ScanStop | None, RecordEnvelope | None]:
     """Reads the record at an offset as the server does; bytes at or after `limit` are not touched.
 
     Returns None and the record if it is good; else the reason why the server stops here, and the part of the record
@@ -67,20 +69,20 @@ def read_record(buffer: Buffer, offset: int, limit: int, *, typed: bool, crc: Cr
     limit = min(limit, len(buffer))
     left = limit - offset
     if left <= 0:
-        return Stop.END, None
+        return ScanStop.END, None
     if left < RECORD_HEADER_SIZE:
-        return Stop.SHORT_HEADER, None
+        return ScanStop.SHORT_HEADER, None
     word, stored = RECORD_HEADER.unpack_from(buffer, offset)
     size = word & MAX_TYPED_PAYLOAD if typed else word
     begin = offset + RECORD_HEADER_SIZE
     payload = memoryview(buffer)[begin : min(begin + size, limit)]
-    record = Record(offset, word >> 24 if typed else None, size, stored, payload)
+    record = RecordEnvelope(offset, word >> 24 if typed else None, size, stored, payload)
     if word == 0 and stored == 0:
-        return Stop.ZEROS, record
+        return ScanStop.ZEROS, record
     if len(payload) < size:
-        return (Stop.SHORT_PAYLOAD if len(payload) else Stop.DANGLING), record
+        return (ScanStop.SHORT_PAYLOAD if len(payload) else ScanStop.DANGLING), record
     if crc.check and crc(payload) != stored:
-        return Stop.BAD_CRC, record
+        return ScanStop.BAD_CRC, record
     return None, record
 
 

@@ -26,11 +26,11 @@ _MAX_LENGTH: Final = (1 << 63) - 1
 MAX_FIELDS: Final = 16
 
 
-class DecodeError(Exception):
+class FieldScanError(Exception):
     """The server's decoder would refuse these bytes. Stays inside `stantools.format`."""
 
 
-class Message(NamedTuple):
+class MessageFields(NamedTuple):
     """A decoded message; starts are positions in the payload, 0 for an empty value."""
 
     sequence: int
@@ -53,28 +53,28 @@ def varint(payload: Bytes, position: int) -> tuple[int, int]:
     end = len(payload)
     while shift < 70:
         if position >= end:
-            raise DecodeError("unexpected EOF")
+            raise FieldScanError("unexpected EOF")
         byte = payload[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & _MASK64, position
         shift += 7
-    raise DecodeError("integer overflow")
+    raise FieldScanError("integer overflow")
 
 
 def _tag(payload: Bytes, position: int) -> tuple[int, int, int]:
     value, position = varint(payload, position)
     number = value >> 3 & 0xFFFFFFFF  # the server keeps 32 bits of the field number, signed
     if value & 7 == 4 or not 0 < number < 1 << 31:
-        raise DecodeError("illegal tag")
+        raise FieldScanError("illegal tag")
     return number, value & 7, position
 
 
 def _span(payload: Bytes, position: int) -> tuple[int, int]:
     length, start = varint(payload, position)
     if length > len(payload) - start:
-        raise DecodeError("negative length" if length > _MAX_LENGTH else "unexpected EOF")
+        raise FieldScanError("negative length" if length > _MAX_LENGTH else "unexpected EOF")
     return start, start + length
 
 
@@ -95,19 +95,19 @@ def _skip(payload: Bytes, position: int, wire: int, budget: list[int]) -> int:
         elif wire == 5:
             position += 4
         else:
-            raise DecodeError("illegal wire type")
+            raise FieldScanError("illegal wire type")
         if position > len(payload):
-            raise DecodeError("unexpected EOF")
+            raise FieldScanError("unexpected EOF")
         if depth == 0:
             return position
         budget[0] -= 1
         if budget[0] < 0:
-            raise DecodeError("too many fields")
+            raise FieldScanError("too many fields")
         value, position = varint(payload, position)
         wire = value & 7
 
 
-def message(payload: Bytes, max_fields: int = 1 << 62) -> Message:
+def message(payload: Bytes, max_fields: int = 1 << 62) -> MessageFields:
     """Decodes a MsgProto (filestore.md section 3.5).
 
     Raises DecodeError if the server's decoder would refuse it, or if it has more than `max_fields` fields.
@@ -121,14 +121,14 @@ def message(payload: Bytes, max_fields: int = 1 << 62) -> Message:
     while position < len(payload):
         budget[0] -= 1
         if budget[0] < 0:
-            raise DecodeError("too many fields")
+            raise FieldScanError("too many fields")
         begin = position
         number, wire, position = _tag(payload, position)
         usual = usual and last < number and position == begin + 1
         last = number
         if number in (2, 3, 4):
             if wire != 2:
-                raise DecodeError("wrong wire type")
+                raise FieldScanError("wrong wire type")
             begin = position
             span = _span(payload, position)
             position = span[1]
@@ -142,7 +142,7 @@ def message(payload: Bytes, max_fields: int = 1 << 62) -> Message:
                 data = span
         elif number in (1, 5, 6, 7, 10):
             if wire != 0:
-                raise DecodeError("wrong wire type")
+                raise FieldScanError("wrong wire type")
             begin = position
             value, position = varint(payload, position)
             if number == 1:
@@ -167,7 +167,7 @@ def message(payload: Bytes, max_fields: int = 1 << 62) -> Message:
     if reply_size:
         flags |= Flag.HAS_REPLY
     data_size = data[1] - data[0]
-    return Message(
+    return MessageFields(
         sequence,
         timestamp - (1 << 64) if timestamp >> 63 else timestamp,
         payload[subject[0] : subject[1]],
@@ -183,7 +183,7 @@ def is_message(payload: Bytes) -> bool:
     """Returns whether a payload is certainly a stored message: it decodes, and has a sequence and a subject."""
     try:
         decoded = message(payload, MAX_FIELDS)
-    except DecodeError:
+    except FieldScanError:
         return False
     return decoded.sequence > 0 and bool(decoded.subject)
 
@@ -200,7 +200,7 @@ def update(payload: Bytes, *, with_sequence: bool) -> tuple[int, int]:
         number, wire, position = _tag(payload, position)
         if number <= known:
             if wire != 0:
-                raise DecodeError("wrong wire type")
+                raise FieldScanError("wrong wire type")
             values[number], position = varint(payload, position)
         else:
             position = _skip(payload, position, wire, [1 << 62])
@@ -218,7 +218,7 @@ def is_fields(payload: Bytes) -> bool:
                 return False
             _, wire, position = _tag(payload, position)
             position = _skip(payload, position, wire, budget)
-    except DecodeError:
+    except FieldScanError:
         return False
     return True
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_DTYPE, INDEX_RECORD_SIZE
-from stantools.late import np
+from stantools.lazy_numpy import np
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

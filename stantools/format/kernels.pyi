@@ -9,7 +9,7 @@ from stantools.format.columns import FewMessages, LogColumns, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.envelope import Buffer
 from stantools.format.layout import (
-    Stop,
+    ScanStop,
 )
 
 def scan_messages(
@@ -20,7 +20,7 @@ def scan_messages(
     channel: bytes,
     columns: MessageColumns,
     row: int = 0,
-) -> tuple[int, int, Stop]:
+) -> tuple[int, int, ScanStop]:
     """Walks the records of a data file as the server reads them (filestore.md section 7.2), up to the first problem.
 
     Good records fill `columns` from `row` on; other subjects than `channel` are flagged. Returns the number of rows
@@ -61,7 +61,7 @@ def read_messages_at(
     """Reads the record at each of the given offsets, independently; row i belongs to offset i.
 
     For a bad record, the row holds the offset, the size if there is a header, and zeros; `stops` receives the reason
-    (`Stop.END` for good records, `SHORT_HEADER` also for offsets outside the readable part). `columns` and `stops`
+    (`ScanStop.END` for good records, `SHORT_HEADER` also for offsets outside the readable part). `columns` and `stops`
     must have at least as many rows as offsets.
     """
 
@@ -93,7 +93,7 @@ def scan_log(
     crc: Crc,
     columns: LogColumns,
     row: int = 0,
-) -> tuple[int, int, Stop]:
+) -> tuple[int, int, ScanStop]:
     """Walks the records of clients.dat or subs.dat as the server reads them (filestore.md section 7.2).
 
     Payloads of the types 3, 4 and 5 are decoded (subs.dat, filestore.md section 3.4); the walk stops with BAD_DECODE
@@ -108,7 +108,7 @@ def find_log_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, ma
     most `fieldscan.MAX_FIELDS`) and has the right CRC.
     """
 
-def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tuple[int, Stop, int, bool]:
+def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tuple[int, ScanStop, int, bool]:
     """Counts the good records of an index file, as the server reads them (filestore.md section 7.6).
 
     Returns the number of good records; the reason for the stop: END, SHORT_HEADER (1 to 31 bytes are left), ZEROS (a
@@ -117,7 +117,7 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tupl
 
 def read_index(
     descriptor: int, start: int, limit: int, crc: Crc, part: int = 1 << 18
-) -> tuple[int, Stop, int, bool] | None:
+) -> tuple[int, ScanStop, int, bool] | None:
     """Reads an open file, `part` bytes at a time, as `scan_index` reads a buffer; None if the file is too short.
 
     Bytes that are read once cost less copied than mapped. `part` is a whole number of records.

@@ -28,8 +28,8 @@ from stantools.format._raft cimport Entry, Published, big_endian, usual_entry, u
 from array import array
 
 from stantools.format import fieldscan
-from stantools.format.layout import Stop
-from stantools.late import np
+from stantools.format.layout import ScanStop
+from stantools.lazy_numpy import np
 
 
 cdef enum:
@@ -57,7 +57,7 @@ cdef enum:
     # Bytes of an index per read: they stay in a near cache, and malloc reuses them.
     INDEX_PART = 1 << 16
 
-cdef tuple STOPS = tuple(Stop)
+cdef tuple STOPS = tuple(ScanStop)
 cdef int64_t MAX_FIELDS = fieldscan.MAX_FIELDS
 cdef size_t FROM = multiply_from()
 cdef uint32_t UNTYPED = <uint32_t>-1  # all 32 bits of a header are the size

@@ -31,7 +31,7 @@ MESSAGE_OVERHEAD = RECORD_HEADER_SIZE + INDEX_RECORD_SIZE
 INDEX_DTYPE = [("sequence", "<u8"), ("offset", "<i8"), ("timestamp", "<i8"), ("size", "<u4"), ("crc", "<u4")]
 
 
-class Stop(enum.IntEnum):
+class ScanStop(enum.IntEnum):
     """Reasons of a scan to stop (filestore.md section 7.2)."""
 
     END = 0  #: the limit was reached at a record boundary

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 
 from stantools.errors import StantoolsError
 from stantools.format import gogo, kernels
-from stantools.format.bbolt import Bolt, Buffer, Fault, FaultKind, Item, Leaf
+from stantools.format.bbolt import BoltFile, BoltItem, Buffer, Fault, FaultKind, LeafPage
 from stantools.format.encryption import DataCipher, DecryptError
 from stantools.format.proto import store_pb2 as pb
 
@@ -58,7 +58,7 @@ class EntryError(StantoolsError):
 
 
 @dataclass(slots=True)
-class Entry:
+class RaftEntry:
     index: int  #: index from 1
     term: int  #: term of the leader that proposed it
     type: int  #: an `EntryType`, or an unknown number
@@ -73,7 +73,7 @@ class Entry:
         return EntryType(self.type).name.lower() if self.type in EntryType._value2member_map_ else f"type {self.type}"
 
 
-class Publishes(NamedTuple):
+class LoggedPublishes(NamedTuple):
     """Successive entries of one term, with successive messages of one channel."""
 
     first: int
@@ -87,17 +87,17 @@ class Publishes(NamedTuple):
     row: int  #: place of the first entry in its leaf
     leaf: int  #: where that leaf begins in the file
 
-    def part(self, count: int, last_sequence: int) -> Publishes:
+    def part(self, count: int, last_sequence: int) -> LoggedPublishes:
         """Returns the first `count` entries, which end with a known sequence; `size` stays."""
         return self._replace(last=self.first + count - 1, last_sequence=last_sequence)
 
-    def behind(self, part: Publishes) -> Publishes:
+    def behind(self, part: LoggedPublishes) -> LoggedPublishes:
         """Returns the entries after `part`; `size` stays."""
         count = part.last + 1 - self.first
         return self._replace(first=part.last + 1, first_sequence=part.last_sequence + 1, row=self.row + count)
 
 
-class FlawKind(enum.StrEnum):
+class RaftFlawKind(enum.StrEnum):
     GAP = "gap"  #: indexes without an entry
     ENTRY = "entry"  #: a value that is not an entry
     INDEX = "index"  #: an entry whose index differs from its key
@@ -105,8 +105,8 @@ class FlawKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
-    kind: FlawKind
+class RaftFlaw:
+    kind: RaftFlawKind
     first: int  #: the first affected index
     last: int  #: the last affected index
     detail: str  #: the finding and the expectation
@@ -214,7 +214,7 @@ _SIZED_FORMS: dict[int, tuple[int, Any]] = {
 # Entries.
 
 
-def decode_entry(value: Buffer | bytes, offset: int = 0) -> Entry:
+def decode_entry(value: Buffer | bytes, offset: int = 0) -> RaftEntry:
     """Decodes the value of a log entry of any release, which begins at `offset` in the file; EntryError if invalid."""
     view = memoryview(value)
     usual = usual_entry(view, offset)
@@ -232,10 +232,10 @@ def decode_entry(value: Buffer | bytes, offset: int = 0) -> Entry:
         raise EntryError("Data is not a string of bytes")
     when = fields.get("AppendedAt")
     appended = _timestamp(when) if isinstance(when, memoryview) else None
-    return Entry(index, term, kind, appended, view[:0] if data is None else data, offset, len(view))
+    return RaftEntry(index, term, kind, appended, view[:0] if data is None else data, offset, len(view))
 
 
-def usual_entry(view: Buffer, offset: int) -> Entry | None:
+def usual_entry(view: Buffer, offset: int) -> RaftEntry | None:
     """Decodes an entry in exactly the form of servers since 0.22, several times faster; None for other forms."""
     head = _HEAD.match(view)
     if head is None:
@@ -247,7 +247,7 @@ def usual_entry(view: Buffer, offset: int) -> Entry | None:
     if tail is None:
         return None
     index, term, kind = tail.groups()
-    return Entry(
+    return RaftEntry(
         index[0] if len(index) == 1 else int.from_bytes(index[1:], "big"),
         term[0] if len(term) == 1 else int.from_bytes(term[1:], "big"),
         kind[0] if len(kind) == 1 else int.from_bytes(kind[1:], "big"),
@@ -271,7 +271,7 @@ def _timestamp(value: Buffer | bytes) -> int | None:
     return seconds * _NS + nanoseconds if nanoseconds < _NS else None
 
 
-class Server(NamedTuple):
+class RaftServer(NamedTuple):
     """A member of the cluster: its node id, its address in the log, and whether it votes."""
 
     id: str
@@ -279,7 +279,7 @@ class Server(NamedTuple):
     voter: bool
 
 
-def decode_configuration(data: Buffer | bytes) -> tuple[Server, ...]:
+def decode_configuration(data: Buffer | bytes) -> tuple[RaftServer, ...]:
     """Decodes the data of a configuration entry; EntryError if invalid."""
     fields = unpack(data)
     servers = fields.get("Servers") if isinstance(fields, dict) else None
@@ -290,7 +290,7 @@ def decode_configuration(data: Buffer | bytes) -> tuple[Server, ...]:
         if not isinstance(each, dict):
             raise EntryError("a configuration with a server that is not a map")
         name, address = (_text(each.get(key)) for key in ("ID", "Address"))
-        found.append(Server(name, address, each.get("Suffrage", 0) == 0))
+        found.append(RaftServer(name, address, each.get("Suffrage", 0) == 0))
     return tuple(found)
 
 
@@ -335,11 +335,11 @@ class RaftLog:
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
-        self.bolt = Bolt(buffer)
+        self.bolt = BoltFile(buffer)
         #: faults of metas and of pages outside the entries
         self.faults: list[Fault] = list(self.bolt.faults)
         self.stable = StableStore()
-        self._logs: Item | None = None
+        self._logs: BoltItem | None = None
         self._reached = bytearray(self.bolt.pages)
         for item in self.bolt.buckets():
             if isinstance(item, Fault):
@@ -352,7 +352,7 @@ class RaftLog:
             self.faults.append(Fault(FaultKind.PAGE, 0, 0, "the file has no bucket of the name logs"))
         del self.faults[_MAX_FAULTS:]
 
-    def _read_stable(self, bucket: Item) -> None:
+    def _read_stable(self, bucket: BoltItem) -> None:
         for item in self.bolt.items(bucket):
             if isinstance(item, Fault):
                 self.faults.append(item)
@@ -370,22 +370,24 @@ class RaftLog:
             elif item.key == b"LastVoteTerm":
                 self.stable.vote_term = _U64.unpack(value)[0]
 
-    def entries(self) -> Iterator[Entry | Fault | Flaw]:
+    def entries(self) -> Iterator[RaftEntry | Fault | RaftFlaw]:
         """Iterates over the log in order, with faults and flaws in their places."""
-        return cast(Iterator[Entry | Fault | Flaw], self._in_order(lambda _leaf, _term: None))
+        return cast(Iterator[RaftEntry | Fault | RaftFlaw], self._in_order(lambda _leaf, _term: None))
 
-    def runs(self, bound: int) -> Iterator[Publishes | Entry | Fault | Flaw]:
-        """Iterates as `entries`, with successive entries of one channel's messages as one `Publishes`.
+    def runs(self, bound: int) -> Iterator[LoggedPublishes | RaftEntry | Fault | RaftFlaw]:
+        """Iterates as `entries`, with successive entries of one channel's messages as one `LoggedPublishes`.
 
-        No `Publishes` extends beyond the index `bound`.
+        No `LoggedPublishes` extends beyond the index `bound`.
         """
 
-        def scan(leaf: Leaf, term: int) -> list[Any] | None:
+        def scan(leaf: LeafPage, term: int) -> list[Any] | None:
             return kernels.scan_leaf(self._buffer, leaf.at, leaf.end, leaf.count, leaf.low, leaf.high, term, bound)
 
         return self._in_order(scan)
 
-    def _in_order(self, scan: Callable[[Leaf, int], list[Any] | None]) -> Iterator[Publishes | Entry | Fault | Flaw]:
+    def _in_order(
+        self, scan: Callable[[LeafPage, int], list[Any] | None]
+    ) -> Iterator[LoggedPublishes | RaftEntry | Fault | RaftFlaw]:
         if self._logs is None:
             return
         self._reached = bytearray(self.bolt.pages)
@@ -396,53 +398,55 @@ class RaftLog:
                 continue
             parts = scan(leaf, term)
             for part in self.bolt.in_leaf(leaf) if parts is None else parts:
-                found: Publishes | Entry | Flaw
+                found: LoggedPublishes | RaftEntry | RaftFlaw
                 if isinstance(part, Fault):
                     yield part
                     continue
                 if type(part) is tuple:
-                    found = Publishes._make((*part, leaf.at))
+                    found = LoggedPublishes._make((*part, leaf.at))
                     key, last, leaf.last = found.first, found.last, _U64.pack(found.last)
                     term = found.term
                 else:
                     item = self.bolt.item(leaf, part) if type(part) is int else part
                     found = self._entry(item)
-                    if isinstance(found, Flaw) and found.kind is FlawKind.ENTRY and len(item.key) != _U64.size:
+                    if isinstance(found, RaftFlaw) and found.kind is RaftFlawKind.ENTRY and len(item.key) != _U64.size:
                         yield found
                         continue
-                    key = last = found.first if isinstance(found, Flaw) else found.index
+                    key = last = found.first if isinstance(found, RaftFlaw) else found.index
                 if expected and key > expected:
-                    yield Flaw(FlawKind.GAP, expected, key - 1, f"entries {expected} to {key - 1} are not in the log")
+                    yield RaftFlaw(
+                        RaftFlawKind.GAP, expected, key - 1, f"entries {expected} to {key - 1} are not in the log"
+                    )
                 expected = last + 1
-                if isinstance(found, Entry):
+                if isinstance(found, RaftEntry):
                     if found.term < term:
                         text = f"entry {key} has term {found.term}, after entries of term {term}"
-                        yield Flaw(FlawKind.TERM, key, key, text, found.offset, found.size)
+                        yield RaftFlaw(RaftFlawKind.TERM, key, key, text, found.offset, found.size)
                     term = max(term, found.term)
                 yield found
 
-    def _entry(self, item: Item) -> Entry | Flaw:
+    def _entry(self, item: BoltItem) -> RaftEntry | RaftFlaw:
         place = item.offset, item.size
         if len(item.key) != _U64.size:
             text = f"a key of {len(item.key)} bytes among the entries, expected {_U64.size}"
-            return Flaw(FlawKind.ENTRY, 0, 0, text, *place)
+            return RaftFlaw(RaftFlawKind.ENTRY, 0, 0, text, *place)
         key = _U64.unpack(item.key)[0]
         try:
             entry = decode_entry(self._buffer[item.offset : item.offset + item.size], item.offset)
         except EntryError as error:
-            return Flaw(FlawKind.ENTRY, key, key, f"entry {key} cannot be decoded: {error.message}", *place)
+            return RaftFlaw(RaftFlawKind.ENTRY, key, key, f"entry {key} cannot be decoded: {error.message}", *place)
         if entry.index != key:
-            return Flaw(FlawKind.INDEX, key, key, f"entry {key} has the index {entry.index}", *place)
+            return RaftFlaw(RaftFlawKind.INDEX, key, key, f"entry {key} has the index {entry.index}", *place)
         return entry
 
-    def expand(self, run: Publishes) -> Iterator[Entry]:
-        leaf = Leaf(run.leaf, 0, 0)
+    def expand(self, run: LoggedPublishes) -> Iterator[RaftEntry]:
+        leaf = LeafPage(run.leaf, 0, 0)
         for row in range(run.row, run.row + run.last - run.first + 1):
             found = self._entry(self.bolt.item(leaf, row))
-            if isinstance(found, Entry):  # else the file has changed since
+            if isinstance(found, RaftEntry):  # else the file has changed since
                 yield found
 
-    def same(self, run: Publishes, other: RaftLog, theirs: Publishes, count: int) -> tuple[int, int]:
+    def same(self, run: LoggedPublishes, other: RaftLog, theirs: LoggedPublishes, count: int) -> tuple[int, int]:
         """Compares the first entries of two runs byte by byte.
 
         Returns the number of equal leading entries, and the sequence of the last message in them.
@@ -451,7 +455,7 @@ class RaftLog:
             return count, run.last_sequence
         return kernels.same_entries(self._buffer, run.leaf, run.row, other._buffer, theirs.leaf, theirs.row, count)
 
-    def free_entries(self) -> Iterator[Entry]:
+    def free_entries(self) -> Iterator[RaftEntry]:
         """Iterates over entries in pages that the tree does not lead to: deleted ones, and older copies of others.
 
         `entries` must be exhausted first. An index may come several times, with different terms.
@@ -459,5 +463,5 @@ class RaftLog:
         for item in self.bolt.loose_items(self._reached):
             if len(item.key) == _U64.size and not item.flags:
                 entry = self._entry(item)
-                if isinstance(entry, Entry) and entry.index and entry.type in EntryType._value2member_map_:
+                if isinstance(entry, RaftEntry) and entry.index and entry.type in EntryType._value2member_map_:
                     yield entry

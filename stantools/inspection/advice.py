@@ -12,13 +12,13 @@ from typing import Any
 from stantools.escaping import beside, escape, fill_in
 from stantools.inspection.ciphertext import CiphertextReport
 from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.forecast.model import Forecast, Harm
-from stantools.inspection.outcomes import ChannelOutcome, Totals, missing_sentence
-from stantools.inspection.start_verdict import HARMFUL, FlawKind, StartVerdict, judge_start
+from stantools.inspection.forecast.channel_forecast import Forecast, Harm
+from stantools.inspection.outcomes import ChannelOutcome, OutcomeTotals, missing_sentence
+from stantools.inspection.start_verdict import HARMFUL, StartFlawKind, StartVerdict, judge_start
 from stantools.inspection.verify import Verdict
 from stantools.notation import counted
-from stantools.store.locks import Use
-from stantools.store.options import ReadOptions, open_store
+from stantools.store.locks import StoreUse
+from stantools.store.read_options import ReadOptions, open_store
 from stantools.store.serverinfo import stored_cluster_id
 
 #: Placeholder for a cluster id that the store no longer contains; salvage refuses it.
@@ -43,7 +43,7 @@ def advise(
     path: Path,
     findings: Sequence[Finding] | None,
     start: StartVerdict | None,
-    uses: Sequence[Use] = (),
+    uses: Sequence[StoreUse] = (),
     outcomes: Mapping[str, ChannelOutcome] | None = None,
 ) -> Advice:
     """Chooses the next step.
@@ -99,7 +99,7 @@ def advise(
 def _salvage_notes(start: StartVerdict | None, outcomes: Mapping[str, ChannelOutcome]) -> str:
     """Returns the steps before and after a salvage: a search for missing messages, positions to check."""
     parts = []
-    if any(each.kind is FlawKind.AHEAD for each in (start.flaws if start else ())):
+    if any(each.kind is StartFlawKind.AHEAD for each in (start.flaws if start else ())):
         parts.append("in the new store, subscriptions stand at the last message, so that they receive new ones")
     if any(each.missing or each.suspected for each in outcomes.values()):
         parts.append("first look for the missing messages in backups and copies: a salvage cannot restore them")
@@ -158,13 +158,13 @@ class Diagnosis:
     #: one with the truncate option. Empty if it cannot be determined.
     starts: Sequence[tuple[StartVerdict, StartVerdict]]
     outcomes: Mapping[str, ChannelOutcome]  #: the messages of each channel, compared with a normal start
-    uses: Sequence[Use]  #: signs that a program uses the store
+    uses: Sequence[StoreUse]  #: signs that a program uses the store
     advice: Advice
     encryption: CiphertextReport = CiphertextReport()  #: channels with payloads that may be encrypted
 
     @property
-    def totals(self) -> Totals:
-        return Totals.of(self.outcomes.values())
+    def totals(self) -> OutcomeTotals:
+        return OutcomeTotals.of(self.outcomes.values())
 
     def as_json(self) -> dict[str, Any]:
         severities = [each.severity for each in self.verified.findings]
@@ -199,7 +199,7 @@ class Diagnosis:
 
 
 def diagnose(
-    path: Path, verified: Verdict, starts: Sequence[tuple[Forecast, Forecast]], uses: Sequence[Use] = ()
+    path: Path, verified: Verdict, starts: Sequence[tuple[Forecast, Forecast]], uses: Sequence[StoreUse] = ()
 ) -> Diagnosis:
     """Judges a store; the verdict names the worst problem first.
 

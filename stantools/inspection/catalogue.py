@@ -16,7 +16,7 @@ _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
 @dataclass(frozen=True)
-class Entry:
+class FindingCode:
     code: str
     severity: Severity
     meaning: str
@@ -39,7 +39,7 @@ _CRASH = "a crash or power failure while the file was being written"
 _BITROT = "a bad disk, bad memory or a bad copy; a manual edit of the file"
 
 _STORE = (
-    Entry(
+    FindingCode(
         "server-missing",
         _E,
         "server.dat is missing or holds no record",
@@ -48,7 +48,7 @@ _STORE = (
         "files; from 0.25 on it writes a new server.dat with the cluster id it was started with, and recovers",
         "do not start the server; " + _SALVAGE + " (--cluster-id names the cluster)",
     ),
-    Entry(
+    FindingCode(
         "server-damaged",
         _E,
         "server.dat cannot be read",
@@ -56,7 +56,7 @@ _STORE = (
         "it refuses to start, even with its truncate option",
         _SALVAGE + " (server.dat is recreated, from its remains or from --cluster-id)",
     ),
-    Entry(
+    FindingCode(
         "clients-missing",
         _W,
         "clients.dat is missing",
@@ -65,7 +65,7 @@ _STORE = (
         "are dropped but stay in subs.dat",
         _SALVAGE + ", and the position of every durable and durable queue group",
     ),
-    Entry(
+    FindingCode(
         "file-unreadable",
         _E,
         "a file or directory cannot be read",
@@ -73,7 +73,7 @@ _STORE = (
         "it refuses to start, if it runs as a user that cannot read and write the file either",
         "check permissions and the disk, then verify again",
     ),
-    Entry(
+    FindingCode(
         "file-version",
         _E,
         "a file does not begin with file version 1",
@@ -81,7 +81,7 @@ _STORE = (
         "it refuses to start, even with its truncate option",
         _SALVAGE,
     ),
-    Entry(
+    FindingCode(
         "leftover-file",
         _I,
         "a temporary file of an interrupted compaction",
@@ -89,7 +89,7 @@ _STORE = (
         "it ignores the file and never removes it",
         "`stantools records FILE` shows its content; compare it with the file it was to replace, then delete it",
     ),
-    Entry(
+    FindingCode(
         "foreign-file",
         _I,
         "a file that does not belong to a store",
@@ -97,7 +97,7 @@ _STORE = (
         "it ignores the file",
         "move it elsewhere",
     ),
-    Entry(
+    FindingCode(
         "foreign-directory",
         _W,
         "a directory in the root that holds no channel",
@@ -105,7 +105,7 @@ _STORE = (
         "it takes every directory in the root for a channel and writes a subs.dat into it",
         "move it elsewhere",
     ),
-    Entry(
+    FindingCode(
         "inner-directory",
         _I,
         "a directory inside a channel directory",
@@ -113,7 +113,7 @@ _STORE = (
         "it ignores the directory",
         "move it elsewhere",
     ),
-    Entry(
+    FindingCode(
         "symlinked-channel",
         _W,
         "a symbolic link to a directory in the root",
@@ -122,7 +122,7 @@ _STORE = (
         "without reading them",
         "mount or copy the directory in place of the link; `stantools salvage` follows the link",
     ),
-    Entry(
+    FindingCode(
         "case-collision",
         _I,
         "channel names that differ only in upper and lower case",
@@ -130,7 +130,7 @@ _STORE = (
         "it recovers both",
         "keep the store off file systems that ignore case: there the two become one directory",
     ),
-    Entry(
+    FindingCode(
         "witness-present",
         _I,
         "the last start of the server used its truncate option (.truncate.lck)",
@@ -138,7 +138,7 @@ _STORE = (
         "it refuses another start with the option; a start without it removes the file",
         "start it without the option",
     ),
-    Entry(
+    FindingCode(
         "raft-log",
         _I,
         "the raft log of a clustered node lies in the store",
@@ -146,7 +146,7 @@ _STORE = (
         "a clustered node keeps clients and subscriptions there, not in clients.dat and subs.dat",
         "leave it where it is, and keep a copy of it together with the store",
     ),
-    Entry(
+    FindingCode(
         "archived-slices",
         _I,
         "archived slices (.bak) lie in the channel directory",
@@ -158,7 +158,7 @@ _STORE = (
 )
 
 _LOGS = (
-    Entry(
+    FindingCode(
         "log-torn",
         _E,
         "clients.dat or subs.dat ends inside a record",
@@ -166,7 +166,7 @@ _LOGS = (
         "it refuses to start; with its truncate option it cuts the file where that record begins",
         _CUT_OR_KEEP,
     ),
-    Entry(
+    FindingCode(
         "log-zeros",
         _W,
         "zero bytes are where a record should begin in clients.dat or subs.dat",
@@ -174,7 +174,7 @@ _LOGS = (
         "eight or more, it cuts the file there silently, whatever follows; fewer, it refuses to start",
         _LOOK_OR_KEEP,
     ),
-    Entry(
+    FindingCode(
         "log-damaged",
         _E,
         "a damaged record in clients.dat or subs.dat",
@@ -182,7 +182,7 @@ _LOGS = (
         "it refuses to start, even with its truncate option",
         _SALVAGE,
     ),
-    Entry(
+    FindingCode(
         "log-unknown-type",
         _E,
         "a record in clients.dat or subs.dat of a type that no server writes",
@@ -190,7 +190,7 @@ _LOGS = (
         "it refuses to start, even with its truncate option",
         _SALVAGE,
     ),
-    Entry(
+    FindingCode(
         "log-dangling-header",
         _W,
         "clients.dat or subs.dat ends with a record header and nothing after it",
@@ -198,7 +198,7 @@ _LOGS = (
         "it takes that for the end; later records are appended after it, and the next start fails",
         _SALVAGE + " and leaves the header out",
     ),
-    Entry(
+    FindingCode(
         "subs-missing",
         _W,
         "a channel has messages and no subs.dat",
@@ -206,7 +206,7 @@ _LOGS = (
         "it starts with no subscriptions on the channel: durables are lost silently",
         "put the file back from a copy, if there is one; nothing else in the store knows the durables",
     ),
-    Entry(
+    FindingCode(
         "ghost-durable-queue",
         _W,
         "a member of a durable queue group whose client is unknown",
@@ -214,7 +214,7 @@ _LOGS = (
         "it deletes the member at start; if it was the only one, the position of the group is lost",
         _SALVAGE + ", and the group keeps its position and its pending messages",
     ),
-    Entry(
+    FindingCode(
         "orphan-subscription",
         _I,
         "a subscription that is not durable and whose client is unknown",
@@ -222,7 +222,7 @@ _LOGS = (
         "it drops it from memory and keeps it in the file, where it counts against the limit of subscriptions",
         "no action is needed; `stantools compact --drop-orphans` and `stantools salvage` leave it out",
     ),
-    Entry(
+    FindingCode(
         "subscription-ahead",
         _W,
         "a subscription's position lies beyond the last message of its channel",
@@ -233,7 +233,7 @@ _LOGS = (
 )
 
 _SLICES = (
-    Entry(
+    FindingCode(
         "slice-name",
         _E,
         "a msgs.*.dat file whose number cannot be read",
@@ -241,7 +241,7 @@ _SLICES = (
         "it refuses to start",
         "if its messages are in no other file (`slice-stray`), salvage keeps them; otherwise move the file elsewhere",
     ),
-    Entry(
+    FindingCode(
         "slice-stray",
         _W,
         "a file with messages of its own that the server does not treat as a slice",
@@ -249,7 +249,7 @@ _SLICES = (
         "it ignores the file, or refuses to start because of its name; it does not see the messages",
         _SALVAGE + ", also of such a file",
     ),
-    Entry(
+    FindingCode(
         "slice-missing",
         _W,
         "a slice number is missing, and with it the sequences between its neighbours",
@@ -257,7 +257,7 @@ _SLICES = (
         "it starts; the messages are gone, and consumers skip them",
         "find the file; without it the messages cannot be restored",
     ),
-    Entry(
+    FindingCode(
         "slice-torn",
         _E,
         "a data file ends inside a record",
@@ -266,7 +266,7 @@ _SLICES = (
         "the file where that record begins",
         _CUT_OR_KEEP,
     ),
-    Entry(
+    FindingCode(
         "slice-zeros",
         _W,
         "zero bytes where records should be in a data file",
@@ -275,7 +275,7 @@ _SLICES = (
         "fewer, it refuses to start. With a good index it does not notice them, and appends after the zeros",
         _LOOK_OR_KEEP,
     ),
-    Entry(
+    FindingCode(
         "slice-dangling-header",
         _W,
         "a data file ends with a record header and nothing after it",
@@ -283,7 +283,7 @@ _SLICES = (
         "it takes that for the end; new messages are appended after it and are lost when the index is rebuilt",
         _SALVAGE + " and leaves the header out",
     ),
-    Entry(
+    FindingCode(
         "slice-bad-payload",
         _E,
         "a message does not match its CRC",
@@ -292,7 +292,7 @@ _SLICES = (
         "stops at this message for every subscriber; otherwise it refuses to start and deletes the index",
         _SALVAGE + " (--fill-gaps puts an empty message in its place, so that consumers continue)",
     ),
-    Entry(
+    FindingCode(
         "slice-bad-length",
         _E,
         "the length of a record is wrong; its payload is whole",
@@ -301,7 +301,7 @@ _SLICES = (
         "start, or with its truncate option cuts everything from there on",
         _SALVAGE + ", this one as well",
     ),
-    Entry(
+    FindingCode(
         "slice-bad-crc-field",
         _E,
         "the CRC of a record is wrong; its payload is whole",
@@ -309,7 +309,7 @@ _SLICES = (
         "as for a message that does not match its CRC",
         _SALVAGE + ", this one as well",
     ),
-    Entry(
+    FindingCode(
         "slice-undecodable",
         _E,
         "the CRC of a record is right, but it is not a message",
@@ -317,7 +317,7 @@ _SLICES = (
         "it refuses to start if it has to read the data file; otherwise delivery stops there",
         _SALVAGE,
     ),
-    Entry(
+    FindingCode(
         "slice-garbage",
         _E,
         "bytes in which no record can be recognised",
@@ -329,7 +329,7 @@ _SLICES = (
 )
 
 _INDEXES = (
-    Entry(
+    FindingCode(
         "index-missing",
         _W,
         "a slice has no index",
@@ -337,7 +337,7 @@ _INDEXES = (
         "it reads the whole data file and writes a new index; any damage in the data then stops the start",
         _FORECAST,
     ),
-    Entry(
+    FindingCode(
         "index-empty",
         _W,
         "an index holds only its file version although the slice has messages",
@@ -346,7 +346,7 @@ _INDEXES = (
         "cut otherwise",
         _FORECAST,
     ),
-    Entry(
+    FindingCode(
         "index-damaged",
         _W,
         "an index record is torn, zero, or does not match its CRC",
@@ -355,7 +355,7 @@ _INDEXES = (
         "longer sees the messages after that",
         _FORECAST,
     ),
-    Entry(
+    FindingCode(
         "index-mismatch",
         _E,
         "an index record disagrees with the data record that it points to",
@@ -363,7 +363,7 @@ _INDEXES = (
         "it relies on the index: a wrong message is delivered, or delivery stops with an error",
         _SALVAGE + " and writes new indexes",
     ),
-    Entry(
+    FindingCode(
         "index-disorder",
         _E,
         "correct index records are in the wrong order",
@@ -372,7 +372,7 @@ _INDEXES = (
         "are not found, and read-ahead may return another message",
         _SALVAGE + " and writes new indexes",
     ),
-    Entry(
+    FindingCode(
         "index-orphans",
         _W,
         "good messages that the index does not name",
@@ -380,7 +380,7 @@ _INDEXES = (
         "it does not see them, appends after them and assigns their sequences to new messages",
         _SALVAGE,
     ),
-    Entry(
+    FindingCode(
         "index-dangling",
         _E,
         "index records that point to no good message",
@@ -389,7 +389,7 @@ _INDEXES = (
         "delivery stops at these messages",
         _SALVAGE,
     ),
-    Entry(
+    FindingCode(
         "index-without-data",
         _W,
         "an index without its data file",
@@ -401,7 +401,7 @@ _INDEXES = (
 )
 
 _SEQUENCES = (
-    Entry(
+    FindingCode(
         "sequence-missing",
         _I,
         "sequences between the first and the last without a message",
@@ -409,7 +409,7 @@ _SEQUENCES = (
         "consumers skip them",
         "no action is needed; `stantools salvage --fill-gaps` puts empty messages in their place",
     ),
-    Entry(
+    FindingCode(
         "sequence-damaged",
         _E,
         "messages of the channel with damaged records, if the findings of its slices do not name each",
@@ -417,7 +417,7 @@ _SEQUENCES = (
         "see the findings of the slice",
         _SALVAGE,
     ),
-    Entry(
+    FindingCode(
         "sequence-duplicate",
         _W,
         "the same messages are stored twice",
@@ -425,7 +425,7 @@ _SEQUENCES = (
         "it counts them twice; which copy it reads is not defined",
         "`stantools salvage STORE --out NEW` keeps one of each",
     ),
-    Entry(
+    FindingCode(
         "sequence-disorder",
         _W,
         "messages are stored after messages with higher sequences",
@@ -433,7 +433,7 @@ _SEQUENCES = (
         "lookups can fail",
         "`stantools salvage STORE --out NEW` writes them in order",
     ),
-    Entry(
+    FindingCode(
         "sequence-generations",
         _E,
         "sequences begin again: the channel holds messages of several generations",
@@ -442,7 +442,7 @@ _SEQUENCES = (
         "`stantools salvage STORE --out NEW` keeps all generations, older ones as channels of their own; --generation "
         "chooses one",
     ),
-    Entry(
+    FindingCode(
         "sequence-superseded",
         _W,
         "older messages whose sequences were assigned to newer ones",
@@ -451,7 +451,7 @@ _SEQUENCES = (
         "`stantools salvage STORE --out NEW` keeps the newer ones in the channel and the older ones in a channel of "
         "their own",
     ),
-    Entry(
+    FindingCode(
         "sequence-zero",
         _W,
         "a message with sequence 0",
@@ -459,7 +459,7 @@ _SEQUENCES = (
         "the channel cannot be delivered",
         _SALVAGE + " but this one",
     ),
-    Entry(
+    FindingCode(
         "foreign-subject",
         _W,
         "messages that belong to another channel",
@@ -467,7 +467,7 @@ _SEQUENCES = (
         "it delivers them as if they belonged here",
         "`stantools salvage STORE --out NEW` moves them to their channel",
     ),
-    Entry(
+    FindingCode(
         "subject-invalid",
         _I,
         "messages whose subject is not a legal channel name",
@@ -486,7 +486,7 @@ _LOOK_AT_BOTH = "find out which of the two was changed; `stantools messages STOR
 _DELIVERS = "nats-server delivers the content of the stream; consumers cannot notice the difference"
 
 _DIFFERENCES = (
-    Entry(
+    FindingCode(
         "stream-missing",
         _E,
         "a planned stream is missing",
@@ -494,7 +494,7 @@ _DIFFERENCES = (
         "nats-server knows nothing of it",
         "check server, account and domain; then migrate its channels",
     ),
-    Entry(
+    FindingCode(
         "stream-state",
         _E,
         "a stream has another number of messages, or another first or last sequence, than expected",
@@ -502,7 +502,7 @@ _DIFFERENCES = (
         "nats-server assigns the next message the sequence after the last one that it knows",
         _AGAIN + ", or look at its limits",
     ),
-    Entry(
+    FindingCode(
         "stream-config",
         _W,
         "a stream with another configuration than planned",
@@ -510,7 +510,7 @@ _DIFFERENCES = (
         "it uses the configuration that it has",
         "update the stream, if the difference is not wanted; a backup has to be rewritten",
     ),
-    Entry(
+    FindingCode(
         "archive-damaged",
         _E,
         "a backup or a stream's directory that has changed since it was written",
@@ -518,7 +518,7 @@ _DIFFERENCES = (
         "it skips the rest of a block after a damaged record, without an error; other damage makes a restore fail",
         "remove it and write it again from the store",
     ),
-    Entry(
+    FindingCode(
         "channel-missing",
         _E,
         "a channel that only the first of two stores has",
@@ -526,7 +526,7 @@ _DIFFERENCES = (
         "it knows nothing of the channel",
         _LOOK_AT_BOTH,
     ),
-    Entry(
+    FindingCode(
         "channel-extra",
         _E,
         "a channel that only the second of two stores has",
@@ -534,7 +534,7 @@ _DIFFERENCES = (
         "it recovers the channel",
         _LOOK_AT_BOTH,
     ),
-    Entry(
+    FindingCode(
         "message-missing",
         _E,
         "messages that are in the first place and not in the second",
@@ -542,7 +542,7 @@ _DIFFERENCES = (
         "consumers skip them",
         _LOOK_AT_BOTH,
     ),
-    Entry(
+    FindingCode(
         "message-extra",
         _E,
         "messages that are in the second place and not in the first",
@@ -550,7 +550,7 @@ _DIFFERENCES = (
         "it delivers them like any other",
         _LOOK_AT_BOTH,
     ),
-    Entry(
+    FindingCode(
         "message-payload",
         _E,
         "messages whose payload differs",
@@ -558,7 +558,7 @@ _DIFFERENCES = (
         _DELIVERS,
         _LOOK_AT_BOTH,
     ),
-    Entry(
+    FindingCode(
         "message-timestamp",
         _E,
         "messages whose time differs",
@@ -566,7 +566,7 @@ _DIFFERENCES = (
         "nats-server and the limits by age use the stored time",
         _LOOK_AT_BOTH,
     ),
-    Entry(
+    FindingCode(
         "message-subject",
         _E,
         "messages whose subject differs",
@@ -574,7 +574,7 @@ _DIFFERENCES = (
         "nats-server delivers them to subscribers of the stored subject",
         _LOOK_AT_BOTH,
     ),
-    Entry(
+    FindingCode(
         "message-headers",
         _E,
         "messages whose headers do not carry the expected reply and origin",
@@ -582,7 +582,7 @@ _DIFFERENCES = (
         _DELIVERS,
         _LOOK_AT_BOTH,
     ),
-    Entry(
+    FindingCode(
         "message-reply",
         _E,
         "messages whose reply subject differs",
@@ -590,7 +590,7 @@ _DIFFERENCES = (
         "it delivers the reply subject that is stored",
         _LOOK_AT_BOTH,
     ),
-    Entry(
+    FindingCode(
         "consumer-missing",
         _E,
         "a planned consumer is missing",
@@ -598,7 +598,7 @@ _DIFFERENCES = (
         "nats-server knows nothing of the durable's position",
         "migrate the stream again, or create the consumer manually at the position in the plan",
     ),
-    Entry(
+    FindingCode(
         "consumer-position",
         _E,
         "a consumer whose position differs from that of the durable",
@@ -607,7 +607,7 @@ _DIFFERENCES = (
         "nats-server delivers from the consumer's position: messages come again, or never",
         "if no client has used it: " + _AGAIN,
     ),
-    Entry(
+    FindingCode(
         "consumer-config",
         _W,
         "a consumer with another configuration than planned",
@@ -615,7 +615,7 @@ _DIFFERENCES = (
         "nats-server uses the configuration that it has",
         "update the consumer, if the difference is not wanted",
     ),
-    Entry(
+    FindingCode(
         "subscription-differs",
         _E,
         "a subscription that only one of two stores has, or that differs between them",
@@ -623,7 +623,7 @@ _DIFFERENCES = (
         "it delivers from the subscription's position: messages come again, or never",
         "`stantools subs STORE` prints the subscriptions of a store",
     ),
-    Entry(
+    FindingCode(
         "client-differs",
         _W,
         "a client that only one of two stores has, or that differs between them",
@@ -631,7 +631,7 @@ _DIFFERENCES = (
         "it waits for clients that it knows, and removes their subscriptions if they stay away",
         "`stantools clients STORE` prints the clients of a store",
     ),
-    Entry(
+    FindingCode(
         "server-differs",
         _I,
         "the identity of two stores differs",
@@ -639,7 +639,7 @@ _DIFFERENCES = (
         "clients have to connect with the cluster id in server.dat",
         "no action is needed",
     ),
-    Entry(
+    FindingCode(
         "entry-differs",
         _E,
         "an entry of which the Raft logs of two nodes have different copies with the same index and term",
@@ -647,7 +647,7 @@ _DIFFERENCES = (
         "it applies its own copy, so that its state differs from the others",
         _LOOK_AT_NODES,
     ),
-    Entry(
+    FindingCode(
         "entry-branch",
         _W,
         "entries of one node's Raft log that the other node has replaced by entries of a later term",
@@ -655,7 +655,7 @@ _DIFFERENCES = (
         "it discards them when it hears of the later leader",
         _LOOK_AT_NODES,
     ),
-    Entry(
+    FindingCode(
         "log-behind",
         _I,
         "the Raft log of one node ends before that of the other",
@@ -675,7 +675,7 @@ _AMNESIA = (
     "give it the data directory of an intact node, or merge them: `stantools merge NODE... --out NEW`"
 )
 _RAFT = (
-    Entry(
+    FindingCode(
         "raft-metas",
         _E,
         "both meta pages of a Raft log are damaged",
@@ -683,7 +683,7 @@ _RAFT = (
         "it refuses to start: checksum error, invalid database, or version mismatch",
         _NODE + "; `stantools records FILE` prints the entries that lie in its pages",
     ),
-    Entry(
+    FindingCode(
         "raft-meta",
         _W,
         "one of the two meta pages of a Raft log is damaged",
@@ -691,7 +691,7 @@ _RAFT = (
         "it starts with the other one: the log may end one transaction earlier, and the leader sends the rest",
         "no action is needed while other nodes are intact; keep a copy of the file",
     ),
-    Entry(
+    FindingCode(
         "raft-page",
         _E,
         "a page of a Raft log, or an element in it, cannot be read",
@@ -699,7 +699,7 @@ _RAFT = (
         "it panics at start (out of bounds, invalid type, or a bus error), or when it reads the page",
         _NODE + "; free pages may hold older copies: `stantools records FILE`",
     ),
-    Entry(
+    FindingCode(
         "raft-stale-page",
         _E,
         "a page of a Raft log holds keys that belong elsewhere",
@@ -707,7 +707,7 @@ _RAFT = (
         "it panics with `log not found` when it needs one of the entries that the page should hold",
         _NODE,
     ),
-    Entry(
+    FindingCode(
         "raft-gap",
         _E,
         "entries are missing in the middle of a Raft log",
@@ -715,7 +715,7 @@ _RAFT = (
         "it panics with `log not found`",
         _NODE,
     ),
-    Entry(
+    FindingCode(
         "raft-start-missing",
         _E,
         "a Raft log begins after the end of the usable snapshots",
@@ -723,7 +723,7 @@ _RAFT = (
         "it panics with `log not found`, or refuses to start if no snapshot is usable",
         _NODE + ", or its snapshot",
     ),
-    Entry(
+    FindingCode(
         "raft-entry",
         _E,
         "an entry of a Raft log is not an entry, has another index than its key, or a lower term than one before",
@@ -731,7 +731,7 @@ _RAFT = (
         "it panics at an entry that it cannot decode; another index or term it does not notice",
         _NODE,
     ),
-    Entry(
+    FindingCode(
         "raft-operation",
         _E,
         "a command in a Raft log cannot be decoded",
@@ -740,7 +740,7 @@ _RAFT = (
         "operation it does not know, it stops",
         _NODE + "; check the encryption key",
     ),
-    Entry(
+    FindingCode(
         "raft-encrypted",
         _I,
         "commands in a Raft log are encrypted, and no key was given",
@@ -748,7 +748,7 @@ _RAFT = (
         "started without the key it ignores them silently: no clients, no subscriptions",
         "give the key: --encryption-key-env or --encryption-key-file",
     ),
-    Entry(
+    FindingCode(
         "snapshot-damaged",
         _E,
         "a Raft snapshot that a server skips",
@@ -758,7 +758,7 @@ _RAFT = (
         "no other it refuses to start: failed to load any existing snapshots",
         "take the snapshot from another node: snapshots of one index are equal",
     ),
-    Entry(
+    FindingCode(
         "snapshot-temporary",
         _I,
         "a Raft snapshot that was being written when the server ended",
@@ -766,7 +766,7 @@ _RAFT = (
         "it ignores the directory and never removes it",
         "no action is needed",
     ),
-    Entry(
+    FindingCode(
         "snapshot-channel-missing",
         _E,
         "a channel that the snapshot holds is not in the file store of the node",
@@ -775,7 +775,7 @@ _RAFT = (
         "nodes that still have the channel delete it at the first message",
         _AMNESIA,
     ),
-    Entry(
+    FindingCode(
         "store-behind-snapshot",
         _W,
         "the file store ends before log and snapshot do, and the log no longer has all of the missing messages",
@@ -783,7 +783,7 @@ _RAFT = (
         "it asks the leader for the missing messages; without one that has them it aborts: unable to restore messages",
         "start it when a leader with all messages runs, or give it the data directory of such a node",
     ),
-    Entry(
+    FindingCode(
         "store-behind-log",
         _I,
         "the log holds messages that the file store does not",
@@ -791,7 +791,7 @@ _RAFT = (
         "it stores them once a leader reports that they are committed",
         "keep the Raft directory together with the store",
     ),
-    Entry(
+    FindingCode(
         "node-store-missing",
         _W,
         "a Raft directory without the file store of its node",
@@ -802,7 +802,7 @@ _RAFT = (
 )
 
 #: Entries by heading of `docs/findings.md`.
-GROUPS: dict[str, tuple[Entry, ...]] = {
+GROUPS: dict[str, tuple[FindingCode, ...]] = {
     "The store as a whole": _STORE,
     "Clients and subscriptions": _LOGS,
     "Message slices": _SLICES,
@@ -812,7 +812,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     "Differences": _DIFFERENCES,
 }
 
-CATALOGUE: dict[str, Entry] = {entry.code: entry for group in GROUPS.values() for entry in group}
+CATALOGUE: dict[str, FindingCode] = {entry.code: entry for group in GROUPS.values() for entry in group}
 
 
 def finding(code: str, detail: str, *, severity: Severity | None = None, **place: Any) -> Finding:

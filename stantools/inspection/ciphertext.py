@@ -14,7 +14,7 @@ from typing import Any, Final
 from stantools.errors import StantoolsError, StoreChangedError
 from stantools.escaping import escape
 from stantools.format.encryption import ChannelCipher, DecryptError, looks_encrypted, may_be_encrypted
-from stantools.inspection.messages import MessageReader, Selection, StoredMessage
+from stantools.inspection.stored_messages import MessageReader, Selection, StoredMessage
 from stantools.notation import counted, some_of
 from stantools.options import SERVER_KEY_VARIABLE
 from stantools.store.directory import ChannelFiles, Datastore

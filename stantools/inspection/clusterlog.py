@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 from stantools.errors import RefusedError
 from stantools.format.encryption import DecryptError, raft_cipher
 from stantools.format.proto import store_pb2 as pb
-from stantools.format.raftlog import Entry, EntryError, EntryType, Publishes, decode_operation, is_encrypted
+from stantools.format.raftlog import EntryError, EntryType, LoggedPublishes, RaftEntry, decode_operation, is_encrypted
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.inspection.node import NodeReport
@@ -94,11 +94,11 @@ class _Cursor:
         self._max_term = report.stable.term
         self._settled = report.settled
         self._rest = self._all()
-        self._queue: deque[Entry | Publishes] = deque()
+        self._queue: deque[RaftEntry | LoggedPublishes] = deque()
         self._before = 0
         self._fill_queue()
 
-    def _all(self) -> Iterator[Entry | Publishes]:
+    def _all(self) -> Iterator[RaftEntry | LoggedPublishes]:
         log = self.log
         if log.bolt.meta is None:
             # No tree leads to the pages any more; of several copies of an entry the newest counts.
@@ -110,7 +110,7 @@ class _Cursor:
                 yield last
             return
         for each in log.runs(self._settled):
-            if isinstance(each, Entry | Publishes) and _first(each) > self._settled:
+            if isinstance(each, RaftEntry | LoggedPublishes) and _first(each) > self._settled:
                 yield each
 
     def _fill_queue(self) -> None:
@@ -122,25 +122,25 @@ class _Cursor:
         self.index = _first(queue[0]) if queue else 0  #: index of its first entry
 
     @property
-    def entry(self) -> Entry | None:
+    def entry(self) -> RaftEntry | None:
         """The next entry, if it is a single one; None at the end."""
         head = self.head
-        assert head is None or isinstance(head, Entry)
+        assert head is None or isinstance(head, RaftEntry)
         return head
 
     def expand(self) -> None:
         """Splits the next part into single entries."""
-        if isinstance(self.head, Publishes):
-            run = cast(Publishes, self._queue.popleft())
+        if isinstance(self.head, LoggedPublishes):
+            run = cast(LoggedPublishes, self._queue.popleft())
             self._queue.extendleft(reversed(list(self.log.expand(run))))
             self._fill_queue()
 
-    def advance(self, part: Publishes | None = None) -> None:
+    def advance(self, part: LoggedPublishes | None = None) -> None:
         """Moves past the next entry, or past the first entries of the next part."""
         sound, head = self.sound, self._queue.popleft()
         if sound:
             self._before = head.term
-        if part and isinstance(head, Publishes) and head.last > part.last:
+        if part and isinstance(head, LoggedPublishes) and head.last > part.last:
             self._queue.appendleft(head.behind(part))
         self._fill_queue()
 
@@ -151,11 +151,11 @@ class _Cursor:
         return self._before <= term and (following is None or term <= following) and term <= (self._max_term or term)
 
 
-def _first(found: Entry | Publishes) -> int:
-    return found.index if isinstance(found, Entry) else found.first
+def _first(found: RaftEntry | LoggedPublishes) -> int:
+    return found.index if isinstance(found, RaftEntry) else found.first
 
 
-class History:
+class MergedLog:
     """The merged log of nodes, which can be read any number of times.
 
     Raises `RefusedError` if the nodes belong to different clusters. Each node needs a Raft log.
@@ -174,15 +174,19 @@ class History:
             newest = max(reports, key=lambda each: (bool(each.servers), each.last_term, each.last))
             self.log.voters = tuple(each.id for each in newest.servers if each.voter)
 
-    def entries(self) -> Iterator[tuple[Entry, pb.RaftOperation | None, int, int]]:
+    def entries(self) -> Iterator[tuple[RaftEntry, pb.RaftOperation | None, int, int]]:
         """Iterates over the log in order: the entry, its operation, its node, and how many nodes have it."""
         for found, *more in self.parts(lambda _run, _copies: True):
-            assert isinstance(found, Entry)
+            assert isinstance(found, RaftEntry)
             yield found, *more  # type: ignore[misc]
 
     def parts(
-        self, single: Callable[[Publishes, int], bool], stops: Sequence[int] = (), *, record_conflicts: bool = False
-    ) -> Iterator[tuple[Entry | Publishes, pb.RaftOperation | None, int, int]]:
+        self,
+        single: Callable[[LoggedPublishes, int], bool],
+        stops: Sequence[int] = (),
+        *,
+        record_conflicts: bool = False,
+    ) -> Iterator[tuple[RaftEntry | LoggedPublishes, pb.RaftOperation | None, int, int]]:
         """Iterates as `entries`, but consecutive entries with messages of one channel form one part.
 
         `single` is called with such a part and the number of nodes that have it, and returns whether its entries
@@ -233,19 +237,19 @@ class History:
 
     def common_part(
         self, index: int, here: list[_Cursor], others: list[int], cursors: list[_Cursor], stops: Sequence[int]
-    ) -> Publishes | None:
+    ) -> LoggedPublishes | None:
         """Returns entries of which all of the nodes `here` have the same copy; None if the copies must be compared."""
         heads = [each.head for each in here]
         first, best = heads[0], cursors[self._best].head
         # Entry 1, and terms that reveal damage or a branch, are for `_chosen` and `_compare`.
-        if not isinstance(first, Publishes) or index == 1 or (best and best.term < first.term):
+        if not isinstance(first, LoggedPublishes) or index == 1 or (best and best.term < first.term):
             return None
         stop = stops[at] if (at := bisect_left(stops, index)) < len(stops) else first.last
         end, last = min([first.last, stop, self.log.index, *(other - 1 for other in others)]), first.last_sequence
         if len(here) == 1 and end < first.last:
             return None  # rare
         for each, head in zip(here, heads, strict=True):
-            if not isinstance(head, Publishes) or head.term != first.term or not each.sound:
+            if not isinstance(head, LoggedPublishes) or head.term != first.term or not each.sound:
                 return None
             count, last = here[0].log.same(first, each.log, head, min(end, head.last) - index + 1)
             end = index + count - 1
@@ -318,7 +322,7 @@ class History:
         assert cursor.entry
         return cursor.entry.type != EntryType.COMMAND or self._operation(cursor.entry) is not None
 
-    def _operation(self, entry: Entry) -> pb.RaftOperation | None:
+    def _operation(self, entry: RaftEntry) -> pb.RaftOperation | None:
         if entry.type != EntryType.COMMAND:
             return None
         try:
@@ -339,7 +343,7 @@ class History:
         unreadable = Counter[tuple[int, int, str]]()
         needed = len(log.voters) // 2 + 1
 
-        def perhaps_last(run: Publishes, copies: int) -> bool:
+        def perhaps_last(run: LoggedPublishes, copies: int) -> bool:
             return copies < needed and run.last > log.proven and len(log.tail) < _MAX_TAIL
 
         stops = sorted({index for index, _, _ in bases})
@@ -348,7 +352,7 @@ class History:
             for key, state in bases.items():
                 if first > state.index + 1:
                     lacking[key].append((state.index + 1, first - 1))
-            if isinstance(entry, Publishes):
+            if isinstance(entry, LoggedPublishes):
                 for state in bases.values():
                     state.advance_run(entry)
                 if copies >= needed:
@@ -376,7 +380,7 @@ class History:
     def publishes(self, wanted: Mapping[bytes, Ranges]) -> Iterator[Publish]:
         """Iterates over the entries with the given messages, by channel."""
         for entry, operation, node, _ in self.parts(lambda run, _copies: self._has_wanted(run, wanted)):
-            found = _publish(entry, operation, node) if isinstance(entry, Entry) else None
+            found = _publish(entry, operation, node) if isinstance(entry, RaftEntry) else None
             if found and self._has_wanted(found, wanted):
                 yield found
 
@@ -404,7 +408,7 @@ class History:
             _, content = max((count, content) for (term, content), count in votes.items() if term == newest)
             yield places[index, newest, content]
 
-    def _has_wanted(self, publish: Publish | Publishes, wanted: Mapping[bytes, Ranges]) -> bool:
+    def _has_wanted(self, publish: Publish | LoggedPublishes, wanted: Mapping[bytes, Ranges]) -> bool:
         channel = self.log.state.channels.get(publish.channel)
         if channel and channel.id and publish.channel_id and channel.id != publish.channel_id:
             return False
@@ -420,7 +424,7 @@ def _end(report: NodeReport) -> tuple[int, int]:
         return max(((each.term, each.index) for each in log.free_entries()), default=(0, 0))
 
 
-def _publish(entry: Entry, operation: pb.RaftOperation | None, node: int) -> Publish | None:
+def _publish(entry: RaftEntry, operation: pb.RaftOperation | None, node: int) -> Publish | None:
     if operation is None or operation.op_type != pb.RaftOperation.PUBLISH:
         return None
     messages = operation.publish_batch.messages
@@ -444,7 +448,7 @@ def _publish(entry: Entry, operation: pb.RaftOperation | None, node: int) -> Pub
 
 def log_differences(reports: Sequence[NodeReport], names: Sequence[str], key: bytes | None = None) -> list[Finding]:
     """Compares the Raft logs of nodes, for entries that several nodes have."""
-    history = History(reports, names, key)
+    history = MergedLog(reports, names, key)
     try:
         log = history.fold()
     except RefusedError as error:

@@ -26,7 +26,7 @@ _NO_SNAPSHOT = "Failed to start: failed to load any existing snapshots"
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class ForgottenChannel:
     """A channel that a leader does not have."""
 
     channel: str
@@ -36,11 +36,11 @@ class Forgotten:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ElectionOutcome:
     """One possible result of the election."""
 
     leader: str
-    forgets: tuple[Forgotten, ...]  #: channels that the cluster loses when this node leads
+    forgets: tuple[ForgottenChannel, ...]  #: channels that the cluster loses when this node leads
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ClusterForecast:
 
     voters: tuple[str, ...]  #: ids of the voting members, by the newest configuration
     nodes: tuple[NodeStart, ...]  #: the nodes given
-    outcomes: tuple[Outcome, ...]  #: one for each node that can be elected; none if there can be no leader
+    outcomes: tuple[ElectionOutcome, ...]  #: one for each node that can be elected; none if there can be no leader
 
     @property
     def majority(self) -> int:
@@ -95,7 +95,7 @@ def forecast_cluster(nodes: Sequence[tuple[NodeReport, Overview]]) -> ClusterFor
         # No node votes for a log that is older than its own.
         votes = sum((other.last_term, other.last) <= place for _, other, _ in running)
         if votes > len(voters) // 2:
-            outcomes.append(Outcome(name, _forgotten(report, view)))
+            outcomes.append(ElectionOutcome(name, _forgotten(report, view)))
     return ClusterForecast(voters, starts, tuple(outcomes))
 
 
@@ -110,7 +110,7 @@ def _error(report: NodeReport) -> str:
     return next((_FATAL[each.code] for each in report.findings if each.code in _FATAL), "")
 
 
-def _forgotten(report: NodeReport, view: Overview) -> tuple[Forgotten, ...]:
+def _forgotten(report: NodeReport, view: Overview) -> tuple[ForgottenChannel, ...]:
     if report.base is None or report.base.state is None:
         return ()  # the whole log is there: it restores everything
     saved = {text(each.channel) for each in report.base.state.channels}
@@ -119,5 +119,5 @@ def _forgotten(report: NodeReport, view: Overview) -> tuple[Forgotten, ...]:
     for raw, channel in sorted(report.state.channels.items()):
         name = text(raw)
         if name in saved and name not in in_store:
-            lost.append(Forgotten(name, channel.first, channel.last, len(channel.subscriptions)))
+            lost.append(ForgottenChannel(name, channel.first, channel.last, len(channel.subscriptions)))
     return tuple(lost)

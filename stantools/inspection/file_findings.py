@@ -8,12 +8,12 @@ from itertools import compress, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, ScanStop
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.indexcheck import IndexReport
-from stantools.inspection.runs import History, Piece, RecordRun
-from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
+from stantools.inspection.runs import ChannelHistory, RecordRun, RunPart
+from stantools.inspection.survey import ChannelSurvey, NeighbourSequences, SliceSurvey, stop_text
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.store.limits import is_channel_name
 from stantools.store.logscan import LogDamage, LogDamageKind, LogState
@@ -125,13 +125,13 @@ def _one_slice(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Findin
     yield from _index(root, channel, survey)
 
 
-def _damage(file: str, channel: str, neighbours: Neighbours) -> Finding:
+def _damage(file: str, channel: str, neighbours: NeighbourSequences) -> Finding:
     damage = neighbours.damage
     code = _CODES[damage.kind]
-    if damage.stop == Stop.DANGLING and damage.length == RECORD_HEADER_SIZE:
+    if damage.stop == ScanStop.DANGLING and damage.length == RECORD_HEADER_SIZE:
         code = "slice-dangling-header"
     text = f"{counted(damage.length, 'byte')} from offset {damage.offset}: {stop_text(damage.stop)}"
-    if damage.stop == Stop.BAD_CRC and damage.computed_crc:
+    if damage.stop == ScanStop.BAD_CRC and damage.computed_crc:
         text += f" (stored 0x{damage.stored_crc:08x}, computed 0x{damage.computed_crc:08x})"
     if where := _where(neighbours):
         text += f"; {where}"
@@ -142,7 +142,7 @@ def _damage(file: str, channel: str, neighbours: Neighbours) -> Finding:
     )
 
 
-def _where(neighbours: Neighbours) -> str:
+def _where(neighbours: NeighbourSequences) -> str:
     before, after = neighbours.before, neighbours.after
     if neighbours.sequence is not None:
         return f"sequence {neighbours.sequence}"
@@ -169,7 +169,7 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
         text = f"the index holds only its file version; {_rebuild(survey)}"
         yield finding("index-empty", text, file=file, channel=channel)
         return
-    if report.stop != Stop.END:
+    if report.stop != ScanStop.END:
         text = f"{report.count} good records, then {_index_stop(report)}"
         yield finding(
             "index-damaged", text, file=file, offset=report.end, length=report.size - report.end, channel=channel
@@ -219,14 +219,14 @@ def _index_coverage(file: str, channel: str, survey: SliceSurvey) -> Iterator[Fi
 
 
 def _index_stop(report: IndexReport) -> str:
-    if report.stop == Stop.ZEROS:
+    if report.stop == ScanStop.ZEROS:
         return "a record of zeros"
-    if report.stop == Stop.BAD_CRC:
+    if report.stop == ScanStop.BAD_CRC:
         return "a record that does not match its CRC"
     return counted(report.size - report.end, "byte", "that is/that are") + " no whole record"
 
 
-def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Finding]:
+def sequence_findings(survey: ChannelSurvey, history: ChannelHistory) -> Iterator[Finding]:
     channel = survey.files.name
     damaged, missing = survey.damaged, survey.missing
     named = (each.sequence for one in survey.slices for each in one.damages if each.sequence)
@@ -274,7 +274,7 @@ def _foreign(root: Path, channel: str, run: RecordRun) -> Finding:
     )
 
 
-def _pieces(code: str, channel: str, pieces: list[Piece], words: str) -> Iterator[Finding]:
+def _pieces(code: str, channel: str, pieces: list[RunPart], words: str) -> Iterator[Finding]:
     for piece in pieces:
         text = f"{_count(piece.sequences.count())} {words}: {_sequences(piece.sequences)}"
         yield finding(
@@ -339,7 +339,7 @@ def log_findings(file: str, state: LogState, channel: str | None = None) -> Iter
     """Iterates over one finding for each damaged range of a log; `file` is relative to the store's root."""
     for damage in state.damages:
         code, text = _LOG_CODES[damage.kind], damage.detail
-        if damage.stop == Stop.DANGLING and damage.length == RECORD_HEADER_SIZE:
+        if damage.stop == ScanStop.DANGLING and damage.length == RECORD_HEADER_SIZE:
             code = "log-dangling-header"
         elif _unknown_type(damage):
             code = "log-unknown-type"

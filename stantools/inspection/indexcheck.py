@@ -11,10 +11,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from stantools.format.columns import MessageColumns
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
-from stantools.late import np
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, ScanStop
+from stantools.lazy_numpy import np
 from stantools.store.indexes import INDEX_ROWS, IndexOrder
-from stantools.store.mapping import Buffer, Window
+from stantools.store.mapping import Buffer, MappedWindow
 from stantools.store.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class IndexReport:
     size: int = 0  #: length in bytes
     header_error: str | None = None  #: error in its file version
     count: int = 0  #: good records from the start
-    stop: Stop = Stop.END  #: reason why reading them ended
+    stop: ScanStop = ScanStop.END  #: reason why reading them ended
     orphans: Ranges = field(default_factory=Ranges)  #: sequences of good data records that no index record points to
     orphan_count: int = 0  #: number of such data records
     first_orphan: int = -1  #: offset of the first of them in the data file, -1 if none
@@ -79,7 +79,7 @@ class IndexReport:
         return (
             self.present
             and self.header_error is None
-            and self.stop == Stop.END
+            and self.stop == ScanStop.END
             and not (self.orphan_count or self.dangling_count or self.mismatch_count or self.displaced_count)
         )
 
@@ -94,7 +94,7 @@ class IndexCheck:
         self.records = records
         self._report = report
         self._entries = entries
-        self._window = Window(entries)
+        self._window = MappedWindow(entries)
         self._next = 0
         self._order = IndexOrder(records)
         self._seen: npt.NDArray[np.bool_] | None = None
@@ -177,7 +177,7 @@ class IndexCheck:
 
     def finish(self) -> IndexReport:
         """Returns the report, including the index records without a data record."""
-        report, dangling, window = self._report, [], Window(self._entries)
+        report, dangling, window = self._report, [], MappedWindow(self._entries)
         for first in range(self._next if self._seen is None else 0, len(self.records), INDEX_ROWS):
             part = self.records["sequence"][first : first + INDEX_ROWS]
             left = (

@@ -21,13 +21,13 @@ from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import (
     OPERATIONS,
-    Entry,
     EntryError,
     EntryType,
-    Flaw,
-    FlawKind,
-    Publishes,
-    Server,
+    LoggedPublishes,
+    RaftEntry,
+    RaftFlaw,
+    RaftFlawKind,
+    RaftServer,
     StableStore,
     decode_configuration,
     decode_operation,
@@ -36,7 +36,7 @@ from stantools.format.raftlog import (
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.inspection.overview import ChannelOverview, Overview, overview
-from stantools.inspection.subscribers import Subscribers
+from stantools.inspection.subscribers import SubscriberList
 from stantools.inspection.verify import Verdict, verify
 from stantools.notation import counted, describe_ranges
 from stantools.store.directory import subject_matches
@@ -44,10 +44,10 @@ from stantools.store.limits import StoreLimits
 from stantools.store.locks import find_uses
 from stantools.store.logwriter import encode_live
 from stantools.store.nodes import NodeFiles
-from stantools.store.options import ReadOptions, open_store
 from stantools.store.raft import Snapshot, open_log, read_snapshots
 from stantools.store.raftstate import ClusterChannel, ClusterState
 from stantools.store.ranges import Ranges
+from stantools.store.read_options import ReadOptions, open_store
 from stantools.store.sublog import SubsState, read_subs
 
 #: Findings of one code that are listed one by one; the rest is counted.
@@ -62,7 +62,7 @@ class NodeReport:
     files: NodeFiles
     node_id: str = ""  #: from its file store, or by its vote; "" if neither is known
     stable: StableStore = field(default_factory=StableStore)  #: terms, vote, ids of channels
-    servers: tuple[Server, ...] = ()  #: members of the cluster, by the newest configuration
+    servers: tuple[RaftServer, ...] = ()  #: members of the cluster, by the newest configuration
     first: int = 0  #: index of the first entry; 0 if the log is empty
     last: int = 0  #: index of the last entry, in the log or in a snapshot
     last_term: int = 0
@@ -153,10 +153,10 @@ def examine(
     `free_pages`: looks for entries in free pages as well. Raises `StoreChangedError` if the log gets shorter
     meanwhile.
     """
-    return _Examination(files, reading).run(free_pages)
+    return _NodeExamination(files, reading).run(free_pages)
 
 
-class _Examination:
+class _NodeExamination:
     """One pass over a node's Raft directory."""
 
     def __init__(self, files: NodeFiles, reading: ReadOptions) -> None:
@@ -166,7 +166,7 @@ class _Examination:
         self._cipher = raft_cipher(reading.encryption_key) if reading.encryption_key else None
         self._listed: Counter[str] = Counter()
         self._sealed = 0
-        self._gaps: list[Flaw] = []
+        self._gaps: list[RaftFlaw] = []
         self._lost: list[tuple[int, int]] = []
         #: Spans of sequences by channel; a span covers consecutive entries.
         self._published: dict[bytes, list[tuple[int, int]]] = {}
@@ -182,9 +182,9 @@ class _Examination:
             for fault in log.faults:
                 self._fault(fault, fatal=log.bolt.meta is None)
             for each in log.runs(report.state.index):
-                if isinstance(each, Publishes):
+                if isinstance(each, LoggedPublishes):
                     self._publishes(each)
-                elif isinstance(each, Entry):
+                elif isinstance(each, RaftEntry):
                     self._entry(each)
                 elif isinstance(each, Fault):
                     self._fault(each)
@@ -246,15 +246,15 @@ class _Examination:
         else:
             self._add(finding("raft-page", detail, **place))
 
-    def _flaw(self, flaw: Flaw) -> None:
-        if flaw.kind is FlawKind.GAP:
+    def _flaw(self, flaw: RaftFlaw) -> None:
+        if flaw.kind is RaftFlawKind.GAP:
             self._gaps.append(flaw)
             return
         self._add(finding("raft-entry", flaw.detail, offset=flaw.offset, length=flaw.length, seq=flaw.first))
-        if flaw.kind is not FlawKind.TERM:
+        if flaw.kind is not RaftFlawKind.TERM:
             self._lost.append((flaw.first, flaw.last))
 
-    def _publishes(self, run: Publishes) -> None:
+    def _publishes(self, run: LoggedPublishes) -> None:
         self._count(run.first, run.last, run.term)
         self.report.operations[OPERATIONS[pb.RaftOperation.PUBLISH]] += run.last - run.first + 1
         self._span(run.channel, run.first_sequence, run.last_sequence)
@@ -274,7 +274,7 @@ class _Examination:
             first = spans.pop()[0]
         spans.append((first, last))
 
-    def _entry(self, entry: Entry) -> None:
+    def _entry(self, entry: RaftEntry) -> None:
         report = self.report
         self._count(entry.index, entry.index, entry.term)
         operation: pb.RaftOperation | None = None
@@ -346,13 +346,13 @@ def fold(channel: ClusterChannel) -> SubsState:
     return read_subs(memoryview(FILE_HEADER_BYTES + b"".join(records)), crc)
 
 
-def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first: int, last: int) -> Subscribers:
+def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first: int, last: int) -> SubscriberList:
     """Returns the subscriptions of a channel in the log like those of a store: status, pending, lag.
 
     `clients` are the ids of registered clients, `first` and `last` the channel's sequences. Without a channel there
     are none.
     """
-    return Subscribers(fold(channel) if channel else SubsState(), clients, first, last)
+    return SubscriberList(fold(channel) if channel else SubsState(), clients, first, last)
 
 
 def node_overview(

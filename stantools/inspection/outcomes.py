@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stantools.escaping import escape
-from stantools.format.layout import Stop
+from stantools.format.layout import ScanStop
 from stantools.inspection.file_findings import missing_slices
-from stantools.inspection.runs import History, RecordRun
-from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey
+from stantools.inspection.runs import ChannelHistory, RecordRun
+from stantools.inspection.survey import ChannelSurvey, NeighbourSequences, SliceSurvey
 from stantools.notation import counted, describe_ranges
 from stantools.store.limits import is_channel_name
 from stantools.store.ranges import Ranges
@@ -35,7 +35,7 @@ _RANGES = 4
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownRange:
     """Sequences that may or may not have had messages."""
 
     first: int
@@ -72,7 +72,7 @@ class ChannelOutcome:
     missing: Ranges = field(default_factory=Ranges)  #: messages that are damaged beyond proof, or gone
     #: Missing sequences without a trace of a message: whole records leave them out.
     gaps: Ranges = field(default_factory=Ranges)
-    unknown: tuple[Unknown, ...] = ()  #: sequences with unknown content
+    unknown: tuple[UnknownRange, ...] = ()  #: sequences with unknown content
     #: Intact messages that a server would find; None without a forecast.
     readable: Ranges | None = None
     sent: int = 0  #: highest sequence that was sent to a subscription
@@ -128,7 +128,7 @@ class ChannelOutcome:
 
 
 @dataclass(frozen=True)
-class Totals:
+class OutcomeTotals:
     """Numbers of messages, for several channels together."""
 
     intact: int = 0
@@ -149,7 +149,7 @@ class Totals:
         return self.intact + self.archived + self.missing
 
     @classmethod
-    def of(cls, outcomes: Iterable[ChannelOutcome]) -> Totals:
+    def of(cls, outcomes: Iterable[ChannelOutcome]) -> OutcomeTotals:
         all_ = list(outcomes)
         forecast = all_ and all(each.readable is not None for each in all_)
         return cls(
@@ -193,7 +193,7 @@ def name_ranges(sets: Mapping[str, Ranges]) -> str:
 
 def missing_sentence(outcomes: Mapping[str, ChannelOutcome]) -> str:
     """Describes how many messages are missing, and which; names in it are safe to show."""
-    totals = Totals.of(outcomes.values())
+    totals = OutcomeTotals.of(outcomes.values())
     if totals.missing:
         verb = "is" if totals.missing == 1 else "are"
         which = name_ranges({name: each.missing for name, each in outcomes.items()})
@@ -216,7 +216,7 @@ def missing_sentence(outcomes: Mapping[str, ChannelOutcome]) -> str:
 
 
 def channel_outcome(
-    survey: ChannelSurvey, history: History, subs: SubsState | None = None, archived: Ranges | None = None
+    survey: ChannelSurvey, history: ChannelHistory, subs: SubsState | None = None, archived: Ranges | None = None
 ) -> ChannelOutcome:
     """Determines the state of a channel's messages, as far as one directory shows it.
 
@@ -242,7 +242,7 @@ def channel_outcome(
             unknown = tuple(each for each in unknown if each.last is not None)
         else:
             reason = f"subscriptions stand at sequence {sent}, and there is no message"
-            unknown = (Unknown(1, None, reason, suspected=True),)
+            unknown = (UnknownRange(1, None, reason, suspected=True),)
     shown = Ranges.union(
         (
             survey.damaged,
@@ -258,7 +258,7 @@ def _is_channel(run: RecordRun) -> bool:
     return is_channel_name(run.subject.decode("utf-8", "surrogateescape"))
 
 
-def _unknown(survey: ChannelSurvey, last: int) -> Iterator[Unknown]:
+def _unknown(survey: ChannelSurvey, last: int) -> Iterator[UnknownRange]:
     """Iterates over the sequences at the ends of a channel whose content is unknown.
 
     Between two messages nothing is unknown, because sequences have no gaps. At the ends, a whole index shows the
@@ -270,16 +270,16 @@ def _unknown(survey: ChannelSurvey, last: int) -> Iterator[Unknown]:
     begin = slices[first].runs[0].first if filled else 0
     for each in slices[: first + bool(filled)]:
         if begin > 1 and not _is_complete(each) and (not each.runs or any(not n.before for n in _unexplained(each))):
-            yield Unknown(1, begin - 1, _reason(each), suspected=True)
+            yield UnknownRange(1, begin - 1, _reason(each), suspected=True)
             break
     for each in slices[final:]:
         suspected = not each.runs or any(not n.after for n in _unexplained(each))
         if not _is_complete(each) or (suspected and each.index.orphan_count):
-            yield Unknown(last + 1, None, _reason(each), suspected)
+            yield UnknownRange(last + 1, None, _reason(each), suspected)
             break
 
 
-def _unexplained(survey: SliceSurvey) -> list[Neighbours]:
+def _unexplained(survey: SliceSurvey) -> list[NeighbourSequences]:
     """Returns the damaged ranges that may have held a message of unknown sequence."""
     return [each for each in survey.damages if each.damage.kind is not DamageKind.ZEROS and each.sequence is None]
 
@@ -287,7 +287,7 @@ def _unexplained(survey: SliceSurvey) -> list[Neighbours]:
 def _is_complete(survey: SliceSurvey) -> bool:
     """Returns whether a slice shows everything that was written to it: its index is whole."""
     index = survey.index
-    return not survey.error and index.usable and index.stop is Stop.END
+    return not survey.error and index.usable and index.stop is ScanStop.END
 
 
 def _reason(survey: SliceSurvey) -> str:
@@ -300,7 +300,9 @@ def _reason(survey: SliceSurvey) -> str:
         return f"{name} {what}, and has no index"
     if not index.usable:
         return f"{name} {what}, and its index names none"
-    return f"{name} {what}, and its index {'is damaged' if index.stop is not Stop.END else 'does not name the rest'}"
+    return (
+        f"{name} {what}, and its index {'is damaged' if index.stop is not ScanStop.END else 'does not name the rest'}"
+    )
 
 
 def store_outcomes(

@@ -16,13 +16,13 @@ from typing import Any
 from stantools.errors import StoreUnreadableError
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.slicesummary import LogicalView, SliceSummary, logical_view, summarise, totals_of
-from stantools.inspection.subscribers import NOBODY, Subscribers, fields_json, load_clients, load_subs
+from stantools.inspection.subscribers import NOBODY, SubscriberList, fields_json, load_clients, load_subs
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, size_of
 from stantools.store.limits import StoreLimits
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import ServerFile, ServerOutcome, era_of, read_server_info
 from stantools.store.sublog import SubStatus
-from stantools.work import Threads
+from stantools.work import ThreadWork
 
 
 @dataclass
@@ -34,7 +34,7 @@ class ChannelOverview:
     bytes: int = 0  #: size in the server's accounting (payload of the record + 40 each)
     slices: list[SliceSummary] = field(default_factory=list)  #: by number
     archived: list[SliceSummary] = field(default_factory=list)  #: `.bak` slices, by number
-    subscriptions: Subscribers = NOBODY  #: by id
+    subscriptions: SubscriberList = NOBODY  #: by id
     disk_bytes: int = 0  #: size of its files
     logical: LogicalView | None = None  #: state shown by a server with the given limits, if limits were given
     encrypted: bool = False  #: messages of it may be encrypted
@@ -187,7 +187,7 @@ def channel_overviews(
     def look(name: str) -> ChannelOverview:
         return _channel(store, name, known_clients, limits, now_ns)
 
-    yield from Threads(workers).in_order(look, store.matching(patterns), cost=lambda name: store.data_size([name]))
+    yield from ThreadWork(workers).in_order(look, store.matching(patterns), cost=lambda name: store.data_size([name]))
 
 
 def era(result: Overview) -> str:
@@ -244,7 +244,7 @@ def _channel(
     subs = load_subs(files.subs, crc, files.subs_seen)
     result.problems += [f"subs.dat: {problem}" for problem in subs.problems]
     shown = result.logical or result
-    result.subscriptions = Subscribers(subs.state, known_clients, shown.first_seq, shown.last_seq)
+    result.subscriptions = SubscriberList(subs.state, known_clients, shown.first_seq, shown.last_seq)
     result.disk_bytes = _disk_bytes(files)
     return result
 

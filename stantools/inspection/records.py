@@ -28,11 +28,10 @@ from stantools.format.layout import (
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
     Flag,
-    Stop,
+    ScanStop,
 )
 from stantools.format.proto import store_pb2 as pb
-from stantools.format.raftlog import Entry as RaftEntry
-from stantools.format.raftlog import EntryError, EntryType, Flaw, decode_configuration, decode_operation
+from stantools.format.raftlog import EntryError, EntryType, RaftEntry, RaftFlaw, decode_configuration, decode_operation
 from stantools.inspection.subscribers import fields_json
 from stantools.inspection.survey import stop_text
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
@@ -40,8 +39,8 @@ from stantools.store.logscan import LogDamage, LogEntry, history, record_at
 from stantools.store.mapping import Buffer
 from stantools.store.raft import OpenLog
 from stantools.store.ranges import Ranges
-from stantools.store.reading import scan_slice
-from stantools.store.resync import Damage
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import scan_slice
 
 
 class FileKind(enum.StrEnum):
@@ -148,8 +147,8 @@ def read_raft_entries(buffer: Buffer, cipher: DataCipher | None = None) -> Itera
             yield replace(record, detail=detail, fields={"free": True} | record.fields)
 
 
-def _flawed(flaw: Fault | Flaw) -> FileRecord:
-    fields = {"first": flaw.first, "last": flaw.last} if isinstance(flaw, Flaw) else {}
+def _flawed(flaw: Fault | RaftFlaw) -> FileRecord:
+    fields = {"first": flaw.first, "last": flaw.last} if isinstance(flaw, RaftFlaw) else {}
     return FileRecord(flaw.offset or 0, flaw.length or 0, flaw.kind.value, False, detail=flaw.detail, fields=fields)
 
 
@@ -215,7 +214,7 @@ def _server(buffer: Buffer, crc: Crc) -> Iterator[FileRecord]:
             yield FileRecord(at, len(buffer) - at, "garbage", False, detail="nothing may follow the only record")
     elif at < len(buffer):
         stored = record.crc if record else None
-        found = crc(record.payload) if record and stop is Stop.BAD_CRC else None
+        found = crc(record.payload) if record and stop is ScanStop.BAD_CRC else None
         detail = stop_text(stop) if stop else ""
         yield FileRecord(at, len(buffer) - at, "damaged", False, stored, found, detail)
 
@@ -257,7 +256,7 @@ def _messages(buffer: Buffer, crc: Crc, channel: bytes) -> Iterator[FileRecord]:
     if len(buffer) < FILE_HEADER_SIZE:
         return
     for part in scan_slice(buffer, channel, crc):
-        if isinstance(part, Damage):
+        if isinstance(part, DamagedRange):
             stored, computed = _crcs(buffer, part.offset, part.length, crc)
             fields = _message_fields(part.repair.message) if part.repair else {}
             if part.sequence is not None and not fields:

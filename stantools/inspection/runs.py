@@ -25,12 +25,12 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, Flag
 from stantools.format.proto import store_pb2 as pb
-from stantools.late import np
+from stantools.lazy_numpy import np
 from stantools.store.directory import SliceFiles
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import among, scan_slice
-from stantools.store.resync import Damage
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import among, scan_slice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -175,7 +175,7 @@ _FINGERPRINT = [("sequence", "<u8"), ("timestamp", "<i8"), ("size", "<u4"), ("cr
 
 
 @dataclass(frozen=True)
-class Piece:
+class RunPart:
     run: RecordRun
     sequences: Ranges
 
@@ -184,51 +184,51 @@ class Piece:
 class Generation:
     """A history: every sequence at most once."""
 
-    pieces: list[Piece] = field(default_factory=list)  #: its parts, in the order of the files
+    pieces: list[RunPart] = field(default_factory=list)  #: its parts, in the order of the files
     sequences: Ranges = field(default_factory=Ranges)
     last_timestamp: int = 0  #: of the record added last, in nanoseconds
     superseded: bool = False  #: it holds only records whose sequences were assigned again
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: RunPart) -> None:
         """Adds records whose sequences are not in the generation yet."""
         self.pieces.append(piece)
         self.sequences |= piece.sequences
         self.last_timestamp = piece.run.last_timestamp
 
-    def remove(self, sequences: Ranges) -> list[Piece]:
+    def remove(self, sequences: Ranges) -> list[RunPart]:
         """Removes records and returns them."""
-        taken = [Piece(p.run, p.sequences & sequences) for p in self.pieces]
-        left = [Piece(p.run, p.sequences - sequences) for p in self.pieces]
+        taken = [RunPart(p.run, p.sequences & sequences) for p in self.pieces]
+        left = [RunPart(p.run, p.sequences - sequences) for p in self.pieces]
         self.pieces = [piece for piece in left if piece.sequences]
         self.sequences -= sequences
         return [piece for piece in taken if piece.sequences]
 
-    def ordered(self) -> Iterator[Piece]:
+    def ordered(self) -> Iterator[RunPart]:
         """Iterates over the pieces, cut and sorted so that their sequences rise."""
         spans = sorted((first, last, number) for number, p in enumerate(self.pieces) for first, last in p.sequences)
         for number, group in groupby(spans, key=lambda span: span[2]):
-            yield Piece(self.pieces[number].run, Ranges.of((first, last) for first, last, _ in group))
+            yield RunPart(self.pieces[number].run, Ranges.of((first, last) for first, last, _ in group))
 
 
 @dataclass
-class History:
+class ChannelHistory:
     """The records of one channel."""
 
     #: Oldest first; superseded ones before the generation that replaced them. The last one is the channel's present
     #: state.
     generations: list[Generation] = field(default_factory=list)
-    duplicates: list[Piece] = field(default_factory=list)  #: second copies of records
-    disordered: list[Piece] = field(default_factory=list)  #: records that lie after records with higher sequences
+    duplicates: list[RunPart] = field(default_factory=list)  #: second copies of records
+    disordered: list[RunPart] = field(default_factory=list)  #: records that lie after records with higher sequences
 
 
-def arrange(runs: Iterable[RecordRun], crc: Crc) -> History:
+def arrange(runs: Iterable[RecordRun], crc: Crc) -> ChannelHistory:
     """Sorts runs of one subject, given in file order, into a history.
 
     Only records whose sequences occur twice are read again.
     """
-    history = History()
+    history = ChannelHistory()
     timelines: list[Generation] = []
-    superseded: dict[int, list[Piece]] = {}
+    superseded: dict[int, list[RunPart]] = {}
     for run in runs:
         piece = _without_duplicates(run, timelines, superseded, history, crc)
         if not piece.sequences:
@@ -249,7 +249,7 @@ def arrange(runs: Iterable[RecordRun], crc: Crc) -> History:
     return history
 
 
-def _layers(pieces: list[Piece]) -> list[Generation]:
+def _layers(pieces: list[RunPart]) -> list[Generation]:
     """Distributes superseded records over the fewest generations in which every sequence is unique."""
     layers: list[Generation] = []
     for piece in pieces:
@@ -267,25 +267,25 @@ def _layers(pieces: list[Piece]) -> list[Generation]:
 def _without_duplicates(
     run: RecordRun,
     timelines: list[Generation],
-    superseded: dict[int, list[Piece]],
-    history: History,
+    superseded: dict[int, list[RunPart]],
+    history: ChannelHistory,
     crc: Crc,
-) -> Piece:
+) -> RunPart:
     fresh = run.sequences
     if all(run.first > t.sequences.last for t in timelines) and not superseded:
-        return Piece(run, fresh)
+        return RunPart(run, fresh)
     earlier = [p for t in timelines for p in t.pieces] + [p for ps in superseded.values() for p in ps]
     for piece in earlier:
         overlap = piece.sequences & fresh
         if overlap:
             same = same_records(run, piece.run, overlap, crc)
             if same:
-                history.duplicates.append(Piece(run, same))
+                history.duplicates.append(RunPart(run, same))
                 fresh -= same
-    return Piece(run, fresh)
+    return RunPart(run, fresh)
 
 
-def _choose_generation(piece: Piece, timelines: list[Generation]) -> Generation | None:
+def _choose_generation(piece: RunPart, timelines: list[Generation]) -> Generation | None:
     """Chooses the generation that a piece continues, or None if it begins a new one."""
     if not timelines:
         return None
@@ -346,7 +346,7 @@ def _read_again(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[tuple[B
     assert run.slice.data is not None
     with mapped(run.slice.data) as data:
         for batch in scan_slice(data[: run.end], run.subject, crc.unchecked, start=run.place(sequences.first)):
-            if isinstance(batch, Damage):
+            if isinstance(batch, DamagedRange):
                 return
             if (chosen := among(batch, sequences)).capacity:
                 yield data, chosen

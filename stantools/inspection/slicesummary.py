@@ -14,15 +14,16 @@ from functools import partial
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD
-from stantools.late import np
+from stantools.lazy_numpy import np
 from stantools.notation import counted
 from stantools.store.directory import SliceFiles
 from stantools.store.limits import ChannelLimits
 from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
-from stantools.store.reading import (
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import (
     SAMPLES,
-    Rows,
+    MessageRecords,
     TrustedIndex,
     index_ends,
     open_slice,
@@ -30,7 +31,6 @@ from stantools.store.reading import (
     scan_slice,
     slice_rows,
 )
-from stantools.store.resync import Damage
 
 
 class SummarySource(enum.StrEnum):
@@ -56,7 +56,7 @@ class SliceSummary:
 
 
 @dataclass
-class Totals:
+class ServerTotals:
     """The server's counts for a channel after it has recovered its slices."""
 
     first: int = 0  #: lowest of the slices' first sequences, 0 if there is no message
@@ -100,22 +100,22 @@ def logical_view(
     filled = [each for each in slices if each.count]
     totals = totals_of(filled)
     before = totals.count
-    held = [Held(each.count, each.bytes, partial(slice_rows, each.files, channel, crc)) for each in filled]
+    held = [LimitedSlice(each.count, each.bytes, partial(slice_rows, each.files, channel, crc)) for each in filled]
     remove_by_limits(held, totals, limits, now_ns)
     return LogicalView(totals.first, totals.last, totals.count, totals.bytes, before - totals.count)
 
 
 @dataclass(frozen=True)
-class Held:
+class LimitedSlice:
     """A slice to which limits are applied."""
 
     count: int  #: at least one
     bytes: int  #: size in the server's accounting
-    rows: Callable[[], Iterable[Rows]]  #: iterates over the messages
+    rows: Callable[[], Iterable[MessageRecords]]  #: iterates over the messages
 
 
 def remove_by_limits(
-    slices: Sequence[Held], totals: Totals, limits: ChannelLimits, now_ns: int
+    slices: Sequence[LimitedSlice], totals: ServerTotals, limits: ChannelLimits, now_ns: int
 ) -> tuple[int, int] | None:
     """Removes messages beyond the limits from a channel's totals, as a start does.
 
@@ -147,9 +147,9 @@ def remove_by_limits(
     return len(slices), 0
 
 
-def totals_of(slices: Iterable[SliceSummary]) -> Totals:
+def totals_of(slices: Iterable[SliceSummary]) -> ServerTotals:
     """Returns the server's counts for a channel with these slices."""
-    result = Totals()
+    result = ServerTotals()
     for each in slices:
         result.add(each.first_seq, each.last_seq, each.count, each.bytes)
     return result
@@ -162,15 +162,15 @@ def held_sequences(files: SliceFiles, channel: bytes, crc: Crc) -> Ranges:
         return Ranges()
     if found.last_seq - found.first_seq + 1 == found.count:
         return Ranges.of([(found.first_seq, found.last_seq)])
-    return Ranges.from_sequences(Rows.joined(slice_rows(files, channel, crc)).sequence)
+    return Ranges.from_sequences(MessageRecords.joined(slice_rows(files, channel, crc)).sequence)
 
 
 def channel_ends(slices: Iterable[SliceFiles], channel: bytes, crc: Crc) -> tuple[int, int]:
-    """Returns the first and the last sequence of a channel as in `Totals`, 0 and 0 without a message.
+    """Returns the first and the last sequence of a channel as in `ServerTotals`, 0 and 0 without a message.
 
     Of an index that looks right only the ends are read.
     """
-    result = Totals()
+    result = ServerTotals()
     for files in slices:
         if (ends := index_ends(files, channel, crc)) is not None:
             result.add(*ends, 1, 0)
@@ -225,7 +225,7 @@ def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, proble
     first_offsets: list[int] = []
     offsets: list[int] = []
     for part in scan_slice(data, channel, crc):
-        if isinstance(part, Damage):
+        if isinstance(part, DamagedRange):
             damaged += 1
             bytes_damaged += part.length
             continue

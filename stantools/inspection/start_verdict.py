@@ -2,7 +2,7 @@
 
 "Harmless" is a promise: every intact message that the limits leave is delivered at its sequence, to a subscriber
 from the first message on and to one that begins anywhere else; no sequence is assigned a second time; no
-subscription stands beyond the last message; nothing is destroyed. Every exception is a `Flaw`.
+subscription stands beyond the last message; nothing is destroyed. Every exception is a `StartFlaw`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from stantools.escaping import escape
-from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm, Loss
+from stantools.inspection.forecast.channel_forecast import ChannelForecast, Forecast, Harm, Loss
 from stantools.inspection.outcomes import ChannelOutcome, name_ranges
 from stantools.notation import counted, describe_ranges, describe_sequences, some_of
 from stantools.store.ranges import Ranges
@@ -24,7 +24,7 @@ from stantools.store.sublog import SubStatus
 _NAMED = 3
 
 
-class FlawKind(enum.Enum):
+class StartFlawKind(enum.Enum):
     """Why a start is not harmless, in the order of the sentence; the value is the beginning of its text."""
 
     CRASH = "end with a panic at the first lookup of a message"
@@ -45,27 +45,27 @@ class FlawKind(enum.Enum):
 #: Kinds that leave a message undelivered, or deliver the wrong one.
 UNDELIVERED = frozenset(
     (
-        FlawKind.CRASH,
-        FlawKind.UNREACHABLE,
-        FlawKind.STALL,
-        FlawKind.SKIPPED,
-        FlawKind.WRONG,
-        FlawKind.REPEATED,
-        FlawKind.ALONE,
-        FlawKind.OVERLAID,
+        StartFlawKind.CRASH,
+        StartFlawKind.UNREACHABLE,
+        StartFlawKind.STALL,
+        StartFlawKind.SKIPPED,
+        StartFlawKind.WRONG,
+        StartFlawKind.REPEATED,
+        StartFlawKind.ALONE,
+        StartFlawKind.OVERLAID,
     )
 )
 
 
 #: Kinds that do harm once a message is published.
-HARMFUL = frozenset((FlawKind.REUSED, FlawKind.AHEAD, FlawKind.MISPLACED))
+HARMFUL = frozenset((StartFlawKind.REUSED, StartFlawKind.AHEAD, StartFlawKind.MISPLACED))
 
 
 @dataclass(frozen=True)
-class Flaw:
+class StartFlaw:
     """A reason in one channel why a start is not harmless."""
 
-    kind: FlawKind
+    kind: StartFlawKind
     channel: str
     sequences: Ranges = field(default_factory=Ranges)
     detail: str = ""  #: details, safe to show
@@ -85,7 +85,7 @@ class StartVerdict:
 
     forecast: Forecast
     channels: Mapping[str, ChannelOutcome]  #: with the messages that a server finds, and those that the start destroys
-    flaws: tuple[Flaw, ...]  #: reasons why it is not harmless, apart from changed files
+    flaws: tuple[StartFlaw, ...]  #: reasons why it is not harmless, apart from changed files
     limited: Mapping[str, Ranges]  #: intact messages that the limits hide, by channel
 
     @cached_property
@@ -117,7 +117,7 @@ class StartVerdict:
     def delivers(self) -> bool:
         """The files show no harm by a start, although the end of a channel may be unproven."""
         works = self.forecast.starts and self.forecast.recovered
-        unproven = all(each.kind is FlawKind.UNPROVEN for each in self.flaws)
+        unproven = all(each.kind is StartFlawKind.UNPROVEN for each in self.flaws)
         return works and unproven and not (self.destructive or self.ghosts)
 
     @property
@@ -147,7 +147,7 @@ class StartVerdict:
 
     def unproven(self) -> str:
         """Names the channels whose end is not proven."""
-        first, *more = [each.detail for each in self.flaws if each.kind is FlawKind.UNPROVEN]
+        first, *more = [each.detail for each in self.flaws if each.kind is StartFlawKind.UNPROVEN]
         return first + (f" (and of {counted(len(more), 'more channel')})" if more else "")
 
     def harms(self) -> list[str]:
@@ -166,8 +166,8 @@ class StartVerdict:
             parts.append(
                 f"assign sequences of {counted(len(anew), 'channel')} a second time: {where}, and not reach {held}"
             )
-        for kind in FlawKind:
-            if kind is FlawKind.UNPROVEN:
+        for kind in StartFlawKind:
+            if kind is StartFlawKind.UNPROVEN:
                 continue
             if flaws := [each for each in self.flaws if each.kind is kind]:
                 parts.append(_sentence(kind, flaws))
@@ -176,8 +176,8 @@ class StartVerdict:
         return parts
 
 
-def _sentence(kind: FlawKind, flaws: list[Flaw]) -> str:
-    if kind is FlawKind.STALL:
+def _sentence(kind: StartFlawKind, flaws: list[StartFlaw]) -> str:
+    if kind is StartFlawKind.STALL:
         first = flaws[0]
         where = f"{escape(first.channel)} at sequence {first.sequences.first}"
         return f"stall in {counted(len(flaws), 'channel')}: {where} ({first.detail})"
@@ -192,7 +192,7 @@ def _sentence(kind: FlawKind, flaws: list[Flaw]) -> str:
 def judge_start(forecast: Forecast, outcomes: Mapping[str, ChannelOutcome]) -> StartVerdict:
     """Compares the forecast of a start (with lookups) with the messages in the files (`Verdict.outcomes`)."""
     channels: dict[str, ChannelOutcome] = {}
-    flaws: list[Flaw] = []
+    flaws: list[StartFlaw] = []
     limited: dict[str, Ranges] = {}
     works = forecast.starts and forecast.recovered
     losses: dict[str, list[Loss]] = {}
@@ -215,68 +215,72 @@ def judge_start(forecast: Forecast, outcomes: Mapping[str, ChannelOutcome]) -> S
     return StartVerdict(forecast, channels, tuple(flaws), limited)
 
 
-def _flaws(outcome: ChannelOutcome, shown: ChannelForecast | None, hidden: Ranges, *, anew: bool) -> Iterator[Flaw]:
+def _flaws(
+    outcome: ChannelOutcome, shown: ChannelForecast | None, hidden: Ranges, *, anew: bool
+) -> Iterator[StartFlaw]:
     name = outcome.name
     if shown is None:
         if outcome.intact and not anew:
-            yield Flaw(FlawKind.UNREACHABLE, name, outcome.intact)
+            yield StartFlaw(StartFlawKind.UNREACHABLE, name, outcome.intact)
         return
     wanted = outcome.intact - hidden
     yield from _end_flaws(outcome, shown, anew=anew)
     if shown.stalls_at is not None and shown.stall_error.startswith("panic"):
-        yield Flaw(FlawKind.CRASH, name, shown.lookups.failing)
+        yield StartFlaw(StartFlawKind.CRASH, name, shown.lookups.failing)
         return
     if outcome.older:
         older = ", then ".join(describe_ranges(each, 4) for each in outcome.older)
-        yield Flaw(FlawKind.UNREACHABLE, name, outcome.older[0], f"{older} of an older generation")
+        yield StartFlaw(StartFlawKind.UNREACHABLE, name, outcome.older[0], f"{older} of an older generation")
     inside = Ranges.of([(shown.first_seq, shown.last_seq)]) if shown.first_seq else Ranges()
     outside = wanted - inside
     if outside and not anew:
-        yield Flaw(FlawKind.UNREACHABLE, name, outside)
+        yield StartFlaw(StartFlawKind.UNREACHABLE, name, outside)
     delivered = Ranges.of(shown.delivered)
     twice = _repeated(shown.delivered)
     if shown.stalls_at is not None:
         rest = wanted & inside & Ranges.of([(shown.stalls_at, shown.last_seq)])
         not_delivered = f"{describe_sequences(rest, 4)} not delivered" if rest else "nothing after it is delivered"
-        yield Flaw(FlawKind.STALL, name, Ranges.of([(shown.stalls_at, shown.stalls_at)]) | rest, not_delivered)
+        yield StartFlaw(
+            StartFlawKind.STALL, name, Ranges.of([(shown.stalls_at, shown.stalls_at)]) | rest, not_delivered
+        )
         inside = inside & Ranges.of([(0, max(shown.stalls_at - 1, 0))])
     wrong = Ranges.of((each, each) for each in shown.lookups.wrong)
     if skipped := (wanted & inside) - delivered - wrong:
-        yield Flaw(FlawKind.SKIPPED, name, skipped)
+        yield StartFlaw(StartFlawKind.SKIPPED, name, skipped)
     if wrong:
-        yield Flaw(FlawKind.WRONG, name, wrong)
+        yield StartFlaw(StartFlawKind.WRONG, name, wrong)
     if twice:
-        yield Flaw(FlawKind.REPEATED, name, twice)
+        yield StartFlaw(StartFlawKind.REPEATED, name, twice)
     if shown.alone is not None:
         unread = (wanted & shown.lookups.readable) - shown.alone.readable
         if unread or shown.alone.wrong:
             unread = unread | Ranges.of((each, each) for each in shown.alone.wrong)
-            yield Flaw(FlawKind.ALONE, name, unread)
+            yield StartFlaw(StartFlawKind.ALONE, name, unread)
     if shown.overlaid:
-        yield Flaw(FlawKind.OVERLAID, name, shown.overlaid)
+        yield StartFlaw(StartFlawKind.OVERLAID, name, shown.overlaid)
     if shown.misplaces:
-        yield Flaw(FlawKind.MISPLACED, name, Ranges(), f"from sequence {shown.last_seq + 1} on")
+        yield StartFlaw(StartFlawKind.MISPLACED, name, Ranges(), f"from sequence {shown.last_seq + 1} on")
 
 
-def _end_flaws(outcome: ChannelOutcome, shown: ChannelForecast, *, anew: bool) -> Iterator[Flaw]:
+def _end_flaws(outcome: ChannelOutcome, shown: ChannelForecast, *, anew: bool) -> Iterator[StartFlaw]:
     """Iterates over the effects of the channel's end, as the server shows it, on new messages."""
     name, last = outcome.name, shown.last_seq
     again = outcome.known - Ranges.of([(0, last)])
     if again and not anew:
-        yield Flaw(FlawKind.REUSED, name, again)
+        yield StartFlaw(StartFlawKind.REUSED, name, again)
     if ahead := shown.subscriptions.beyond(last):
         furthest = ahead.furthest
         names = some_of([escape(each.name or f"subscription {each.state.id}") for each in ahead[: _NAMED + 1]], _NAMED)
         if len(ahead) > _NAMED:
             names = f"{counted(len(ahead), 'subscription')}, {names.partition(' and ')[0]} among them"
         text = f"{describe_ranges([(last + 1, furthest)])} to {names}"
-        yield Flaw(FlawKind.AHEAD, name, Ranges.of([(last + 1, furthest)]), text)
+        yield StartFlaw(StartFlawKind.AHEAD, name, Ranges.of([(last + 1, furthest)]), text)
     for each in outcome.unknown:
         if each.last is None and each.suspected:
             text = f"{each.sequences}, if there were more ({escape(each.reason)})"
-            yield Flaw(FlawKind.UNKNOWN, name, Ranges(), text)
+            yield StartFlaw(StartFlawKind.UNKNOWN, name, Ranges(), text)
         elif each.last is None:
-            yield Flaw(FlawKind.UNPROVEN, name, Ranges(), each.sentence(name))
+            yield StartFlaw(StartFlawKind.UNPROVEN, name, Ranges(), each.sentence(name))
 
 
 def _repeated(delivered: Iterable[tuple[int, int]]) -> Ranges:

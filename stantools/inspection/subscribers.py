@@ -119,7 +119,7 @@ def subscription_json(state: pb.SubState, pending: Iterable[int], status: SubSta
     }
 
 
-class Subscribers(Sequence[Subscriber]):
+class SubscriberList(Sequence[Subscriber]):
     """The subscriptions of a channel by id; `first_seq` and `last_seq` are those of the channel.
 
     There may be millions: each object is made on access.
@@ -206,11 +206,11 @@ class Subscribers(Sequence[Subscriber]):
 
 
 #: The subscriptions of a channel that has none.
-NOBODY = Subscribers(SubsState())
+NOBODY = SubscriberList(SubsState())
 
 
 @dataclass(frozen=True)
-class QueueGroup:
+class QueueGroupSummary:
     """The subscriptions of a channel that share its messages."""
 
     name: str  #: name of the group; of a durable one, after the durable's name, as stored
@@ -244,33 +244,33 @@ class QueueGroup:
         return sum(each.status not in (SubStatus.ACTIVE, SubStatus.SHADOW) for each in self.members)
 
 
-def queue_groups(subscriptions: Iterable[Subscriber]) -> list[QueueGroup]:
+def queue_groups(subscriptions: Iterable[Subscriber]) -> list[QueueGroupSummary]:
     """Returns the queue groups among a channel's subscriptions, in the order of their first member."""
     groups: dict[tuple[bytes, bool], list[Subscriber]] = {}
     for each in subscriptions:
         if each.state.q_group:
             groups.setdefault((each.state.q_group, each.state.is_durable), []).append(each)
-    return [QueueGroup(text(name), durable, tuple(members)) for (name, durable), members in groups.items()]
+    return [QueueGroupSummary(text(name), durable, tuple(members)) for (name, durable), members in groups.items()]
 
 
 @dataclass
-class Folded(Generic[S]):
+class FoldedLog(Generic[S]):
     """The folded content of clients.dat or a subs.dat."""
 
     state: S  #: empty if there is no file or it cannot be read
     problems: list[str] = field(default_factory=list)  #: problems of the file
 
 
-def load_clients(path: Path | None, crc: Crc) -> Folded[ClientsState]:
+def load_clients(path: Path | None, crc: Crc) -> FoldedLog[ClientsState]:
     """Folds clients.dat; never raises for its content, or if it is missing."""
     if path is None:
-        return Folded(ClientsState(), ["is missing"])
+        return FoldedLog(ClientsState(), ["is missing"])
     return _load(path, crc, read_clients, salvage_clients, ClientsState)
 
 
-def load_subs(path: Path | None, crc: Crc, seen: Seen | None = None) -> Folded[SubsState]:
+def load_subs(path: Path | None, crc: Crc, seen: Seen | None = None) -> FoldedLog[SubsState]:
     """Folds a subs.dat, up to its size when `seen`; never raises for its content. A missing file is no problem."""
-    return Folded(SubsState()) if path is None else _load(path, crc, read_subs, salvage_subs, SubsState, seen)
+    return FoldedLog(SubsState()) if path is None else _load(path, crc, read_subs, salvage_subs, SubsState, seen)
 
 
 def _load(
@@ -280,14 +280,14 @@ def _load(
     salvage: Callable[[Buffer, Crc], S],
     nothing: Callable[[], S],
     seen: Seen | None = None,
-) -> Folded[S]:
+) -> FoldedLog[S]:
     try:
         with mapped(path, seen=seen) as buffer:
             state = read(buffer, crc)
             if (end := state.end) is None or not end.early:
-                return Folded(state)
+                return FoldedLog(state)
             reason = end.error or "no more records, but the file continues"
             problem = f"the server stops reading at offset {end.offset} of {end.file_size}: {reason}"
-            return Folded(salvage(buffer, crc), [problem])
+            return FoldedLog(salvage(buffer, crc), [problem])
     except StoreUnreadableError as error:
-        return Folded(nothing(), [error.message])
+        return FoldedLog(nothing(), [error.message])

@@ -16,16 +16,16 @@ from stantools.errors import StoreUnreadableError
 from stantools.format import envelope, index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, MESSAGE_OVERHEAD, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, MESSAGE_OVERHEAD, ScanStop
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.inspection.runs import RecordRun, RunBuilder
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import scan_index
-from stantools.store.mapping import WINDOW, Buffer, Window, mapped
+from stantools.store.mapping import WINDOW, Buffer, MappedWindow, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import BATCH_ROWS, scan_slice
-from stantools.store.resync import Damage
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import BATCH_ROWS, scan_slice
 
 #: Bytes of a slice that are touched at once.
 _STEP = WINDOW // 2
@@ -34,10 +34,10 @@ _PROOF = 1 << 20
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class NeighbourSequences:
     """A damaged range and the sequences of the good records around it in the same slice (0: none)."""
 
-    damage: Damage
+    damage: DamagedRange
     before: int
     after: int
 
@@ -56,7 +56,7 @@ class SliceSurvey:
     error: str | None = None  #: reason why the data file could not be read at all
     header_error: str | None = None  #: error in the data file's version, in the server's words
     runs: list[RecordRun] = field(default_factory=list)  #: good records
-    damages: list[Neighbours] = field(default_factory=list)  #: damaged ranges with their neighbours
+    damages: list[NeighbourSequences] = field(default_factory=list)  #: damaged ranges with their neighbours
     index: IndexReport = field(default_factory=IndexReport)
     index_error: str | None = None  #: reason why the index could not be read
     size: int = 0  #: bytes of the data file that were scanned
@@ -150,7 +150,7 @@ class ChannelSurvey:
         return Ranges.union(survey.index.dangling for survey in (*self.slices, *lone))
 
 
-def _suspects(neighbours: Neighbours, preceding: int, following: int) -> Iterator[tuple[int, int]]:
+def _suspects(neighbours: NeighbourSequences, preceding: int, following: int) -> Iterator[tuple[int, int]]:
     before = neighbours.before or preceding
     after = neighbours.after or following
     guess = neighbours.damage.sequence
@@ -258,7 +258,7 @@ def scan_sound(
     builder: RunBuilder, data: Buffer, entries: Buffer | None, channel: bytes, crc: Crc, progress: Progress | None
 ) -> tuple[int, int]:
     """Scans a slice up to the first irregular record; returns the offset of that record and its number."""
-    window, named = Window(data, _STEP, behind=0), Window(entries) if entries is not None else None
+    window, named = MappedWindow(data, _STEP, behind=0), MappedWindow(entries) if entries is not None else None
     at, done, after = FILE_HEADER_SIZE, 0, 0
     while at < len(data):
         window.reach(at)
@@ -292,10 +292,10 @@ def _scan(
     progress: Progress | None,
 ) -> None:
     records = check.records if check else None
-    pending: list[Damage] = []
+    pending: list[DamagedRange] = []
     before, done = builder.last, start
     for event in scan_slice(data, channel, crc, index=records, columns=_columns(), start=start):
-        if isinstance(event, Damage):
+        if isinstance(event, DamagedRange):
             builder.close()
             pending.append(event)
         else:
@@ -303,13 +303,13 @@ def _scan(
             if check:
                 check.add(event)
             after = int(event.sequence[0])
-            survey.damages += [Neighbours(damage, before, after) for damage in pending]
+            survey.damages += [NeighbourSequences(damage, before, after) for damage in pending]
             pending.clear()
             before = int(event.sequence[-1])
         if progress:
             progress(event.end - done)
             done = event.end
-    survey.damages += [Neighbours(damage, before, 0) for damage in pending]
+    survey.damages += [NeighbourSequences(damage, before, 0) for damage in pending]
     if check:
         survey.index = check.finish()
 
@@ -325,18 +325,18 @@ def _columns() -> MessageColumns:
 _own = threading.local()
 
 
-def stop_text(stop: Stop) -> str:
+def stop_text(stop: ScanStop) -> str:
     """Returns the reason why a reader would stop, in words."""
     return _STOPS[stop]
 
 
 _STOPS = {
-    Stop.END: "end of file",
-    Stop.FULL: "more records follow",
-    Stop.SHORT_HEADER: "fewer than 8 bytes are left",
-    Stop.ZEROS: "8 zero bytes where a record should begin",
-    Stop.DANGLING: "a record header with nothing after it",
-    Stop.SHORT_PAYLOAD: "the record announces more bytes than are left",
-    Stop.BAD_CRC: "the payload does not match its CRC",
-    Stop.BAD_DECODE: "the payload is not a message",
+    ScanStop.END: "end of file",
+    ScanStop.FULL: "more records follow",
+    ScanStop.SHORT_HEADER: "fewer than 8 bytes are left",
+    ScanStop.ZEROS: "8 zero bytes where a record should begin",
+    ScanStop.DANGLING: "a record header with nothing after it",
+    ScanStop.SHORT_PAYLOAD: "the record announces more bytes than are left",
+    ScanStop.BAD_CRC: "the payload does not match its CRC",
+    ScanStop.BAD_DECODE: "the payload is not a message",
 }

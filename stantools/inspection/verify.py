@@ -28,10 +28,10 @@ from stantools.inspection.file_findings import (
 )
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.outcomes import ChannelOutcome, channel_outcome, store_outcomes
-from stantools.inspection.runs import History, Piece, RecordRun, arrange
+from stantools.inspection.runs import ChannelHistory, RecordRun, RunPart, arrange
 from stantools.inspection.slicesummary import held_sequences
 from stantools.inspection.survey import ChannelSurvey, survey_slice
-from stantools.inspection.surveying import survey_channels
+from stantools.inspection.survey_jobs import survey_channels
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, WITNESS_FILE, Datastore, possible_slices
@@ -193,7 +193,7 @@ def _ids(clients: ClientsState | str | None) -> frozenset[bytes]:
     return frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
 
 
-def loose_findings(directory: Path, survey: ChannelSurvey, history: History) -> Iterator[Finding]:
+def loose_findings(directory: Path, survey: ChannelSurvey, history: ChannelHistory) -> Iterator[Finding]:
     """Yields the findings of slices without a store: about themselves, their indexes, and the sequences in them."""
     yield from slice_findings(directory, survey)
     yield from sequence_findings(survey, history)
@@ -214,7 +214,9 @@ def verify_channel(root: Path, survey: ChannelSurvey, crc: Crc, known_clients: C
     return ChannelReport(findings, verdict, subs_size + scanned)
 
 
-def channel_verdict(survey: ChannelSurvey, history: History, crc: Crc, subs: SubsState | None = None) -> ChannelVerdict:
+def channel_verdict(
+    survey: ChannelSurvey, history: ChannelHistory, crc: Crc, subs: SubsState | None = None
+) -> ChannelVerdict:
     """Returns which sequences of a channel are there."""
     raw = survey.files.raw_name
     held = [] if any(each.files.archived for each in survey.slices) else survey.files.archived
@@ -243,13 +245,13 @@ def channel_verdict(survey: ChannelSurvey, history: History, crc: Crc, subs: Sub
     )
 
 
-def _new_pieces(runs: Iterable[RecordRun], known: Ranges) -> Iterator[Piece]:
+def _new_pieces(runs: Iterable[RecordRun], known: Ranges) -> Iterator[RunPart]:
     """Yields the parts of runs with new sequences, by the subject of the runs."""
     seen: dict[bytes, Ranges] = {}
     for run in runs:
         before = seen.get(run.subject, known)
         if fresh := run.sequences - before:
-            yield Piece(run, fresh)
+            yield RunPart(run, fresh)
         seen[run.subject] = before | run.sequences
 
 
@@ -327,7 +329,7 @@ def _clients_findings(clients: ClientsState | str | None) -> Iterator[Finding]:
 def channel_findings(
     root: Path,
     survey: ChannelSurvey,
-    history: History,
+    history: ChannelHistory,
     subs: SubsState | str | None,
     known_clients: Container[bytes],
 ) -> Iterator[Finding]:

@@ -4,7 +4,7 @@
 seen every byte, so the reader does not continue after damage: any difference from the plan means that the store has
 changed since. CRCs are checked again, as later steps rely on the data read here.
 
-`Finisher` decrypts payloads and makes replies fit for headers. Most batches need neither and pass unchanged;
+`BatchFinisher` decrypts payloads and makes replies fit for headers. Most batches need neither and pass unchanged;
 otherwise payloads and replies are copied into a new buffer.
 """
 
@@ -24,12 +24,12 @@ from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import Flag
 from stantools.format.proto import store_pb2 as pb
-from stantools.recovery.salvage.model import Copy, Rewrite, Step
+from stantools.recovery.salvage.model import RecordCopy, Rewrite, Step
 from stantools.store.mapping import WINDOW, Buffer, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import among, scan_slice
-from stantools.store.resync import Damage
-from stantools.streamfiles.batch import Batch, texts
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import among, scan_slice
+from stantools.streamfiles.batch import MessageBatch, texts
 from stantools.streamfiles.headers import safe_value
 
 #: limit of record bytes in one batch; a longer record has its own batch
@@ -60,7 +60,7 @@ class StepReader:
         self._batch_rows = batch_rows
         self._columns = MessageColumns(0)
 
-    def read(self, step: Step, after: int = 0, until: int = MAX_SEQUENCE) -> Iterator[Batch]:
+    def read(self, step: Step, after: int = 0, until: int = MAX_SEQUENCE) -> Iterator[MessageBatch]:
         """Yields the messages of a step with sequences in (after, until], in rising order.
 
         A batch is valid until the next one. Raises StoreUnreadableError if the file differs from its plan.
@@ -72,12 +72,12 @@ class StepReader:
             wanted = wanted & Ranges.of([(after + 1, until)])
         if not wanted:
             return
-        if isinstance(step, Copy):
+        if isinstance(step, RecordCopy):
             yield from self._copied(step, wanted)
         else:
             yield from self._rewritten(step, wanted)
 
-    def _rewritten(self, step: Rewrite, wanted: Ranges) -> Iterator[Batch]:
+    def _rewritten(self, step: Rewrite, wanted: Ranges) -> Iterator[MessageBatch]:
         gathered: list[pb.MsgProto] = []
         size = 0
         for message in step.narrowed(wanted).messages():
@@ -89,7 +89,7 @@ class StepReader:
         if gathered:
             yield self._batch(*rewritten(gathered))
 
-    def _copied(self, step: Copy, wanted: Ranges) -> Iterator[Batch]:
+    def _copied(self, step: RecordCopy, wanted: Ranges) -> Iterator[MessageBatch]:
         run, count, found = step.run, wanted.count(), 0
         path, whole = step.path, count == run.count
         if self._columns.capacity < min(run.count, self._batch_rows):
@@ -102,7 +102,7 @@ class StepReader:
             for batch in scan_slice(
                 records, run.subject, self._crc, columns=self._columns, start=start, most=self._batch_bytes
             ):
-                if isinstance(batch, Damage):
+                if isinstance(batch, DamagedRange):
                     raise _changed(path, batch.offset)
                 sequence = batch.sequence
                 rises = int(sequence[0]) > last and not bool((sequence[1:] <= sequence[:-1]).any())
@@ -118,8 +118,8 @@ class StepReader:
             if found != count or (whole and last != wanted.last):
                 raise _changed(path, run.end)
 
-    def _batch(self, buffer: Buffer, columns: MessageColumns) -> Batch:
-        return Batch(self._channel, self._subject, buffer, columns, columns.sequence)
+    def _batch(self, buffer: Buffer, columns: MessageColumns) -> MessageBatch:
+        return MessageBatch(self._channel, self._subject, buffer, columns, columns.sequence)
 
 
 def _changed(path: Path, offset: int) -> StoreUnreadableError:
@@ -151,7 +151,7 @@ _Rows = npt.NDArray[np.bool_]
 _MAX_LENGTHS = 64
 
 
-class Finisher:
+class BatchFinisher:
     """Makes messages ready for a target.
 
     `channel` is the name in the records, on which the encryption key depends. Without `key` payloads stay as stored;
@@ -163,7 +163,7 @@ class Finisher:
         self._cipher = None if key is None else ChannelCipher(key, channel)
         self._keep_sealed = keep_sealed
 
-    def finish(self, batch: Batch) -> Batch:
+    def finish(self, batch: MessageBatch) -> MessageBatch:
         """Returns messages with decrypted payloads, and replies that can be header values."""
         buffer, columns = batch.buffer, batch.columns
         content = np.frombuffer(buffer, np.uint8)
@@ -174,7 +174,7 @@ class Finisher:
             return batch
         return self._rebuild(batch, sealed)
 
-    def _rebuild(self, batch: Batch, sealed: _Rows | None) -> Batch:
+    def _rebuild(self, batch: MessageBatch, sealed: _Rows | None) -> MessageBatch:
         """Copies payloads and replies into a new buffer."""
         buffer, columns = batch.buffer, batch.columns
         payloads = list(texts(buffer, columns.data_start, columns.data_size))

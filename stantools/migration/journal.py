@@ -28,10 +28,10 @@ from stantools.inspection.findings import Finding
 from stantools.store.durable import fsync_directory, write_all, writing
 
 if TYPE_CHECKING:
-    from stantools.migration.proof.stream import Proof
+    from stantools.migration.proof.stream_proof import Proof
 
 
-class Outcome(enum.StrEnum):
+class StreamOutcome(enum.StrEnum):
     MIGRATED = "migrated"
     REPLACED = "replaced"
     CONTINUED = "continued"  #: a killed run had published a part
@@ -47,7 +47,7 @@ class Outcome(enum.StrEnum):
 @dataclass
 class StreamResult:
     stream: str
-    outcome: Outcome = Outcome.FAILED
+    outcome: StreamOutcome = StreamOutcome.FAILED
     messages: int = 0  #: messages in the stream
     bytes: int = 0  #: size counted by the server
     seconds: float = 0.0  #: seconds of loading, 0 if nothing was loaded
@@ -60,24 +60,28 @@ class StreamResult:
         self.findings, self.proven, self.prove_seconds = proof.findings, proof.messages, proof.seconds
 
     def failed(self, problem: StantoolsError) -> None:
-        self.outcome, self.error = Outcome.FAILED, problem
+        self.outcome, self.error = StreamOutcome.FAILED, problem
 
     @property
     def good(self) -> bool:
         """The stream is as planned."""
-        return self.error is None and not self.findings and self.outcome not in (Outcome.FAILED, Outcome.NOT_BEGUN)
+        return (
+            self.error is None
+            and not self.findings
+            and self.outcome not in (StreamOutcome.FAILED, StreamOutcome.NOT_BEGUN)
+        )
 
 
-class Stage(enum.StrEnum):
+class StreamStage(enum.StrEnum):
     LOAD = "load"
     PROVE = "prove"
     COMPARE = "compare"  #: comparison without a plan
 
 
-class Watch:
+class JournalObserver:
     """Receives the progress of every step, possibly from several threads. This one ignores it."""
 
-    def begin(self, stream: str, stage: Stage, messages: int) -> None:
+    def begin(self, stream: str, stage: StreamStage, messages: int) -> None:
         """A stage of a stream begins; `messages` are to be processed."""
 
     def advance(self, stream: str, messages: int) -> None:
@@ -89,7 +93,7 @@ class Watch:
         """Shows a message to the user."""
 
     @contextmanager
-    def stage(self, stream: str, stage: Stage, messages: int) -> Iterator[StageProgress]:
+    def stage(self, stream: str, stage: StreamStage, messages: int) -> Iterator[StageProgress]:
         """A stage of a stream that lasts as long as the block; yields a counter of processed messages."""
         self.begin(stream, stage, messages)
         try:
@@ -98,13 +102,13 @@ class Watch:
             self.end(stream)
 
 
-UNWATCHED = Watch()
+UNWATCHED = JournalObserver()
 
 
 class StageProgress:
     """Reports processed messages of a stream to a watch, and can take them back."""
 
-    def __init__(self, watch: Watch, stream: str) -> None:
+    def __init__(self, watch: JournalObserver, stream: str) -> None:
         self._watch = watch
         self._stream = stream
         self._messages = 0
@@ -128,7 +132,7 @@ class StreamState(enum.StrEnum):
     PROVEN = "proven"  #: every message and consumer was compared
 
 
-class Steps:
+class StepLog:
     """The steps of streams, in memory only: for work on one stream in another process.
 
     `streams` is the last journal entry of each stream.
@@ -174,7 +178,7 @@ class Steps:
         self.taken.append(entry)
 
 
-class Journal(Steps):
+class Journal(StepLog):
     """An open journal; a context manager. Only one run may have it open.
 
     `plan` is the plan file, beside which the journal lies; `digest` identifies the content of the plan; `target` is

@@ -16,20 +16,20 @@ from stantools.format.crc import Crc
 from stantools.format.encryption import master_key, may_be_encrypted
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import ChannelSurvey
-from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Finisher, StepReader
+from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, BatchFinisher, StepReader
 from stantools.progress import Progress
 from stantools.recovery.merge import plan_merge
-from stantools.recovery.options import MergeOptions
+from stantools.recovery.recovery_options import MergeOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
-from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Fate, Step
+from stantools.recovery.salvage.model import SPLIT, ChannelSalvage, DroppedData, DropReason, RecordCopy, Step
 from stantools.store.directory import Datastore, subject_matches
 from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles
-from stantools.store.options import ReadOptions
 from stantools.store.ranges import Ranges
-from stantools.store.reading import BATCH_ROWS
+from stantools.store.read_options import ReadOptions
+from stantools.store.slice_reader import BATCH_ROWS
 from stantools.store.sublog import StoredSubscription
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 
 #: placeholder for a lost cluster id: a migration needs none, so that a lost server.dat does not matter
 _NO_CLUSTER = "lost"
@@ -41,16 +41,16 @@ _SAMPLE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Key:
+class DecryptionKey:
     key: bytes | None = None  #: the encryption key given to the server; None: payloads stay as stored
     keep_sealed: bool = False  #: a payload that cannot be decrypted stays as stored
 
 
 class ChannelSource:
-    def __init__(self, plan: ChannelPlan, crc: Crc, key: Key | None = None) -> None:
+    def __init__(self, plan: ChannelSalvage, crc: Crc, key: DecryptionKey | None = None) -> None:
         self._plan = plan
         self._crc = crc
-        self._key = key or Key()
+        self._key = key or DecryptionKey()
 
     def __repr__(self) -> str:
         return f"ChannelSource({self.name!r}, {self.count} messages, {self.first} to {self.last})"
@@ -102,7 +102,7 @@ class ChannelSource:
     def first_timestamp(self) -> int:
         """Nanoseconds since 1970, 0 without messages."""
         step = self._plan.steps[0] if self._plan.steps else None
-        if isinstance(step, Copy) and step.run.first == self.first:
+        if isinstance(step, RecordCopy) and step.run.first == self.first:
             return step.run.first_timestamp
         return self._timestamp(self.first)
 
@@ -110,7 +110,7 @@ class ChannelSource:
     def last_timestamp(self) -> int:
         """Nanoseconds since 1970, 0 without messages."""
         step, last = self._plan.steps[-1] if self._plan.steps else None, self.sequences.last
-        if isinstance(step, Copy) and step.run.last == last:
+        if isinstance(step, RecordCopy) and step.run.last == last:
             return step.run.last_timestamp
         return self._timestamp(last)
 
@@ -144,7 +144,7 @@ class ChannelSource:
         batch_bytes: int = BATCH_BYTES,
         batch_rows: int = BATCH_ROWS,
         finish: bool = True,
-    ) -> Iterator[Batch]:
+    ) -> Iterator[MessageBatch]:
         """Yields the messages with sequences in (after, until], in rising order; thread-safe and repeatable.
 
         The default `subject` is the channel's name. `batch_bytes` counts records; a longer record has its own batch.
@@ -161,7 +161,7 @@ class ChannelSource:
             for batch in reader.read(step, after, until):
                 yield finisher.finish(batch) if finish else batch
 
-    def with_key(self, key: Key) -> ChannelSource:
+    def with_key(self, key: DecryptionKey) -> ChannelSource:
         """Returns the channel with another key; payloads stay as stored without one."""
         return ChannelSource(self._plan, self._crc, key)
 
@@ -193,15 +193,15 @@ class ChannelSource:
         plan = replace(narrowed._plan, missing=self._plan.missing & known, last_known=min(self.last, last))
         return ChannelSource(plan, self._crc, self._key)
 
-    def _finisher(self) -> Finisher:
-        return Finisher(self._plan.stored_name, self._key.key, keep_sealed=self._key.keep_sealed)
+    def _finisher(self) -> BatchFinisher:
+        return BatchFinisher(self._plan.stored_name, self._key.key, keep_sealed=self._key.keep_sealed)
 
     def _timestamp(self, sequence: int) -> int:
         for batch in self.read(after=sequence - 1, until=sequence, finish=False) if sequence else ():
             return int(batch.columns.timestamp[0])
         return 0
 
-    def _sample(self) -> Iterator[Batch]:
+    def _sample(self) -> Iterator[MessageBatch]:
         places = [place for step in self._plan.steps for place in _places(step)]
         chosen = {places[number * len(places) // _SAMPLE_PLACES] for number in range(_SAMPLE_PLACES) if places}
         for place in sorted(chosen):
@@ -209,7 +209,7 @@ class ChannelSource:
             yield from islice(sample, 1)
 
 
-def _stored(batch: Batch) -> Iterator[tuple[int, Buffer]]:
+def _stored(batch: MessageBatch) -> Iterator[tuple[int, Buffer]]:
     columns = batch.columns
     rows = zip(columns.sequence.tolist(), columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
     yield from ((sequence, batch.buffer[start : start + size]) for sequence, start, size in rows if size)
@@ -218,14 +218,14 @@ def _stored(batch: Batch) -> Iterator[tuple[int, Buffer]]:
 def _places(step: Step) -> list[int]:
     """Returns sequences at which a reader can start directly."""
     first, last = step.sequences.first, step.sequences.last
-    marks = step.run.marks if isinstance(step, Copy) else ()
+    marks = step.run.marks if isinstance(step, RecordCopy) else ()
     return [first, *(sequence for sequence, _ in marks if first < sequence <= last)]
 
 
 def _ends(step: Step) -> Iterator[tuple[int, int]]:
     """Yields sequences after which a reader can stop, with the bytes of the step up to there; the last is its end."""
     first, last = step.sequences.first, step.sequences.last
-    if not isinstance(step, Copy):
+    if not isinstance(step, RecordCopy):
         yield last, step.size
         return
     run = step.run
@@ -241,11 +241,11 @@ class StoreSource:
 
     plan: SalvagePlan  #: the plan of salvage
     channels: list[ChannelSource]  #: sorted by name as bytes
-    key: Key = Key()
+    key: DecryptionKey = DecryptionKey()
     nodes: tuple[NodeFiles, ...] = ()  #: merged nodes of a cluster; () for a single store
 
     @property
-    def dropped(self) -> list[Dropped]:
+    def dropped(self) -> list[DroppedData]:
         """Records that cannot be taken, or are excluded."""
         return self.plan.dropped
 
@@ -307,7 +307,7 @@ def open_source(
     )
     plan = plan_salvage(store, salvaged, progress=progress, surveys=surveys)
     plan.channels = _chosen(store, plan)
-    key = Key(store.key, options.keep_encrypted)
+    key = DecryptionKey(store.key, options.keep_encrypted)
     return StoreSource(plan, [ChannelSource(channel, plan.crc, key) for channel in plan.channels], key)
 
 
@@ -326,12 +326,12 @@ def open_merged(
         keep_positions=True,
     )
     plan = plan_merge(nodes, reading, merging, progress=progress)
-    key = Key(reading.encryption_key, options.keep_encrypted)
+    key = DecryptionKey(reading.encryption_key, options.keep_encrypted)
     channels = [ChannelSource(channel, plan.crc, key) for channel in plan.channels]
     return StoreSource(plan, channels, key, tuple(each.named for each in plan.nodes))
 
 
-def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:
+def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelSalvage]:
     """Drops channels known only by stray messages in the directories of selected channels."""
     patterns, chosen = plan.options.patterns, []
     for channel in plan.channels:
@@ -342,5 +342,5 @@ def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:
             chosen.append(channel)
         else:
             reason = "messages in the directory of another channel, while their own channel is not selected"
-            plan.dropped.append(Dropped(name, -1, 0, reason, channel.sequences, fate=Fate.LEFT_OUT))
+            plan.dropped.append(DroppedData(name, -1, 0, reason, channel.sequences, fate=DropReason.LEFT_OUT))
     return chosen

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from stantools.errors import UsageError
 from stantools.migration.source import ChannelSource
-from stantools.streamfiles.batch import Batch, Messages
+from stantools.streamfiles.batch import MessageBatch, Messages
 
 _U64 = npt.NDArray[np.uint64]
 _I64 = npt.NDArray[np.int64]
@@ -90,7 +90,7 @@ class SingleSource:
         """The last sequence, even if its message is lost."""
         return self._channel.last
 
-    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[MessageBatch]:
         return self._channel.read(after=after, until=until, subject=self._subject)
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
@@ -98,24 +98,24 @@ class SingleSource:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _ReadPosition:
     """A place at which reading can restart."""
 
     count: int  #: messages before it
     sequences: _U64  #: for each channel, the last sequence before it, 0 if there is none
 
 
-class _Feed:
+class _ChannelFeed:
     """One channel of a merge: a batch, and the number of returned rows."""
 
     def __init__(
-        self, number: int, channel: ChannelSource, place: _Place, sizes: tuple[int, int], finish: bool
+        self, number: int, channel: ChannelSource, place: _ReadPosition, sizes: tuple[int, int], finish: bool
     ) -> None:
         self.number = number
         self.at = 0
         self.end = 0
         self.keys: _I64 = np.empty(0, np.int64)
-        self.batch: Batch
+        self.batch: MessageBatch
         after = int(place.sequences[number])
         self._batches = channel.read(after=after, batch_bytes=sizes[0], batch_rows=sizes[1], finish=finish)
 
@@ -135,10 +135,10 @@ class _Feed:
 
 
 @dataclass(frozen=True)
-class _Round:
+class _MergeRound:
     """Messages in their final order."""
 
-    feeds: list[_Feed]  #: channels of the messages
+    feeds: list[_ChannelFeed]  #: channels of the messages
     lows: list[int]  #: first row of each channel
     highs: list[int]  #: row after the last one of each channel
     order: npt.NDArray[np.intp]  #: for each message in order, the index of its channel in `feeds`
@@ -177,7 +177,7 @@ class MergedSource:
     def last(self) -> int:
         return self.count
 
-    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[MessageBatch]:
         """Yields the messages with stream sequences in (after, until], in rising order; a batch has one channel."""
         until = self.count if until is None else until
         place = self._places[bisect_right(self._counts, after) - 1] if after else self._start
@@ -190,7 +190,7 @@ class MergedSource:
                 yield from self._batches(merged, number, after, until)
             number += total
 
-    def _batches(self, merged: _Round, number: int, after: int, until: int) -> Iterator[Batch]:
+    def _batches(self, merged: _MergeRound, number: int, after: int, until: int) -> Iterator[MessageBatch]:
         order = merged.order
         bounds = [0, *(np.flatnonzero(order[1:] != order[:-1]) + 1).tolist(), len(order)]
         numbers = np.arange(number + 1, number + 1 + len(order), dtype=np.uint64)
@@ -205,7 +205,7 @@ class MergedSource:
                 feed = merged.feeds[source]
                 channel, subject = self.parts[feed.number]
                 columns = feed.batch.columns.part(row + begin - low, row + end - low)
-                yield Batch(channel.raw_name, subject, feed.batch.buffer, columns, numbers[begin:end])
+                yield MessageBatch(channel.raw_name, subject, feed.batch.buffer, columns, numbers[begin:end])
             low = high
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
@@ -258,15 +258,15 @@ class MergedSource:
         return self._looked_up[1]
 
     @cached_property
-    def _start(self) -> _Place:
-        return _Place(0, np.zeros(len(self.parts), np.uint64))
+    def _start(self) -> _ReadPosition:
+        return _ReadPosition(0, np.zeros(len(self.parts), np.uint64))
 
     @cached_property
     def _counts(self) -> list[int]:
         return [place.count for place in self._places]
 
     @cached_property
-    def _places(self) -> list[_Place]:
+    def _places(self) -> list[_ReadPosition]:
         """Places at which reading can restart, found in one pass over all timestamps."""
         places, count = [self._start], 0
         sequences = self._start.sequences.copy()
@@ -275,18 +275,18 @@ class MergedSource:
                 sequences[feed.number] = feed.batch.sequence[high - 1]
             count += len(merged.order)
             if count - places[-1].count >= _SPACING:
-                places.append(_Place(count, sequences.copy()))
+                places.append(_ReadPosition(count, sequences.copy()))
         return places
 
-    def _rounds(self, place: _Place, *, finish: bool) -> Iterator[_Round]:
+    def _rounds(self, place: _ReadPosition, *, finish: bool) -> Iterator[_MergeRound]:
         """Sorts the messages after a place."""
         waiting = self._unread_channels(place)
-        active: dict[int, _Feed] = {}
+        active: dict[int, _ChannelFeed] = {}
         while waiting or active:
             bound = min((feed.end, number) for number, feed in active.items()) if active else None
             while waiting and (bound is None or waiting[-1][0] <= bound[0]):
                 _, number = waiting.pop()
-                feed = _Feed(number, self.parts[number][0], place, self._sizes, finish)
+                feed = _ChannelFeed(number, self.parts[number][0], place, self._sizes, finish)
                 if feed.load():
                     active[number] = feed
                     bound = min(bound, (feed.end, number)) if bound else (feed.end, number)
@@ -296,7 +296,7 @@ class MergedSource:
             for number in [number for number, feed in active.items() if not feed.load()]:
                 del active[number]
 
-    def _unread_channels(self, place: _Place) -> list[tuple[int, int]]:
+    def _unread_channels(self, place: _ReadPosition) -> list[tuple[int, int]]:
         """Returns the channels with messages after a place, the earliest last, with the time of their first message."""
         waiting = []
         for number, (channel, _) in enumerate(self.parts):
@@ -307,9 +307,9 @@ class MergedSource:
         return sorted(waiting, reverse=True)
 
 
-def _sort_round(feeds: list[_Feed], key: int, number: int) -> _Round:
+def _sort_round(feeds: list[_ChannelFeed], key: int, number: int) -> _MergeRound:
     """Sorts all messages up to a bound and takes them from their feeds."""
-    round_feeds: list[_Feed] = []
+    round_feeds: list[_ChannelFeed] = []
     lows: list[int] = []
     highs: list[int] = []
     for feed in feeds:
@@ -322,7 +322,7 @@ def _sort_round(feeds: list[_Feed], key: int, number: int) -> _Round:
     keys = np.concatenate([f.keys[low:high] for f, low, high in zip(round_feeds, lows, highs, strict=True)])
     sizes = [high - low for low, high in zip(lows, highs, strict=True)]
     sources = np.repeat(np.arange(len(round_feeds)), sizes)
-    return _Round(round_feeds, lows, highs, sources[np.argsort(keys, kind="stable")])
+    return _MergeRound(round_feeds, lows, highs, sources[np.argsort(keys, kind="stable")])
 
 
 class Prefix:
@@ -348,7 +348,7 @@ class Prefix:
     def first(self) -> int:
         return self._source.first if self.count else 0
 
-    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[MessageBatch]:
         return self._source.read(after=after, until=self.last if until is None else min(until, self.last))
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:

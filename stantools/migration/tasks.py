@@ -18,7 +18,7 @@ from stantools.errors import StantoolsError
 from stantools.nats.errors import NatsError
 
 if TYPE_CHECKING:
-    from stantools.nats.connection import Connection
+    from stantools.nats.connection import NatsConnection
 
 
 _Item = TypeVar("_Item")
@@ -122,7 +122,7 @@ class SetBackError(NatsError):
     retriable = True
 
 
-class OutOfStepError(NatsError):
+class AckOrderError(NatsError):
     """Answers came in another order than the messages; the stored messages have to be read."""
 
     retriable = True
@@ -134,7 +134,7 @@ _PAUSES: Final = (0.02, 0.1, 0.25, 0.5, 1.0)
 class Retry:
     """Repeats work while its failure may be temporary, for up to `seconds` without progress."""
 
-    def __init__(self, connection: Connection, seconds: float) -> None:
+    def __init__(self, connection: NatsConnection, seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
         self.interruptions = 0  #: number of repetitions

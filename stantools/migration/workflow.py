@@ -9,14 +9,21 @@ from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import shell_word
-from stantools.migration.journal import Journal, Outcome, StreamResult, Watch, journal_path, remembered_streams
+from stantools.migration.broker_state_stream import find_obstacles
+from stantools.migration.journal import (
+    Journal,
+    JournalObserver,
+    StreamOutcome,
+    StreamResult,
+    journal_path,
+    remembered_streams,
+)
 from stantools.migration.plan.checks import find_changes, find_encrypted, find_problems
-from stantools.migration.plan.model import Level, Note, Plan, Way
+from stantools.migration.plan.migration_plan import LoadMethod, MigrationPlan, Remark, RemarkLevel
 from stantools.migration.plan.planfile import read_plan, write_plan
-from stantools.migration.prepared import prepare
+from stantools.migration.prepared_stream import prepare
 from stantools.migration.source import SourceOptions, StoreSource, open_source
-from stantools.migration.takeover import find_obstacles
-from stantools.migration.targets.loading import ApplyOptions, Existing
+from stantools.migration.targets.stream_load import ApplyOptions, ExistingPolicy
 from stantools.migration.targets.target import Destination
 from stantools.notation import counted
 from stantools.progress import Progress
@@ -36,11 +43,11 @@ def read_source(store: Datastore, options: SourceOptions, *, progress: Progress 
     return source
 
 
-def signs_of_use(store: Path) -> list[Note]:
+def signs_of_use(store: Path) -> list[Remark]:
     """Returns a warning for each sign that a server is using a store."""
     text, remedy = "messages that it writes from now on are not migrated", "stop it for a complete migration"
     uses = check_not_in_use(store, force=True)
-    return [Note(Level.WARNING, str(store), f"{use.detail}: {text}", remedy) for use in uses]
+    return [Remark(RemarkLevel.WARNING, str(store), f"{use.detail}: {text}", remedy) for use in uses]
 
 
 def default_plan_file(store: Path) -> Path:
@@ -60,7 +67,7 @@ def default_plan_file(store: Path) -> Path:
     return Path(f"{name}.migration.yaml")
 
 
-def check_plan_file(file: Path, plan: Plan) -> None:
+def check_plan_file(file: Path, plan: MigrationPlan) -> None:
     """Raises RefusedError if writing the plan would overwrite a different one, which may be edited."""
     if file.exists() and read_plan(file).digest != plan.digest:
         raise RefusedError(
@@ -72,25 +79,25 @@ def check_plan_file(file: Path, plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Migration:
-    plan: Plan
+    plan: MigrationPlan
     source: StoreSource
     target: Destination
     options: ApplyOptions | None = None  #: options of applying; None: the target is not checked for problems
     #: plan file, with the journal beside it; None: earlier runs are unknown
     file: Path | None = None
 
-    def problems(self) -> list[Note]:
+    def problems(self) -> list[Remark]:
         plan, source = self.plan, self.source
         notes = [*find_problems(plan), *find_changes(plan, source), *find_encrypted(plan, source)]
         if plan.broker:
             notes += find_obstacles(plan, source)
-            if self.options is not None and self.options.existing is Existing.APPEND:
+            if self.options is not None and self.options.existing is ExistingPolicy.APPEND:
                 text = "messages appended to a broker's streams are published after the messages that the broker stored"
-                notes.append(Note(Level.PROBLEM, "", text, "use --replace to load different streams again"))
+                notes.append(Remark(RemarkLevel.PROBLEM, "", text, "use --replace to load different streams again"))
         if self.options is not None and not serious(notes):
             begun = remembered_streams(self.file) if self.file else {}
             notes += self.target.problems(prepare(plan, source), self.options, begun)
-        return [note for note in notes if note.level is not Level.INFO]
+        return [note for note in notes if note.level is not RemarkLevel.INFO]
 
     def keep_plan(self) -> None:
         """Writes the plan unless the file exists, which may contain notes of the user."""
@@ -112,7 +119,7 @@ class Migration:
         """Number of messages to process, including those that are only compared."""
         return self.plan.messages * (2 if self.options and self.options.prove else 1)
 
-    def apply(self, journal: Journal, watch: Watch) -> list[StreamResult]:
+    def apply(self, journal: Journal, watch: JournalObserver) -> list[StreamResult]:
         """Applies the plan to every stream, and proves it.
 
         An interruption leaves complete streams; the next run with the same journal continues or repeats the others.
@@ -125,23 +132,23 @@ class Migration:
         *channels, state = streams
         results = self.target.apply(channels, journal, self.options, watch)
         if not all(result.good for result in results):
-            return [*results, StreamResult(state.name, Outcome.NOT_BEGUN)]
+            return [*results, StreamResult(state.name, StreamOutcome.NOT_BEGUN)]
         return results + self.target.apply([state], journal, self.options, watch)
 
-    def verify(self, watch: Watch, parallel: int) -> list[StreamResult]:
+    def verify(self, watch: JournalObserver, parallel: int) -> list[StreamResult]:
         remembered = remembered_streams(self.file) if self.file else {}
-        published = {name for name, entry in remembered.items() if entry.get("way") == Way.PUBLISH}
-        if self.plan.way is Way.PUBLISH:
+        published = {name for name, entry in remembered.items() if entry.get("way") == LoadMethod.PUBLISH}
+        if self.plan.way is LoadMethod.PUBLISH:
             published = {stream.name for stream in self.plan.streams}
         return self.target.verify(prepare(self.plan, self.source), published, watch, parallel)
 
 
-def serious(notes: Sequence[Note]) -> list[Note]:
+def serious(notes: Sequence[Remark]) -> list[Remark]:
     """Returns the notes that are problems."""
-    return [note for note in notes if note.level is Level.PROBLEM]
+    return [note for note in notes if note.level is RemarkLevel.PROBLEM]
 
 
-def refuse_problems(problems: Sequence[Note]) -> None:
+def refuse_problems(problems: Sequence[Remark]) -> None:
     found = serious(problems)
     if found:
         first = found[0]
@@ -150,7 +157,7 @@ def refuse_problems(problems: Sequence[Note]) -> None:
         raise RefusedError(f"nothing was changed: {about}{first.text}{more}", first.remedy)
 
 
-def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
+def refuse(plan: MigrationPlan, problems: Sequence[Remark], *, accept_loss: bool) -> None:
     """Raises RefusedError for problems, or for loss without consent."""
     refuse_problems(problems)
     if plan.lossy and not accept_loss:
@@ -161,12 +168,12 @@ def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
         )
 
 
-def foreseen(problems: Sequence[Note], *, findings: bool) -> ExitCode:
+def foreseen(problems: Sequence[Remark], *, findings: bool) -> ExitCode:
     """Returns the exit code of a dry run; `findings`: messages are lost."""
     return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if findings else ExitCode.CLEAN
 
 
-def exit_code(plan: Plan, results: Sequence[StreamResult], *, changed: bool) -> int:
+def exit_code(plan: MigrationPlan, results: Sequence[StreamResult], *, changed: bool) -> int:
     """Returns the exit code of a plan; `changed`: it was applied, not only compared."""
     failed = [result.error for result in results if result.error]
     if failed:

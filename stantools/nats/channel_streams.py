@@ -49,7 +49,7 @@ _NONE: Final[Mapping[str, Any]] = {"max_age": 0, "max_msgs": -1, "max_bytes": -1
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class StreamNames:
     cluster_id: str
     replicas: int = 1  #: replicas of each stream
 

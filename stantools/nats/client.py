@@ -1,6 +1,6 @@
 """A connection to one of several NATS servers, which is restored whenever it is lost.
 
-`Client` is the common base of the broker's connections and of `stantools.nats.connection`: finding a server, login,
+`NatsClient` is the common base of the broker's connections and of `stantools.nats.connection`: finding a server, login,
 subscriptions that outlive a connection, requests, and reconnection. Nothing is queued while disconnected: what
 cannot be sent now is not sent. Derived classes override the methods whose names begin with `on_` to get events.
 """
@@ -19,14 +19,14 @@ from stantools.nats import encoding
 from stantools.nats.credentials import tls_context
 from stantools.nats.errors import LoginError, NatsError, NotEncryptedError
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
-from stantools.nats.session import Session
+from stantools.nats.nats_session import NatsSession
 
 if TYPE_CHECKING:
     import ssl
 
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
-    from stantools.nats.login import Login, Server
+    from stantools.nats.login import Login, NatsAddress
 
 #: unanswered pings after which a connection is given up
 _MAX_PINGS: Final = 2
@@ -38,7 +38,7 @@ _VERSION_LINE: Final = b"NATS/1.0 "
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class ClientSettings:
     name: str  #: name of the connection
     login: Login
     #: TLS for an encrypted connection; nothing is sent then to a server without TLS. None encrypts only if a server or
@@ -53,19 +53,19 @@ class Manners:
     inbox: str = "_INBOX"  #: prefix of the subjects of answers
 
 
-class Failure(NamedTuple):
-    server: Server
+class ConnectFailure(NamedTuple):
+    server: NatsAddress
     problem: Exception
     info: dict[str, Any]  #: the server's INFO, if it was received
 
 
 class UnreachableError(NatsError):
-    def __init__(self, failures: Sequence[Failure]) -> None:
+    def __init__(self, failures: Sequence[ConnectFailure]) -> None:
         super().__init__("nats: no servers available for connection")
         self.failures = failures  #: one for each server
 
 
-class Message(NamedTuple):
+class NatsMessage(NamedTuple):
     """A message of a subscription; the header block is empty if there is none."""
 
     subject: bytes
@@ -80,7 +80,7 @@ class Message(NamedTuple):
         return int(digits) if self.header.startswith(_VERSION_LINE) and digits.isdigit() else 0
 
 
-def one_by_one(take: Callable[[Message], None]) -> Handler:
+def one_by_one(take: Callable[[NatsMessage], None]) -> Handler:
     """Returns a handler that calls `take` with each single message, for subscriptions with few messages."""
 
     def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
@@ -89,7 +89,7 @@ def one_by_one(take: Callable[[Message], None]) -> Handler:
             subject, reply, body = row[SUBJECT], row[REPLY], row[PAYLOAD]
             data, behind = body + row[HEADER_SIZE], body + row[PAYLOAD_SIZE]
             take(
-                Message(
+                NatsMessage(
                     bytes(view[subject : subject + row[SUBJECT_SIZE]]),
                     bytes(view[reply : reply + row[REPLY_SIZE]]),
                     bytes(view[body:data]),
@@ -100,10 +100,10 @@ def one_by_one(take: Callable[[Message], None]) -> Handler:
     return handle
 
 
-class Client:
+class NatsClient:
     """A connection to one of `servers`, which are tried in this order, before those that they announce."""
 
-    def __init__(self, servers: Sequence[Server], manners: Manners) -> None:
+    def __init__(self, servers: Sequence[NatsAddress], manners: ClientSettings) -> None:
         self.manners = manners
         self.server = servers[0]  #: the current or last server
         self.handlers: dict[int, Handler] = {}  #: handlers of the subscriptions by number
@@ -112,7 +112,7 @@ class Client:
         self._context = manners.tls
         self._subjects: dict[int, tuple[bytes, bytes]] = {}
         self._sids = 0
-        self._session: Session | None = None  # None while there is no usable connection
+        self._session: NatsSession | None = None  # None while there is no usable connection
         self._settled = asyncio.Event()  # set while the client is connected, or has given up
         self._error = ""
         self._closed = False
@@ -122,7 +122,7 @@ class Client:
         # requests: a wildcard inbox, and the callbacks of unanswered requests
         self._answers = b""
         self._asked = 0
-        self._asking: dict[bytes, Callable[[Message], None]] = {}
+        self._asking: dict[bytes, Callable[[NatsMessage], None]] = {}
 
     # Lifecycle.
 
@@ -171,9 +171,9 @@ class Client:
         size = self.info.get("max_payload")
         return size if isinstance(size, int) else 1 << 20
 
-    async def _try(self, server: Server) -> Failure | None:
+    async def _try(self, server: NatsAddress) -> ConnectFailure | None:
         info: dict[str, Any] = {}
-        session = Session(self)
+        session = NatsSession(self)
         self._error = ""
         self._tried = asyncio.get_running_loop().time()
         try:
@@ -182,7 +182,7 @@ class Client:
         except (OSError, TimeoutError, NatsError) as problem:
             session.abort("it could not be set up")
             # The error of the server is the reason, whatever happened afterwards.
-            return Failure(server, LoginError(self._error) if self._error else problem, info)
+            return ConnectFailure(server, LoginError(self._error) if self._error else problem, info)
         except BaseException:
             session.abort("it could not be set up")
             raise
@@ -195,7 +195,7 @@ class Client:
         self._settled.set()
         return None
 
-    async def _log_in(self, session: Session, server: Server, info: dict[str, Any]) -> None:
+    async def _log_in(self, session: NatsSession, server: NatsAddress, info: dict[str, Any]) -> None:
         manners = self.manners
         loop = asyncio.get_running_loop()
         name = manners.tls_name or server.name
@@ -236,9 +236,9 @@ class Client:
 
     async def _reconnect(self) -> None:
         manners, loop = self.manners, asyncio.get_running_loop()
-        attempts: Counter[Server] = Counter()
-        refusals: Counter[Server] = Counter()
-        given_up: set[Server] = set()
+        attempts: Counter[NatsAddress] = Counter()
+        refusals: Counter[NatsAddress] = Counter()
+        given_up: set[NatsAddress] = set()
         while servers := [server for server in self._servers if server not in given_up]:
             await asyncio.sleep(self._tried + manners.pause - loop.time())
             for server in servers:
@@ -280,7 +280,7 @@ class Client:
     def failed(self, problem: Exception) -> None:
         self.on_failed(problem)
 
-    def lost(self, session: Session, reason: str) -> None:
+    def lost(self, session: NatsSession, reason: str) -> None:
         """Starts to reconnect if it was the connection in use."""
         if session is not self._session:
             return
@@ -298,7 +298,7 @@ class Client:
 
     def on_back(self) -> None: ...
 
-    def on_unreachable(self, failure: Failure) -> None: ...
+    def on_unreachable(self, failure: ConnectFailure) -> None: ...
 
     def on_given_up(self) -> None:
         """No server could be reconnected to, and no further attempts will be made."""
@@ -340,7 +340,7 @@ class Client:
     def new_inbox(self) -> bytes:
         return f"{self.manners.inbox}.{secrets.token_hex(11)}".encode()
 
-    def ask(self, subject: bytes, payload: bytes, answered: Callable[[Message], None]) -> bytes:
+    def ask(self, subject: bytes, payload: bytes, answered: Callable[[NatsMessage], None]) -> bytes:
         """Sends a request, if there is a connection.
 
         `answered` gets the answer; status 503 is the server's own, if there is no subscriber. Returns the key for
@@ -359,6 +359,6 @@ class Client:
         """Ends the wait for the answer to a request; returns whether it was still unanswered."""
         return self._asking.pop(request, None) is not None
 
-    def _take_answer(self, message: Message) -> None:
+    def _take_answer(self, message: NatsMessage) -> None:
         if answered := self._asking.pop(message.subject, None):
             answered(message)

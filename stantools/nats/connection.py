@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from stantools import __version__
 from stantools.errors import UsageError
 from stantools.nats import encoding
-from stantools.nats.client import Client, Manners, Message, UnreachableError, one_by_one
+from stantools.nats.client import ClientSettings, NatsClient, NatsMessage, UnreachableError, one_by_one
+from stantools.nats.connect_options import EMBEDDED, ConnectOptions
 from stantools.nats.credentials import tls_context
 from stantools.nats.errors import (
     CannotConnectError,
@@ -29,16 +30,15 @@ from stantools.nats.errors import (
     LoginError,
     NatsError,
     NoAnswerError,
-    NobodyListensError,
+    NoResponderError,
     NotEncryptedError,
     PermissionDeniedError,
 )
 from stantools.nats.inbox import Inbox
-from stantools.nats.login import Server
-from stantools.nats.options import EMBEDDED, ConnectOptions
+from stantools.nats.login import NatsAddress
 
 if TYPE_CHECKING:
-    from stantools.nats.client import Failure
+    from stantools.nats.client import ConnectFailure
     from stantools.nats.inbox import Received
 
 _T = TypeVar("_T")
@@ -55,14 +55,14 @@ _VIOLATION = re.compile(r'permissions violation for (publish|subscription)[^"]*"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
 
-class Connection(Client):
+class NatsConnection(NatsClient):
     """A connection, made by `connect`; `name` is shown in the server's monitoring."""
 
     def __init__(self, options: ConnectOptions, name: str) -> None:
         context = None
         if options.wants_tls:
             context = tls_context(options.tls_ca, options.tls_cert, options.tls_key, verify=not options.tls_insecure)
-        manners = Manners(
+        manners = ClientSettings(
             name,
             options.login,
             context,
@@ -74,7 +74,7 @@ class Connection(Client):
             ping=_PING_SECONDS,
             inbox=options.inbox_prefix or _DEFAULT_INBOX,
         )
-        super().__init__([Server.parse(server) for server in options.servers], manners)
+        super().__init__([NatsAddress.parse(server) for server in options.servers], manners)
         self.options = options
         # pending waits, with the subjects that they depend on
         self._watches: dict[asyncio.Future[NatsError], frozenset[str]] = {}
@@ -210,9 +210,9 @@ class Connection(Client):
                 f"a request of {len(payload)} bytes is larger than the {self.max_payload} bytes that {self.url} takes",
                 "raise max_payload on the server",
             )
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
 
-        def answered(message: Message) -> None:
+        def answered(message: NatsMessage) -> None:
             if not answer.done():
                 answer.set_result(message)
 
@@ -225,14 +225,14 @@ class Connection(Client):
             finally:
                 self.forget(asked)
         if not message.data and message.status == _NO_SUBSCRIBER:
-            raise NobodyListensError(
+            raise NoResponderError(
                 f"nothing listens on {subject} at {self.url}", "check account, JetStream domain and API prefix"
             )
         return message.data
 
     # Receiving.
 
-    def listen(self, subject: bytes, take: Callable[[Message], None], queue: bytes = b"") -> int:
+    def listen(self, subject: bytes, take: Callable[[NatsMessage], None], queue: bytes = b"") -> int:
         """Subscribes with a callback per message, for few messages. Returns the argument of `unsubscribe`."""
         return self.subscribe(subject, one_by_one(take), queue)
 
@@ -267,7 +267,7 @@ class Connection(Client):
         for inbox in self._inboxes:
             inbox.interrupt()
 
-    def on_unreachable(self, failure: Failure) -> None:
+    def on_unreachable(self, failure: ConnectFailure) -> None:
         self._reason = _diagnose(failure.problem, self.options, failure.info)[0]
 
     def on_given_up(self) -> None:
@@ -304,7 +304,7 @@ class Connection(Client):
 
 
 @contextlib.asynccontextmanager
-async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncIterator[Connection]:
+async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncIterator[NatsConnection]:
     """Connects to the first server that accepts the client, and disconnects at the end.
 
     Raises CannotConnectError with the reason for each server; `name` is shown in the server's monitoring.
@@ -312,7 +312,7 @@ async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncI
     options = options.checked()
     if options.embedded:
         raise UsageError(f"the server {EMBEDDED} must be started before", "give the URL of a server")
-    connection = Connection(options, f"{name} {__version__}")
+    connection = NatsConnection(options, f"{name} {__version__}")
     try:
         await connection.open()
     except UnreachableError as problem:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StoreUnreadableError, UsageError
-from stantools.nats.options import ConnectOptions, split_servers
+from stantools.nats.connect_options import ConnectOptions, split_servers
 from stantools.secret import read_secret
 
 _TEXTS = {

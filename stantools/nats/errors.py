@@ -34,7 +34,7 @@ class NoAnswerError(NatsError):
     retriable = True
 
 
-class NobodyListensError(NoAnswerError):
+class NoResponderError(NoAnswerError):
     """There is no subscriber for the subject of a request."""
 
 

@@ -33,7 +33,7 @@ Frames = npt.NDArray[np.int32]
 Handler = Callable[[Buffer, Frames, int, int], None]
 
 
-class Taker(Protocol):
+class FrameHandler(Protocol):
     def take_each(self, buffer: Buffer, frames: Frames, handlers: Sequence[Any], rows: Sequence[int]) -> None:
         """Takes rows of a table, one for each handler. Buffer and table are valid during the call only."""
 
@@ -69,7 +69,7 @@ class Payloads:
         return bytes(memoryview(self.data)[start : start + int(self.sizes[row])])
 
 
-class Stop(enum.IntEnum):
+class ParseStop(enum.IntEnum):
     """Reasons of the end of parsing."""
 
     END = 0  #: all bytes are parsed

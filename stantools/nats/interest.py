@@ -3,7 +3,7 @@
 Literal subjects, the vast majority, are in one dict; patterns with wildcards in a tree with one level per token. A
 search visits at limit all levels of that tree. As clients can create many, it can be interrupted.
 
-Results can be `Remembered`. A change removes only the results that it can affect: the subject itself, or, for a
+Results can be `InterestCache`. A change removes only the results that it can affect: the subject itself, or, for a
 pattern, the subjects that begin with the same one or two literal tokens. They are removed without being examined,
 and each was added once, so a change costs no more than the searches that it makes necessary.
 """
@@ -28,7 +28,7 @@ WILDCARDS: Final = (b"*", b">")
 _STEP: Final = 1024
 
 
-class Matched(NamedTuple, Generic[S]):
+class MatchedSubscriptions(NamedTuple, Generic[S]):
     plain: tuple[S, ...]  #: each of these gets every message
     queues: tuple[tuple[S, ...], ...]  #: queue groups: one member of each gets a message
 
@@ -122,10 +122,10 @@ class Interest(Generic[S]):
         self.removes += 1
         return True
 
-    def match(self, subject: bytes) -> Matched[S]:
+    def match(self, subject: bytes) -> MatchedSubscriptions[S]:
         return finished(self.search(subject))
 
-    def search(self, subject: bytes) -> Generator[None, None, Matched[S]]:
+    def search(self, subject: bytes) -> Generator[None, None, MatchedSubscriptions[S]]:
         """Searches as `match`, yielding between steps. Changes made meanwhile may or may not be in the result."""
         found: list[_SubscriptionSet[S]] = []
         literal = self._literals.get(subject)
@@ -154,12 +154,12 @@ class Interest(Generic[S]):
                     break
             found.extend(level.ends for level in levels if level.ends is not None)
         if len(found) == 1 and not found[0].queues:
-            return Matched(tuple(found[0].plain), ())
+            return MatchedSubscriptions(tuple(found[0].plain), ())
         queues: dict[bytes, list[S]] = {}
         for subscribers in found:
             for queue, members in subscribers.queues.items():
                 queues.setdefault(queue, []).extend(members)
-        return Matched(
+        return MatchedSubscriptions(
             tuple(one for subscribers in found for one in subscribers.plain),
             tuple(tuple(members) for members in queues.values()),
         )
@@ -257,7 +257,7 @@ class Interest(Generic[S]):
         return True
 
 
-class Remembered(Generic[V]):
+class InterestCache(Generic[V]):
     """Results by subject, until a change of subscriptions affects them. The caller bounds their number."""
 
     __slots__ = ("_groups", "values")

@@ -17,11 +17,11 @@ from stantools.nats.errors import (
     ConnectionLostError,
     NatsError,
     NoAnswerError,
-    NobodyListensError,
+    NoResponderError,
 )
 
 if TYPE_CHECKING:
-    from stantools.nats.connection import Connection
+    from stantools.nats.connection import NatsConnection
 
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
@@ -45,7 +45,7 @@ _NAMED_CONSUMERS = (2, 9, 0)
 class JetStream:
     """The JetStream of a connection's account; `change` is the minimum timeout in seconds of changes."""
 
-    def __init__(self, connection: Connection, *, change: float = CHANGE_SECONDS) -> None:
+    def __init__(self, connection: NatsConnection, *, change: float = CHANGE_SECONDS) -> None:
         self.connection = connection
         self._change_seconds = change
         self.prefix = connection.options.prefix
@@ -56,7 +56,7 @@ class JetStream:
         """Sends one request, for instance `STREAM.INFO.ORDERS`, and returns the answer, which holds no error.
 
         `asks` marks a read-only request, which may be sent twice. Raises ApiError if the server refused,
-        NoAnswerError (JetStream may be off), and the errors of `Connection.request`.
+        NoAnswerError (JetStream may be off), and the errors of `NatsConnection.request`.
         """
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         subject = f"{self.prefix}.{operation}"
@@ -66,8 +66,8 @@ class JetStream:
             if not asks:
                 raise
             answer = await self.connection.request(subject, payload, timeout)
-        except NobodyListensError as problem:
-            raise NobodyListensError(problem.message, _NO_ANSWER_REMEDY) from None
+        except NoResponderError as problem:
+            raise NoResponderError(problem.message, _NO_ANSWER_REMEDY) from None
         except NoAnswerError as problem:
             raise NoAnswerError(problem.message, f"{problem.remedy}; {_NO_ANSWER_REMEDY}") from None
         return read_answer(operation, answer)

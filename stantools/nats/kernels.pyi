@@ -8,17 +8,17 @@ from stantools.format.envelope import Buffer
 from stantools.nats.columns import FrameColumns
 from stantools.nats.frames import (
     Frames,
+    ParseStop,
     Payloads,
     Share,
     Span,
-    Stop,
 )
 
 # All functions raise ValueError if rows, or the bytes they point to, lie outside of their buffer.
 
 #: The number of rows in the table, the offset of the end, its reason, the runs of equal routes, and for PARTIAL the
 #: total bytes of the frame at that offset (0 if not known yet).
-Parsed = tuple[int, int, Stop, list[Span], int]
+Parsed = tuple[int, int, ParseStop, list[Span], int]
 
 #: The shares of the routes; and of each piece the number of frames and the bytes of their payloads, 0 if it was not
 #: taken.

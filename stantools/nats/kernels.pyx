@@ -18,11 +18,11 @@ from stantools.format._bytes cimport load64
 
 import os
 
-from stantools.nats.frames import Stop
+from stantools.nats.frames import ParseStop
 
 
 cdef enum:
-    # Members of Stop.
+    # Members of ParseStop.
     END = 0
     FULL = 1
     PARTIAL = 2
@@ -50,7 +50,7 @@ cdef enum:
 
     FEWEST_ENTRIES = 8
 
-cdef tuple STOPS = tuple(Stop)
+cdef tuple STOPS = tuple(ParseStop)
 
 
 cdef struct Word:

@@ -22,7 +22,7 @@ PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class NatsAddress:
     scheme: str  #: `nats`, `tls`, `ws` or `wss`
     host: str  #: name or address
     port: int
@@ -49,7 +49,7 @@ class Server:
         return self.scheme in ("ws", "wss")
 
     @classmethod
-    def parse(cls, text: str) -> Server:
+    def parse(cls, text: str) -> NatsAddress:
         """Parses `host`, `host:port` or a URL `nats://`, `tls://`, `ws://` or `wss://`.
 
         Raises UsageError for other texts, without repeating the text, which may hold a password.
@@ -80,7 +80,7 @@ class Server:
             host,
         )
 
-    def discovered(self, address: str) -> Server | None:
+    def discovered(self, address: str) -> NatsAddress | None:
         """Returns another server that this one has announced as `host:port`; None if that is not an address."""
         try:
             parts = urlsplit(f"nats://{address}")
@@ -150,7 +150,7 @@ class Login:
         jwt, seed = read_creds(creds) if creds else ("", read_nkey(nkey) if nkey else "")
         return cls(user or "", password or "", token or "", jwt, seed)
 
-    def options(self, name: str, server: Server, info: dict[str, Any]) -> dict[str, object]:
+    def options(self, name: str, server: NatsAddress, info: dict[str, Any]) -> dict[str, object]:
         """Returns the options of CONNECT for a server, with its INFO and the name of the connection.
 
         Raises LoginError if the server requires a signature but sent no nonce.

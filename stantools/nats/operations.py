@@ -28,7 +28,7 @@ CLOSED_PARSE: Final = "Parse Error"
 
 
 @dataclass(frozen=True, slots=True)
-class Connect:
+class ConnectOperation:
     """CONNECT. The options have checked types; names that nats-server does not know are omitted."""
 
     options: dict[str, Any]
@@ -62,7 +62,7 @@ class Pong:
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
+class InfoOperation:
     """INFO. It has no effect from a client."""
 
     fields: dict[str, Any]
@@ -80,16 +80,16 @@ class Err:
     text: str
 
 
-Event = Connect | Sub | Unsub | Ping | Pong | Info | Ok | Err
+Event = ConnectOperation | Sub | Unsub | Ping | Pong | InfoOperation | Ok | Err
 
 
 @dataclass(frozen=True, slots=True)
-class NeedMore:
+class IncompleteOperation:
     """The operation is not complete yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
+class MalformedOperation:
     """Bytes that end the connection."""
 
     answer: str  #: text for -ERR; empty for none
@@ -100,7 +100,7 @@ class Malformed:
 #: Maximum bytes of an accepted line of a server: INFO lists the addresses of a whole cluster.
 MAX_LINE: Final = 1 << 20
 
-NEED_MORE: Final = NeedMore()
+NEED_MORE: Final = IncompleteOperation()
 _PING: Final = Ping()
 _PONG: Final = Pong()
 _OK: Final = Ok()
@@ -113,7 +113,7 @@ _MAX_LOGGED: Final = 128
 _WORD: Final = re.compile(rb"[^ \t\r\n]+")
 _SIZE: Final = re.compile(rb"[0-9]{1,9}\Z")
 
-Parsed = tuple[Event | NeedMore | Malformed, int]
+Parsed = tuple[Event | IncompleteOperation | MalformedOperation, int]
 
 
 def parse_operation(buffer: Buffer, begin: int, end: int, max_control_line: int) -> Parsed:
@@ -134,12 +134,12 @@ def parse_answer(buffer: Buffer, begin: int, end: int, max_control_line: int) ->
     return _parse(buffer, begin, end, max_control_line, _SERVER)
 
 
-def payload_too_large(size: int, max_payload: int) -> Malformed:
-    return Malformed(PAYLOAD_TOO_LARGE, f"maximum payload exceeded: {size} vs {max_payload}", CLOSED_PAYLOAD)
+def payload_too_large(size: int, max_payload: int) -> MalformedOperation:
+    return MalformedOperation(PAYLOAD_TOO_LARGE, f"maximum payload exceeded: {size} vs {max_payload}", CLOSED_PAYLOAD)
 
 
 def _parse(
-    buffer: Buffer, begin: int, end: int, limit: int, known: dict[bytes, Callable[[bytes], Event | Malformed]]
+    buffer: Buffer, begin: int, end: int, limit: int, known: dict[bytes, Callable[[bytes], Event | MalformedOperation]]
 ) -> Parsed:
     view = memoryview(buffer)
     head = bytes(view[begin : min(end, begin + _MAX_NAME)]).upper()
@@ -169,17 +169,17 @@ def _parse(
     if size < 0:
         return NEED_MORE, begin
     event = known[name](words)
-    return event, begin if isinstance(event, Malformed) else behind
+    return event, begin if isinstance(event, MalformedOperation) else behind
 
 
-def _unknown(view: memoryview, begin: int, end: int) -> Malformed:
+def _unknown(view: memoryview, begin: int, end: int) -> MalformedOperation:
     line = bytes(view[begin : min(end, begin + _MAX_LOGGED)]).partition(b"\n")[0]
-    return Malformed(UNKNOWN_OPERATION, f"Client parser ERROR: proto='{_quoted(line)}...'")
+    return MalformedOperation(UNKNOWN_OPERATION, f"Client parser ERROR: proto='{_quoted(line)}...'")
 
 
-def _too_long(name: bytes, words: bytes) -> Malformed:
+def _too_long(name: bytes, words: bytes) -> MalformedOperation:
     log = f"{LINE_TOO_LONG}: {name.decode()} (snip: {_quoted(words[:_MAX_LOGGED])})"
-    return Malformed(LINE_TOO_LONG, log, CLOSED_LINE)
+    return MalformedOperation(LINE_TOO_LONG, log, CLOSED_LINE)
 
 
 def _quoted(words: bytes) -> str:
@@ -191,68 +191,68 @@ def _quoted(words: bytes) -> str:
 _ESCAPES: Final = {"\r": "\\r", "\n": "\\n", "\t": "\\t"}
 
 
-def _connect(words: bytes) -> Event | Malformed:
+def _connect(words: bytes) -> Event | MalformedOperation:
     try:
-        return Connect(parse_options(words))
-    except RefusedError as problem:
-        return Malformed("", str(problem))
+        return ConnectOperation(parse_options(words))
+    except JsonError as problem:
+        return MalformedOperation("", str(problem))
 
 
-def _info(words: bytes) -> Event | Malformed:
+def _info(words: bytes) -> Event | MalformedOperation:
     try:
-        return Info(parse_object(words))
-    except RefusedError as problem:
-        return Malformed("", str(problem))
+        return InfoOperation(parse_object(words))
+    except JsonError as problem:
+        return MalformedOperation("", str(problem))
 
 
-def _sub(words: bytes) -> Event | Malformed:
+def _sub(words: bytes) -> Event | MalformedOperation:
     match _WORD.findall(words):
         case [subject, sid]:
             return Sub(subject, b"", sid)
         case [subject, queue, sid]:
             return Sub(subject, queue, sid)
-    return Malformed("", f"processSub Parse Error: {_quoted(words)}")
+    return MalformedOperation("", f"processSub Parse Error: {_quoted(words)}")
 
 
-def _unsub(words: bytes) -> Event | Malformed:
+def _unsub(words: bytes) -> Event | MalformedOperation:
     match _WORD.findall(words):
         case [sid]:
             return Unsub(sid, 0)
         case [sid, maximum]:
             # A maximum that is not a number is not refused: it ends the subscription at once.
             return Unsub(sid, int(maximum) if _SIZE.match(maximum) else 0)
-    return Malformed("", f"processUnsub Parse Error: {_quoted(words)}")
+    return MalformedOperation("", f"processUnsub Parse Error: {_quoted(words)}")
 
 
-def _publish(words: bytes) -> Event | Malformed:
+def _publish(words: bytes) -> Event | MalformedOperation:
     """Returns the error of a publish's line, or else of its payload."""
     parts = _WORD.findall(words)
     if b"\r" in words or len(parts) not in (2, 3):
-        return Malformed("", f"processPub Parse Error: {_quoted(words)}")
+        return MalformedOperation("", f"processPub Parse Error: {_quoted(words)}")
     if not _SIZE.match(parts[-1]):
-        return Malformed("", f"processPub Bad or Missing Size: {_quoted(words)}")
+        return MalformedOperation("", f"processPub Bad or Missing Size: {_quoted(words)}")
     return _PAYLOAD
 
 
-def _publish_headers(words: bytes) -> Event | Malformed:
+def _publish_headers(words: bytes) -> Event | MalformedOperation:
     parts = _WORD.findall(words)
     if b"\r" in words or len(parts) not in (3, 4):
-        return Malformed("", f"processHeaderPub Parse Error: {_quoted(words)}")
+        return MalformedOperation("", f"processHeaderPub Parse Error: {_quoted(words)}")
     if not _SIZE.match(parts[-2]):
-        return Malformed("", f"processHeaderPub Bad or Missing Header Size: {_quoted(words)}")
+        return MalformedOperation("", f"processHeaderPub Bad or Missing Header Size: {_quoted(words)}")
     if not _SIZE.match(parts[-1]):
-        return Malformed("", f"processHeaderPub Bad or Missing Total Size: {_quoted(words)}")
+        return MalformedOperation("", f"processHeaderPub Bad or Missing Total Size: {_quoted(words)}")
     if int(parts[-2]) > int(parts[-1]):
-        return Malformed("", f"processHeaderPub Header Size larger then TotalSize: {_quoted(words)}")
+        return MalformedOperation("", f"processHeaderPub Header Size larger then TotalSize: {_quoted(words)}")
     return _PAYLOAD
 
 
-_PAYLOAD: Final = Malformed(UNKNOWN_OPERATION, "Client parser ERROR: no CR LF behind a payload")
+_PAYLOAD: Final = MalformedOperation(UNKNOWN_OPERATION, "Client parser ERROR: no CR LF behind a payload")
 
 #: operations whose name must be followed by a blank
 _SPACED: Final = (b"PUB", b"HPUB", b"SUB", b"UNSUB")
 
-_BOTH: Final[dict[bytes, Callable[[bytes], Event | Malformed]]] = {
+_BOTH: Final[dict[bytes, Callable[[bytes], Event | MalformedOperation]]] = {
     b"PING": lambda words: _PING,
     b"PONG": lambda words: _PONG,
     b"+OK": lambda words: _OK,
@@ -299,7 +299,7 @@ _DIGITS: Final = 32
 _TYPE_NAMES: Final[dict[type, str]] = {bool: "bool", str: "string", int: "int"}
 
 
-class RefusedError(ValueError):
+class JsonError(ValueError):
     """JSON that is not accepted; the text is the log line of the original."""
 
 
@@ -317,7 +317,7 @@ def parse_options(text: bytes) -> dict[str, Any]:
         if type(value) is not wanted or (isinstance(value, int) and abs(value) > _MAX_NUMBER):
             shown = f"number {str(value)[:_DIGITS]}" if wanted is int and _kind(value) == "number" else _kind(value)
             field = f"ClientOpts.{name} of type {_TYPE_NAMES[wanted]}"
-            raise RefusedError(f"json: cannot unmarshal {shown} into Go struct field {field}")
+            raise JsonError(f"json: cannot unmarshal {shown} into Go struct field {field}")
         options[name] = value
     return options
 
@@ -327,21 +327,21 @@ def parse_object(text: bytes) -> dict[str, Any]:
     try:
         # the original also replaces bytes that are not UTF-8
         value = json.loads(text.decode("utf-8", "replace"), parse_constant=_constant)
-    except RefusedError:
+    except JsonError:
         raise
     except json.JSONDecodeError as problem:
-        raise RefusedError(_said(problem)) from None
+        raise JsonError(_said(problem)) from None
     except (ValueError, RecursionError):
-        raise RefusedError("invalid JSON") from None
+        raise JsonError("invalid JSON") from None
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise RefusedError(f"json: cannot unmarshal {_kind(value)} into Go value of type server.ClientOpts")
+        raise JsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type server.ClientOpts")
     return value
 
 
 def _constant(name: str) -> Never:
-    raise RefusedError(f"invalid character {name[0]!r} looking for beginning of value")
+    raise JsonError(f"invalid character {name[0]!r} looking for beginning of value")
 
 
 def _said(problem: json.JSONDecodeError) -> str:

@@ -45,7 +45,7 @@ _REQUEST_TIMEOUT, _NO_MESSAGES, _CONFLICT, _UNAVAILABLE, _HEARTBEAT = 408, 404, 
 _NO_ROOM, _COMPLETED = b"Message Size Exceeds MaxBytes", b"Batch Completed"
 
 
-class _AgainError(Exception):
+class _ConsumerGoneError(Exception):
     """The consumer is useless: start a new one after the last message."""
 
 
@@ -82,7 +82,7 @@ class Readback:
                     async for batch in received:
                         yield batch
                 return
-            except (_AgainError, ConnectionLostError, NoAnswerError, ApiError) as problem:
+            except (_ConsumerGoneError, ConnectionLostError, NoAnswerError, ApiError) as problem:
                 if isinstance(problem, ApiError) and problem.code != _UNAVAILABLE:
                     raise
                 attempts = 1 if self._last_sequence > at else attempts + 1
@@ -144,7 +144,7 @@ class Readback:
             except TimeoutError:
                 quiet += _SILENCE
                 if quiet >= self._quiet_seconds:
-                    raise _AgainError(f"nothing came for {quiet} s, not even a heartbeat") from None
+                    raise _ConsumerGoneError(f"nothing came for {quiet} s, not even a heartbeat") from None
                 self._requested = 0  # the request is over, although the server did not report it
                 continue
             quiet = 0
@@ -177,7 +177,7 @@ class Readback:
         count = len(columns)
         first, last = int(columns.consumer_sequence[0]), int(columns.consumer_sequence[-1])
         if (first, last) != (self._last_delivery + 1, self._last_delivery + count):
-            raise _AgainError(f"delivery {self._last_delivery + 1} of the consumer is missing")
+            raise _ConsumerGoneError(f"delivery {self._last_delivery + 1} of the consumer is missing")
         self._last_delivery += count
         self._requested -= count
         self._expired = self._exceeded = 0
@@ -206,7 +206,7 @@ class Readback:
             self._exceeded += text.endswith(_NO_ROOM)
             return
         if status in (_CONFLICT, _UNAVAILABLE):
-            raise _AgainError(text.decode("ascii", "replace"))
+            raise _ConsumerGoneError(text.decode("ascii", "replace"))
         raise NatsError(
             f"{self._connection.url}: stream {self._stream} cannot be read: {text.decode('ascii', 'replace')}",
             "see the server's log",
@@ -220,7 +220,7 @@ class Readback:
         """
         info = await self._js.consumer_info(self._stream, self._consumer)
         if info is None:
-            raise _AgainError("the consumer is gone")
+            raise _ConsumerGoneError("the consumer is gone")
         if not int(info.get("num_pending", 0)):
             return True
         if self._expired > _ATTEMPTS:

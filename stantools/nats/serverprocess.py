@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from stantools.errors import StantoolsError, StoreUnwritableError
-from stantools.installing import install_command
+from stantools.install_hints import install_command
 
 _STOP_SECONDS: Final = 30.0
 _BINARY: Final = "nats-server"

@@ -87,7 +87,7 @@ def covers(wide: bytes, narrow: bytes) -> bool:
     return len(wanted) == len(tokens)
 
 
-class Taken:
+class SubjectOwners:
     """Subjects and patterns with their owners. Without wildcards only equal ones overlap."""
 
     def __init__(self) -> None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from stantools.nats.login import Server
-    from stantools.nats.session import Session
+    from stantools.nats.login import NatsAddress
+    from stantools.nats.nats_session import NatsSession
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
@@ -47,7 +47,7 @@ def frame(opcode: int, payload: bytes) -> bytes:
 
 
 class WebSocket(asyncio.Protocol):
-    def __init__(self, session: Session, server: Server) -> None:
+    def __init__(self, session: NatsSession, server: NatsAddress) -> None:
         self._session = session
         self._server = server
         self._key = base64.b64encode(secrets.token_bytes(16))

@@ -68,7 +68,7 @@ class TimeAxis:
 
 
 @dataclass(frozen=True)
-class Bars:
+class BarChart:
     """The content of one plot."""
 
     label: str  #: quantity shown
@@ -78,7 +78,7 @@ class Bars:
 
 
 def plot(
-    panels: Sequence[Bars],
+    panels: Sequence[BarChart],
     places: int,
     ticks: Iterable[tuple[float, str]],
     *,

@@ -20,15 +20,15 @@ from stantools.escaping import fill_in, shell_word, store_names, text
 from stantools.format.crc import Crc
 from stantools.inspection.advice import Diagnosis, remedies
 from stantools.inspection.findings import worst_first
-from stantools.inspection.forecast.model import ChannelForecast
+from stantools.inspection.forecast.channel_forecast import ChannelForecast
 from stantools.inspection.outcomes import ChannelOutcome
 from stantools.inspection.overview import Overview
-from stantools.inspection.subscribers import NOBODY, Subscriber, Subscribers, as_ranges
+from stantools.inspection.subscribers import NOBODY, Subscriber, SubscriberList, as_ranges
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey
 from stantools.inspection.verify import ChannelVerdict
 from stantools.notation import span_text
 from stantools.pages.html import render
-from stantools.pages.plots import Bars, TimeAxis, plot, strip
+from stantools.pages.plots import BarChart, TimeAxis, plot, strip
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubStatus
 
@@ -135,8 +135,8 @@ def _timeline(survey: ChannelSurvey, crc: Crc) -> tuple[Markup, str, Sequence[st
     except StoreUnreadableError as problem:
         return Markup(""), "", [*timeline.problems, problem.message]
     panels = (
-        Bars(f"messages per {axis.unit}", dict(enumerate(found.count.tolist()))),
-        Bars(f"bytes per {axis.unit}", dict(enumerate(found.bytes.tolist())), "orange", sizes=True),
+        BarChart(f"messages per {axis.unit}", dict(enumerate(found.count.tolist()))),
+        BarChart(f"bytes per {axis.unit}", dict(enumerate(found.bytes.tolist())), "orange", sizes=True),
     )
     marks = [
         (place, "bad" if found.damaged[place] else "warn")
@@ -151,13 +151,13 @@ def _timeline(survey: ChannelSurvey, crc: Crc) -> tuple[Markup, str, Sequence[st
 
 
 @dataclass(frozen=True)
-class _Channel:
+class _ChannelSection:
     """A channel as the page shows it."""
 
     verdict: ChannelVerdict
     forecast: ChannelForecast | None
     picture: ChannelPicture | None
-    subscriptions: Subscribers
+    subscriptions: SubscriberList
     findings: int
     outcome: ChannelOutcome
 
@@ -197,7 +197,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
     described = {each.name: each for each in overview.channels}
     counts = Counter(each.channel for each in verified.findings)
     channels = [
-        _Channel(
+        _ChannelSection(
             verdict,
             normal.channels.get(verdict.name) if normal else None,
             pictures.channels.get(verdict.name),

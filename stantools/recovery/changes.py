@@ -11,7 +11,7 @@ from stantools.errors import StoreUnwritableError
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
-from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
+from stantools.inspection.forecast.changes import Change, CutChange, DeleteChange, RebuildIndex, WriteChange
 from stantools.inspection.forecast.slices import data_batches
 from stantools.store.durable import create_whole, fsync_directory, fsync_file, replace_file, replacing, write_all
 from stantools.store.mapping import mapped
@@ -24,11 +24,11 @@ def carry_out(root: Path, change: Change, crc: Crc) -> None:
     plan.
     """
     path, action = root / change.path, change.action
-    if isinstance(action, Cut):
+    if isinstance(action, CutChange):
         assert change.after is not None
         os.truncate(path, change.after)
         fsync_file(path)
-    elif isinstance(action, Delete):
+    elif isinstance(action, DeleteChange):
         path.unlink(missing_ok=True)
         fsync_directory(path.parent)
     elif isinstance(action, RebuildIndex):
@@ -36,7 +36,7 @@ def carry_out(root: Path, change: Change, crc: Crc) -> None:
         with replacing(path) as descriptor:
             _write_index(descriptor, root / action.data_file, action, crc)
     else:
-        assert isinstance(action, Write)
+        assert isinstance(action, WriteChange)
         # Neither a kill nor a full disk may leave a file without its version header.
         if create_whole(path, action.data):
             fsync_file(path)

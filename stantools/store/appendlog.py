@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 from stantools.errors import StoreUnwritableError
 from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE
-from stantools.store.appending import append_records
+from stantools.store.atomic_append import append_records
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.durable import (
     create_temporary,

@@ -31,7 +31,7 @@ _ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Done:
+class AppliedDamage:
     name: str
     file: str  #: the damaged file, relative to the store
     detail: str  #: a description for people
@@ -44,21 +44,23 @@ def check_damages(names: Sequence[str]) -> None:
             raise UsageError(f"there is no damage called {name!r}", f"known are: {', '.join(DAMAGES)}")
 
 
-def inflict(store: Path, channels: Sequence[str], names: Sequence[str], crc: Crc, seed: int) -> list[Done]:
+def inflict(store: Path, channels: Sequence[str], names: Sequence[str], crc: Crc, seed: int) -> list[AppliedDamage]:
     """Applies damages to a healthy store in this order, to its channels in turn; equal seeds have equal effects."""
     check_damages(names)
     if names and not channels:
         raise UsageError("a store without channels cannot be damaged")
     done = []
     for number, name in enumerate(names):
-        victim = _Victim(store, channels, number % len(channels), crc, random.Random(f"{seed}:{name}:{number}"), name)
+        victim = _DamagedChannel(
+            store, channels, number % len(channels), crc, random.Random(f"{seed}:{name}:{number}"), name
+        )
         file, detail = DAMAGES[name].act(victim)
-        done.append(Done(name, str(file.relative_to(store)), detail))
+        done.append(AppliedDamage(name, str(file.relative_to(store)), detail))
     return done
 
 
 @dataclass(frozen=True)
-class _Victim:
+class _DamagedChannel:
     store: Path
     channels: Sequence[str]
     number: int
@@ -104,17 +106,17 @@ class _Victim:
 
 
 @dataclass(frozen=True)
-class Damage:
+class StoreDamage:
     description: str  #: its effect, for people
-    act: Callable[[_Victim], tuple[Path, str]]  #: applies it; returns the file and a description
+    act: Callable[[_DamagedChannel], tuple[Path, str]]  #: applies it; returns the file and a description
 
 
-DAMAGES: dict[str, Damage] = {}
+DAMAGES: dict[str, StoreDamage] = {}
 
 
-def _damage(name: str, description: str) -> Callable[[Callable[[_Victim], tuple[Path, str]]], None]:
-    def register(act: Callable[[_Victim], tuple[Path, str]]) -> None:
-        DAMAGES[name] = Damage(description, act)
+def _damage(name: str, description: str) -> Callable[[Callable[[_DamagedChannel], tuple[Path, str]]], None]:
+    def register(act: Callable[[_DamagedChannel], tuple[Path, str]]) -> None:
+        DAMAGES[name] = StoreDamage(description, act)
 
     return register
 
@@ -135,7 +137,7 @@ def _append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _flip(victim: _Victim, path: Path, begin: int, end: int) -> tuple[Path, str]:
+def _flip(victim: _DamagedChannel, path: Path, begin: int, end: int) -> tuple[Path, str]:
     offset, bit = victim.rng.randrange(begin, end), victim.rng.randrange(8)
     content = path.read_bytes()[offset]
     _overwrite(path, offset, bytes([content ^ 1 << bit]))
@@ -152,27 +154,27 @@ def _without_index(data: Path) -> str:
 
 
 @_damage("cut-payload", "The last slice is cut inside the payload of its last record; the index is longer.")
-def _cut_payload(victim: _Victim) -> tuple[Path, str]:
+def _cut_payload(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.last()
     offset, size = victim.records(path)[-1]
     return _cut(path, offset + RECORD_HEADER_SIZE + victim.rng.randrange(1, size))
 
 
 @_damage("cut-header", "The last slice is cut inside the header of its last record; the index is longer.")
-def _cut_header(victim: _Victim) -> tuple[Path, str]:
+def _cut_header(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.last()
     return _cut(path, victim.records(path)[-1][0] + victim.rng.randrange(1, RECORD_HEADER_SIZE))
 
 
 @_damage("zero-tail", "4096 zero bytes follow the last record, as some file systems leave them; the index is missing.")
-def _zero_tail(victim: _Victim) -> tuple[Path, str]:
+def _zero_tail(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.last()
     _append(path, bytes(4096))
     return path, f"4096 zero bytes appended{_without_index(path)}"
 
 
 @_damage("zeroed-records", "The last two records are zeros; size and index are unchanged.")
-def _zeroed_records(victim: _Victim) -> tuple[Path, str]:
+def _zeroed_records(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.last()
     offset, _ = victim.records(path)[-2:][0]
     size = path.stat().st_size - offset
@@ -181,14 +183,14 @@ def _zeroed_records(victim: _Victim) -> tuple[Path, str]:
 
 
 @_damage("garbage-tail", "57 random bytes follow the last record; the index is missing.")
-def _garbage_tail(victim: _Victim) -> tuple[Path, str]:
+def _garbage_tail(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.last()
     _append(path, victim.rng.randbytes(57))
     return path, f"57 random bytes appended{_without_index(path)}"
 
 
 @_damage("garbage-middle", "Random bytes over the border of two records in the middle of a slice; the index is intact.")
-def _garbage_middle(victim: _Victim) -> tuple[Path, str]:
+def _garbage_middle(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.middle()
     records = victim.records(path)
     offset, size = records[len(records) // 2]
@@ -199,7 +201,7 @@ def _garbage_middle(victim: _Victim) -> tuple[Path, str]:
 
 
 @_damage("flipped-byte", "One bit of a payload in the middle of a slice; the index is intact, so the server starts.")
-def _flipped_byte(victim: _Victim) -> tuple[Path, str]:
+def _flipped_byte(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.middle()
     records = victim.records(path)
     offset, size = records[len(records) // 2]
@@ -207,14 +209,14 @@ def _flipped_byte(victim: _Victim) -> tuple[Path, str]:
 
 
 @_damage("flipped-last", "One bit of the payload of the very last record; the server does not start.")
-def _flipped_last(victim: _Victim) -> tuple[Path, str]:
+def _flipped_last(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.last()
     offset, size = victim.records(path)[-1]
     return _flip(victim, path, offset + RECORD_HEADER_SIZE, offset + RECORD_HEADER_SIZE + size)
 
 
 @_damage("flipped-length", "One bit of a length in the middle of a slice; the index is missing.")
-def _flipped_length(victim: _Victim) -> tuple[Path, str]:
+def _flipped_length(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.middle()
     records = victim.records(path)
     offset, _ = records[len(records) // 2]
@@ -223,26 +225,26 @@ def _flipped_length(victim: _Victim) -> tuple[Path, str]:
 
 
 @_damage("lost-index", "The index of a slice is missing; the server rebuilds it.")
-def _lost_index(victim: _Victim) -> tuple[Path, str]:
+def _lost_index(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.existing(_index(victim.middle()))
     path.unlink()
     return path, "removed"
 
 
 @_damage("short-index", "The last index lacks its last three records; the server reuses their sequences.")
-def _short_index(victim: _Victim) -> tuple[Path, str]:
+def _short_index(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.existing(_index(victim.last()))
     return _cut(path, max(path.stat().st_size - 3 * INDEX_RECORD_SIZE, FILE_HEADER_SIZE))
 
 
 @_damage("damaged-index", "One bit of an index record; the server rebuilds the index.")
-def _damaged_index(victim: _Victim) -> tuple[Path, str]:
+def _damaged_index(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.existing(_index(victim.middle()))
     return _flip(victim, path, FILE_HEADER_SIZE, path.stat().st_size)
 
 
 @_damage("stale-index", "An index without data file, where the next slice will be.")
-def _stale_index(victim: _Victim) -> tuple[Path, str]:
+def _stale_index(victim: _DamagedChannel) -> tuple[Path, str]:
     last = victim.existing(_index(victim.last()))
     path = last.with_name(f"msgs.{victim.slices()[-1].number + 1}.idx")
     path.write_bytes(last.read_bytes())
@@ -250,14 +252,14 @@ def _stale_index(victim: _Victim) -> tuple[Path, str]:
 
 
 @_damage("lost-slice", "A slice is missing with its index.")
-def _lost_slice(victim: _Victim) -> tuple[Path, str]:
+def _lost_slice(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.middle()
     path.unlink()
     return path, f"removed{_without_index(path)}"
 
 
 @_damage("duplicated-slice", "A copy of the first slice, under the next free number.")
-def _duplicated_slice(victim: _Victim) -> tuple[Path, str]:
+def _duplicated_slice(victim: _DamagedChannel) -> tuple[Path, str]:
     slices = victim.slices()
     first = victim.channel / f"msgs.{slices[0].number}.dat"
     path = first.with_name(f"msgs.{slices[-1].number + 1}.dat")
@@ -268,7 +270,7 @@ def _duplicated_slice(victim: _Victim) -> tuple[Path, str]:
 
 
 @_damage("foreign-slice", "The first slice of another channel, under the next free number.")
-def _foreign_slice(victim: _Victim) -> tuple[Path, str]:
+def _foreign_slice(victim: _DamagedChannel) -> tuple[Path, str]:
     if len(victim.channels) < 2:
         raise victim.unfit("no other beside it")
     other = victim.store / victim.channels[(victim.number + 1) % len(victim.channels)]
@@ -280,7 +282,7 @@ def _foreign_slice(victim: _Victim) -> tuple[Path, str]:
 
 
 @_damage("sequence-restart", "A server without server.dat restarted at sequence 1, after the old messages (W1).")
-def _sequence_restart(victim: _Victim) -> tuple[Path, str]:
+def _sequence_restart(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.channel / f"msgs.{victim.slices()[0].number}.dat"
     records = victim.records(path)
     count = min(len(records), 5)
@@ -298,34 +300,34 @@ def _sequence_restart(victim: _Victim) -> tuple[Path, str]:
     return path, f"sequences 1 to {count} once more at the end; {SERVER_FILE} removed"
 
 
-def _remove(victim: _Victim, path: Path) -> tuple[Path, str]:
+def _remove(victim: _DamagedChannel, path: Path) -> tuple[Path, str]:
     victim.existing(path).unlink()
     return path, "removed"
 
 
 @_damage("lost-server", "server.dat is missing.")
-def _lost_server(victim: _Victim) -> tuple[Path, str]:
+def _lost_server(victim: _DamagedChannel) -> tuple[Path, str]:
     return _remove(victim, victim.store / SERVER_FILE)
 
 
 @_damage("damaged-server", "One bit of server.dat; the server does not start.")
-def _damaged_server(victim: _Victim) -> tuple[Path, str]:
+def _damaged_server(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.existing(victim.store / SERVER_FILE)
     return _flip(victim, path, FILE_HEADER_SIZE + RECORD_HEADER_SIZE, path.stat().st_size)
 
 
 @_damage("lost-clients", "clients.dat is missing; the server deletes members of durable queue groups (W16).")
-def _lost_clients(victim: _Victim) -> tuple[Path, str]:
+def _lost_clients(victim: _DamagedChannel) -> tuple[Path, str]:
     return _remove(victim, victim.store / CLIENTS_FILE)
 
 
 @_damage("empty-clients", "clients.dat has 0 bytes, after a crash at its creation; the server does not start (W15).")
-def _empty_clients(victim: _Victim) -> tuple[Path, str]:
+def _empty_clients(victim: _DamagedChannel) -> tuple[Path, str]:
     return _cut(victim.existing(victim.store / CLIENTS_FILE), 0)
 
 
 @_damage("damaged-clients", "One bit of the first record of clients.dat; the server does not start.")
-def _damaged_clients(victim: _Victim) -> tuple[Path, str]:
+def _damaged_clients(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.existing(victim.store / CLIENTS_FILE)
     begin = FILE_HEADER_SIZE + RECORD_HEADER_SIZE
     if path.stat().st_size <= begin + RECORD_HEADER_SIZE:
@@ -334,12 +336,12 @@ def _damaged_clients(victim: _Victim) -> tuple[Path, str]:
 
 
 @_damage("lost-subs", "subs.dat is missing with all durables; the server starts without a warning.")
-def _lost_subs(victim: _Victim) -> tuple[Path, str]:
+def _lost_subs(victim: _DamagedChannel) -> tuple[Path, str]:
     return _remove(victim, victim.channel / SUBS_FILE)
 
 
 @_damage("cut-subs", "subs.dat is cut inside its last record.")
-def _cut_subs(victim: _Victim) -> tuple[Path, str]:
+def _cut_subs(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.existing(victim.channel / SUBS_FILE)
     size = path.stat().st_size
     if size < FILE_HEADER_SIZE + 2 * RECORD_HEADER_SIZE:
@@ -348,7 +350,7 @@ def _cut_subs(victim: _Victim) -> tuple[Path, str]:
 
 
 @_damage("damaged-subs", "One bit in the middle of subs.dat; the server does not start.")
-def _damaged_subs(victim: _Victim) -> tuple[Path, str]:
+def _damaged_subs(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.existing(victim.channel / SUBS_FILE)
     size = path.stat().st_size
     if size < FILE_HEADER_SIZE + 2 * RECORD_HEADER_SIZE:
@@ -357,14 +359,14 @@ def _damaged_subs(victim: _Victim) -> tuple[Path, str]:
 
 
 @_damage("zero-tail-subs", "512 zero bytes follow the last record of subs.dat; the server cuts them off.")
-def _zero_tail_subs(victim: _Victim) -> tuple[Path, str]:
+def _zero_tail_subs(victim: _DamagedChannel) -> tuple[Path, str]:
     path = victim.existing(victim.channel / SUBS_FILE)
     _append(path, bytes(512))
     return path, "512 zero bytes appended"
 
 
 @_damage("leftovers", "Remains of crashes: temporary files of compactions, the witness of a truncation.")
-def _leftovers(victim: _Victim) -> tuple[Path, str]:
+def _leftovers(victim: _DamagedChannel) -> tuple[Path, str]:
     subs = victim.existing(victim.channel / SUBS_FILE)
     path = victim.store / "subs123456789"
     path.write_bytes(subs.read_bytes())

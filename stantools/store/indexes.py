@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stantools.format import kernels
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
-from stantools.late import np
-from stantools.store.mapping import WINDOW, Buffer, Window, descriptor_of
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, ScanStop
+from stantools.lazy_numpy import np
+from stantools.store.mapping import WINDOW, Buffer, MappedWindow, descriptor_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,7 +24,7 @@ IndexView: TypeAlias = "npt.NDArray[np.void]"
 
 class IndexScan(NamedTuple):
     rows: int  #: number of good records from its start
-    stop: Stop  #: reason of the end (see `kernels.scan_index`)
+    stop: ScanStop  #: reason of the end (see `kernels.scan_index`)
     sizes: int  #: total payload size of the messages
     rises: bool  #: the sequences rise
 
@@ -57,7 +57,7 @@ class IndexRecord(NamedTuple):
 def index_parts(records: IndexView, start: int = 0) -> Iterator[IndexView]:
     """Iterates over the records of a mapped index (`format.index.view`) from `start`, in parts of `INDEX_ROWS`."""
     base: object = records.base
-    window = Window(base) if isinstance(base, memoryview) else None
+    window = MappedWindow(base) if isinstance(base, memoryview) else None
     for first in range(start, len(records), INDEX_ROWS):
         if window:
             window.reach(FILE_HEADER_SIZE + first * INDEX_RECORD_SIZE)

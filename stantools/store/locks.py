@@ -35,13 +35,13 @@ _BUSY = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
 
 
 @dataclass(frozen=True)
-class Use:
+class StoreUse:
     kind: Literal["lock", "handle", "write"]  #: a held lock, an open file, or a changing file
     detail: str  #: the observation, for people
     pid: int | None = None  #: the process, if known
 
 
-def check_not_in_use(store: Path, *, force: bool = False, quiet: float | None = None) -> list[Use]:
+def check_not_in_use(store: Path, *, force: bool = False, quiet: float | None = None) -> list[StoreUse]:
     """Refuses to continue if a server seems to be using the store.
 
     With `force` it only returns the signs. `quiet` is the time in seconds without a change, `QUIET_SECONDS` by
@@ -56,7 +56,9 @@ def check_not_in_use(store: Path, *, force: bool = False, quiet: float | None = 
     return uses
 
 
-def find_uses(store: Path, *, quiet: float | None = None, sleep: Callable[[float], None] = time.sleep) -> list[Use]:
+def find_uses(
+    store: Path, *, quiet: float | None = None, sleep: Callable[[float], None] = time.sleep
+) -> list[StoreUse]:
     """Looks for signs that a process is using a store, changing nothing.
 
     `quiet` is the time in seconds without a change, `QUIET_SECONDS` by default; 0 skips this check. It runs only if
@@ -67,11 +69,11 @@ def find_uses(store: Path, *, quiet: float | None = None, sleep: Callable[[float
     pid = ft_lock_holder(store)
     if pid is not None:
         who = f"process {pid}" if pid > 0 else "a process on another machine or of ours"
-        uses.append(Use("lock", f"{who} holds the lock {FT_LOCK_FILE}", pid if pid > 0 else None))
+        uses.append(StoreUse("lock", f"{who} holds the lock {FT_LOCK_FILE}", pid if pid > 0 else None))
     if (pid := log_lock_holder(store)) is not None:
-        uses.append(Use("lock", f"process {pid} holds the lock of {RAFT_LOG_FILE}", pid))
+        uses.append(StoreUse("lock", f"process {pid} holds the lock of {RAFT_LOG_FILE}", pid))
     if (pid := _holder(store)) not in (None, os.getpid()):
-        uses.append(Use("lock", f"process {pid} holds the lock of {store}", pid))
+        uses.append(StoreUse("lock", f"process {pid} holds the lock of {store}", pid))
     uses += open_handles(store, _identities(store))
     if not uses and quiet > 0:
         uses += _recent_writes(store, quiet, sleep)
@@ -167,7 +169,7 @@ def _unlockable(path: Path, error: OSError) -> StoreUnwritableError:
     return unwritable(error, path, "nothing was changed")
 
 
-def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iterator[Use]:
+def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iterator[StoreUse]:
     """Finds processes that have files of a directory open for writing, as far as the system shows them (Linux).
 
     `known` holds device and inode of its files, to recognise them under another name (container, bind mount). Yields
@@ -182,7 +184,7 @@ def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iter
         if not entry.name.isdigit() or int(entry.name) == own:
             continue
         for path in _writer_of(entry.path, root, known):
-            yield Use("handle", f"process {entry.name} has {path} open for writing", int(entry.name))
+            yield StoreUse("handle", f"process {entry.name} has {path} open for writing", int(entry.name))
             break
 
 
@@ -221,7 +223,7 @@ def _writer_of(process: str, root: str, known: Set[tuple[int, int]]) -> Iterator
             yield path
 
 
-def _recent_writes(store: Path, quiet: float, sleep: Callable[[float], None]) -> list[Use]:
+def _recent_writes(store: Path, quiet: float, sleep: Callable[[float], None]) -> list[StoreUse]:
     """Watches a store that has been written within `quiet` seconds; writes that have ended do not count."""
     before = _snapshot(store)
     newest = max((changed for changed, _ in before.values()), default=0)
@@ -230,7 +232,7 @@ def _recent_writes(store: Path, quiet: float, sleep: Callable[[float], None]) ->
     sleep(quiet)
     after = _snapshot(store)
     moved = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    return [Use("write", f"{moved[0]} is being written right now")] if moved else []
+    return [StoreUse("write", f"{moved[0]} is being written right now")] if moved else []
 
 
 def _snapshot(store: Path) -> dict[str, tuple[int, int]]:

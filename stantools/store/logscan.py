@@ -21,10 +21,10 @@ from stantools.format.layout import (
     MAX_TYPED_PAYLOAD,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
-    Stop,
+    ScanStop,
 )
 from stantools.store.logrepair import LogLayout, PayloadReading, proven_size, read_payload, recognise
-from stantools.store.mapping import Buffer, Window, find_in_data
+from stantools.store.mapping import Buffer, MappedWindow, find_in_data
 
 #: rows of one batch
 BATCH_ROWS = 16384
@@ -37,14 +37,14 @@ class LogEnd:
     """The place where the server stops reading a log, and the consequence."""
 
     offset: int  #: first byte that is not part of a good record
-    stop: Stop | None  #: the reason; None if the file's version header is refused
+    stop: ScanStop | None  #: the reason; None if the file's version header is refused
     error: str  #: reason of its refusal to start (without the prefix that names the file); "" if it starts
     file_size: int
 
     @property
     def torn(self) -> bool:
         """The truncate option repairs this, by cutting the file at `offset`."""
-        return self.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD)
+        return self.stop in (ScanStop.SHORT_HEADER, ScanStop.SHORT_PAYLOAD)
 
     @property
     def early(self) -> bool:
@@ -56,7 +56,7 @@ class LogEnd:
 
         Padding is cut in both cases, a torn record only with the option, other damage never.
         """
-        cuts = self.stop is Stop.ZEROS or (truncate and self.torn)
+        cuts = self.stop is ScanStop.ZEROS or (truncate and self.torn)
         return self.offset if cuts else self.file_size
 
 
@@ -72,9 +72,9 @@ class ServerScan(Iterator[LogColumns]):
         self._layout = layout
         self._crc = crc
         self._columns = _columns(buffer)
-        self._window = Window(buffer, _WINDOW)
+        self._window = MappedWindow(buffer, _WINDOW)
         self._at = FILE_HEADER_SIZE
-        self._last: tuple[int, Stop] | None = None
+        self._last: tuple[int, ScanStop] | None = None
         self.end: LogEnd | None = None  #: the end, set by the last step
         if text := check_file_version(buffer):
             self.end = LogEnd(0, None, text, len(buffer))
@@ -86,22 +86,22 @@ class ServerScan(Iterator[LogColumns]):
             raise StopIteration
         self._window.reach(self._at)
         rows, self._at, stop = kernels.scan_log(self._buffer, self._at, len(self._buffer), self._crc, self._columns)
-        if stop != Stop.FULL:
-            self._last = self._at, Stop(stop)
+        if stop != ScanStop.FULL:
+            self._last = self._at, ScanStop(stop)
         return self._columns.take(rows)
 
     def refuse(self, offset: int, error: str) -> None:
         """Ends the scan at a record of the last batch, which the server refuses."""
-        self.end = LogEnd(offset, Stop.BAD_DECODE, error, len(self._buffer))
+        self.end = LogEnd(offset, ScanStop.BAD_DECODE, error, len(self._buffer))
 
-    def _ending(self, offset: int, stop: Stop) -> LogEnd:
+    def _ending(self, offset: int, stop: ScanStop) -> LogEnd:
         error = ""
-        if stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD):
+        if stop in (ScanStop.SHORT_HEADER, ScanStop.SHORT_PAYLOAD):
             error = EOF_TEXT
-        elif stop is Stop.BAD_CRC:
+        elif stop is ScanStop.BAD_CRC:
             _, _, stored, payload = record_at(self._buffer, offset)
             error = crc_error_text(stored, self._crc(payload))
-        elif stop is Stop.BAD_DECODE:
+        elif stop is ScanStop.BAD_DECODE:
             kind, _, _, payload = record_at(self._buffer, offset)
             error = _decode_error(self._layout, kind, payload)
         return LogEnd(offset, stop, error, len(self._buffer))
@@ -158,7 +158,7 @@ class LogDamage:
     offset: int
     length: int  #: bytes up to the next good record or the end
     kind: LogDamageKind
-    stop: Stop | None  #: reason of the server's reader to stop here; None for the version header
+    stop: ScanStop | None  #: reason of the server's reader to stop here; None for the version header
     detail: str  #: the finding and the expectation
     reading: PayloadReading | None = None  #: the meaning of the payload, if it is proven in spite of the damage
     type: int | None = None  #: record type under which it was applied in spite of the damage; None if it was not
@@ -193,7 +193,7 @@ def scan_log(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogColumns
     Yields batches, valid until the next step, and damaged ranges, in file order. Except for a good version header,
     they cover the whole file. Rows have a right CRC; the caller checks type and payload (`judge_row`).
     """
-    columns, window = _columns(buffer), Window(buffer, _WINDOW)
+    columns, window = _columns(buffer), MappedWindow(buffer, _WINDOW)
     at, limit = 0, len(buffer)
     if text := check_file_version(buffer):
         found = kernels.find_log_record(buffer, 0, limit, crc, layout.max_type)
@@ -208,9 +208,9 @@ def scan_log(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogColumns
         rows, at, stop = kernels.scan_log(buffer, at, limit, crc, columns)
         if rows:
             yield columns.take(rows)
-        if stop in (Stop.END, Stop.FULL):
+        if stop in (ScanStop.END, ScanStop.FULL):
             continue
-        damage = _damage(buffer, layout, crc, at, Stop(stop))
+        damage = _damage(buffer, layout, crc, at, ScanStop(stop))
         yield damage
         at = damage.end
 
@@ -226,7 +226,7 @@ def judge_row(layout: LogLayout, buffer: Buffer, offset: int) -> PayloadReading 
         return reading
     error = _decode_error(layout, kind, payload) or f"record type {kind} does not go with this payload"
     what = LogDamageKind.TYPE if reading else LogDamageKind.UNDECODABLE
-    return LogDamage(offset, RECORD_HEADER_SIZE + size, what, Stop.BAD_DECODE, error, reading)
+    return LogDamage(offset, RECORD_HEADER_SIZE + size, what, ScanStop.BAD_DECODE, error, reading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,18 +250,18 @@ def history(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogEntry | 
                 yield LogEntry(offset, size, judged.types[0], judged.message)
 
 
-def _damage(buffer: Buffer, layout: LogLayout, crc: Crc, at: int, stop: Stop) -> LogDamage:
+def _damage(buffer: Buffer, layout: LogLayout, crc: Crc, at: int, stop: ScanStop) -> LogDamage:
     limit = len(buffer)
-    if stop is Stop.SHORT_HEADER:
+    if stop is ScanStop.SHORT_HEADER:
         detail = f"{limit - at} bytes are left, a record header has {RECORD_HEADER_SIZE}"
         kind = LogDamageKind.TORN if any(buffer[at:]) else LogDamageKind.ZEROS
         return LogDamage(at, limit - at, kind, stop, detail)
     type_byte, size, stored, payload = record_at(buffer, at)
-    if stop is Stop.BAD_DECODE:
+    if stop is ScanStop.BAD_DECODE:
         judged = judge_row(layout, buffer, at)
         assert isinstance(judged, LogDamage)
         return judged
-    if stop is not Stop.ZEROS and (true_size := proven_size(buffer, at, limit, crc)):
+    if stop is not ScanStop.ZEROS and (true_size := proven_size(buffer, at, limit, crc)):
         begin = at + RECORD_HEADER_SIZE
         reading = read_payload(layout, type_byte, buffer[begin : begin + true_size])
         if reading is not None:
@@ -277,9 +277,9 @@ def _damage(buffer: Buffer, layout: LogLayout, crc: Crc, at: int, stop: Stop) ->
     found = find_in_data(buffer, at + 1, limit, find)
     end = found if found >= 0 else limit
     length = end - at
-    if stop is Stop.ZEROS:
+    if stop is ScanStop.ZEROS:
         return LogDamage(at, length, LogDamageKind.ZEROS, stop, "zeros where a record header should be")
-    if stop in (Stop.DANGLING, Stop.SHORT_PAYLOAD):
+    if stop in (ScanStop.DANGLING, ScanStop.SHORT_PAYLOAD):
         kind = LogDamageKind.TORN if found < 0 else LogDamageKind.GARBAGE
         detail = f"the header announces {size} bytes, {len(payload)} are left in the file"
         return LogDamage(at, length, kind, stop, detail)

@@ -122,7 +122,7 @@ def mapped(path: Path, *, sequential: bool = False, seen: Seen | None = None) ->
     """Maps a file read-only for the length of the `with` block; a small one is read.
 
     The buffer has the file's size at the time of opening; bytes that a running server appends later are not in it.
-    If the file becomes shorter, the lost bytes read as zeros, and `Window.reach` or the end of the block raises
+    If the file becomes shorter, the lost bytes read as zeros, and `MappedWindow.reach` or the end of the block raises
     StoreChangedError. `sequential` advises the kernel of a read from start to end.
 
     Bytes appended after `seen`, an earlier state of the file, are left out. Raises StoreUnreadableError if the file is
@@ -227,7 +227,7 @@ WINDOW = 16 << 20
 _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14, which Python 3.11 does not name
 
 
-class Window:
+class MappedWindow:
     """A pass over a mapped file from start to end, with only a part of it in memory.
 
     The pages ahead are mapped by one call instead of one fault each; those further back than `behind` (a window by

@@ -29,16 +29,16 @@ from stantools.format.bbolt import Buffer, Fault
 from stantools.format.encryption import DataCipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import (
-    Entry,
     EntryError,
-    Flaw,
-    Publishes,
+    LoggedPublishes,
+    RaftEntry,
+    RaftFlaw,
     RaftLog,
-    Server,
+    RaftServer,
     decode_entry,
     decode_operation,
 )
-from stantools.store.mapping import Window, mapped
+from stantools.store.mapping import MappedWindow, mapped
 from stantools.store.nodes import SNAPSHOTS
 
 META_FILE = "meta.json"
@@ -52,24 +52,24 @@ _RELEASE_BYTES = 16 << 20
 
 #: an operation, and the first byte of its entry's data
 Read = tuple[pb.RaftOperation, int]
-_SIZED = (Entry, Publishes)
-_E = TypeVar("_E", bound=Entry | Publishes | Fault | Flaw)
+_SIZED = (RaftEntry, LoggedPublishes)
+_E = TypeVar("_E", bound=RaftEntry | LoggedPublishes | Fault | RaftFlaw)
 
 
 class OpenLog(RaftLog):
     """A Raft log in a mapped file, with only a part in memory during iteration; views of entries stay valid."""
 
     def __init__(self, buffer: Buffer) -> None:
-        self._window = Window(buffer)
+        self._window = MappedWindow(buffer)
         super().__init__(buffer)
 
-    def entries(self) -> Iterator[Entry | Fault | Flaw]:
+    def entries(self) -> Iterator[RaftEntry | Fault | RaftFlaw]:
         return self._release_pages(super().entries())
 
-    def runs(self, bound: int) -> Iterator[Publishes | Entry | Fault | Flaw]:
+    def runs(self, bound: int) -> Iterator[LoggedPublishes | RaftEntry | Fault | RaftFlaw]:
         return self._release_pages(super().runs(bound))
 
-    def free_entries(self) -> Iterator[Entry]:
+    def free_entries(self) -> Iterator[RaftEntry]:
         return self._release_pages(super().free_entries())
 
     def _release_pages(self, found: Iterator[_E]) -> Iterator[_E]:
@@ -94,7 +94,7 @@ def open_log(path: Path) -> Iterator[OpenLog]:
 def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataCipher | None = None) -> Iterator[Read]:
     """Iterates over operations at known places (offset and size), each with its first byte: 1 or 2 if encrypted."""
     with mapped(path) as buffer:
-        window, read = Window(buffer), 0
+        window, read = MappedWindow(buffer), 0
         for offset, size in places:
             try:
                 data = decode_entry(buffer[offset : offset + size], offset).data
@@ -116,7 +116,7 @@ class Snapshot:
     temporary: bool = False  #: it was being written when the server ended; servers skip it
     term: int = 0  #: term of the last entry in it
     index: int = 0  #: index of the last entry in it
-    servers: tuple[Server, ...] = ()
+    servers: tuple[RaftServer, ...] = ()
     #: clients, and channels with subscriptions; None if it cannot be decoded
     state: pb.RaftSnapshot | None = field(default=None, repr=False)
     size: int = 0  #: bytes of `state.bin`
@@ -181,11 +181,11 @@ def _uint64(value: Any, name: str) -> int:
     return value
 
 
-def _servers(configuration: Any) -> Iterator[Server]:
+def _servers(configuration: Any) -> Iterator[RaftServer]:
     servers = configuration.get("Servers") if isinstance(configuration, dict) else None
     for each in servers if isinstance(servers, list) else ():
         if isinstance(each, dict):
-            yield Server(str(each.get("ID", "")), str(each.get("Address", "")), each.get("Suffrage", 0) == 0)
+            yield RaftServer(str(each.get("ID", "")), str(each.get("Address", "")), each.get("Suffrage", 0) == 0)
 
 
 def _read_state(result: Snapshot, meta: dict[str, Any]) -> None:

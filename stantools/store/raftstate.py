@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stantools.format.proto import store_pb2 as pb
-from stantools.format.raftlog import Entry, Publishes
+from stantools.format.raftlog import LoggedPublishes, RaftEntry
 
 _Op = pb.RaftOperation
 
@@ -133,14 +133,14 @@ class ClusterState:
             return
         channel.subscriptions[state.id] = sub
 
-    def advance(self, entry: Entry, operation: pb.RaftOperation | None) -> None:
+    def advance(self, entry: RaftEntry, operation: pb.RaftOperation | None) -> None:
         """Applies an entry's operation, if it has one; an entry at or before the present index has no effect."""
         if entry.index > self.index:
             self.index, self.term = entry.index, entry.term
             if operation is not None:
                 self.apply(operation)
 
-    def advance_run(self, run: Publishes) -> None:
+    def advance_run(self, run: LoggedPublishes) -> None:
         """Applies a run of entries, which is entirely before or after the present index."""
         if run.last > self.index:
             self.index, self.term = run.last, run.term

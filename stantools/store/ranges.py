@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from stantools.late import np
+from stantools.lazy_numpy import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -31,7 +31,7 @@ from stantools.store.names import (
 )
 
 
-class Kind(Enum):
+class PathKind(Enum):
     MISSING = "no such directory"
     URL = "is the URL of a server, not a directory"
     FILE_OF_STORE = "is a single file of a file store"
@@ -55,8 +55,8 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Recognised:
-    kind: Kind
+class RecognisedPath:
+    kind: PathKind
     detail: str = ""  #: continues the sentence about its kind
     remedy: str = ""  #: the command that works with it
     instead: Path | None = None  #: the path to name instead, for the same verb
@@ -96,50 +96,54 @@ _MAX_DIRECTORIES: Final = 2000
 _DEPTH: Final = 3
 
 
-def recognise(path: Path) -> Recognised:
+def recognise(path: Path) -> RecognisedPath:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return _missing(path)
     except OSError as error:
-        return Recognised(Kind.DIRECTORY, f": {error.strerror}", _NAME_STORE)
+        return RecognisedPath(PathKind.DIRECTORY, f": {error.strerror}", _NAME_STORE)
     if stat.S_ISDIR(mode):
         return _directory(path)
     return _file(path) if stat.S_ISREG(mode) else _special_file(mode)
 
 
-def _missing(path: Path) -> Recognised:
+def _missing(path: Path) -> RecognisedPath:
     if path.parts[:1] and path.parts[0] in _SCHEMES:
         url = f"{path.parts[0]}//{'/'.join(path.parts[1:])}"
         remedy = f"look at a running server: `stantools tui --server {shell_word(url)}`"
-        return Recognised(Kind.URL, "", remedy)
-    return Recognised(Kind.MISSING, "", _NAME_STORE)
+        return RecognisedPath(PathKind.URL, "", remedy)
+    return RecognisedPath(PathKind.MISSING, "", _NAME_STORE)
 
 
-def _special_file(mode: int) -> Recognised:
+def _special_file(mode: int) -> RecognisedPath:
     kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
-    return Recognised(Kind.SPECIAL, f" but {kinds.get(stat.S_IFMT(mode), 'something else')}", _NAME_STORE)
+    return RecognisedPath(PathKind.SPECIAL, f" but {kinds.get(stat.S_IFMT(mode), 'something else')}", _NAME_STORE)
 
 
-def _file(path: Path) -> Recognised:
+def _file(path: Path) -> RecognisedPath:
     word = shell_word(str(path))
     if path.name == RAFT_LOG_FILE:
-        return Recognised(Kind.RAFT_LOG, "", f"`stantools info {word}` shows it, `stantools records {word}` prints it")
+        return RecognisedPath(
+            PathKind.RAFT_LOG, "", f"`stantools info {word}` shows it, `stantools records {word}` prints it"
+        )
     if of_store := _file_of_store(path):
-        return Recognised(Kind.FILE_OF_STORE, of_store, f"`stantools records {word}`" + _store_above(path.parent))
+        return RecognisedPath(
+            PathKind.FILE_OF_STORE, of_store, f"`stantools records {word}`" + _store_above(path.parent)
+        )
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError as error:
-        return Recognised(Kind.FILE, f" (and cannot be read: {error.strerror})", _NAME_STORE)
+        return RecognisedPath(PathKind.FILE, f" (and cannot be read: {error.strerror})", _NAME_STORE)
     if archive := _archive(path, head):
         return archive
     if head.startswith(_SQLITE):
-        return Recognised(Kind.SQLITE, "", _SQL_REMEDY)
+        return RecognisedPath(PathKind.SQLITE, "", _SQL_REMEDY)
     if path.suffix.lower() == ".sql" or _is_sql(head):
-        return Recognised(Kind.SQL_DUMP, "", _SQL_REMEDY)
+        return RecognisedPath(PathKind.SQL_DUMP, "", _SQL_REMEDY)
     remedy = f"name the directory that holds {SERVER_FILE}; for a single file of a store: `stantools records {word}`"
-    return Recognised(Kind.FILE, "", remedy)
+    return RecognisedPath(PathKind.FILE, "", remedy)
 
 
 def _file_of_store(path: Path) -> str:
@@ -163,7 +167,7 @@ def _store_above(directory: Path) -> str:
     return ""
 
 
-def _archive(path: Path, head: bytes) -> Recognised | None:
+def _archive(path: Path, head: bytes) -> RecognisedPath | None:
     found = next(((name, unpack) for magic, name, unpack in _ARCHIVES if head.startswith(magic)), None)
     if head[257:262] == b"ustar" or (found is None and _is_old_tar(path, head)):
         found = "tar", _TAR
@@ -173,11 +177,11 @@ def _archive(path: Path, head: bytes) -> Recognised | None:
     inner = _unpacked_head(path, name)
     if inner is not None and inner[257:262] != b"ustar":
         if _is_sql(inner) or ".sql" in path.suffixes:
-            return Recognised(Kind.SQL_DUMP, f" ({name})", _SQL_REMEDY)
-        return Recognised(Kind.COMPRESSED, f" ({name})", "unpack it, and name the unpacked directory")
+            return RecognisedPath(PathKind.SQL_DUMP, f" ({name})", _SQL_REMEDY)
+        return RecognisedPath(PathKind.COMPRESSED, f" ({name})", "unpack it, and name the unpacked directory")
     to = shell_word(f"{_stem(path)}.unpacked")
     command = f"mkdir {to} && {unpack.format(path=shell_word(str(path)), to=to)} && stantools doctor {to}"
-    return Recognised(Kind.ARCHIVE, f" ({name})", f"unpack it, and check its content: `{command}`")
+    return RecognisedPath(PathKind.ARCHIVE, f" ({name})", f"unpack it, and check its content: `{command}`")
 
 
 def _unpacked_head(path: Path, name: str) -> bytes | None:
@@ -215,39 +219,43 @@ def _stem(path: Path) -> str:
     return str(path)
 
 
-def _directory(path: Path) -> Recognised:
+def _directory(path: Path) -> RecognisedPath:
     names = _names_in(path)
     if names is None:
-        return Recognised(Kind.DIRECTORY, "", _NAME_STORE)
+        return RecognisedPath(PathKind.DIRECTORY, "", _NAME_STORE)
     for look in (_backup, _jetstream, _channel):
         if found := look(path, names):
             return found
     if not names:
-        return Recognised(Kind.EMPTY, "", _NAME_STORE)
+        return RecognisedPath(PathKind.EMPTY, "", _NAME_STORE)
     logs, stores = _search_below(path)
     if logs:
         return _node(path, logs, stores)
     if len(stores) == 1:
         shown = shell_word(str(stores[0]))
-        return Recognised(Kind.PARENT, f": {stores[0]}", f"name the store: `stantools doctor {shown}`", stores[0])
+        return RecognisedPath(
+            PathKind.PARENT, f": {stores[0]}", f"name the store: `stantools doctor {shown}`", stores[0]
+        )
     if stores:
         listed = some_of([str(each.relative_to(path)) for each in stores], 5)
         remedy = f"name one: `stantools doctor {shell_word(str(stores[0]))}`; or all of them: "
-        return Recognised(
-            Kind.SEVERAL, f" ({len(stores)}: {listed})", f"{remedy}`stantools pipeline verify {shell_word(str(path))}`"
+        return RecognisedPath(
+            PathKind.SEVERAL,
+            f" ({len(stores)}: {listed})",
+            f"{remedy}`stantools pipeline verify {shell_word(str(path))}`",
         )
     detail = f": neither {SERVER_FILE} nor {CLIENTS_FILE} nor a channel directory is in it"
-    return Recognised(Kind.DIRECTORY, detail, _NAME_STORE)
+    return RecognisedPath(PathKind.DIRECTORY, detail, _NAME_STORE)
 
 
-def _backup(path: Path, names: set[str]) -> Recognised | None:
+def _backup(path: Path, names: set[str]) -> RecognisedPath | None:
     if "backup.json" in names and any(each.startswith("stream.tar") for each in names):
         command = f"nats stream restore {shell_word(str(path))}"
-        return Recognised(Kind.BACKUP, "", f"restore it into a server with the tool `nats`: `{command}`")
+        return RecognisedPath(PathKind.BACKUP, "", f"restore it into a server with the tool `nats`: `{command}`")
     return None
 
 
-def _jetstream(path: Path, names: set[str]) -> Recognised | None:
+def _jetstream(path: Path, names: set[str]) -> RecognisedPath | None:
     """Recognises the store directory of a nats-server, from its root down to one stream."""
     if "meta.inf" in names and ("msgs" in names or "meta.sum" in names):
         what, root = f", one stream of it: {path.absolute().name}", path.absolute().parent.parent.parent
@@ -270,7 +278,7 @@ def _jetstream(path: Path, names: set[str]) -> Recognised | None:
         "stantools reads stores of NATS Streaming. A server opens a copy of it: "
         f"`mkdir {copy} && cp -a {place} {copy}/jetstream && stan-broker -js -sd {copy}`, or a nats-server with -sd"
     )
-    return Recognised(Kind.JETSTREAM, what, remedy)
+    return RecognisedPath(PathKind.JETSTREAM, what, remedy)
 
 
 def _holds_streams(directory: Path) -> bool:
@@ -280,36 +288,36 @@ def _holds_streams(directory: Path) -> bool:
     )
 
 
-def _channel(path: Path, names: set[str]) -> Recognised | None:
+def _channel(path: Path, names: set[str]) -> RecognisedPath | None:
     if SUBS_FILE not in names and not any(SLICE_NAME.fullmatch(each) for each in names):
         return None
     place = path.absolute()
     shown, channel = path.parent if path.name and path.parent != path else place.parent, place.name
     if not any(_is_file(place.parent / each) for each in (SERVER_FILE, CLIENTS_FILE)):
         remedy = f"look at its messages: `stantools pipeline verify {shell_word(str(path))}`"
-        return Recognised(Kind.CHANNEL, f": {channel}; the store around it is not there", remedy)
+        return RecognisedPath(PathKind.CHANNEL, f": {channel}; the store around it is not there", remedy)
     store, word = shell_word(str(shown)), shell_word(channel)
     remedy = f"`stantools messages {store} {word}` prints it; for all of the store: `stantools doctor {store}`"
-    return Recognised(Kind.CHANNEL, f": {channel} of {shown}", remedy)
+    return RecognisedPath(PathKind.CHANNEL, f": {channel} of {shown}", remedy)
 
 
-def _node(path: Path, logs: list[Path], stores: list[Path]) -> Recognised:
+def _node(path: Path, logs: list[Path], stores: list[Path]) -> RecognisedPath:
     nodes = list(dict.fromkeys(path / each.relative_to(path).parts[0] for each in logs if each != path))
     if len(nodes) > 1:
         listed = some_of([each.name for each in nodes], 5)
         words = " ".join(shell_word(str(each)) for each in nodes)
         remedy = f"`stantools merge {words} --out NEW` makes one store of them; `stantools info {words}` compares them"
-        return Recognised(Kind.NODES, f" ({len(nodes)}: {listed})", remedy)
+        return RecognisedPath(PathKind.NODES, f" ({len(nodes)}: {listed})", remedy)
     word = shell_word(str(path))
     several = f"`stantools merge {word} --out NEW`, with the other nodes named after it, makes one store"
     log = logs[0].relative_to(path) / RAFT_LOG_FILE
     if not stores:
         remedy = f"`stantools info {word}` shows it, {several}"
-        return Recognised(Kind.RAFT, f" ({log}), not a file store", remedy)
+        return RecognisedPath(PathKind.RAFT, f" ({log}), not a file store", remedy)
     store = stores[0]
     detail = f": its Raft log is {log}, its file store {store.relative_to(path)}"
     remedy = f"`stantools doctor {shell_word(str(store))}` is about its store, `stantools info {word}` about the node; "
-    return Recognised(Kind.NODE, detail, remedy + several)
+    return RecognisedPath(PathKind.NODE, detail, remedy + several)
 
 
 def _search_below(path: Path) -> tuple[list[Path], list[Path]]:

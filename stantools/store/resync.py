@@ -26,11 +26,11 @@ from stantools.format import fieldscan, gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.index import view
-from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, ScanStop
 from stantools.format.proto import store_pb2 as pb
-from stantools.late import np
+from stantools.lazy_numpy import np
 from stantools.store.indexes import IndexOrder
-from stantools.store.mapping import WINDOW, Buffer, Window, data_from, find_in_data
+from stantools.store.mapping import WINDOW, Buffer, MappedWindow, data_from, find_in_data
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -73,11 +73,11 @@ class Repair:
 
 
 @dataclass(frozen=True)
-class Damage:
+class DamagedRange:
     offset: int
     length: int  #: bytes up to the next good record or the end
     kind: DamageKind
-    stop: Stop  #: reason of the server's reader to stop here
+    stop: ScanStop  #: reason of the server's reader to stop here
     sequence: int | None = None  #: the sequence that was stored here, if the bytes or the index show it
     stored_crc: int = 0  #: the CRC in the header, if there is one
     computed_crc: int = 0  #: the CRC of the payload that the header announces, if it is there
@@ -104,15 +104,15 @@ class Resync:
         self._row_columns = MessageColumns(1)
         self._batch_columns = MessageColumns(256)
 
-    def after(self, at: int, stop: Stop) -> Damage:
+    def after(self, at: int, stop: ScanStop) -> DamagedRange:
         """Returns the kind and the extent of the damage at a record boundary where a scan stopped."""
-        if stop == Stop.ZEROS or not any(self._buffer[at : min(at + RECORD_HEADER_SIZE, self._limit)]):
+        if stop == ScanStop.ZEROS or not any(self._buffer[at : min(at + RECORD_HEADER_SIZE, self._limit)]):
             return self._zeros(at, stop)
-        if stop in (Stop.SHORT_HEADER, Stop.DANGLING):
+        if stop in (ScanStop.SHORT_HEADER, ScanStop.DANGLING):
             return self._damage(at, self._limit, DamageKind.TORN, stop)
         size, stored = RECORD_HEADER.unpack_from(self._buffer, at)
         natural = at + RECORD_HEADER_SIZE + size
-        if stop == Stop.BAD_DECODE:
+        if stop == ScanStop.BAD_DECODE:
             return self._damage(at, natural, DamageKind.UNDECODABLE, stop, stored, stored)
         computed = 0
         if natural <= self._limit:
@@ -130,7 +130,7 @@ class Resync:
             return self._whole_record(at, natural, stop, stored, computed)
         return self._search(at, following, stop, stored, computed)
 
-    def _zeros(self, at: int, stop: Stop) -> Damage:
+    def _zeros(self, at: int, stop: ScanStop) -> DamagedRange:
         end = self._zero_run_end(at)
         if end < self._limit:
             # The low bytes of the next record's length may be zeros that belong to it, so the search starts early.
@@ -139,7 +139,7 @@ class Resync:
         return self._damage(at, end, DamageKind.ZEROS, stop)
 
     def _zero_run_end(self, at: int) -> int:
-        window = Window(self._buffer)
+        window = MappedWindow(self._buffer)
         while at < self._limit:
             chunk = np.frombuffer(self._buffer[at : min(at + _ZERO_CHUNK, self._limit)], dtype=np.uint8)
             if chunk.any():
@@ -148,7 +148,7 @@ class Resync:
             window.reach(at)
         return self._limit
 
-    def _whole_record(self, at: int, natural: int, stop: Stop, stored: int, computed: int) -> Damage:
+    def _whole_record(self, at: int, natural: int, stop: ScanStop, stored: int, computed: int) -> DamagedRange:
         difference = stored ^ computed
         if any(difference & ~(0xFF << shift) == 0 for shift in (0, 8, 16, 24)):
             # Damage of the payload changes all four bytes of a CRC; a single wrong byte means that the field itself was
@@ -158,7 +158,7 @@ class Resync:
                 return self._repaired(at, repair, DamageKind.CRC_FIELD, stop, stored, computed)
         return self._damage(at, natural, DamageKind.PAYLOAD, stop, stored, computed)
 
-    def _search(self, at: int, following: int, stop: Stop, stored: int, computed: int) -> Damage:
+    def _search(self, at: int, following: int, stop: ScanStop, stored: int, computed: int) -> DamagedRange:
         chosen = fallback = -1
         start = at + 1
         for _ in range(_CANDIDATES):
@@ -174,7 +174,7 @@ class Resync:
         if chosen < 0:
             chosen = following if following >= 0 else fallback
         if chosen < 0:
-            torn = stop == Stop.SHORT_PAYLOAD and self._guess_sequence(at) is not None
+            torn = stop == ScanStop.SHORT_PAYLOAD and self._guess_sequence(at) is not None
             return self._damage(
                 at, self._limit, DamageKind.TORN if torn else DamageKind.GARBAGE, stop, stored, computed
             )
@@ -201,12 +201,12 @@ class Resync:
 
     def _chain_end(self, start: int) -> int:
         """Follows good records from a found one, and returns where they end."""
-        end, window = start, Window(self._buffer)
+        end, window = start, MappedWindow(self._buffer)
         while True:
             _, end, stop = kernels.scan_messages(
                 self._buffer, end, self._limit, self._crc, self._channel, self._batch_columns
             )
-            if stop != Stop.FULL:
+            if stop != ScanStop.FULL:
                 return max(end, start + 1)
             if end - start > WINDOW:
                 window.reach(end)
@@ -231,9 +231,9 @@ class Resync:
                 _, end, stop = kernels.scan_messages(
                     self._buffer, end, natural, self._crc, self._channel, self._batch_columns
                 )
-                if stop != Stop.FULL:
+                if stop != ScanStop.FULL:
                     break
-            if stop == Stop.END:
+            if stop == ScanStop.END:
                 return True
             start = max(end, found + 1)
         return self._reaches_across(at + 1, natural)
@@ -340,7 +340,7 @@ class Resync:
                     _, position = fieldscan.varint(view, position)
                 else:
                     return
-            except fieldscan.DecodeError:
+            except fieldscan.FieldScanError:
                 return
             if position > self._limit:
                 return
@@ -374,14 +374,16 @@ class Resync:
         entry = self._entry(at)
         return self._index.sequence(entry) if entry is not None else self._guess_sequence(at)
 
-    def _damage(self, at: int, end: int, kind: DamageKind, stop: Stop, stored: int = 0, computed: int = 0) -> Damage:
-        return Damage(at, end - at, kind, stop, self._sequence_at(at), stored, computed)
+    def _damage(
+        self, at: int, end: int, kind: DamageKind, stop: ScanStop, stored: int = 0, computed: int = 0
+    ) -> DamagedRange:
+        return DamagedRange(at, end - at, kind, stop, self._sequence_at(at), stored, computed)
 
     def _repaired(
-        self, at: int, repair: Repair, kind: DamageKind, stop: Stop, stored: int = 0, computed: int = 0
-    ) -> Damage:
+        self, at: int, repair: Repair, kind: DamageKind, stop: ScanStop, stored: int = 0, computed: int = 0
+    ) -> DamagedRange:
         length = repair.start + repair.size - at
-        return Damage(at, length, kind, stop, repair.message.sequence, stored, computed, repair)
+        return DamagedRange(at, length, kind, stop, repair.message.sequence, stored, computed, repair)
 
 
 def _own_end(fields: list[tuple[int, int]]) -> int | None:

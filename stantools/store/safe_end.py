@@ -31,12 +31,12 @@ from stantools.format.layout import (
     INDEX_RECORD_SIZE,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
-    Stop,
+    ScanStop,
 )
 from stantools.store.indexes import IndexRecord
 from stantools.store.mapping import mapped, open_regular
-from stantools.store.reading import scan_slice
-from stantools.store.resync import Damage
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import scan_slice
 
 _ROWS = 4096
 #: last index records that are tried to find one that fits the data; earlier ones are older still
@@ -54,7 +54,7 @@ _SEQUENCE = b"\x08"
 UNKNOWN = -1
 
 
-class Position(NamedTuple):
+class ChannelPosition(NamedTuple):
     slice: int  #: number of the slice; all before it are read
     offset: int = FILE_HEADER_SIZE  #: bytes read of its data file; a record begins here
     #: sequence of the last message before it; 0 at the start of the channel, `UNKNOWN` if it cannot be determined
@@ -63,7 +63,7 @@ class Position(NamedTuple):
     size: int = 0  #: its payload size in its record; 0 if there is none
 
 
-class Mark(NamedTuple):
+class SlicePosition(NamedTuple):
     end: int  #: offset of the first byte after it
     sequence: int  #: its sequence, or `UNKNOWN`
     timestamp: int  #: its timestamp, nanoseconds
@@ -90,7 +90,7 @@ def settling(written: float) -> float:
 
 
 @dataclass(kw_only=True)
-class Looked:
+class ChannelSnapshot:
     """The state of a growing channel at its last read."""
 
     paths: tuple[str, ...] = ()  #: files that show new data
@@ -134,7 +134,7 @@ class WatchedSlice:
 
     # The readable part.
 
-    def indexed(self) -> Mark | None:
+    def indexed(self) -> SlicePosition | None:
         """Returns the end of the last message that the index names, if the data file has it; else None."""
         if self._tail is None:
             # The index first: the data file then has all messages that it names.
@@ -147,7 +147,7 @@ class WatchedSlice:
                 return mark
         return None
 
-    def safe(self, start: int) -> Mark | None:
+    def safe(self, start: int) -> SlicePosition | None:
         """Returns the end of the part that is safe to read while a server writes the slice.
 
         `start` is the beginning of a record, up to which the slice was read. Returns the end of a message after it;
@@ -165,14 +165,16 @@ class WatchedSlice:
         """The data file has not been written for a while."""
         return time.time() - self.written > SETTLED_SECONDS
 
-    def whole(self) -> Mark:
+    def whole(self) -> SlicePosition:
         """Returns the end of a slice that is not written any more: all its bytes, and its last message."""
         mark = self.indexed()
         if mark is None:
             mark = self._last_good()
-        return mark._replace(end=self.size) if mark else Mark(self.size, UNKNOWN, 0, 0)
+        return mark._replace(end=self.size) if mark else SlicePosition(self.size, UNKNOWN, 0, 0)
 
-    def part(self, start: int, end: int, max_bytes: int | None, max_rows: int | None) -> tuple[Mark | None, int]:
+    def part(
+        self, start: int, end: int, max_bytes: int | None, max_rows: int | None
+    ) -> tuple[SlicePosition | None, int]:
         """Returns a place between `start` and `end` with about `max_bytes` and at most `max_rows` messages before it.
 
         The part has at least one message; None is no limit. Returns the place and the number of messages before it;
@@ -196,20 +198,20 @@ class WatchedSlice:
         mark = self._good_run(start, max_bytes, max_rows, end)
         return mark, self._rows
 
-    def first(self) -> Mark | None:
+    def first(self) -> SlicePosition | None:
         """Returns the first message: its sequence and timestamp, and where it ends; None if there is none."""
         entry = self._decode(self._index_records(last=False))
         if entry is not None and (mark := self._confirm(entry)) is not None:
             return mark
         with mapped(Path(self._path)) as data:
             for part in self._scan(data, FILE_HEADER_SIZE):
-                if not isinstance(part, Damage):
+                if not isinstance(part, DamagedRange):
                     return _mark(part, 0)
         return None
 
     # Identity of the slice.
 
-    def continues(self, at: Position) -> bool:
+    def continues(self, at: ChannelPosition) -> bool:
         """Returns whether the slice certainly continues at a position.
 
         Either the last message that was read ends there; or the slice was not begun, and its first message is the
@@ -221,13 +223,13 @@ class WatchedSlice:
             first = self.first() if at.sequence > 0 else None
             return first is None or first.sequence == at.sequence + 1
         entry = IndexRecord(at.sequence, at.offset - RECORD_HEADER_SIZE - at.size, at.timestamp, at.size, 0)
-        return at.sequence >= 0 and self._confirm(entry) == Mark(*at[1:])
+        return at.sequence >= 0 and self._confirm(entry) == SlicePosition(*at[1:])
 
-    def behind(self, at: Position) -> int | None:
+    def behind(self, at: ChannelPosition) -> int | None:
         """Returns the offset of the first message later than the last one that was read; None if there is none."""
         with mapped(Path(self._path)) as data:
             for part in self._scan(data, FILE_HEADER_SIZE):
-                if isinstance(part, Damage):
+                if isinstance(part, DamagedRange):
                     continue
                 later = part.timestamp > at.timestamp
                 if at.sequence >= 0:
@@ -266,7 +268,7 @@ class WatchedSlice:
         entry = IndexRecord(*INDEX_RECORD.unpack(content))
         return entry if self._crc(content[:-4]) == entry.crc and any(entry[:-1]) else None
 
-    def _confirm(self, entry: IndexRecord) -> Mark | None:
+    def _confirm(self, entry: IndexRecord) -> SlicePosition | None:
         """Returns the end of the message that the index names, if the data file has it there."""
         end = entry.end
         if entry.offset < FILE_HEADER_SIZE or end > self.size:
@@ -277,7 +279,7 @@ class WatchedSlice:
         tail = os.pread(self._data, _TIMESTAMP_SIZE, max(end - _TIMESTAMP_SIZE, 0))
         begins = head[RECORD_HEADER_SIZE:].startswith(_SEQUENCE + _varint(entry.sequence))
         if begins and tail.endswith(_TIMESTAMP + _varint(entry.timestamp)):
-            return Mark(end, entry.sequence, entry.timestamp, entry.size)
+            return SlicePosition(end, entry.sequence, entry.timestamp, entry.size)
         # Not as the server encodes it: then the whole record must prove it.
         with mapped(Path(self._path)) as data:
             if end > len(data):
@@ -285,23 +287,27 @@ class WatchedSlice:
             columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
             offsets = np.array([entry.offset], np.int64)
             kernels.read_messages_at(data, len(data), offsets, self._crc, self._channel, columns, stops)
-            right = stops[0] == Stop.END and columns.sequence[0] == entry.sequence and columns.size[0] == entry.size
+            right = stops[0] == ScanStop.END and columns.sequence[0] == entry.sequence and columns.size[0] == entry.size
             return _mark(columns, 0) if right else None
 
     def _good_run(
         self, start: int, max_bytes: int | None, max_rows: int | None, limit: int | None = None
-    ) -> Mark | None:
+    ) -> SlicePosition | None:
         """Follows records in the data file from an offset on.
 
         Damage is skipped if good records follow it, except where a record reaches beyond the end of the file: that
         may be a write in progress, whose payload may look like records.
         """
         self._rows = 0
-        mark: Mark | None = None
+        mark: SlicePosition | None = None
         with mapped(Path(self._path)) as data:
             for part in self._scan(data[: self.size if limit is None else min(limit, self.size)], start):
-                if isinstance(part, Damage):
-                    if not self.settled and part.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD, Stop.DANGLING):
+                if isinstance(part, DamagedRange):
+                    if not self.settled and part.stop in (
+                        ScanStop.SHORT_HEADER,
+                        ScanStop.SHORT_PAYLOAD,
+                        ScanStop.DANGLING,
+                    ):
                         break
                     continue
                 rows = part.capacity if max_rows is None else min(part.capacity, max_rows - self._rows)
@@ -317,22 +323,22 @@ class WatchedSlice:
                     break
         return mark
 
-    def _last_good(self) -> Mark | None:
-        mark: Mark | None = None
+    def _last_good(self) -> SlicePosition | None:
+        mark: SlicePosition | None = None
         with mapped(Path(self._path), sequential=True) as data:
             for part in self._scan(data, FILE_HEADER_SIZE):
-                if not isinstance(part, Damage):
+                if not isinstance(part, DamagedRange):
                     mark = _mark(part, -1)
         return mark
 
-    def _scan(self, data: memoryview, start: int) -> Iterator[MessageColumns | Damage]:
+    def _scan(self, data: memoryview, start: int) -> Iterator[MessageColumns | DamagedRange]:
         return scan_slice(data, self._channel, self._crc, start=start, columns=MessageColumns(_ROWS))
 
 
-def _mark(part: MessageColumns, row: int) -> Mark:
+def _mark(part: MessageColumns, row: int) -> SlicePosition:
     size = int(part.size[row])
     end = int(part.offset[row]) + RECORD_HEADER_SIZE + size
-    return Mark(end, int(part.sequence[row]), int(part.timestamp[row]), size)
+    return SlicePosition(end, int(part.sequence[row]), int(part.timestamp[row]), size)
 
 
 def _varint(value: int) -> bytes:

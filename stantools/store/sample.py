@@ -25,7 +25,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.options import SampleOptions
 from stantools.progress import Progress
 from stantools.store.atomic import new_directory
-from stantools.store.damage import Done, check_damages, inflict
+from stantools.store.damage import AppliedDamage, check_damages, inflict
 from stantools.store.limits import DEFAULT_SLICE_MAX_BYTES, SliceLimits, is_channel_name
 from stantools.store.logwriter import ClientsLog, SubsLog
 from stantools.store.serverinfo import new_server_info
@@ -54,7 +54,7 @@ class Sample:
     channels: tuple[str, ...]
     messages: int  #: messages in all channels, fillers not counted
     bytes: int  #: bytes of the messages' data
-    damages: tuple[Done, ...]  #: the applied damages, in order
+    damages: tuple[AppliedDamage, ...]  #: the applied damages, in order
 
 
 def write_sample(directory: Path, options: SampleOptions | None = None, *, progress: Progress | None = None) -> Sample:

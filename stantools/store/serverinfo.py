@@ -24,13 +24,13 @@ from stantools.format.envelope import (
     EOF_TEXT,
     FILE_HEADER_BYTES,
     PADDED_TEXT,
-    Record,
+    RecordEnvelope,
     check_file_version,
     crc_error_text,
     encode,
     read_record,
 )
-from stantools.format.layout import FILE_HEADER, FILE_HEADER_SIZE, FILE_VERSION, Stop
+from stantools.format.layout import FILE_HEADER, FILE_HEADER_SIZE, FILE_VERSION, ScanStop
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.directory import Datastore
 from stantools.store.mapping import Buffer, mapped
@@ -57,8 +57,8 @@ class ServerFile:
     #: The error comes from the version header; the server's text then names the file without its path.
     at_open: bool = False
     reported: bool = False  #: the server logs two more lines about the corrupted file before it ends
-    stop: Stop | None = None  #: problem of the record, if that is the reason
-    record: Record | None = None  #: the part of the record that is there
+    stop: ScanStop | None = None  #: problem of the record, if that is the reason
+    record: RecordEnvelope | None = None  #: the part of the record that is there
 
     @property
     def rewritten(self) -> bool:
@@ -73,7 +73,7 @@ def read_server_info(buffer: Buffer | None, crc: Crc) -> ServerFile:
     if text := check_file_version(buffer):
         return ServerFile(ServerOutcome.REFUSED, error=text, at_open=True)
     stop, record = read_record(buffer, FILE_HEADER_SIZE, len(buffer), typed=False, crc=crc)
-    if stop in (Stop.END, Stop.DANGLING):
+    if stop in (ScanStop.END, ScanStop.DANGLING):
         return ServerFile(ServerOutcome.ABSENT, stop=stop, record=record)
     if stop is not None:
         return ServerFile(
@@ -87,17 +87,17 @@ def read_server_info(buffer: Buffer | None, crc: Crc) -> ServerFile:
     return ServerFile(outcome, info, error, record=record)
 
 
-def _decode(record: Record) -> tuple[pb.ServerInfo | None, str]:
+def _decode(record: RecordEnvelope) -> tuple[pb.ServerInfo | None, str]:
     try:
         return gogo.decode(pb.ServerInfo, record.payload), ""
     except gogo.DecodeError as error:
         return None, str(error)
 
 
-def _stop_text(stop: Stop, record: Record | None, crc: Crc) -> str:
-    if stop is Stop.ZEROS:
+def _stop_text(stop: ScanStop, record: RecordEnvelope | None, crc: Crc) -> str:
+    if stop is ScanStop.ZEROS:
         return PADDED_TEXT
-    if stop is Stop.BAD_CRC:
+    if stop is ScanStop.BAD_CRC:
         assert record is not None
         return crc_error_text(record.crc, crc(record.payload))
     return EOF_TEXT

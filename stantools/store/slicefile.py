@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stantools.errors import StoreUnwritableError
 from stantools.format.layout import FILE_HEADER, FILE_HEADER_SIZE, FILE_VERSION, INDEX_RECORD_SIZE
-from stantools.store.appending import append_records
+from stantools.store.atomic_append import append_records
 from stantools.store.durable import UnnamedFile, write_all, writing
 
 _HEADER = FILE_HEADER.pack(FILE_VERSION)

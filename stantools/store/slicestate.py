@@ -16,7 +16,7 @@ from stantools.format import index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, ScanStop
 from stantools.store.directory import SliceFiles, list_channel
 from stantools.store.mapping import mapped
 
@@ -81,7 +81,7 @@ def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
             if (text := check_file_version(content)) is not None:
                 raise _not_appendable(path, text)
         count, stop, *_ = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc.checking)
-        if stop != Stop.END:
+        if stop != ScanStop.END:
             raise _not_appendable(files.index, f"index record {count} is damaged")
         if not count:
             if len(data) > FILE_HEADER_SIZE:
@@ -91,7 +91,7 @@ def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
         columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
         kernels.read_messages_at(data, len(data), records["offset"][-1:].copy(), crc.checking, channel, columns, stops)
         end = int(columns.offset[0]) + RECORD_HEADER_SIZE + int(columns.size[0])
-        if stops[0] != Stop.END or columns.sequence[0] != records["sequence"][-1] or end != len(data):
+        if stops[0] != ScanStop.END or columns.sequence[0] != records["sequence"][-1] or end != len(data):
             raise _not_appendable(files.data, "does not end with the last record of its index")
         return SliceState(
             files.number,

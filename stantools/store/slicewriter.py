@@ -48,7 +48,7 @@ _INDEX_COST = MESSAGE_OVERHEAD - RECORD_HEADER_SIZE
 
 
 @dataclass(frozen=True)
-class Writing:
+class WriteOptions:
     #: limits that end a slice (see `SliceLimits.for_channel`)
     limits: SliceLimits = SliceLimits()
     #: Make every flush and every finished slice durable. Off where the whole tree is synced later (`new_directory`).
@@ -64,7 +64,7 @@ class Writing:
     clock: Callable[[], int] | None = None
 
 
-class Mark(NamedTuple):
+class WriterMark(NamedTuple):
     """A state of a writer; see `SliceWriter.mark`."""
 
     last_number: int  #: number of the highest slice
@@ -87,7 +87,7 @@ class SliceWriter:
         directory: Path,
         channel: bytes,
         crc: Crc,
-        options: Writing = Writing(),
+        options: WriteOptions = WriteOptions(),
         *,
         last_number: int = 0,
         last_sequence: int = 0,
@@ -118,7 +118,7 @@ class SliceWriter:
         self.names_to_sync = False  #: names in the directory are not durable
 
     @classmethod
-    def resume(cls, directory: Path, channel: bytes, crc: Crc, options: Writing = Writing()) -> Self:
+    def resume(cls, directory: Path, channel: bytes, crc: Crc, options: WriteOptions = WriteOptions()) -> Self:
         """Continues the slices that a channel has.
 
         Raises StoreUnwritableError if the last slice does not end with the last record of its index, and
@@ -275,13 +275,13 @@ class SliceWriter:
                 self.directory, have.number, have.data_size, have.count, names_later=self._names_later
             )
 
-    def mark(self) -> Mark:
+    def mark(self) -> WriterMark:
         """Returns the state after a flush, for `go_back`."""
         current = self.current
         progress = None if current is None else current.progress()
-        return Mark(self._last_number, self.last_sequence, len(self.finished), current, progress)
+        return WriterMark(self._last_number, self.last_sequence, len(self.finished), current, progress)
 
-    def go_back(self, mark: Mark) -> None:
+    def go_back(self, mark: WriterMark) -> None:
         """Undoes everything since a mark, also in the files, whatever errors came in between.
 
         All slices of the mark must still exist. Raises StoreUnwritableError if the files could not be cut back; then
@@ -308,7 +308,7 @@ class SliceWriter:
     def flush(self, *, sync: bool | None = None) -> None:
         """Writes the buffered records, data before index.
 
-        `sync` makes them durable; the default is that of `Writing`.
+        `sync` makes them durable; the default is that of `WriteOptions`.
         """
         if self._file is None:
             return

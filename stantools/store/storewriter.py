@@ -19,7 +19,7 @@ from stantools.store.durable import write_all, writing
 from stantools.store.limits import SliceLimits
 from stantools.store.logwriter import Live, encode_live
 from stantools.store.serverinfo import encode_server_file
-from stantools.store.slicewriter import SliceWriter, Writing
+from stantools.store.slicewriter import SliceWriter, WriteOptions
 
 _CHUNK = 1 << 20
 
@@ -60,7 +60,7 @@ class StoreWriter:
         self, channel: bytes, limits: SliceLimits, *, fill_gaps: bool = False, last_number: int = 0
     ) -> SliceWriter:
         """Returns a writer for a channel's messages, which does not sync; the first slice is `last_number` + 1."""
-        options = Writing(limits, sync=False, fill_gaps=fill_gaps)
+        options = WriteOptions(limits, sync=False, fill_gaps=fill_gaps)
         return SliceWriter(self.channel(channel), channel, self._crc, options, last_number=last_number)
 
 

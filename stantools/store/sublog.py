@@ -31,11 +31,11 @@ from stantools.format.columns import LogColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import MAX_TYPED_PAYLOAD, RECORD_HEADER, RECORD_HEADER_SIZE, SubFlag, SubRecord
 from stantools.format.proto import store_pb2 as pb
-from stantools.late import np
+from stantools.lazy_numpy import np
 from stantools.store.folding import Fold, Folded
 from stantools.store.logrepair import SUBS_LOG, recognise
 from stantools.store.logscan import LogDamage, LogState, ServerScan, decode_record, judge_row, record_at, scan_log
-from stantools.store.mapping import Buffer, Window
+from stantools.store.mapping import Buffer, MappedWindow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -126,7 +126,7 @@ class SubTable(Mapping[int, StoredSubscription]):
         self._pending = folded.pending
         self._states = states
         self._content = self._copied(memoryview(content))
-        self._window = Window(self._content)
+        self._window = MappedWindow(self._content)
         self._seen = 0
 
     def _copied(self, content: Buffer) -> Buffer:

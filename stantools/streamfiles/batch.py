@@ -15,7 +15,7 @@ from stantools.store.mapping import Buffer
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MessageBatch:
     """Messages of one channel, in rising order. Valid until the next batch is requested."""
 
     channel: bytes  #: the channel's name in the store; for a separate generation, its own name
@@ -37,10 +37,10 @@ class Batch:
         start = int(self.columns.reply_start[row])
         return bytes(self.buffer[start : start + int(self.columns.reply_size[row])])
 
-    def part(self, low: int, high: int) -> Batch:
+    def part(self, low: int, high: int) -> MessageBatch:
         """Returns the rows from `low` to `high`, the latter excluded."""
         columns = self.columns.part(low, high)
-        return Batch(self.channel, self.subject, self.buffer, columns, self.sequence[low:high])
+        return MessageBatch(self.channel, self.subject, self.buffer, columns, self.sequence[low:high])
 
     def messages(self) -> Iterator[tuple[int, int, bytes, bytes]]:
         """Iterates over the rows: sequence in the channel, time in nanoseconds since 1970, reply subject, payload."""
@@ -66,7 +66,7 @@ class Messages(Protocol):
     def last(self) -> int:
         """The last sequence ever used, even without a message."""
 
-    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[MessageBatch]:
         """Yields the messages with sequences above `after`, up to `until`, in rising order."""
 
 

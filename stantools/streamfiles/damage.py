@@ -17,8 +17,8 @@ from stantools.streamfiles.layout import (
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
     TOMBSTONE,
-    Flaw,
     RecordColumns,
+    RecordFlaw,
 )
 
 if TYPE_CHECKING:
@@ -40,17 +40,17 @@ class Gap:
 
     start: int
     end: int
-    flaw: Flaw
+    flaw: RecordFlaw
     before: int  #: sequence of the block's last message before them, 0 for none
     after: int = 0  #: sequence of the block's next message, 0 for none
     claimed: int = 0  #: greatest sequence in the headers of damaged records among them, 0 for none
 
 
-def scan_block(data: bytes, key: bytes, position: int = 0) -> tuple[list[RecordColumns], int, Flaw]:
+def scan_block(data: bytes, key: bytes, position: int = 0) -> tuple[list[RecordColumns], int, RecordFlaw]:
     """Reads records up to the first that is not good; returns them, the end, and the reason."""
     batches: list[RecordColumns] = []
-    flaw = Flaw.FULL
-    while flaw is Flaw.FULL:
+    flaw = RecordFlaw.FULL
+    while flaw is RecordFlaw.FULL:
         columns = RecordColumns(min(_ROWS, (len(data) - position) // EMPTY_RECORD_SIZE + 1))
         rows, position, flaw = kernels.scan_records(data, position, key, columns)
         batches.append(columns.take(rows))
@@ -75,7 +75,7 @@ def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
             for gap in gaps:
                 gap.after = gap.after or int(numbers[0])
         good += data[start:position]
-        if flaw is Flaw.NONE:
+        if flaw is RecordFlaw.NONE:
             return bytes(good), gaps
         end = next_record(data, position, key)
         gaps.append(Gap(position, end, flaw, before, claimed=_max_claimed(data[position:end])))

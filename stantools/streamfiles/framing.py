@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stantools.errors import UsageError
-from stantools.installing import install_command
+from stantools.install_hints import install_command
 from stantools.streamfiles import kernels, s2
 from stantools.streamfiles.layout import CHUNK_HEAD_SIZE, CHUNK_SIZE, ArchiveError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class Pull:
+class ByteSource:
     """Takes bytes from an iterator of pieces; a piece is not used after the next one was requested.
 
     `name` identifies the bytes in messages.
@@ -116,7 +116,7 @@ class Framer:
 
 def unframe(pieces: Iterable[ReadableBuffer], name: str) -> Iterator[ReadableBuffer]:
     """Yields the content of the chunks of an archive, which comes in pieces of any size."""
-    pull = Pull(iter(pieces), name)
+    pull = ByteSource(iter(pieces), name)
     limit = 0
     while not pull.at_end():
         where = f"{name}: the chunk at byte {pull.position}"
@@ -136,7 +136,7 @@ def unframe(pieces: Iterable[ReadableBuffer], name: str) -> Iterator[ReadableBuf
             raise ArchiveError(f"{where} is of type {kind}, which is unknown")
 
 
-def _data(pull: Pull, kind: int, size: int, limit: int, where: str) -> ReadableBuffer:
+def _data(pull: ByteSource, kind: int, size: int, limit: int, where: str) -> ReadableBuffer:
     # Compressed data is never larger than the data itself.
     if not _CRC_SIZE <= size <= limit + _CRC_SIZE:
         raise ArchiveError(f"{where} has {size} bytes, at most {limit} are expected")
@@ -215,7 +215,7 @@ class TarFile:
     content: bytearray
 
 
-def read_files(pull: Pull) -> Iterator[TarFile]:
+def read_files(pull: ByteSource) -> Iterator[TarFile]:
     """Reads the files of a tar one after the other, up to its end."""
     longer = ""
     while True:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import HASH_SIZE, ArchiveError
-from stantools.streamfiles.varints import Numbers, put, zigzag
+from stantools.streamfiles.varints import VarintReader, put, zigzag
 
 #: Servers read their own version and earlier ones; this one is 2.11's.
 _WRITTEN_VERSION: Final = 2
@@ -53,7 +53,7 @@ def read_index(data: bytes, key: bytes) -> KnownStream:
     if data[0] != 11 or not 1 <= data[1] <= 4:
         raise ArchiveError(f"it is of version {data[1]}, expected 1 to 4")
     version = data[1]
-    numbers = Numbers(data[:-HASH_SIZE], 2)
+    numbers = VarintReader(data[:-HASH_SIZE], 2)
     _messages, _bytes, first, _first_time, last = (numbers.take() for _ in range(5))
     known = KnownStream(first, last, numbers.signed(), {})
     for _ in range(numbers.bounded(numbers.take(), 3)):
@@ -76,7 +76,7 @@ def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
     """Reads an index of a block; returns it with the hash of the block's last record."""
     if data[:1] != b"\x16" or data[1:2] not in (b"\x01", b"\x02"):
         raise ArchiveError("it has an unknown version")
-    numbers = Numbers(data, 2)
+    numbers = VarintReader(data, 2)
     messages, _, first, _, last, _, deleted = (numbers.take() for _ in range(7))
     tail = numbers.raw(HASH_SIZE)
     if messages != last - first + 1 - deleted:
@@ -87,7 +87,7 @@ def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
     return known, tail
 
 
-def _deleted(numbers: Numbers) -> set[int]:
+def _deleted(numbers: VarintReader) -> set[int]:
     magic, version = numbers.raw(2)
     if magic != 0x16 or version not in (1, 2):
         raise ArchiveError("its map of deleted sequences has an unknown version")

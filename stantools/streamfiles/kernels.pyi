@@ -2,13 +2,13 @@ import numpy as np
 from _typeshed import ReadableBuffer
 from numpy.typing import NDArray
 
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.layout import (
-    Flaw,
+    MessagePlaces,
     OpenBlock,
-    Places,
     RecordColumns,
-    Stop,
+    RecordFlaw,
+    WriteStop,
 )
 
 def hash64(data: ReadableBuffer, key: bytes) -> int:
@@ -24,7 +24,7 @@ def frame(data: ReadableBuffer, out: NDArray[np.uint8], position: int) -> int:
     position after the chunks.
     """
 
-def encode_records(batch: Batch, first: int, block: OpenBlock, origin: bool) -> tuple[int, int, Stop]:
+def encode_records(batch: MessageBatch, first: int, block: OpenBlock, origin: bool) -> tuple[int, int, WriteStop]:
     """Writes messages as records of a block, with a skip record for each sequence missing between two of them.
 
     No sequence is skipped at the start of a block, and the first record may be larger than its room. If even that
@@ -38,7 +38,9 @@ def encode_records(batch: Batch, first: int, block: OpenBlock, origin: bool) -> 
 def encode_skips(block: OpenBlock, sequence: int, count: int, timestamp: int) -> None:
     """Appends `count` skip records from `sequence` on to a block, and advances its position."""
 
-def scan_records(block: ReadableBuffer, position: int, key: bytes, columns: RecordColumns) -> tuple[int, int, Flaw]:
+def scan_records(
+    block: ReadableBuffer, position: int, key: bytes, columns: RecordColumns
+) -> tuple[int, int, RecordFlaw]:
     """Reads the records of a whole block as a server does, from `position` up to the first that is not good.
 
     Fills `columns` from row 0 on. Returns the number of rows, the end position and the reason.
@@ -67,7 +69,7 @@ def direct_answer(data: bytes, key: bytes, stream: bytes) -> tuple[bytes, int] |
     """
 
 def find_messages(
-    block: ReadableBuffer, starts: NDArray[np.uint32], sizes: NDArray[np.uint32], key: bytes, places: Places
+    block: ReadableBuffer, starts: NDArray[np.uint32], sizes: NDArray[np.uint32], key: bytes, places: MessagePlaces
 ) -> int:
     """Locates the messages of records with known starts and sizes, up to the first record that is not good.
 

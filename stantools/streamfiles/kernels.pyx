@@ -37,13 +37,13 @@ from stantools.streamfiles import layout
 
 
 cdef enum:
-    # Members of layout.Stop.
+    # Members of layout.WriteStop.
     DONE = 0
     NO_ROOM = 1
     GAP = 2
     TOO_LARGE = 3
     BAD_SEQUENCE = 4
-    # Members of layout.Flaw.
+    # Members of layout.RecordFlaw.
     FINE = 0
     COLUMNS_FULL = 1
     CUT = 2
@@ -69,8 +69,8 @@ cdef uint64_t MAX_SEQUENCE = layout.MAX_SEQUENCE
 cdef uint64_t MAX_RECORD_SIZE = layout.MAX_RECORD_SIZE
 cdef uint64_t MAX_SKIPS = layout.MAX_SKIPS
 
-cdef tuple STOPS = tuple(layout.Stop)
-cdef tuple FLAWS = tuple(layout.Flaw)
+cdef tuple STOPS = tuple(layout.WriteStop)
+cdef tuple FLAWS = tuple(layout.RecordFlaw)
 
 ctypedef uint64_t (*Hash)(const uint8_t* key, const HashPart* parts, size_t count) noexcept nogil
 cdef Hash hash_of = highway_avx2 if has_avx2() else highway_portable

@@ -57,7 +57,7 @@ CHUNK_SIZE: Final = 65536
 CHUNK_HEAD_SIZE: Final = 8
 
 
-class Stop(enum.IntEnum):
+class WriteStop(enum.IntEnum):
     """Reasons of the end of writing records."""
 
     #: every row is written
@@ -72,7 +72,7 @@ class Stop(enum.IntEnum):
     BAD_SEQUENCE = 4
 
 
-class Flaw(enum.IntEnum):
+class RecordFlaw(enum.IntEnum):
     """Reasons of the end of reading records."""
 
     #: all records are read
@@ -145,7 +145,7 @@ class RecordColumns:
         return part
 
 
-class Places(NamedTuple):
+class MessagePlaces(NamedTuple):
     """Places of messages in a buffer, one row each. The columns may be those of a larger table."""
 
     subject: NDArray[np.int32]  #: where the subject begins

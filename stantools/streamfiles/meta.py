@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, UsageError
 from stantools.notation import format_time
-from stantools.streamfiles import highway, kernels
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles import highwayhash, kernels
+from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.layout import ArchiveError, record_sizes
-from stantools.streamfiles.varints import Numbers, put, zigzag
+from stantools.streamfiles.varints import VarintReader, put, zigzag
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,7 +149,7 @@ def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> byte
 
 def meta_sum(data: bytes | bytearray, key: bytes) -> bytes:
     """Returns the `meta.sum` of a `meta.inf`; `key` is `stream_key` or `consumer_key`."""
-    return kernels.hash64(data, key).to_bytes(highway.HASH_SIZE, "little").hex().encode()
+    return kernels.hash64(data, key).to_bytes(highwayhash.HASH_SIZE, "little").hex().encode()
 
 
 def _encode(first: Mapping[str, Any], fields: tuple[str, ...], values: Mapping[str, Any]) -> bytes:
@@ -188,7 +188,7 @@ class ArchiveState:
         }
 
 
-class Tally:
+class StreamTally:
     def __init__(self) -> None:
         self.messages = self.bytes = 0
         self.first_seq = self.last_seq = 0
@@ -210,13 +210,13 @@ class Tally:
         return ArchiveState(self.messages, self.bytes, first, last, self.first_ts, self.last_ts)
 
 
-def measure(batches: Iterable[Batch], *, origin: bool, last: int = 0) -> ArchiveState:
+def measure(batches: Iterable[MessageBatch], *, origin: bool, last: int = 0) -> ArchiveState:
     """Returns the state of the archive of these batches, without building it.
 
     The batches hold all messages of the stream; with `origin` they get headers with channel, sequence and time.
     `last` is the last sequence ever used.
     """
-    tally = Tally()
+    tally = StreamTally()
     for batch in batches:
         sizes, _ = record_sizes(batch.columns, len(batch.channel), len(batch.subject), origin)
         tally.add(batch.sequence, batch.columns.timestamp, int(sizes.sum()))
@@ -285,7 +285,7 @@ def decode_consumer(data: bytes) -> ConsumerState:
     """Reads the bytes of `o.dat`; ArchiveError if they are not such a state."""
     if data[:2] != _BEGIN:
         raise ArchiveError(f"a consumer's state begins with {data[:2].hex()!r} instead of {_BEGIN.hex()!r}")
-    numbers = Numbers(data, len(_BEGIN), "a consumer's state")
+    numbers = VarintReader(data, len(_BEGIN), "a consumer's state")
     floor = (numbers.take(), numbers.take())
     delivered = (numbers.take(), numbers.take())
     pending: dict[int, tuple[int, int]] = {}
@@ -330,7 +330,7 @@ def decode_copied(data: bytes) -> CopiedState:
     if len(data) < _COPIED.size or data[0] != _COPIED_VERSION:
         raise ArchiveError(f"the state of the sources begins with {data[:1].hex()!r} instead of '01'")
     _, count, end = _COPIED.unpack_from(data)
-    numbers = Numbers(data, _COPIED.size, "the state of the sources")
+    numbers = VarintReader(data, _COPIED.size, "the state of the sources")
     positions: dict[bytes, int] = {}
     for _ in range(numbers.bounded(count, 3)):
         key = numbers.raw(numbers.take())

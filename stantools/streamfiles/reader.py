@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.streamfiles import highway, kernels, meta
-from stantools.streamfiles.framing import Pull, TarFile, read_files, unframe
-from stantools.streamfiles.layout import ArchiveError, Flaw, RecordColumns
-from stantools.streamfiles.meta import ArchiveState, ConsumerState, Tally, decode_consumer
+from stantools.streamfiles import highwayhash, kernels, meta
+from stantools.streamfiles.framing import ByteSource, TarFile, read_files, unframe
+from stantools.streamfiles.layout import ArchiveError, RecordColumns, RecordFlaw
+from stantools.streamfiles.meta import ArchiveState, ConsumerState, StreamTally, decode_consumer
 from stantools.streamfiles.writer import ConsumerEntry
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ _EXTRA: Final = re.compile(r"msgs/(index\.db|[0-9]+\.(idx|fss)|thw\.db|sched\.db
 _MAX_CONSUMERS: Final = 256 << 20
 _ROWS: Final = 16384
 _FLAWS: Final = {
-    Flaw.CUT: "ends within a record",
-    Flaw.BAD_LENGTH: "has a record with impossible sizes",
-    Flaw.BAD_HASH: "has a record whose hash does not match",
+    RecordFlaw.CUT: "ends within a record",
+    RecordFlaw.BAD_LENGTH: "has a record with impossible sizes",
+    RecordFlaw.BAD_HASH: "has a record whose hash does not match",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class BlockRecords:
     """Some records of a block, skipped sequences included. Valid until the next ones are requested."""
 
     block: int  #: number of the block
@@ -51,7 +51,7 @@ class StreamReader:
     def __init__(self, files: Iterator[TarFile], name: str) -> None:
         self._name = name
         self._files = files
-        self._tally = Tally()
+        self._tally = StreamTally()
         self._last_seq = self._block = self._consumer_bytes = 0
         self._metas: dict[str, dict[str, bytes]] = {}
         inf, checksum = self._next("meta.inf"), self._next("meta.sum")
@@ -60,10 +60,10 @@ class StreamReader:
         if not isinstance(stream, str) or not stream or not _UNICODE.fullmatch(stream):
             raise ArchiveError(f"{name}: meta.inf has no name of a stream")
         self.stream = stream
-        self._check_sum(inf, checksum, highway.stream_key(self.stream))
+        self._check_sum(inf, checksum, highwayhash.stream_key(self.stream))
         self.consumers: list[ConsumerEntry] = []  #: its consumers; complete after all records
 
-    def records(self) -> Iterator[Records]:
+    def records(self) -> Iterator[BlockRecords]:
         """Reads all messages, then the consumers; ArchiveError if the archive is damaged or incomplete."""
         columns = RecordColumns(_ROWS)
         for file in self._files:
@@ -80,20 +80,20 @@ class StreamReader:
         """The state of the stream; complete after all records."""
         return self._tally.state(self._last_seq)
 
-    def _records(self, index: int, file: TarFile, columns: RecordColumns) -> Iterator[Records]:
+    def _records(self, index: int, file: TarFile, columns: RecordColumns) -> Iterator[BlockRecords]:
         if index <= self._block:
             raise ArchiveError(f"{self._name}: {file.name} comes after block {self._block}")
         self._block = index
-        key = highway.block_key(self.stream, index)
+        key = highwayhash.block_key(self.stream, index)
         buffer = memoryview(file.content)
-        position, flaw = 0, Flaw.FULL
-        while flaw is Flaw.FULL:
+        position, flaw = 0, RecordFlaw.FULL
+        while flaw is RecordFlaw.FULL:
             rows, position, flaw = kernels.scan_records(buffer, position, key, columns)
             part = columns.take(rows)
             if rows:
                 self._count(part, file.name)
-                yield Records(index, buffer, part)
-        if flaw is not Flaw.NONE:
+                yield BlockRecords(index, buffer, part)
+        if flaw is not RecordFlaw.NONE:
             raise ArchiveError(f"{self._name}: {file.name} {_FLAWS[flaw]} at byte {position}")
 
     def _count(self, columns: RecordColumns, name: str) -> None:
@@ -120,7 +120,7 @@ class StreamReader:
         inf = TarFile(f"obs/{name}/meta.inf", bytearray(files["meta.inf"]))
         checksum = TarFile(f"obs/{name}/meta.sum", bytearray(files["meta.sum"]))
         config = self._json(inf)
-        self._check_sum(inf, checksum, highway.consumer_key(self.stream, name))
+        self._check_sum(inf, checksum, highwayhash.consumer_key(self.stream, name))
         state: ConsumerState | None = None
         if "o.dat" in files:
             try:
@@ -158,7 +158,7 @@ class ArchiveReader(StreamReader):
 
 
 def _unpacked(pieces: Iterable[ReadableBuffer], name: str) -> Iterator[TarFile]:
-    pull = Pull(iter(unframe(pieces, name)), f"{name}, unpacked,")
+    pull = ByteSource(iter(unframe(pieces, name)), f"{name}, unpacked,")
     yield from read_files(pull)
     if any(any(piece) for piece in pull.rest()):
         raise ArchiveError(f"{name}: bytes follow the end of the tar")

@@ -9,7 +9,7 @@ from stantools.streamfiles.layout import ArchiveError
 _MAX_VARINT: Final = 10
 
 
-class Numbers:
+class VarintReader:
     """Reads successive numbers; every method raises ArchiveError at the end, which names the data by `what`."""
 
     def __init__(self, data: bytes, position: int, what: str = "it") -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stantools.errors import RefusedError
-from stantools.streamfiles import framing, highway, kernels, meta
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles import framing, highwayhash, kernels, meta
+from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.framing import STORED, Framer
 from stantools.streamfiles.layout import (
     EMPTY_RECORD_SIZE,
@@ -25,10 +25,10 @@ from stantools.streamfiles.layout import (
     MAX_SEQUENCE,
     MAX_SKIPS,
     OpenBlock,
-    Stop,
+    WriteStop,
     record_sizes,
 )
-from stantools.streamfiles.meta import ArchiveState, ConsumerState, Tally, encode_consumer, measure
+from stantools.streamfiles.meta import ArchiveState, ConsumerState, StreamTally, encode_consumer, measure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,11 +72,11 @@ class StreamArchive:
         self._modified = created_ns // 1_000_000_000
         self._origin = origin
         self._framer = Framer(compression)
-        self._tally = Tally()
+        self._tally = StreamTally()
         self._last = 0
         self._index = 1
         self._file = np.zeros(0, np.uint8)
-        self._block = OpenBlock(self._file, block_bytes, highway.block_key(stream, 1))
+        self._block = OpenBlock(self._file, block_bytes, highwayhash.block_key(stream, 1))
 
     @property
     def state(self) -> ArchiveState:
@@ -84,7 +84,7 @@ class StreamArchive:
         return self._tally.state(self._last)
 
     def pieces(
-        self, batches: Iterable[Batch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
+        self, batches: Iterable[MessageBatch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
     ) -> Iterator[memoryview]:
         """Builds the archive of all messages, in rising order; may be called once.
 
@@ -107,14 +107,14 @@ class StreamArchive:
         yield self._framer.frame(small + framing.END)
 
     def members(
-        self, batches: Iterable[Batch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
+        self, batches: Iterable[MessageBatch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
     ) -> Iterator[tuple[str, bytes | memoryview]]:
         """Builds the files of the archive, which are also those of the stream's directory on a server.
 
         It is an alternative to `pieces`, with the same arguments and exceptions. Yields the relative name and the
         content of each file. Blocks are a `memoryview`, valid until the next file is requested.
         """
-        yield from self._described("", self._meta, highway.stream_key(self._stream))
+        yield from self._described("", self._meta, highwayhash.stream_key(self._stream))
         self._reserve(self._block.room)
         for batch in batches:
             yield from self._add(batch)
@@ -122,7 +122,7 @@ class StreamArchive:
         for entry in consumers():
             folder = f"obs/{entry.name}/"
             config = meta.consumer_meta(entry.name, entry.config, self._created)
-            yield from self._described(folder, config, highway.consumer_key(self._stream, entry.name))
+            yield from self._described(folder, config, highwayhash.consumer_key(self._stream, entry.name))
             if entry.state is not None:
                 yield f"{folder}o.dat", encode_consumer(entry.state)
 
@@ -136,7 +136,7 @@ class StreamArchive:
         self._file = np.empty(framing.UNIT + room + _SKIPS_SIZE + framing.UNIT, np.uint8)
         self._block.content = self._file[framing.UNIT : -framing.UNIT]
 
-    def _add(self, batch: Batch) -> Iterator[tuple[str, memoryview]]:
+    def _add(self, batch: MessageBatch) -> Iterator[tuple[str, memoryview]]:
         row = 0
         if not self._tally.messages and len(batch) and not batch.columns.timestamp[0]:
             raise self._time_error(batch)
@@ -144,16 +144,16 @@ class StreamArchive:
             before = row
             row, size, stop = kernels.encode_records(batch, row, self._block, self._origin)
             self._tally.add(batch.sequence[before:row], batch.columns.timestamp[before:row], size)
-            if stop is Stop.DONE:
+            if stop is WriteStop.DONE:
                 return
-            if stop is Stop.FULL and not self._block.position:
+            if stop is WriteStop.FULL and not self._block.position:
                 self._reserve(int(self._sizes(batch)[row]))
-            elif stop in (Stop.FULL, Stop.GAP):
+            elif stop in (WriteStop.FULL, WriteStop.GAP):
                 yield self._finish_block()
             else:
                 raise self._record_error(batch, row, stop)
 
-    def _sizes(self, batch: Batch) -> NDArray[np.int64]:
+    def _sizes(self, batch: MessageBatch) -> NDArray[np.int64]:
         return record_sizes(batch.columns, len(batch.channel), len(batch.subject), self._origin)[0]
 
     def _add_end(self, last: int) -> Iterator[tuple[str, memoryview]]:
@@ -179,7 +179,7 @@ class StreamArchive:
         block = self._block
         name, content = f"msgs/{self._index}.blk", block.content[: block.position].data
         self._index += 1
-        block.position, block.key = 0, highway.block_key(self._stream, self._index)
+        block.position, block.key = 0, highwayhash.block_key(self._stream, self._index)
         return name, content
 
     def _in_tar(self, name: str, size: int) -> memoryview:
@@ -189,10 +189,10 @@ class StreamArchive:
         self._file[framing.UNIT + size : end] = 0
         return self._file.data[:end]
 
-    def _record_error(self, batch: Batch, row: int, stop: Stop) -> RefusedError:
+    def _record_error(self, batch: MessageBatch, row: int, stop: WriteStop) -> RefusedError:
         number = int(batch.sequence[row])
         channel = batch.channel.decode("utf-8", "backslashreplace")
-        if stop is Stop.TOO_LARGE:
+        if stop is WriteStop.TOO_LARGE:
             return RefusedError(
                 f"channel {channel}: message {int(batch.columns.sequence[row])} needs {int(self._sizes(batch)[row])} "
                 f"bytes in stream {self._stream}, a server takes at most {MAX_RECORD_SIZE} from an archive",
@@ -205,7 +205,7 @@ class StreamArchive:
             "see what `stantools verify` says about the channel",
         )
 
-    def _time_error(self, batch: Batch) -> RefusedError:
+    def _time_error(self, batch: MessageBatch) -> RefusedError:
         channel = batch.channel.decode("utf-8", "backslashreplace")
         return RefusedError(
             f"channel {channel}: message {int(batch.columns.sequence[0])} has no time; as the first one of stream "

@@ -38,10 +38,10 @@ from stantools.streaming.errors import (
     SessionLostError,
     StreamingError,
 )
-from stantools.streaming.link import Link, is_nobody, open_link
-from stantools.streaming.session import DISCOVER_PREFIX, Session, SessionState
-from stantools.streaming.subscribing import Start, SubscriptionOptions
+from stantools.streaming.link import NatsLink, is_nobody, open_link
+from stantools.streaming.streaming_protocol import DISCOVER_PREFIX, SessionState, StreamingProtocol
 from stantools.streaming.subscription import Handler, Message, Subscription
+from stantools.streaming.subscription_protocol import Start, SubscriptionOptions
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient
@@ -77,13 +77,15 @@ class ClientOptions:
 class Client:
     """A client that is registered with a streaming server, made by `connect`. An asynchronous context manager."""
 
-    def __init__(self, link: Link, session: Session, options: ClientOptions, connection_lost: Lost | None) -> None:
+    def __init__(
+        self, link: NatsLink, session: StreamingProtocol, options: ClientOptions, connection_lost: Lost | None
+    ) -> None:
         self.client_id = session.client_id
         self.options = options
         self._link = link
         self._session = session
         self._connection_lost = connection_lost
-        self._outstanding = Outstanding(options.max_outstanding, options.ack_timeout)
+        self._outstanding = UnackedPublishes(options.max_outstanding, options.ack_timeout)
         self._subscriptions: set[Subscription] = set()
         self._acks = self._pings = ""
         self._tick_task: asyncio.Task[None] | None = None
@@ -346,7 +348,7 @@ async def connect(
     if min(options.ping_interval, options.ping_max_out, options.max_outstanding) < 1:
         raise UsageError("ping_interval, ping_max_out and max_outstanding must be at least 1")
     link = await open_link(url, client_id, options.timeout, nats_options)
-    session = Session(
+    session = StreamingProtocol(
         cluster_id,
         client_id,
         secrets.token_hex(11),
@@ -374,7 +376,7 @@ def _checked(channel: str) -> bytes:
         raise UsageError(f"{channel!r} is not UTF-8") from None
 
 
-class Outstanding:
+class UnackedPublishes:
     """The published messages without an ack: callbacks and deadlines.
 
     At most `limit` at a time; `timeout` is the number of seconds until an ack counts as lost.

@@ -24,7 +24,7 @@ _RECONNECT_WAIT: Final = 0.25
 _CANCEL_INTERVAL: Final = 0.2
 
 
-class Link:
+class NatsLink:
     """A connection to NATS; `own` means that it is closed at the end, `timeout` is in seconds per answer."""
 
     def __init__(self, nats: NatsClient, own: bool, timeout: float) -> None:
@@ -88,14 +88,14 @@ class Link:
 
 async def open_link(
     url: str | Sequence[str] | NatsClient, name: str, timeout: float, nats_options: dict[str, Any]
-) -> Link:
+) -> NatsLink:
     """Connects, or takes an existing connection.
 
     `name` is shown in the server's monitoring; `timeout` in seconds limits this call and later requests;
     `nats_options` go to `connect` of nats-py. Raises NoServerError with the reason.
     """
     if isinstance(url, NatsClient):
-        return Link(url, False, timeout)
+        return NatsLink(url, False, timeout)
     problems: list[Exception] = []
 
     async def note(problem: Exception) -> None:
@@ -118,7 +118,7 @@ async def open_link(
         why = problems[-1] if problems else problem
         where = ", ".join(server.rpartition("@")[2] for server in servers)
         raise NoServerError(f"no connection to NATS at {where}: {str(why) or type(why).__name__}") from problem
-    return Link(nats, True, timeout)
+    return NatsLink(nats, True, timeout)
 
 
 def is_nobody(message: Msg) -> bool:

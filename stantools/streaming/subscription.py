@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from stantools.streaming import subscribing
+from stantools.streaming import subscription_protocol
 from stantools.streaming.errors import ClosedError, RefusedByServerError, StreamingError
-from stantools.streaming.link import Link
-from stantools.streaming.session import Session
-from stantools.streaming.subscribing import Delivered, SubscriptionOptions
+from stantools.streaming.link import NatsLink
+from stantools.streaming.streaming_protocol import StreamingProtocol
+from stantools.streaming.subscription_protocol import DeliveredMessage, SubscriptionOptions
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -28,8 +28,8 @@ Handler = Callable[["Message"], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Message(Delivered):
-    """A message for a handler; see `Delivered` for its fields."""
+class Message(DeliveredMessage):
+    """A message for a handler; see `DeliveredMessage` for its fields."""
 
     subscription: Subscription | None = field(default=None, repr=False, compare=False)
 
@@ -44,8 +44,8 @@ class Subscription:
 
     def __init__(
         self,
-        link: Link,
-        session: Session,
+        link: NatsLink,
+        session: StreamingProtocol,
         channel: str,
         handler: Handler,
         options: SubscriptionOptions,
@@ -67,10 +67,10 @@ class Subscription:
         """Whether it is closed; its handler is not called any more then."""
         return self._task is None
 
-    async def ack(self, message: Delivered) -> None:
+    async def ack(self, message: DeliveredMessage) -> None:
         """Acknowledges a message. Raises StreamingError if the subscription is closed."""
         self._check()
-        await self._link.send(self._ack_inbox, subscribing.ack(message))
+        await self._link.send(self._ack_inbox, subscription_protocol.ack(message))
 
     async def close(self) -> None:
         """Ends it; the server keeps the position of a durable. Raises StreamingError."""
@@ -86,7 +86,9 @@ class Subscription:
         self._check()
         what = f"to end the subscription to {self.channel}"
         try:
-            subscribing.read_answer(await self._link.request(subject, self._leaving(self._ack_inbox), what), what)
+            subscription_protocol.read_answer(
+                await self._link.request(subject, self._leaving(self._ack_inbox), what), what
+            )
         finally:
             self._ended(self)
             await self.stop()
@@ -96,10 +98,10 @@ class Subscription:
         inbox = self._link.new_inbox()
         self._inbox = await self._link.listen(inbox, self._on_message)
         what = f"a subscription to {self.channel}"
-        request = subscribing.subscribe_request(self._session.client_id, self.channel, inbox, self.options)
+        request = subscription_protocol.subscribe_request(self._session.client_id, self.channel, inbox, self.options)
         try:
             answer = await self._link.request(self._session.subscribe_subject, request, what)
-            self._ack_inbox = subscribing.read_answer(answer, what)
+            self._ack_inbox = subscription_protocol.read_answer(answer, what)
         except BaseException as problem:
             await self.stop()
             if not isinstance(problem, RefusedByServerError) and self._session.leave_subject:
@@ -122,7 +124,7 @@ class Subscription:
             await self._link.unlisten(inbox)
 
     def _leaving(self, inbox: str) -> bytes:
-        return subscribing.leave_request(self._session.client_id, self.channel, inbox, self.options.durable)
+        return subscription_protocol.leave_request(self._session.client_id, self.channel, inbox, self.options.durable)
 
     def _check(self) -> None:
         if self.closed:
@@ -138,7 +140,7 @@ class Subscription:
         while not self.closed:
             payload = await self._waiting.get()
             try:
-                message = subscribing.read_message(payload, Message, subscription=self)
+                message = subscription_protocol.read_message(payload, Message, subscription=self)
                 done = self._handler(message)
                 if inspect.isawaitable(done):
                     await done

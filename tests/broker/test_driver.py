@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.driver import LoopDriver, Rounds, Upkeep
+from broker.driver import LoopDriver, LoopRounds, StoreTimer
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +62,7 @@ class Maintained:
 def test_a_store_is_called_sooner_than_it_said(again):
     async def run() -> None:
         store = Maintained(again)
-        upkeep = Upkeep(asyncio.get_running_loop(), store)
+        upkeep = StoreTimer(asyncio.get_running_loop(), store)
         upkeep.start()
         assert len(store.calls) == 1 and store.sooner is not None
         begin = time.monotonic()
@@ -102,7 +102,7 @@ class Rules:
 @pytest.mark.parametrize("slow", [True, False])
 def test_nothing_else_waits_for_a_slow_commit(slow):
     async def play():
-        rounds = Rounds(asyncio.get_running_loop())
+        rounds = LoopRounds(asyncio.get_running_loop())
         driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
         done = []
         rounds.hold_back, rounds.let_go = partial(done.append, "held"), partial(done.append, "written")
@@ -122,7 +122,7 @@ def test_nothing_else_waits_for_a_slow_commit(slow):
 
 def test_the_end_of_a_job_follows_what_was_read_before():
     async def play():
-        rounds = Rounds(asyncio.get_running_loop())
+        rounds = LoopRounds(asyncio.get_running_loop())
         driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
         done, over = [], asyncio.Event()
 

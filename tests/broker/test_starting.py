@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from broker.cli import open_early
-from broker.config.options import BrokerOptions
-from broker.config.parsing import parse
+from broker.config.broker_options import BrokerOptions
+from broker.config.reader import parse
 from tests.interop.rawclient import RawClient
 from tests.servers import free_port
 
@@ -35,13 +35,13 @@ BEFORE_THE_PORT = {
     ),
     "broker.listening",
     "broker.nats",
-    "broker.nats.options",
+    "broker.nats.nats_options",
     "broker.stores",
-    "broker.stores.options",
+    "broker.stores.store_options",
     "broker.streaming",
-    "broker.streaming.options",
+    "broker.streaming.streaming_options",
     "broker.streams",
-    "broker.streams.options",
+    "broker.streams.streams_options",
     "stantools",
     "stantools.errors",
     "stantools.escaping",
@@ -65,7 +65,7 @@ NOT_OURS_TO_SERVE = {
     "broker.config.grammar",
     "broker.config.reload",
     "broker.bus.external",
-    "broker.streaming.partitioning",
+    "broker.streaming.partitions",
     "broker.stores.file",
     "stantools.inspection",
     "stantools.migration",

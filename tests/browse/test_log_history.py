@@ -20,7 +20,7 @@ from stantools.inspection.records import FileKind, read_records
 from stantools.inspection.subscribers import load_clients, load_subs
 from stantools.store.logwriter import SubsLog
 from stantools.store.mapping import mapped
-from stantools.store.options import open_store
+from stantools.store.read_options import open_store
 from tests.conftest import golden_cases
 
 CRC = Crc()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stantools.browse.payload_views import Form, HexLines, lines_of, preview, protobuf_lines
+from stantools.browse.payload_views import HexLines, PayloadForm, lines_of, preview, protobuf_lines
 from stantools.browse.payload_views import likely_form as likely
 from stantools.browse.protobuf_fields import message_head, read_wire
 from stantools.format.proto import store_pb2 as pb
@@ -20,18 +20,21 @@ nested = st.recursive(
 )
 
 
-def text(data: bytes, form: Form, width: int = 80, levels: int = 99) -> list[str]:
+def text(data: bytes, form: PayloadForm, width: int = 80, levels: int = 99) -> list[str]:
     return ["".join(piece for piece, _ in line) for line in lines_of(data, form, width, levels)]
 
 
 @given(
-    data=st.binary(max_size=300), form=st.sampled_from(list(Form)), width=st.integers(0, 120), levels=st.integers(1, 5)
+    data=st.binary(max_size=300),
+    form=st.sampled_from(list(PayloadForm)),
+    width=st.integers(0, 120),
+    levels=st.integers(1, 5),
 )
-def test_anything_can_be_shown(data: bytes, form: Form, width: int, levels: int) -> None:
+def test_anything_can_be_shown(data: bytes, form: PayloadForm, width: int, levels: int) -> None:
     for line in lines_of(data, form, width, levels):
         for piece, _ in line:
             assert piece.isprintable()
-    assert likely(data) in Form
+    assert likely(data) in PayloadForm
     assert preview(data, 40).isprintable() and len(preview(data, 40)) <= 40
 
 
@@ -39,14 +42,14 @@ def test_anything_can_be_shown(data: bytes, form: Form, width: int, levels: int)
 @given(value=nested)
 def test_json_is_what_it_was(value: object) -> None:
     data = json.dumps(value).encode()
-    shown = "\n".join(text(data, Form.JSON))
+    shown = "\n".join(text(data, PayloadForm.JSON))
     if "\\" not in shown:  # what cannot be shown is escaped
         assert json.loads(shown) == json.loads(data)
 
 
 def test_json_is_folded() -> None:
     data = b'{"a": {"b": {"c": {"d": 1}}}, "e": [1, 2], "n": 12345678901234567890.10}'
-    assert text(data, Form.JSON, levels=2) == [
+    assert text(data, PayloadForm.JSON, levels=2) == [
         "{",
         '  "a": {',
         '    "b": {… 1 keys}',
@@ -62,7 +65,7 @@ def test_json_is_folded() -> None:
 
 @pytest.mark.parametrize("data", [b"[" * 100_000, b'{"a":' * 5000 + b"1" + b"}" * 5000, b"[" + b"1" * 5000 + b"]"])
 def test_hostile_json(data: bytes) -> None:
-    assert text(data, Form.JSON, levels=3)
+    assert text(data, PayloadForm.JSON, levels=3)
     likely(data)
 
 
@@ -96,20 +99,20 @@ def test_fields_are_found(sequence: int, subject: str, data: bytes, time: int) -
 def test_protobuf_is_nested() -> None:
     inner = b"\x08\x96\x01\x12\x04text"
     data = b"\x0a" + bytes([len(inner)]) + inner + b"\x15\x00\x00\x80\x3f"
-    assert text(data, Form.PROTOBUF) == [
+    assert text(data, PayloadForm.PROTOBUF) == [
         "1: {  message, 11 bytes",
         "  1: 150  varint, zigzag 75",
         '  2: "text"',
         "}",
         "2: 1065353216  fixed32, float 1",
-    ] or text(data, Form.PROTOBUF)[0].startswith("1: {  message")
+    ] or text(data, PayloadForm.PROTOBUF)[0].startswith("1: {  message")
 
 
 def test_deep_nesting_ends() -> None:
     data = b"\x01\xff"
     for _ in range(200):
         data = b"\x0a" + _varint(len(data)) + data
-    assert text(data, Form.PROTOBUF)
+    assert text(data, PayloadForm.PROTOBUF)
     assert read_wire(b"\x0b" * 10_000).problem
 
 
@@ -124,23 +127,23 @@ def _varint(value: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "form"),
     [
-        (b"", Form.TEXT),
-        (b"hello", Form.TEXT),
-        ("東京".encode(), Form.TEXT),
-        (b'{"a": 1}', Form.JSON),
-        (b" [1]", Form.JSON),
-        (b"{broken", Form.TEXT),
-        (b"\x08\x96\x01\x10\x01", Form.PROTOBUF),
-        (bytes(range(128, 256)), Form.HEX),
-        (b"x" * (1 << 20), Form.TEXT),
+        (b"", PayloadForm.TEXT),
+        (b"hello", PayloadForm.TEXT),
+        ("東京".encode(), PayloadForm.TEXT),
+        (b'{"a": 1}', PayloadForm.JSON),
+        (b" [1]", PayloadForm.JSON),
+        (b"{broken", PayloadForm.TEXT),
+        (b"\x08\x96\x01\x10\x01", PayloadForm.PROTOBUF),
+        (bytes(range(128, 256)), PayloadForm.HEX),
+        (b"x" * (1 << 20), PayloadForm.TEXT),
     ],
 )
-def test_chosen_by_itself(data: bytes, form: Form) -> None:
+def test_chosen_by_itself(data: bytes, form: PayloadForm) -> None:
     assert likely(data) is form
 
 
 def test_hex() -> None:
-    assert text(b"0123456789abcdef\x00\xff", Form.HEX) == [
+    assert text(b"0123456789abcdef\x00\xff", PayloadForm.HEX) == [
         "00000000  30 31 32 33 34 35 36 37  38 39 61 62 63 64 65 66  0123456789abcdef",
         "00000010  00 ff                                             ..",
     ]
@@ -148,6 +151,6 @@ def test_hex() -> None:
 
 
 def test_text_is_broken_at_the_width() -> None:
-    assert text("東京東京東京".encode(), Form.TEXT, 8) == ["東京東京", "東京"]
-    assert text(b"one\r\ntwo\n\n\x1b[31mred", Form.TEXT, 40) == ["one", "two", "", "\\x1b[31mred"]
-    assert text(b"x" * 300_000, Form.TEXT, 80)[-1].startswith(f"… {300_000 - (1 << 16):,} bytes more")
+    assert text("東京東京東京".encode(), PayloadForm.TEXT, 8) == ["東京東京", "東京"]
+    assert text(b"one\r\ntwo\n\n\x1b[31mred", PayloadForm.TEXT, 40) == ["one", "two", "", "\\x1b[31mred"]
+    assert text(b"x" * 300_000, PayloadForm.TEXT, 80)[-1].startswith(f"… {300_000 - (1 << 16):,} bytes more")

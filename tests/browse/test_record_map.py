@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.browse.record_fields import PartRole
-from stantools.browse.record_map import RecordMap, Single, map_of_survey, map_records
+from stantools.browse.record_map import RecordMap, SingleRecord, map_of_survey, map_records
 from stantools.browse.record_reader import RecordReader, part_at
-from stantools.browse.slice_map import BytesState, Segment, cells, index_state, segments
+from stantools.browse.slice_map import ByteSegment, BytesState, cells, index_state, segments
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.records import FileKind, kind_of, read_records
 from stantools.inspection.survey import SliceSurvey, survey_slice
-from stantools.inspection.surveying import survey_channels
+from stantools.inspection.survey_jobs import survey_channels
 from stantools.store.directory import list_channel
 from stantools.store.mapping import mapped
-from stantools.store.options import open_store
+from stantools.store.read_options import open_store
 from tests.conftest import golden_cases
 from tests.inspection.timedstores import CRC, NOW, SECOND, write_channel
 
@@ -73,8 +73,8 @@ def test_bars(case: str, expected: list[str], golden: Path) -> None:
     st.integers(1, 200),
 )
 def test_nothing_bad_is_invisible(ranges: list[tuple[int, int, BytesState]], size: int, width: int) -> None:
-    found = [Segment(0, size, BytesState.GOOD)]
-    found += [Segment(start, start + length, state) for start, length, state in ranges if start < size]
+    found = [ByteSegment(0, size, BytesState.GOOD)]
+    found += [ByteSegment(start, start + length, state) for start, length, state in ranges if start < size]
     bar = cells(found, size, width)
     assert len(bar) == width
     assert max(bar) == max(each.state for each in found)
@@ -267,6 +267,6 @@ def test_index_damage_is_one_range(tmp_path: Path) -> None:
         (size, size + 64, "zeros"),
         (size + 64, size + 70, "torn"),
     ]
-    assert isinstance(known.at_row(0), Single)
+    assert isinstance(known.at_row(0), SingleRecord)
     with pytest.raises(IndexError):
         known.at_row(known.rows)

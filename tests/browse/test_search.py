@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.browse.search import Matcher, Searcher, parse_query
-from stantools.browse.window import Window, WindowMessage, refine
+from stantools.browse.window import RowWindow, WindowMessage, refine
 from stantools.errors import StantoolsError, UsageError
 from stantools.format.crc import Crc
-from stantools.inspection.surveying import survey_channels
+from stantools.inspection.survey_jobs import survey_channels
 from stantools.store.directory import list_channel, open_datastore
 from stantools.store.limits import SliceLimits
-from stantools.store.slicewriter import SliceWriter, Writing
+from stantools.store.slicewriter import SliceWriter, WriteOptions
 from tests.conftest import load_expected
 
 CRC = Crc()
@@ -39,11 +39,11 @@ PAYLOADS = (
 )
 
 
-def opened(root: Path, payloads: list[bytes], *, indexes: bool = True) -> Window:
+def opened(root: Path, payloads: list[bytes], *, indexes: bool = True) -> RowWindow:
     channel = root / "one"
     if not channel.exists():
         channel.mkdir(parents=True)
-        with SliceWriter(channel, b"one", CRC, Writing(SliceLimits(7), sync=False)) as writer:
+        with SliceWriter(channel, b"one", CRC, WriteOptions(SliceLimits(7), sync=False)) as writer:
             count = len(payloads)
             replies = [b"reply.to.me" if number % 5 == 4 else b"" for number in range(count)]
             sequences = [number + 1 if number < 9 else number + 4 for number in range(count)]
@@ -54,7 +54,7 @@ def opened(root: Path, payloads: list[bytes], *, indexes: bool = True) -> Window
     return refine(None, list_channel(channel), CRC)
 
 
-def matching(window: Window, pattern: re.Pattern[bytes]) -> list[int]:
+def matching(window: RowWindow, pattern: re.Pattern[bytes]) -> list[int]:
     found = []
     for number in range(len(window)):
         row = window.row(number)

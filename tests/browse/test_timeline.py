@@ -26,9 +26,9 @@ from stantools.browse.histogram import (
 )
 from stantools.browse.timeline import Timeline, read_timeline
 from stantools.inspection.slicesummary import summarise
-from stantools.inspection.surveying import survey_channels
-from stantools.store.options import open_store
+from stantools.inspection.survey_jobs import survey_channels
 from stantools.store.ranges import Ranges
+from stantools.store.read_options import open_store
 from tests.conftest import golden_cases
 from tests.inspection.timedstores import DAY, NOW, SECOND, YEAR, write_channel
 

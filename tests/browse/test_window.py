@@ -11,27 +11,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stantools.browse.window import Note, NoteKind, Row, Window, WindowMessage, open_window, refine
+from stantools.browse.window import Row, RowNote, RowNoteKind, RowWindow, WindowMessage, open_window, refine
 from stantools.browse.window_build import estimate
-from stantools.browse.window_reader import OpenFiles
+from stantools.browse.window_reader import WindowFiles
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
-from stantools.inspection.messages import MessageReader, Selection, StoredMessage
+from stantools.inspection.stored_messages import MessageReader, Selection, StoredMessage
 from stantools.inspection.survey import ChannelSurvey
-from stantools.inspection.surveying import survey_channels
+from stantools.inspection.survey_jobs import survey_channels
 from stantools.inspection.verify import verify
 from stantools.store.directory import ChannelFiles, list_channel, open_datastore
 from stantools.store.limits import SliceLimits
-from stantools.store.options import open_store
+from stantools.store.read_options import open_store
 from stantools.store.sample import SampleOptions, write_sample
-from stantools.store.slicewriter import SliceWriter, Writing
+from stantools.store.slicewriter import SliceWriter, WriteOptions
 from tests.conftest import golden_cases, load_expected
 from tests.mutations import apply_mutation, damages, fresh_copy
 
 CRC = Crc()
 
 
-def everything(window: Window) -> list[Row]:
+def everything(window: RowWindow) -> list[Row]:
     """All rows, read one by one, which have to be those that are read together."""
     rows = [window.row(row) for row in range(len(window))]
     together = window.rows(0, len(window))
@@ -43,15 +43,17 @@ def everything(window: Window) -> list[Row]:
 
 
 def _short(row: Row) -> object:
-    return row if isinstance(row, Note) else (row.sequence, row.offset, row.timestamp, row.size, row.reply, row.flags)
+    return (
+        row if isinstance(row, RowNote) else (row.sequence, row.offset, row.timestamp, row.size, row.reply, row.flags)
+    )
 
 
 def messages(rows: list[Row]) -> list[WindowMessage]:
     return [row for row in rows if isinstance(row, WindowMessage)]
 
 
-def notes(window: Window) -> list[tuple[int, str]]:
-    return [(at, row.sentence()) for at, row in enumerate(everything(window)) if isinstance(row, Note)]
+def notes(window: RowWindow) -> list[tuple[int, str]]:
+    return [(at, row.sentence()) for at, row in enumerate(everything(window)) if isinstance(row, RowNote)]
 
 
 def survey_of(root: Path, channel: str, crc: Crc) -> ChannelSurvey:
@@ -59,11 +61,11 @@ def survey_of(root: Path, channel: str, crc: Crc) -> ChannelSurvey:
     return survey
 
 
-def check_lookups(window: Window, rows: list[Row]) -> None:
+def check_lookups(window: RowWindow, rows: list[Row]) -> None:
     """Every message is found by what it is, every note by where it is."""
     for at, row in enumerate(rows):
-        if isinstance(row, Note):
-            if row.kind is NoteKind.DAMAGE and row.length:
+        if isinstance(row, RowNote):
+            if row.kind is RowNoteKind.DAMAGE and row.length:
                 assert window.row_of_place(f"some/channel/{row.file}", (row.offset or 0) + row.length - 1) == at
             continue
         found = rows[window.row_of_sequence(row.sequence)]
@@ -75,9 +77,9 @@ def check_lookups(window: Window, rows: list[Row]) -> None:
             assert window.row_of_place(row.file, row.offset + row.record_size + 7) == at
 
 
-def check_notes(window: Window, rows: list[Row]) -> None:
+def check_notes(window: RowWindow, rows: list[Row]) -> None:
     """All notes are met on the way down, and on the way up."""
-    told = [at for at, row in enumerate(rows) if isinstance(row, Note)]
+    told = [at for at, row in enumerate(rows) if isinstance(row, RowNote)]
     assert list(_notes(window)) == told
     above, at = [], len(rows)
     while (before := window.next_note(at, backward=True)) is not None:
@@ -169,7 +171,7 @@ def test_a_rough_look_has_the_same_rows(golden: Path) -> None:
     files = list_channel(
         golden / "slices_count" / "datastore" / open_datastore(golden / "slices_count" / "datastore").channel_names[0]
     )
-    rough = Window(files, CRC, estimate(files))
+    rough = RowWindow(files, CRC, estimate(files))
     assert not rough.exact
     assert everything(rough) == everything(refine(rough, files, CRC))
 
@@ -202,7 +204,7 @@ def test_any_damage(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
         rows = everything(exact)
         shown = {row.sequence for row in messages(rows)}
         assert {seq for first, last in verdict.intact for seq in range(first, last + 1)} <= shown
-        told = {seq for row in rows if isinstance(row, Note) and row.last for seq in range(row.first, row.last + 1)}
+        told = {seq for row in rows if isinstance(row, RowNote) and row.last for seq in range(row.first, row.last + 1)}
         lost = {s for ranges in (verdict.damaged, verdict.missing) for a, b in ranges for s in range(a, b + 1)}
         inside = range(min(shown, default=0), max(shown, default=0))
         assert {seq for seq in lost if seq in inside} <= told | shown
@@ -210,7 +212,7 @@ def test_any_damage(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
         check_notes(exact, rows)
         for other in (
             refine(None, files, CRC),
-            Window(files, CRC, estimate(files)),
+            RowWindow(files, CRC, estimate(files)),
             refine(exact, files, CRC, live=True),
         ):
             other.rows(0, len(other))
@@ -223,7 +225,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A channel of 300,000 messages: sequences from 1 with a hole, and one slice without its index."""
     channel = tmp_path_factory.mktemp("large") / "store" / "big"
     channel.mkdir(parents=True)
-    with SliceWriter(channel, b"big", CRC, Writing(SliceLimits(90_000), sync=False)) as writer:
+    with SliceWriter(channel, b"big", CRC, WriteOptions(SliceLimits(90_000), sync=False)) as writer:
         for begin in range(0, 300_000, 20_000):
             shift = 1 if begin < 200_000 else 5001
             numbers = range(begin + shift, begin + shift + 20_000)
@@ -243,7 +245,7 @@ def test_large(large: Path) -> None:
     for each in (window, refine(None, files, CRC, survey=survey)):
         assert (len(each), each.messages, each.highest) == (300_002, 300_000, 305_000)
         kinds = [(row, each.row(row)) for row in _notes(each)]
-        assert [note.sentence() for _, note in kinds if isinstance(note, Note)] == [
+        assert [note.sentence() for _, note in kinds if isinstance(note, RowNote)] == [
             "msgs.2.idx is missing: the server scans the data file",
             "5,000 missing (200001–205000)",
         ]
@@ -267,7 +269,7 @@ def test_large(large: Path) -> None:
         assert [row.sequence for row in messages(last)] == list(range(304_991, 305_001))
 
 
-def _notes(window: Window) -> Iterator[int]:
+def _notes(window: RowWindow) -> Iterator[int]:
     row = -1
     while (found := window.next_note(row)) is not None:
         yield found
@@ -290,7 +292,7 @@ def test_a_large_payload_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
     channel = tmp_path / "store" / "big"
     channel.mkdir(parents=True)
     payload = bytes(range(256)) * 8192
-    with SliceWriter(channel, b"big", CRC, Writing(sync=False)) as writer:
+    with SliceWriter(channel, b"big", CRC, WriteOptions(sync=False)) as writer:
         writer.append([1, 2], [10, 20], [b"answer.here", b""], [payload, b"small"])
     window = refine(None, list_channel(channel), CRC)
     head, small = messages(window.rows(0, 2))
@@ -302,7 +304,7 @@ def test_a_large_payload_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
         file.seek(1_000_000)
         file.write(b"?")
     again = window.row(0)
-    assert isinstance(again, Note) and again.kind is NoteKind.DAMAGE
+    assert isinstance(again, RowNote) and again.kind is RowNoteKind.DAMAGE
 
 
 def test_files_that_vanish_or_shrink_while_open(tmp_path: Path) -> None:
@@ -313,8 +315,8 @@ def test_files_that_vanish_or_shrink_while_open(tmp_path: Path) -> None:
     shutil.rmtree(root / "one")
     assert everything(window) == rows, "what is open can be read on"
     fresh = window.another()
-    assert all(isinstance(row, Note) and row.kind is NoteKind.FILE for row in fresh.rows(0, 200))
-    assert isinstance(fresh.row(7), Note)
+    assert all(isinstance(row, RowNote) and row.kind is RowNoteKind.FILE for row in fresh.rows(0, 200))
+    assert isinstance(fresh.row(7), RowNote)
     with pytest.raises(StoreUnreadableError):
         fresh.row_of_sequence(25)
 
@@ -327,13 +329,13 @@ def test_files_that_vanish_or_shrink_while_open(tmp_path: Path) -> None:
     rows = window.rows(0, 200)
     assert len(rows) == 200
     assert [row.sequence for row in messages(rows)][:50] == list(range(1, 51))
-    assert {row.kind for row in rows if isinstance(row, Note)} == {NoteKind.DAMAGE, NoteKind.FILE}
+    assert {row.kind for row in rows if isinstance(row, RowNote)} == {RowNoteKind.DAMAGE, RowNoteKind.FILE}
 
 
 def test_following(tmp_path: Path) -> None:
     channel = tmp_path / "store" / "live"
     channel.mkdir(parents=True)
-    with SliceWriter(channel, b"live", CRC, Writing(SliceLimits(10), sync=False)) as writer:
+    with SliceWriter(channel, b"live", CRC, WriteOptions(SliceLimits(10), sync=False)) as writer:
         writer.append(range(1, 8), range(7), None, [b"x"] * 7)
         writer.flush()
         window = refine(None, list_channel(channel), CRC, live=True)
@@ -354,7 +356,7 @@ def test_a_channel_without_messages(tmp_path: Path) -> None:
     window = open_window(list_channel(tmp_path / "empty"), CRC)
     assert (len(window), window.messages, window.exact) == (0, 0, True)
     assert window.rows(0, 10) == []
-    assert isinstance(window.row(0), Note)
+    assert isinstance(window.row(0), RowNote)
     assert (window.row_of_sequence(5), window.row_of_time(5), window.row_from_end(1)) == (0, 0, 0)
     assert window.row_of_place("msgs.1.dat", 4) is None
     assert window.next_note(0) is None
@@ -364,7 +366,7 @@ def test_few_files_are_open(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}" for number in range(40)]
     for path in paths:
         path.write_bytes(path.name.encode())
-    files = OpenFiles()
+    files = WindowFiles()
     assert [files.read(path, 0, 10) for path in paths] == [path.name.encode() for path in paths]
     if Path("/proc/self/fd").is_dir():
         links = (Path(entry.path) for entry in os.scandir("/proc/self/fd"))
@@ -381,6 +383,6 @@ def test_many_slices(tmp_path: Path) -> None:
     options = SampleOptions(names=["one"], messages=400, size=10, slice_msgs=2)
     root = write_sample(tmp_path / "store", options).path
     files: ChannelFiles = list_channel(root / "one")
-    rough = Window(files, CRC, estimate(files))
+    rough = RowWindow(files, CRC, estimate(files))
     assert [note for _, note in notes(rough)] == ["40 more slices are being read"]
     assert len(refine(rough, files, CRC)) == 400

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from stantools.cli.click_options import StoreArgument
 from stantools.cli.main import cli
-from stantools.cli.options import StoreArgument
 from stantools.cli.verbs import summaries
 from stantools.errors import ExitCode
 from stantools.inspection.advice import PLACEHOLDER, Health
@@ -218,18 +218,18 @@ def test_hostile_names_are_quoted(run, tmp_path: Path) -> None:
 
 
 def test_migrate_without_a_server_names_the_ways_on(run, tmp_path: Path, monkeypatch) -> None:
-    from stantools.nats import options
+    from stantools.nats import connect_options
 
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
-        monkeypatch.setattr(options, "DEFAULT_SERVER", f"nats://127.0.0.1:{nobody.getsockname()[1]}")
+        monkeypatch.setattr(connect_options, "DEFAULT_SERVER", f"nats://127.0.0.1:{nobody.getsockname()[1]}")
         store = make(run, tmp_path / "store")
         environment = {"NATS_URL": "", "XDG_CONFIG_HOME": str(tmp_path)}
         outcome = run("migrate", store, "--plan", tmp_path / "plan", "--yes", env=environment)
         assert outcome.code == ExitCode.UNREACHABLE
         assert "nothing is listening there" in outcome.err
         assert "--server embedded" in outcome.err and "--out DIR" in outcome.err
-        named = run("migrate", store, "--server", options.DEFAULT_SERVER, "--plan", tmp_path / "plan", "--yes")
+        named = run("migrate", store, "--server", connect_options.DEFAULT_SERVER, "--plan", tmp_path / "plan", "--yes")
         assert named.code == ExitCode.UNREACHABLE and "--out DIR" not in named.err
 
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from stantools.cli import progress
-from stantools.cli.progress import Progress
+from stantools.cli.progress import ByteProgress
 from stantools.cli.streamprogress import StreamsProgress
 
 
@@ -29,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     terminal = Terminal()
     monkeypatch.setattr(progress.sys, "stderr", terminal)
-    with Progress("verify", 4 << 20, mode="auto") as shown:
+    with ByteProgress("verify", 4 << 20, mode="auto") as shown:
         clock[0] += 0.1
         shown.advance(1 << 20)
         assert terminal.getvalue() == ""  # too early
@@ -49,7 +49,7 @@ def test_silence_without_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list
     monkeypatch.setattr(progress.sys, "stderr", stream)
     asked: list[str] = []
     for mode in ("auto", "none"):
-        with Progress("verify", lambda: asked.append("total") or 100, mode=mode) as shown:
+        with ByteProgress("verify", lambda: asked.append("total") or 100, mode=mode) as shown:
             clock[0] += 5
             shown.advance(50)
     assert stream.getvalue() == "" and not asked
@@ -58,7 +58,7 @@ def test_silence_without_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list
 def test_json_lines(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(progress.sys, "stderr", stream)
-    with Progress("salvage", 100, mode="json") as shown:
+    with ByteProgress("salvage", 100, mode="json") as shown:
         for _ in range(4):
             clock[0] += 0.6
             shown.advance(25)
@@ -79,11 +79,11 @@ def test_json_lines(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None
 def test_totals_that_are_wrong_or_unknown(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     terminal = Terminal()
     monkeypatch.setattr(progress.sys, "stderr", terminal)
-    with Progress("info", mode="bar") as shown:
+    with ByteProgress("info", mode="bar") as shown:
         clock[0] += 1
         shown.advance(10)
     assert "info  10 B  10 B/s" in terminal.getvalue()
-    with Progress("info", lambda: 100, mode="bar") as shown:
+    with ByteProgress("info", lambda: 100, mode="bar") as shown:
         clock[0] += 1
         shown.advance(500)
     assert "100%" in terminal.getvalue()
@@ -92,7 +92,7 @@ def test_totals_that_are_wrong_or_unknown(monkeypatch: pytest.MonkeyPatch, clock
 def test_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(progress.sys, "stderr", stream)
-    with Progress("verify", 40_000, mode="json") as shown:
+    with ByteProgress("verify", 40_000, mode="json") as shown:
         threads = [threading.Thread(target=lambda: [shown.advance(1) for _ in range(10_000)]) for _ in range(4)]
         for thread in threads:
             thread.start()

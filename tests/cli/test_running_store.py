@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.followed import FollowedStore
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.followed_store import FollowedStore
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.source import SourceOptions
 from stantools.store import mapping, safe_end
 from stantools.store.directory import open_datastore

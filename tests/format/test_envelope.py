@@ -7,7 +7,7 @@ import pytest
 from stantools.errors import UsageError
 from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version, encode, read_record
-from stantools.format.layout import MAX_TYPED_PAYLOAD, Stop
+from stantools.format.layout import MAX_TYPED_PAYLOAD, ScanStop
 from tests.envelopes import Records
 
 HELLO = encode(b"hello", zlib.crc32)
@@ -45,22 +45,22 @@ def test_records_of_the_specification() -> None:
 @pytest.mark.parametrize(
     ("tail", "stop", "error"),
     [
-        (b"", Stop.END, ""),
-        (b"\0", Stop.SHORT_HEADER, "unexpected EOF"),
-        (HELLO[:7], Stop.SHORT_HEADER, "unexpected EOF"),
-        (bytes(8), Stop.ZEROS, ""),
-        (bytes(8) + HELLO, Stop.ZEROS, ""),
-        (HELLO[:8], Stop.DANGLING, ""),
-        (HELLO[:9], Stop.SHORT_PAYLOAD, "unexpected EOF"),
+        (b"", ScanStop.END, ""),
+        (b"\0", ScanStop.SHORT_HEADER, "unexpected EOF"),
+        (HELLO[:7], ScanStop.SHORT_HEADER, "unexpected EOF"),
+        (bytes(8), ScanStop.ZEROS, ""),
+        (bytes(8) + HELLO, ScanStop.ZEROS, ""),
+        (HELLO[:8], ScanStop.DANGLING, ""),
+        (HELLO[:9], ScanStop.SHORT_PAYLOAD, "unexpected EOF"),
         (
             HELLO[:-1] + b"!",
-            Stop.BAD_CRC,
+            ScanStop.BAD_CRC,
             "corrupted data, expected crc to be 0x3610a686, got 0xa774ca11",
         ),
-        (b"\0\0\0\0\x01\0\0\0", Stop.BAD_CRC, "corrupted data, expected crc to be 0x00000001, got 0x00000000"),
+        (b"\0\0\0\0\x01\0\0\0", ScanStop.BAD_CRC, "corrupted data, expected crc to be 0x00000001, got 0x00000000"),
     ],
 )
-def test_the_end_of_a_file(tail: bytes, stop: Stop, error: str) -> None:
+def test_the_end_of_a_file(tail: bytes, stop: ScanStop, error: str) -> None:
     data = b"\x01\0\0\0" + HELLO + tail
     payloads, reader = scan(data)
     assert payloads == [b"hello"]
@@ -74,7 +74,7 @@ def test_types_and_sizes_share_four_bytes() -> None:
     assert record is not None
     assert (record.type, record.size, record.end) == (5, 5, len(TYPED))
     stop, record = read_record(TYPED, 0, len(TYPED), typed=False, crc=Crc())
-    assert stop is Stop.SHORT_PAYLOAD
+    assert stop is ScanStop.SHORT_PAYLOAD
     assert record is not None
     assert (record.type, record.size, bytes(record.payload)) == (None, 5 << 24 | 5, b"hello")
 
@@ -83,7 +83,7 @@ def test_without_crc_check() -> None:
     damaged = b"\x01\0\0\0" + HELLO[:-1] + b"!"
     payloads, reader = scan(damaged, check_crc=False)
     assert payloads == [b"hell!"]
-    assert reader.stop is Stop.END
+    assert reader.stop is ScanStop.END
 
 
 def test_an_empty_typed_record_is_legal() -> None:

@@ -15,7 +15,7 @@ from stantools.format import crc, index
 from stantools.format.columns import FewMessages, LogColumns, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.fieldscan import MAX_FIELDS
-from stantools.format.layout import Flag, Stop
+from stantools.format.layout import Flag, ScanStop
 from tests.conftest import golden_cases, load_expected
 from tests.fences import fenced
 
@@ -48,10 +48,10 @@ def typed(kind: int, payload: bytes) -> bytes:
 
 def scan(
     kernel: ModuleType, data: bytes, *, check_crc: bool = True, channel: bytes = b"foo", capacity: int = 16
-) -> tuple[int, int, Stop, MessageColumns]:
+) -> tuple[int, int, ScanStop, MessageColumns]:
     columns = MessageColumns(capacity)
     rows, offset, stop = kernel.scan_messages(data, 0, len(data), Crc(check=check_crc), channel, columns)
-    assert isinstance(stop, Stop)
+    assert isinstance(stop, ScanStop)
     return rows, offset, stop, columns.take(rows)
 
 
@@ -60,7 +60,7 @@ class TestAppendixA:
 
     def test_scan_messages(self, kernel: ModuleType) -> None:
         columns = MessageColumns(4)
-        assert kernel.scan_messages(MESSAGES, 4, 64, IEEE, b"foo", columns) == (2, 64, Stop.END)
+        assert kernel.scan_messages(MESSAGES, 4, 64, IEEE, b"foo", columns) == (2, 64, ScanStop.END)
         found = columns.take(2)
         assert found.offset.tolist() == [4, 39]
         assert found.size.tolist() == [27, 17]
@@ -73,12 +73,12 @@ class TestAppendixA:
         assert found.flags.tolist() == [Flag.HAS_REPLY, 0]
 
     def test_scan_index(self, kernel: ModuleType) -> None:
-        assert kernel.scan_index(INDEX, 4, len(INDEX), IEEE) == (2, Stop.END, 44, True)
+        assert kernel.scan_index(INDEX, 4, len(INDEX), IEEE) == (2, ScanStop.END, 44, True)
         assert index.view(INDEX, 2)["offset"].tolist() == [4, 39]
 
     def test_scan_log(self, kernel: ModuleType) -> None:
         columns = LogColumns(9)
-        assert kernel.scan_log(SUBS, 4, len(SUBS), IEEE, columns) == (4, len(SUBS), Stop.END)
+        assert kernel.scan_log(SUBS, 4, len(SUBS), IEEE, columns) == (4, len(SUBS), ScanStop.END)
         found = columns.take(4)
         assert found.offset.tolist() == [4, 0x45, 0x51, 0x5D]
         assert found.size.tolist() == [57, 4, 4, 4]
@@ -103,23 +103,23 @@ class TestScanMessages:
     @pytest.mark.parametrize(
         ("tail", "stop"),
         [
-            (b"", Stop.END),
-            (b"\x01", Stop.SHORT_HEADER),
-            (bytes(7), Stop.SHORT_HEADER),
-            (bytes(8), Stop.ZEROS),
-            (bytes(4096), Stop.ZEROS),
-            (GOOD[:7], Stop.SHORT_HEADER),
-            (GOOD[:8], Stop.DANGLING),
-            (GOOD[:9], Stop.SHORT_PAYLOAD),
-            (GOOD[:-1], Stop.SHORT_PAYLOAD),
-            (b"\xff" * 8, Stop.DANGLING),
-            (b"\xff" * 100, Stop.SHORT_PAYLOAD),
-            (GOOD[:-1] + b"x", Stop.BAD_CRC),
-            (b"\0\0\0\0\1\0\0\0", Stop.BAD_CRC),
-            (record(b"\x08"), Stop.BAD_DECODE),
+            (b"", ScanStop.END),
+            (b"\x01", ScanStop.SHORT_HEADER),
+            (bytes(7), ScanStop.SHORT_HEADER),
+            (bytes(8), ScanStop.ZEROS),
+            (bytes(4096), ScanStop.ZEROS),
+            (GOOD[:7], ScanStop.SHORT_HEADER),
+            (GOOD[:8], ScanStop.DANGLING),
+            (GOOD[:9], ScanStop.SHORT_PAYLOAD),
+            (GOOD[:-1], ScanStop.SHORT_PAYLOAD),
+            (b"\xff" * 8, ScanStop.DANGLING),
+            (b"\xff" * 100, ScanStop.SHORT_PAYLOAD),
+            (GOOD[:-1] + b"x", ScanStop.BAD_CRC),
+            (b"\0\0\0\0\1\0\0\0", ScanStop.BAD_CRC),
+            (record(b"\x08"), ScanStop.BAD_DECODE),
         ],
     )
-    def test_stops(self, kernel: ModuleType, tail: bytes, stop: Stop) -> None:
+    def test_stops(self, kernel: ModuleType, tail: bytes, stop: ScanStop) -> None:
         rows, offset, found, _ = scan(kernel, self.GOOD * 2 + tail)
         assert (rows, offset, found) == (2, 2 * len(self.GOOD), stop)
 
@@ -130,8 +130,8 @@ class TestScanMessages:
             rows, offset, _ = kernel.scan_messages(data, 0, limit, IEEE, b"foo", columns)
             assert rows == min(limit, len(data)) // len(self.GOOD)
             assert offset == rows * len(self.GOOD)
-        assert kernel.scan_messages(data, len(data), len(data), IEEE, b"", columns) == (0, len(data), Stop.END)
-        assert kernel.scan_messages(b"", 4, 0, IEEE, b"", columns) == (0, 4, Stop.END)
+        assert kernel.scan_messages(data, len(data), len(data), IEEE, b"", columns) == (0, len(data), ScanStop.END)
+        assert kernel.scan_messages(b"", 4, 0, IEEE, b"", columns) == (0, 4, ScanStop.END)
 
     def test_in_parts(self, kernel: ModuleType) -> None:
         data = self.GOOD * 5
@@ -139,22 +139,22 @@ class TestScanMessages:
         assert kernel.scan_messages(data, 0, len(data), IEEE, b"foo", columns, 2) == (
             4,
             2 * len(self.GOOD),
-            Stop.FULL,
+            ScanStop.FULL,
         )
         assert columns.offset.tolist() == [0, 0, 0, len(self.GOOD)]
-        assert kernel.scan_messages(data, 0, len(data), IEEE, b"foo", columns, 4)[::2] == (4, Stop.FULL)
+        assert kernel.scan_messages(data, 0, len(data), IEEE, b"foo", columns, 4)[::2] == (4, ScanStop.FULL)
         # Full and at the end at the same time is the end.
         assert kernel.scan_messages(data[: 4 * len(self.GOOD)], 0, 999, IEEE, b"foo", columns)[::2] == (
             4,
-            Stop.END,
+            ScanStop.END,
         )
 
     def test_without_crc(self, kernel: ModuleType) -> None:
         data = self.GOOD[:4] + b"\x01\x02\x03\x04" + self.GOOD[8:]
-        assert scan(kernel, data)[:3] == (0, 0, Stop.BAD_CRC)
-        assert scan(kernel, data, check_crc=False)[:3] == (1, len(data), Stop.END)
+        assert scan(kernel, data)[:3] == (0, 0, ScanStop.BAD_CRC)
+        assert scan(kernel, data, check_crc=False)[:3] == (1, len(data), ScanStop.END)
         rows, _, stop, columns = scan(kernel, b"\0\0\0\0\1\0\0\0", check_crc=False)
-        assert (rows, stop) == (1, Stop.END)
+        assert (rows, stop) == (1, ScanStop.END)
         assert columns.flags.tolist() == [Flag.FOREIGN_SUBJECT]
 
     @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ class TestScanMessages:
     )
     def test_flags(self, kernel: ModuleType, payload: str, flags: int) -> None:
         rows, _, stop, columns = scan(kernel, record(bytes.fromhex(payload)))
-        assert (rows, stop) == (1, Stop.END)
+        assert (rows, stop) == (1, ScanStop.END)
         assert columns.flags.tolist() == [flags]
 
     @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ class TestScanMessages:
     def test_unknown_fields_are_skipped(self, kernel: ModuleType, payload: str) -> None:
         data = record(bytes.fromhex("1203666f6f" + payload + "0802"))
         rows, _, stop, columns = scan(kernel, data)
-        assert (rows, stop) == (1, Stop.END)
+        assert (rows, stop) == (1, ScanStop.END)
         assert columns.sequence.tolist() == [2]
         assert columns.flags.tolist() == [Flag.UNUSUAL]
 
@@ -246,7 +246,7 @@ class TestScanMessages:
     )
     def test_what_the_server_cannot_decode(self, kernel: ModuleType, payload: str) -> None:
         data = record(b"\x08\x01\x12\x03foo" + bytes.fromhex(payload))
-        assert scan(kernel, data)[:3] == (0, 0, Stop.BAD_DECODE)
+        assert scan(kernel, data)[:3] == (0, 0, ScanStop.BAD_DECODE)
 
     def test_the_last_of_a_repeated_field_counts(self, kernel: ModuleType) -> None:
         payload = bytes.fromhex("0801 0805 12016f 1203666f6f 2801 28feffffffffffffffff01 220161 22026262 220163")
@@ -267,7 +267,7 @@ class TestScanMessages:
         numbers = np.arange(1, 18, dtype=np.uint64) << np.uint64(3)
         data, sizes = kernel.encode_messages(b"a.b", numbers, numbers.astype(np.int64) + TIME, None, payloads, function)
         columns = MessageColumns(17)
-        assert kernel.scan_messages(data, 0, len(data), function, b"a.b", columns) == (17, len(data), Stop.END)
+        assert kernel.scan_messages(data, 0, len(data), function, b"a.b", columns) == (17, len(data), ScanStop.END)
         assert columns.size.tolist() == sizes.tolist()
         assert columns.sequence.tolist() == numbers.tolist()
         for i, payload in enumerate(payloads):
@@ -283,7 +283,7 @@ class TestScanMessages:
         time = number - (1 << 64) if number >> 63 else number
         data, _ = kernel.encode_messages(b"x", [number] * 2, [time] * 2, None, [b"", b"y" * 40], IEEE)
         _, _, stop, columns = scan(kernel, data, channel=b"x")
-        assert stop == Stop.END
+        assert stop == ScanStop.END
         assert columns.sequence.tolist() == [number] * 2
         assert columns.timestamp.tolist() == [time] * 2
         assert not columns.flags.any()
@@ -299,8 +299,15 @@ class TestReadMessagesAt:
         columns.sequence[:] = 99
         stops = np.full(12, 99, np.uint8)
         kernel.read_messages_at(data, len(data), places, IEEE, b"foo", columns, stops)
-        expected = [Stop.END, Stop.END, Stop.BAD_CRC, Stop.SHORT_PAYLOAD, Stop.ZEROS, Stop.DANGLING]
-        expected += [Stop.SHORT_HEADER] * 4
+        expected = [
+            ScanStop.END,
+            ScanStop.END,
+            ScanStop.BAD_CRC,
+            ScanStop.SHORT_PAYLOAD,
+            ScanStop.ZEROS,
+            ScanStop.DANGLING,
+        ]
+        expected += [ScanStop.SHORT_HEADER] * 4
         assert stops.tolist() == [*expected, 99, 99]
         assert columns.offset[:10].tolist() == places.tolist()
         assert columns.size[:7].tolist() == [17, 27, 1, 0x33000000, 0, 5, 0]
@@ -322,7 +329,7 @@ class TestReadMessagesAt:
     def test_few_messages_into_plain_memory(self, kernel: ModuleType) -> None:
         columns, stops = FewMessages(8).take(3), bytearray(b"\xff" * 3)
         kernel.read_messages_at(MESSAGES, 64, array("q", [39, 4, 5]), IEEE, b"foo", columns, stops)
-        assert list(stops)[:2] == [Stop.END, Stop.END] and stops[2] != Stop.END
+        assert list(stops)[:2] == [ScanStop.END, ScanStop.END] and stops[2] != ScanStop.END
         assert columns.sequence.tolist() == [2, 1, 0]
         assert columns.size.tolist()[:2] == [17, 27]
         assert columns.timestamp.tolist() == [1795219649304983290, 1795219649260503021, 0]
@@ -380,7 +387,7 @@ class TestScanLog:
         parts += [typed(3, b"\x08\x07\x12\x00"), typed(4, b"\x10\x09\x08\x80\x01"), typed(5, b"")]
         data = b"".join(parts)
         columns = LogColumns(8)
-        assert kernel.scan_log(data, 0, len(data), IEEE, columns) == (8, len(data), Stop.END)
+        assert kernel.scan_log(data, 0, len(data), IEEE, columns) == (8, len(data), ScanStop.END)
         assert columns.type.tolist() == [1, 2, 0, 255, 1, 3, 4, 5]
         assert columns.size.tolist() == [3, 8, 1, 0, 0, 4, 5, 0]
         assert columns.id.tolist() == [0, 0, 0, 0, 0, 7, 128, 0]
@@ -389,22 +396,22 @@ class TestScanLog:
     @pytest.mark.parametrize(
         ("tail", "stop"),
         [
-            (bytes(8), Stop.ZEROS),
-            (bytes(5), Stop.SHORT_HEADER),
-            (b"\x04\0\0\x05\0\0\0\0", Stop.DANGLING),
-            (b"\x04\0\0\x05\0\0\0\0\x08", Stop.SHORT_PAYLOAD),
-            (b"\0\0\0\x01\0\0\0\x01", Stop.BAD_CRC),
-            (typed(4, b"\x08"), Stop.BAD_DECODE),
-            (typed(5, b"\x12\0"), Stop.BAD_DECODE),
-            (typed(3, b"\x0a\0"), Stop.BAD_DECODE),
+            (bytes(8), ScanStop.ZEROS),
+            (bytes(5), ScanStop.SHORT_HEADER),
+            (b"\x04\0\0\x05\0\0\0\0", ScanStop.DANGLING),
+            (b"\x04\0\0\x05\0\0\0\0\x08", ScanStop.SHORT_PAYLOAD),
+            (b"\0\0\0\x01\0\0\0\x01", ScanStop.BAD_CRC),
+            (typed(4, b"\x08"), ScanStop.BAD_DECODE),
+            (typed(5, b"\x12\0"), ScanStop.BAD_DECODE),
+            (typed(3, b"\x0a\0"), ScanStop.BAD_DECODE),
         ],
     )
-    def test_stops(self, kernel: ModuleType, tail: bytes, stop: Stop) -> None:
+    def test_stops(self, kernel: ModuleType, tail: bytes, stop: ScanStop) -> None:
         columns = LogColumns(3)
         data = typed(5, b"\x08\x01\x10\x01") + tail
         assert kernel.scan_log(data, 0, len(data), IEEE, columns) == (1, 12, stop)
-        assert kernel.scan_log(data * 3, 0, 12, IEEE, columns, 2) == (3, 12, Stop.END)
-        assert kernel.scan_log(data, 0, len(data), IEEE, columns, 3) == (3, 0, Stop.FULL)
+        assert kernel.scan_log(data * 3, 0, 12, IEEE, columns, 2) == (3, 12, ScanStop.END)
+        assert kernel.scan_log(data, 0, len(data), IEEE, columns, 3) == (3, 0, ScanStop.FULL)
 
 
 class TestScanIndex:
@@ -413,20 +420,20 @@ class TestScanIndex:
     @pytest.mark.parametrize(
         ("tail", "stop"),
         [
-            (b"", Stop.END),
-            (b"\0", Stop.SHORT_HEADER),
-            (bytes(31), Stop.SHORT_HEADER),
-            (bytes(32), Stop.ZEROS),
-            (bytes(33), Stop.ZEROS),
-            (INDEX[4:35] + b"x", Stop.BAD_CRC),
+            (b"", ScanStop.END),
+            (b"\0", ScanStop.SHORT_HEADER),
+            (bytes(31), ScanStop.SHORT_HEADER),
+            (bytes(32), ScanStop.ZEROS),
+            (bytes(33), ScanStop.ZEROS),
+            (INDEX[4:35] + b"x", ScanStop.BAD_CRC),
         ],
     )
-    def test_stops(self, kernel: ModuleType, tail: bytes, stop: Stop) -> None:
+    def test_stops(self, kernel: ModuleType, tail: bytes, stop: ScanStop) -> None:
         data = INDEX + tail
         assert kernel.scan_index(data, 4, len(data), IEEE)[:2] == (2, stop)
-        unchecked = (3, Stop.END) if stop == Stop.BAD_CRC else (2, stop)
+        unchecked = (3, ScanStop.END) if stop == ScanStop.BAD_CRC else (2, stop)
         assert kernel.scan_index(data, 4, len(data), IEEE.unchecked)[:2] == unchecked
-        assert kernel.scan_index(data, 4, 36, IEEE)[:2] == (1, Stop.END)
+        assert kernel.scan_index(data, 4, 36, IEEE)[:2] == (1, ScanStop.END)
 
     @pytest.mark.parametrize("function", [IEEE, Crc(crc.CASTAGNOLI), Crc(0x80000001)], ids=repr)
     def test_the_first_wrong_record_ends_it(self, kernel: ModuleType, function: Crc) -> None:
@@ -434,20 +441,20 @@ class TestScanIndex:
         good = kernel.encode_index(rows, rows.astype(np.int64), rows.astype(np.int64), rows.astype(np.uint32), function)
         for count in (1, 3, 4, 5, 11, 129, 299):
             sizes = count * (count + 1) // 2
-            assert kernel.scan_index(good[: 32 * count], 0, 10**6, function) == (count, Stop.END, sizes, True)
+            assert kernel.scan_index(good[: 32 * count], 0, 10**6, function) == (count, ScanStop.END, sizes, True)
         for row in (*range(10), *range(124, 134), 297, 298):
             for byte in (0, 3, 15, 16, 27, 28, 31):
                 data = bytearray(good)
                 data[32 * row + byte] ^= 1 << row % 8
-                assert kernel.scan_index(data, 0, len(data), function)[:2] == (row, Stop.BAD_CRC)
+                assert kernel.scan_index(data, 0, len(data), function)[:2] == (row, ScanStop.BAD_CRC)
 
     def test_read_from_a_file(self, kernel: ModuleType, tmp_path: Path) -> None:
         path = tmp_path / "msgs.1.idx"
         path.write_bytes(INDEX)
         with path.open("rb") as file:
             for part in (32, 64, 1 << 16):
-                assert kernel.read_index(file.fileno(), 4, len(INDEX), IEEE, part) == (2, Stop.END, 44, True)
-            assert kernel.read_index(file.fileno(), 4, 4, IEEE) == (0, Stop.END, 0, True)
+                assert kernel.read_index(file.fileno(), 4, len(INDEX), IEEE, part) == (2, ScanStop.END, 44, True)
+            assert kernel.read_index(file.fileno(), 4, 4, IEEE) == (0, ScanStop.END, 0, True)
             assert kernel.read_index(file.fileno(), 4, len(INDEX) + 1, IEEE) is None
             for part in (0, 31, 33):
                 with pytest.raises(ValueError, match="not whole records"):
@@ -459,7 +466,7 @@ class TestScanIndex:
 
     def test_no_records(self, kernel: ModuleType) -> None:
         for data in (b"", b"\x01\0\0\0", b"\x01\0"):
-            assert kernel.scan_index(data, 4, len(data), IEEE)[:2] == (0, Stop.END)
+            assert kernel.scan_index(data, 4, len(data), IEEE)[:2] == (0, ScanStop.END)
             assert len(index.view(data, 0)) == 0
         assert kernel.encode_index([], [], [], [], IEEE) == b""
 
@@ -529,7 +536,7 @@ class TestWrongUse:
     def test_buffers_of_all_kinds(self, kernel: ModuleType) -> None:
         for data in (bytearray(MESSAGES), memoryview(MESSAGES), np.frombuffer(MESSAGES, np.uint8)):
             assert kernel.scan_messages(data, 4, 64, IEEE, b"foo", MessageColumns(2))[0] == 2
-        assert kernel.scan_messages(memoryview(b""), 4, 64, IEEE, b"foo", MessageColumns(2))[2] == Stop.END
+        assert kernel.scan_messages(memoryview(b""), 4, 64, IEEE, b"foo", MessageColumns(2))[2] == ScanStop.END
         assert kernel.find_record(b"", 0, 0, IEEE, b"foo") == -1
 
 
@@ -567,7 +574,7 @@ def test_threads(kernel: ModuleType) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results.count((1000, len(data), Stop.END)) == results.count(True) == 4
+    assert results.count((1000, len(data), ScanStop.END)) == results.count(True) == 4
 
 
 #: Stores that the real server recovered silently.
@@ -593,7 +600,7 @@ class TestGolden:
             for path in (golden / case / "datastore" / name).glob("msgs.*.dat"):
                 data, columns = path.read_bytes(), MessageColumns()
                 rows, offset, stop = kernel.scan_messages(data, 4, len(data), function, name.encode(), columns)
-                assert (offset, stop) == (len(data), Stop.END)
+                assert (offset, stop) == (len(data), ScanStop.END)
                 batch = columns.take(rows)
                 assert not (batch.flags & ~np.uint8(Flag.HAS_REPLY)).any()
                 sizes = batch.data_size.astype(np.int64) - (29 * (batch.data_size > 0) if encrypted else 0)
@@ -613,7 +620,7 @@ class TestGolden:
                 assert again == data[4:]
                 assert (sizes_again == batch.size).all()
                 stored = path.with_suffix(".idx").read_bytes()
-                assert kernel.scan_index(stored, 4, len(stored), function)[:2] == (rows, Stop.END)
+                assert kernel.scan_index(stored, 4, len(stored), function)[:2] == (rows, ScanStop.END)
                 encoded = kernel.encode_index(batch.sequence, batch.offset, batch.timestamp, batch.size, function)
                 assert encoded == stored[4:]
             for message in channel["messages"]:
@@ -627,7 +634,7 @@ class TestGolden:
                 continue
             data, columns = path.read_bytes(), LogColumns()
             rows, offset, stop = kernel.scan_log(data, 4, len(data), function, columns)
-            assert (offset, stop) == (len(data), Stop.END)
+            assert (offset, stop) == (len(data), ScanStop.END)
             batch = columns.take(rows)
             assert max(batch.type, default=0) <= 5
             assert all(number for number, kind in zip(batch.id, batch.type, strict=True) if kind >= 3)

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.format import raftlog
-from stantools.format.bbolt import Bolt, Fault, FaultKind, Item
+from stantools.format.bbolt import BoltFile, BoltItem, Fault, FaultKind
 from stantools.format.encryption import Cipher, raft_cipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import (
-    Entry,
     EntryError,
     EntryType,
-    Flaw,
-    FlawKind,
-    Publishes,
+    LoggedPublishes,
+    RaftEntry,
+    RaftFlaw,
+    RaftFlawKind,
     RaftLog,
     decode_configuration,
     decode_entry,
@@ -32,15 +32,15 @@ from stantools.format.raftlog import (
 from tests import boltfiles
 from tests.boltfiles import PAGE, entry, key, raft_log
 
-Found = list[Entry | Fault | Flaw]
+Found = list[RaftEntry | Fault | RaftFlaw]
 
 
 def read(content: bytes) -> tuple[list[int], Found, list[int]]:
     """Reads a log with all that there is to read: indexes of entries, what is wrong, indexes in free pages."""
     log = RaftLog(memoryview(content))
     found = list(log.entries())
-    indexes = [each.index for each in found if isinstance(each, Entry)]
-    wrong: Found = [*log.faults, *(each for each in found if not isinstance(each, Entry))]
+    indexes = [each.index for each in found if isinstance(each, RaftEntry)]
+    wrong: Found = [*log.faults, *(each for each in found if not isinstance(each, RaftEntry))]
     return indexes, wrong, [each.index for each in log.free_entries()]
 
 
@@ -52,7 +52,7 @@ def assert_runs_are_entries(content: bytes, bound: int = 0) -> int:
     """Holds what comes together against the single entries; returns how many came together."""
     single, together, log = RaftLog(memoryview(content)).entries(), 0, RaftLog(memoryview(content))
     for each in log.runs(bound):
-        if not isinstance(each, Publishes):
+        if not isinstance(each, LoggedPublishes):
             assert each == next(single)
             continue
         assert each.last <= bound or each.first > bound
@@ -60,7 +60,7 @@ def assert_runs_are_entries(content: bytes, bound: int = 0) -> int:
         for index in range(each.first, each.last + 1):
             found = next(single)
             assert next(expanded) == found
-            assert isinstance(found, Entry)
+            assert isinstance(found, RaftEntry)
             assert (found.index, found.term, found.type) == (index, each.term, EntryType.COMMAND)
             operation = decode_operation(found.data)
             assert (operation.op_type, operation.channel_id) == (pb.RaftOperation.PUBLISH, each.channel_id)
@@ -141,13 +141,15 @@ def test_the_same_entries_in_leaves_of_another_size() -> None:
         for each, per_leaf in ((pairs, 5), (pairs, 13), (changed, 40))
     )
     (mine, *_), (theirs, *_), (third, *_) = ([*each.runs(0)] for each in (one, other, hurt))
-    assert isinstance(mine, Publishes) and isinstance(theirs, Publishes) and isinstance(third, Publishes)
+    assert (
+        isinstance(mine, LoggedPublishes) and isinstance(theirs, LoggedPublishes) and isinstance(third, LoggedPublishes)
+    )
     assert (mine.last, theirs.last) == (5, 13)
     assert one.same(mine, other, theirs, 5) == (5, 17)
     assert one.same(mine, one, mine, 5) == (5, 17) and one.same(mine, one, mine, 3) == (3, 11)
     rest = theirs.behind(theirs.part(5, 17))
     assert [each.index for each in other.expand(rest)] == list(range(6, 14))
-    following = next(each for each in one.runs(0) if isinstance(each, Publishes) and each.first == 6)
+    following = next(each for each in one.runs(0) if isinstance(each, LoggedPublishes) and each.first == 6)
     assert one.same(following, other, rest, 5) == (5, 32)
     assert one.same(following, other, theirs, 5) == (0, 0)
     # What differs ends it, and so does the end of a file.
@@ -168,12 +170,12 @@ _values = st.lists(st.binary(min_size=1, max_size=30), max_size=60, unique=True)
 @settings(max_examples=60)
 def test_a_bucket_comes_back(pairs: tuple[tuple[bytes, bytes], ...], per_leaf: int, page_size: int) -> None:
     content = boltfiles.build({b"b": list(pairs)}, per_leaf=per_leaf, page_size=page_size)
-    bolt = Bolt(memoryview(content))
+    bolt = BoltFile(memoryview(content))
     assert bolt.faults == [] and bolt.page_size == page_size
     (bucket,) = bolt.buckets()
-    assert isinstance(bucket, Item) and bucket.flags == 1
+    assert isinstance(bucket, BoltItem) and bucket.flags == 1
     items = list(bolt.items(bucket))
-    assert [(i.key, content[i.offset : i.offset + i.size]) for i in items if isinstance(i, Item)] == list(pairs)
+    assert [(i.key, content[i.offset : i.offset + i.size]) for i in items if isinstance(i, BoltItem)] == list(pairs)
 
 
 @given(
@@ -243,7 +245,7 @@ def test_an_encrypted_operation_needs_the_key() -> None:
 
 def test_a_whole_log() -> None:
     log = RaftLog(memoryview(raft_log(some(100), term=4, channels={b"orders": 6})))
-    assert [each.index for each in log.entries() if isinstance(each, Entry)] == list(range(1, 101))
+    assert [each.index for each in log.entries() if isinstance(each, RaftEntry)] == list(range(1, 101))
     assert (log.stable.term, log.stable.vote, log.stable.channels) == (4, "trio.a.trio", {b"orders": 6})
     assert log.faults == []
 
@@ -252,7 +254,7 @@ def test_missing_entries_are_named() -> None:
     pairs = [each for each in some(50) if each[0] not in (key(10), key(11), key(30))]
     indexes, wrong, _ = read(raft_log(pairs))
     assert len(indexes) == 47
-    assert [(w.kind, w.first, w.last) for w in wrong if isinstance(w, Flaw)] == [("gap", 10, 11), ("gap", 30, 30)]
+    assert [(w.kind, w.first, w.last) for w in wrong if isinstance(w, RaftFlaw)] == [("gap", 10, 11), ("gap", 30, 30)]
 
 
 def test_entries_that_are_wrong_are_named_and_the_others_kept() -> None:
@@ -262,8 +264,12 @@ def test_entries_that_are_wrong_are_named_and_the_others_kept() -> None:
     pairs[14] = key(15), entry(15, b"", term=9)
     indexes, wrong, _ = read(raft_log(pairs))
     assert indexes == [i for i in range(1, 21) if i not in (5, 10)]
-    kinds = [(w.kind, w.first) for w in wrong if isinstance(w, Flaw)]
-    assert kinds == [(FlawKind.ENTRY, 5), (FlawKind.INDEX, 10), *((FlawKind.TERM, i) for i in range(16, 21))]
+    kinds = [(w.kind, w.first) for w in wrong if isinstance(w, RaftFlaw)]
+    assert kinds == [
+        (RaftFlawKind.ENTRY, 5),
+        (RaftFlawKind.INDEX, 10),
+        *((RaftFlawKind.TERM, i) for i in range(16, 21)),
+    ]
 
 
 def test_the_other_meta_counts_where_one_is_damaged() -> None:
@@ -364,5 +370,5 @@ def test_values_that_overlap_are_not_read_again_and_again() -> None:
     table = b"".join(struct.pack("<IIII", 0, 16 * (count - n), 8, 2 << 20) for n in range(count))
     page = struct.pack("<QHHI", 0, 2, count, 600) + table + bytes(601 * PAGE - 16 - len(table))
     content = boltfiles.build({b"logs": some(3)}, free=[page])
-    bolt = Bolt(memoryview(content))
+    bolt = BoltFile(memoryview(content))
     assert sum(item.size for item in bolt.loose_items(bytearray())) < 5 * len(content)

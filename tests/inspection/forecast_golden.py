@@ -8,7 +8,7 @@ from typing import Any
 
 from stantools.format.crc import Crc
 from stantools.inspection.forecast import Forecast, OtherUser, ServerOptions
-from stantools.inspection.forecast.model import ChannelForecast, Lookups
+from stantools.inspection.forecast.channel_forecast import ChannelForecast, Lookups
 from stantools.store.limits import ChannelLimits, StoreLimits
 
 _MARK = re.compile(r"\.\.\. (\d+) lines \.\.\.")

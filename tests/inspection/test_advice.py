@@ -14,8 +14,8 @@ from stantools.inspection.forecast.startup import subscription_outlook
 from stantools.inspection.start_verdict import StartVerdict, judge_start
 from stantools.inspection.verify import Verdict, verify
 from stantools.store.directory import open_datastore
-from stantools.store.locks import Use
-from stantools.store.options import open_store
+from stantools.store.locks import StoreUse
+from stantools.store.read_options import open_store
 from stantools.store.sublog import SubStatus
 from tests.conftest import golden_cases, load_expected
 from tests.inspection import forecast_golden as g
@@ -84,7 +84,7 @@ def _check_advice(path: Path, found: Verdict, start: StartVerdict) -> None:
     else:
         assert advice.command[1] == "migrate"
         assert "--dry-run" in advice.command
-    used = advise(path, findings, start, [Use("lock", "a server holds the lock")])
+    used = advise(path, findings, start, [StoreUse("lock", "a server holds the lock")])
     assert used.command == ()
     assert "stop the server" in used.text
 

@@ -11,7 +11,7 @@ import pytest
 from stantools.inspection.elections import ClusterForecast, forecast_cluster
 from stantools.inspection.node import node_overview
 from stantools.store.nodes import find_node
-from stantools.store.options import ReadOptions
+from stantools.store.read_options import ReadOptions
 from tests import goldenstores
 
 CLUSTERS = goldenstores.unpacked() / "clusters"

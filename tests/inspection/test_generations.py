@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
-from stantools.inspection.runs import History, RecordRun, arrange
+from stantools.inspection.runs import ChannelHistory, RecordRun, arrange
 from stantools.inspection.survey import survey_slice
 from stantools.store.directory import list_channel
 
@@ -35,7 +35,7 @@ def runs_of(directory: Path, slices: list[Records]) -> list[RecordRun]:
     return [run for one in found.slices for run in survey_slice(one, CHANNEL, CRC).runs]
 
 
-def history(tmp_path: Path, *slices: Records) -> History:
+def history(tmp_path: Path, *slices: Records) -> ChannelHistory:
     return arrange(runs_of(tmp_path, list(slices)), CRC)
 
 
@@ -43,7 +43,7 @@ def stretch(first: int, last: int, start: int = 0) -> Records:
     return [(n, start + n) for n in range(first, last + 1)]
 
 
-def shapes(result: History) -> list[tuple[list[list[int]], bool]]:
+def shapes(result: ChannelHistory) -> list[tuple[list[list[int]], bool]]:
     return [(g.sequences.as_json(), g.superseded) for g in result.generations]
 
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stantools.format.crc import Crc
-from stantools.inspection.messages import MessageReader, Selection, StoredMessage
 from stantools.inspection.overview import overview
 from stantools.inspection.records import kind_of, read_records
 from stantools.inspection.slicesummary import logical_view, summarise
+from stantools.inspection.stored_messages import MessageReader, Selection, StoredMessage
 from stantools.inspection.subscribers import as_ranges, load_clients, load_subs
 from stantools.inspection.verify import verify
 from stantools.store.directory import list_channel, open_datastore

@@ -12,13 +12,13 @@ import pytest
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.advice import Diagnosis, Health, diagnose
 from stantools.inspection.forecast import forecast_both
-from stantools.inspection.forecast.options import own_server
-from stantools.inspection.outcomes import Totals
-from stantools.inspection.start_verdict import FlawKind, StartVerdict
+from stantools.inspection.forecast.server_options import own_server
+from stantools.inspection.outcomes import OutcomeTotals
+from stantools.inspection.start_verdict import StartFlawKind, StartVerdict
 from stantools.inspection.verify import verify
-from stantools.recovery.options import SalvageOptions
+from stantools.recovery.recovery_options import SalvageOptions
 from stantools.recovery.salvage import plan_salvage
-from stantools.store.options import open_store
+from stantools.store.read_options import open_store
 from stantools.store.sublog import SubStatus
 from tests import goldenstores
 from tests.conftest import MUTATION_SETS, golden_cases, load_expected
@@ -59,7 +59,7 @@ def check(path: Path) -> Diagnosis:
                 assert each.state.last_sent <= channel.last_seq or each.status is SubStatus.ORPHAN
     if diagnosis.state is Health.HEALTHY:
         assert start.harmless and not diagnosis.totals.missing
-    found = Totals.of(diagnosis.verified.outcomes.values())
+    found = OutcomeTotals.of(diagnosis.verified.outcomes.values())
     plan = plan_salvage(open_store(path), SalvageOptions(cluster_id="test-cluster", workers=1))
     kept = plan.outcome
     assert (kept.intact, kept.archived, kept.missing) == (found.intact, found.archived, found.missing), path
@@ -215,35 +215,39 @@ def _last_slice_copied(root: Path) -> None:
 
 #: What is done to 30 messages in three slices; why a start is then not harmless; messages intact, missing, archived;
 #: what the first line says.
-KINDS: dict[Callable[[Path], object], tuple[set[FlawKind], tuple[int, int, int], str]] = {
+KINDS: dict[Callable[[Path], object], tuple[set[StartFlawKind], tuple[int, int, int], str]] = {
     lambda _: None: (set(), (30, 0, 0), "healthy: no message of 30 is missing; a start is harmless"),
     _newest_lost: (
-        {FlawKind.REUSED, FlawKind.AHEAD},
+        {StartFlawKind.REUSED, StartFlawKind.AHEAD},
         (20, 10, 0),
         "new messages to subscriptions .*foo 21-30 to billing",
     ),
-    _twice: ({FlawKind.SKIPPED}, (30, 0, 0), "skip intact messages: foo 18-20"),
+    _twice: ({StartFlawKind.SKIPPED}, (30, 0, 0), "skip intact messages: foo 18-20"),
     _twice_at_the_end: (
-        {FlawKind.MISPLACED, FlawKind.UNPROVEN},
+        {StartFlawKind.MISPLACED, StartFlawKind.UNPROVEN},
         (30, 0, 0),
         "not find messages that are published next.* from sequence 31 on",
     ),
-    _exchanged: ({FlawKind.SKIPPED}, (30, 0, 0), "skip intact messages: foo 14"),
-    _shorter: ({FlawKind.SKIPPED}, (30, 0, 0), "skip intact messages: foo 18-20"),
-    _longer: ({FlawKind.REUSED}, (28, 2, 0), r"2 of 30 messages are missing \(foo 29-30\).*second time: foo 29-30"),
-    _only_zero: ({FlawKind.CRASH}, (10, 0, 0), "end with a panic at the first lookup of a message: foo 1-10"),
+    _exchanged: ({StartFlawKind.SKIPPED}, (30, 0, 0), "skip intact messages: foo 14"),
+    _shorter: ({StartFlawKind.SKIPPED}, (30, 0, 0), "skip intact messages: foo 18-20"),
+    _longer: (
+        {StartFlawKind.REUSED},
+        (28, 2, 0),
+        r"2 of 30 messages are missing \(foo 29-30\).*second time: foo 29-30",
+    ),
+    _only_zero: ({StartFlawKind.CRASH}, (10, 0, 0), "end with a panic at the first lookup of a message: foo 1-10"),
     _generation: (
-        {FlawKind.UNREACHABLE, FlawKind.MISPLACED},
+        {StartFlawKind.UNREACHABLE, StartFlawKind.MISPLACED},
         (34, 0, 0),
         "1-30 of an older generation",
     ),
     _gap: (set(), (28, 2, 0), r"flawed: 2 of 30 messages are missing \(foo 14-15\)"),
-    _renamed: ({FlawKind.UNREACHABLE}, (30, 0, 0), "not reach intact messages: foo 1-30"),
+    _renamed: ({StartFlawKind.UNREACHABLE}, (30, 0, 0), "not reach intact messages: foo 1-30"),
     _copied: (set(), (30, 0, 0), "no message of 30 is missing"),
     _stray: (set(), (30, 0, 0), "no message of 30 is missing"),
     _archived: (set(), (20, 0, 10), "no message of 30 is missing, 10 of them archived"),
     lambda root: _cut(root, 3, 4): (
-        {FlawKind.UNKNOWN},
+        {StartFlawKind.UNKNOWN},
         (20, 0, 0),
         "the content of foo from sequence 21 on is unknown",
     ),
@@ -251,12 +255,12 @@ KINDS: dict[Callable[[Path], object], tuple[set[FlawKind], tuple[int, int, int],
     _zeros: (set(), (20, 0, 0), "the content of foo from sequence 21 on is unknown"),
     lambda root: _cut(root, 1, 4): (set(), (20, 0, 0), "the content of foo in sequences 1-10 is unknown"),
     lambda root: _cut(root, 2, 4): (set(), (20, 10, 0), r"10 of 30 messages are missing \(foo 11-20\)"),
-    lambda root: _cut(root, 3, 4, "dat"): ({FlawKind.REUSED}, (20, 10, 0), r"missing \(foo 21-30\)"),
-    _cut_at_a_record: ({FlawKind.UNPROVEN}, (24, 0, 0), "nothing proves that foo ended at 24"),
+    lambda root: _cut(root, 3, 4, "dat"): ({StartFlawKind.REUSED}, (20, 10, 0), r"missing \(foo 21-30\)"),
+    _cut_at_a_record: ({StartFlawKind.UNPROVEN}, (24, 0, 0), "nothing proves that foo ended at 24"),
     lambda root: _remove(root, 2): (set(), (20, 10, 0), r"10 of 30 messages are missing \(foo 11-20\)"),
     lambda root: _remove(root, 1, "dat"): (set(), (20, 10, 0), r"10 of 30 messages are missing \(foo 1-10\)"),
     _last_slice_copied: (
-        {FlawKind.OVERLAID},
+        {StartFlawKind.OVERLAID},
         (30, 0, 0),
         "lose sight of messages .*: foo 11-30",
     ),

@@ -12,7 +12,7 @@ from stantools.browse.log_history import log_loss
 from stantools.inspection.overview import ClientList, ClientStatus, overview
 from stantools.inspection.records import FileKind
 from stantools.inspection.subscribers import as_ranges, first_ranges, queue_groups
-from stantools.store.options import open_store
+from stantools.store.read_options import open_store
 from tests.cli.expected import healthy_cases, renamed
 from tests.conftest import load_expected
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from broker.cli import main
-from broker.config.options import BrokerOptions
-from broker.config.parsing import parse
+from broker.config.broker_options import BrokerOptions
+from broker.config.reader import parse
 from tests import clients
 from tests.brokers import Broker
 

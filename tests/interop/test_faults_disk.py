@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.endings import PATIENCE
+from broker.signals import PATIENCE
 from broker.streaming.commits import CHANNEL_BOUND
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store

@@ -19,15 +19,22 @@ import pytest
 
 from stantools.errors import RefusedError
 from stantools.format.crc import IEEE, Crc
-from stantools.migration import followed
-from stantools.migration.followed import FollowedStore
-from stantools.migration.following import PROVE_EVERY, STOPPED_SECONDS, UNSEEN_SECONDS, Ending, Following, Holding
-from stantools.migration.journal import Outcome, StreamResult, Watch
-from stantools.migration.plan.options import PlanOptions
-from stantools.migration.prepared import PreparedStream, prepare
-from stantools.migration.proof.stream import Proof
+from stantools.migration import followed_store
+from stantools.migration.followed_store import FollowedStore
+from stantools.migration.journal import JournalObserver, StreamOutcome, StreamResult
+from stantools.migration.plan.plan_options import PlanOptions
+from stantools.migration.prepared_stream import PreparedStream, prepare
+from stantools.migration.proof.stream_proof import Proof
 from stantools.migration.publish.resume import NotOursError
 from stantools.migration.source import SourceOptions, open_source
+from stantools.migration.store_follower import (
+    PROVE_EVERY,
+    STOPPED_SECONDS,
+    UNSEEN_SECONDS,
+    EndDetector,
+    StoreFollower,
+    StreamContent,
+)
 from stantools.nats.errors import ConnectionLostError
 from stantools.store.directory import open_datastore
 from stantools.store.limits import SliceLimits
@@ -74,7 +81,7 @@ class Streams:
     async def load(self, streams: Sequence[PreparedStream]) -> list[StreamResult]:
         results = []
         for stream in streams:
-            result = StreamResult(stream.name, Outcome.MIGRATED)
+            result = StreamResult(stream.name, StreamOutcome.MIGRATED)
             results.append(result)
             try:
                 self._fail()
@@ -99,13 +106,13 @@ class Streams:
         else:
             there.messages = {sequence: data for sequence, data in there.messages.items() if sequence >= first}
 
-    async def holding(self, stream: PreparedStream) -> Holding | None:
+    async def holding(self, stream: PreparedStream) -> StreamContent | None:
         there = self.streams.get(stream.name)
         if there is None:
             return None
-        return Holding(there.last, len(there.messages))
+        return StreamContent(there.last, len(there.messages))
 
-    async def append(self, stream: PreparedStream, held: Holding) -> Holding:
+    async def append(self, stream: PreparedStream, held: StreamContent) -> StreamContent:
         there, wanted = self.streams[stream.name], content(stream)
         assert len([sequence for sequence in there.messages if sequence <= held.last]) == held.messages
         for number, (sequence, data) in enumerate(wanted.items()):
@@ -118,7 +125,7 @@ class Streams:
             there.messages[sequence], there.last = data, sequence
         there.last = max(there.last, stream.source.last)
         self._fail()
-        return Holding(there.last, len(there.messages))
+        return StreamContent(there.last, len(there.messages))
 
     async def prove(self, stream: PreparedStream, after: int) -> Proof:
         self._fail()
@@ -141,11 +148,11 @@ class Streams:
             self._align(stream, there)
             assert proven <= there.last
             assert there.messages == content(stream)
-            results.append(StreamResult(stream.name, Outcome.COMPLETE, len(there.messages)))
+            results.append(StreamResult(stream.name, StreamOutcome.COMPLETE, len(there.messages)))
         return results
 
 
-class Told(Watch):
+class Told(JournalObserver):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -166,13 +173,13 @@ class History:
         self.told = Told()
         self.now = 1000.0
         self.runs = 0
-        self.following: Following | None = None
+        self.following: StoreFollower | None = None
 
     async def run(self) -> None:
         """A new run, as the same command begins it."""
         source = FollowedStore(open_datastore(self.root, CRC), SourceOptions(workers=1), PlanOptions())
         first = source.first(ended=self.target.has_ended)
-        self.following = Following(source, self.target, self.told, lambda: self.now)
+        self.following = StoreFollower(source, self.target, self.told, lambda: self.now)
         self.runs += 1
         await self.following.begin(prepare(source.plan(first), first))
 
@@ -329,31 +336,31 @@ def test_a_look_follows_the_other(monkeypatch: pytest.MonkeyPatch, takes: float)
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr(followed, "asyncio", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(followed, "time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr(followed_store, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(followed_store, "time", SimpleNamespace(time=lambda: now))
     with pytest.raises(Killed):
-        asyncio.run(followed.follow(cast(Any, Looks()), cast(Any, None), Ending(seen=True)))
+        asyncio.run(followed_store.follow(cast(Any, Looks()), cast(Any, None), EndDetector(seen=True)))
     # What was stored behind one look is in its stream when the next one is done.
     spans = [after - before for before, after in pairwise(looks)]
     assert all(max(0.2, takes) - 1e-6 <= each <= takes + 0.5 + 1e-6 for each in spans)
 
 
 def test_when_it_is_over() -> None:
-    ending = Ending(cutover=True)
+    ending = EndDetector(cutover=True)
     assert not ending.over(0.0, used=True, written=0.0)
     assert not ending.over(0.1, used=False, written=0.0), "between two files, perhaps"
     assert not ending.over(0.2, used=True, written=0.2)
     assert ending.over(0.2 + STOPPED_SECONDS, used=False, written=0.2)
     assert ending.since == 0.2
-    before = Ending(cutover=True, seen=True)  # an earlier run has seen it
+    before = EndDetector(cutover=True, seen=True)  # an earlier run has seen it
     assert not before.over(2.1, used=False, written=2.0)
     assert before.over(2.0 + 2 * STOPPED_SECONDS, used=False, written=2.0)
     assert before.since == 2.0
-    unseen = Ending(cutover=True)
+    unseen = EndDetector(cutover=True)
     assert not unseen.over(UNSEEN_SECONDS - 1, used=False, written=0.0)
     assert unseen.over(UNSEEN_SECONDS, used=False, written=0.0)
-    idle = Ending(cutover=True, idle=5.0)
+    idle = EndDetector(cutover=True, idle=5.0)
     assert not idle.over(4.0, used=True, written=0.0)
     assert idle.over(5.0, used=True, written=0.0)
     assert idle.since == 0.0
-    assert not Ending().over(1e9, used=False, written=0.0)
+    assert not EndDetector().over(1e9, used=False, written=0.0)

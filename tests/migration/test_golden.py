@@ -13,15 +13,15 @@ import pytest
 
 from stantools.format.crc import Crc
 from stantools.migration.journal import Journal
-from stantools.migration.plan.model import Plan, StreamPlan, Way
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.migration_plan import LoadMethod, MigrationPlan, StreamPlan
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.prepared import prepare
+from stantools.migration.prepared_stream import prepare
 from stantools.migration.source import open_source
-from stantools.migration.targets.loading import ApplyOptions, Outcome, StreamResult, apply_streams
+from stantools.migration.targets.stream_load import ApplyOptions, StreamOutcome, StreamResult, apply_streams
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
-from stantools.nats.options import ConnectOptions
 from stantools.store.directory import open_datastore
 from tests import servers
 from tests.conftest import golden_cases, load_expected
@@ -74,13 +74,13 @@ def server_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 
 def migrate(
-    root: Path, url: str, work: Path, expected: dict[str, Any], prefix: str, way: Way = Way.ARCHIVE
-) -> tuple[Plan, list[StreamResult]]:
+    root: Path, url: str, work: Path, expected: dict[str, Any], prefix: str, way: LoadMethod = LoadMethod.ARCHIVE
+) -> tuple[MigrationPlan, list[StreamResult]]:
     """Plans and applies, as the command does."""
     key = (expected["options"].get("encryption") or {}).get("key")
     crc = Crc(expected["options"]["file_crc_poly"])
     source = open_source(open_datastore(root, crc, key.encode() if key else None))
-    via = "publish" if way is Way.PUBLISH else "restore"
+    via = "publish" if way is LoadMethod.PUBLISH else "restore"
     options = PlanOptions(via=via, stream_prefix=prefix, subject_prefix=f"{prefix}.", decrypted=bool(key))
     plan = make_plan(source, options)
 
@@ -138,7 +138,7 @@ def test_golden(
     prefix = case.replace(".", "_")
     plan, results = migrate(golden_copy(case), server.url, tmp_path, expected, prefix)
     assert [(r.stream, r.outcome, r.error, r.findings) for r in results] == [
-        (s.name, Outcome.MIGRATED, None, []) for s in plan.streams
+        (s.name, StreamOutcome.MIGRATED, None, []) for s in plan.streams
     ]
     facts = facts_of(expected)
     by_channel = {part.channel: stream for stream in plan.streams for part in stream.parts}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.migration.journal import Journal, Steps, StreamState, journal_path
+from stantools.migration.journal import Journal, StepLog, StreamState, journal_path
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_steps_that_are_taken_elsewhere(tmp_path: Path) -> None:
     with Journal(plan, "digest", "server") as journal:
         journal.note("orders", StreamState.STARTED, way="publish")
         journal.note("audit", StreamState.STARTED)
-        steps = Steps({"orders": journal.facts("orders")})
+        steps = StepLog({"orders": journal.facts("orders")})
         assert steps.state("orders") is StreamState.STARTED and steps.state("audit") is None
         steps.note("orders", StreamState.LOADED, messages=7)
         steps.forget("orders")

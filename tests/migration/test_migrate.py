@@ -25,7 +25,7 @@ from click.testing import CliRunner
 from stantools.cli.main import cli
 from stantools.errors import ExitCode
 from stantools.format.crc import Crc
-from stantools.inspection.messages import MessageReader, Selection, StoredMessage
+from stantools.inspection.stored_messages import MessageReader, Selection, StoredMessage
 from stantools.migration.journal import Journal, StreamState
 from stantools.migration.plan.planfile import read_plan
 from stantools.migration.workflow import default_plan_file

@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stantools.nats import frames
-from stantools.nats.frames import Stop
-from stantools.nats.operations import CLOSED_LINE, Malformed, NeedMore, parse_operation, payload_too_large
+from stantools.nats.frames import ParseStop
+from stantools.nats.operations import (
+    CLOSED_LINE,
+    IncompleteOperation,
+    MalformedOperation,
+    parse_operation,
+    payload_too_large,
+)
 
 
 def columns(buffer: bytes, row: list[int]) -> tuple[Any, ...]:
@@ -49,23 +55,23 @@ class Feeder:
             )
             check_spans(self.buffer, self.table[:rows].tolist(), spans)
             self.events += [columns(self.buffer, row) for row in self.table[:rows].tolist()]
-            if stop in (Stop.END, Stop.PARTIAL):
-                assert at == end if stop is Stop.END else at < end
+            if stop in (ParseStop.END, ParseStop.PARTIAL):
+                assert at == end if stop is ParseStop.END else at < end
                 assert need == 0 or need > end - at
                 break
-            if stop is Stop.FULL:
+            if stop is ParseStop.FULL:
                 assert rows == self.rows
-            elif stop is Stop.PAYLOAD_TOO_LARGE:
+            elif stop is ParseStop.PAYLOAD_TOO_LARGE:
                 self.closed = payload_too_large(0, 0).closed
             else:
                 event, behind = parse_operation(self.buffer, at, end, self.limit)
-                if stop is not Stop.OTHER:
-                    assert isinstance(event, Malformed)
-                    assert (event.closed == CLOSED_LINE) is (stop is Stop.LINE_TOO_LONG)
-                if isinstance(event, NeedMore):
+                if stop is not ParseStop.OTHER:
+                    assert isinstance(event, MalformedOperation)
+                    assert (event.closed == CLOSED_LINE) is (stop is ParseStop.LINE_TOO_LONG)
+                if isinstance(event, IncompleteOperation):
                     assert behind == at
                     break
-                if isinstance(event, Malformed):
+                if isinstance(event, MalformedOperation):
                     assert behind == at
                     self.events.append(event.answer)
                     self.closed = event.closed

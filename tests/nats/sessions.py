@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stantools.nats.session import Session
+from stantools.nats.nats_session import NatsSession
 
 
 class Transport:
@@ -45,11 +45,11 @@ class Listener:
     def failed(self, problem: Exception) -> None:
         self.problems.append(problem)
 
-    def lost(self, session: Session, reason: str) -> None:
+    def lost(self, session: NatsSession, reason: str) -> None:
         self.events.append(("lost", reason))
 
 
-def put(session: Session, data: bytes) -> None:
+def put(session: NatsSession, data: bytes) -> None:
     """Lets a session read bytes, in as many pieces as it has room for."""
     while data and not session.ended.is_set():
         room = memoryview(session.get_buffer(-1))

@@ -15,16 +15,16 @@ import nkeys
 import pytest
 
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError
-from stantools.nats.connection import Connection, connect
+from stantools.nats.connect_options import ConnectOptions
+from stantools.nats.connection import NatsConnection, connect
 from stantools.nats.errors import (
     CannotConnectError,
     ConnectionLostError,
     NatsError,
     NoAnswerError,
-    NobodyListensError,
+    NoResponderError,
     PermissionDeniedError,
 )
-from stantools.nats.options import ConnectOptions
 from tests import servers
 from tests.nats.authority import Authority, Operator, new_pair
 
@@ -256,7 +256,7 @@ def test_requests(start_server: Callable[..., Any]) -> None:
 
     async def run() -> None:
         async with connect(ConnectOptions(servers=(server.url,), user="u", password="p")) as connection:
-            with pytest.raises(NobodyListensError, match="nothing listens on a at"):
+            with pytest.raises(NoResponderError, match="nothing listens on a at"):
                 await connection.request("a")
             connection.listen(b"b", _ignore)
             with pytest.raises(NoAnswerError, match=r"did not answer b within 0.3 s"):
@@ -294,7 +294,7 @@ def test_a_lost_connection_is_told_at_once_and_comes_back(start_server: Callable
                 await connection.wait_connected(0.1)
             server.start()
             # Requests wait until the connection is there again.
-            with pytest.raises(NobodyListensError):
+            with pytest.raises(NoResponderError):
                 await connection.request("nobody")
 
     begun = time.monotonic()
@@ -350,7 +350,7 @@ def test_a_server_that_lets_nobody_in_any_more_is_asked_twice() -> None:
     asyncio.run(run())
 
 
-async def _closed(connection: Connection) -> bool:
+async def _closed(connection: NatsConnection) -> bool:
     for _ in range(200):
         if connection.closed:
             return True

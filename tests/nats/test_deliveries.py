@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stantools.nats.columns import FrameColumns
-from stantools.nats.frames import Stop, frame_table
+from stantools.nats.frames import ParseStop, frame_table
 from stantools.nats.operations import MAX_LINE
 from tests.nats.conftest import KERNELS
 
@@ -36,7 +36,7 @@ def test_a_message_of_a_consumer(kernel: ModuleType) -> None:
         b"HMSG orders.new 3 $JS.ACK.hub.AbC1.ORDERS.c1.2.43.18.-5.0.x9 18 20\r\nNATS/1.0\r\nA: b\r\n\r\nhi\r\n"
     )
     result, columns = parse(kernel, data)
-    assert result == (2, len(data), Stop.END, 0, [(7, 0, 1), (3, 1, 2)])
+    assert result == (2, len(data), ParseStop.END, 0, [(7, 0, 1), (3, 1, 2)])
     assert columns["sid"] == [7, 3]
     assert columns["sequence"] == [42, 43]
     assert columns["consumer_sequence"] == [17, 18]

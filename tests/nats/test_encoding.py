@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stantools.nats import encoding
-from stantools.nats.frames import Payloads, Stop, frame_table
+from stantools.nats.frames import ParseStop, Payloads, frame_table
 from tests.nats.feeding import columns
 
 DATA = (
@@ -19,7 +19,7 @@ DATA = (
 
 def rows(kernels: ModuleType) -> np.ndarray:
     table = frame_table(4)
-    assert kernels.parse_publishes(DATA, 0, len(DATA), table, kernels.Names(), 100, 100)[2] is Stop.END
+    assert kernels.parse_publishes(DATA, 0, len(DATA), table, kernels.Names(), 100, 100)[2] is ParseStop.END
     return table
 
 
@@ -94,7 +94,7 @@ def test_blocks_that_point_outside(kernels: ModuleType) -> None:
 def test_what_is_encoded_can_be_parsed(kernels: ModuleType) -> None:
     payloads = block(list(range(120)))
     data, table = kernels.encode_block(payloads, 0, 120, b"in.box", b"33"), frame_table(200)
-    assert kernels.parse_messages(data, 0, len(data), table, 100, 200)[:3] == (120, len(data), Stop.END)
+    assert kernels.parse_messages(data, 0, len(data), table, 100, 200)[:3] == (120, len(data), ParseStop.END)
     for i, row in enumerate(table[:120].tolist()):
         assert columns(data, row) == (b"in.box", b"", b"", payloads.payload(i), 33)
 

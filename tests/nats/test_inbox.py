@@ -10,7 +10,7 @@ import pytest
 
 from stantools.nats.errors import ConnectionLostError
 from stantools.nats.inbox import Inbox, Received
-from stantools.nats.session import Session
+from stantools.nats.nats_session import NatsSession
 from tests.nats.sessions import Listener, Transport, put
 
 
@@ -26,7 +26,7 @@ def feed(pieces: list[bytes], sids: list[int], take_every: int = 1) -> dict[int,
         listener = Listener()
         inboxes = {sid: Inbox(b"s") for sid in sids}
         listener.handlers = {sid: inbox.take for sid, inbox in inboxes.items()}
-        session = Session(listener)
+        session = NatsSession(listener)
         session.connection_made(Transport())  # type: ignore[arg-type]
         batches: dict[int, list[Received]] = {sid: [] for sid in sids}
         for count, piece in enumerate(pieces):
@@ -107,12 +107,12 @@ def test_an_interruption_comes_in_its_place() -> None:
         inbox = Inbox(b"s")
         listener = Listener()
         listener.handlers = {7: inbox.take}
-        session = Session(listener)
+        session = NatsSession(listener)
         session.connection_made(Transport())  # type: ignore[arg-type]
         put(session, frame(1) + frame(2)[:-3])
         inbox.interrupt()
         inbox.interrupt()
-        session = Session(listener)
+        session = NatsSession(listener)
         session.connection_made(Transport())  # type: ignore[arg-type]
         put(session, frame(3))
         assert [m[0] for m in messages([await inbox.receive(0)])] == [1]

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stantools.nats.interest import Interest, Remembered
+from stantools.nats.interest import Interest, InterestCache
 from stantools.nats.subjects import matches
 
 SUBJECTS = [b"a", b"b", b"a.b", b"a.a", b"b.a", b"a.b.c", b"a.b.b", b"b.b.b", b"a.b.c.d", b"c"]
 PATTERNS = [*SUBJECTS[:6], b"*", b">", b"a.*", b"*.b", b"a.>", b"*.*", b"*.>", b"a.b.*", b"a.*.c", b"a.b.>", b"b.*.b"]
 
 
-def as_new(thing: Interest[Any] | Remembered[Any]) -> bool:
+def as_new(thing: Interest[Any] | InterestCache[Any]) -> bool:
     """Returns whether nothing is left of what was in it, but for what it has counted."""
     return len(pickle.dumps(thing)) < len(pickle.dumps(type(thing)())) + 12
 
@@ -57,8 +57,8 @@ def test_order_of_subscribing_is_kept() -> None:
     assert table.match(b"foo").plain == (*range(3), *range(4, 20), 3)
 
 
-def remembered(*subjects: bytes) -> Remembered[int]:
-    known: Remembered[int] = Remembered()
+def remembered(*subjects: bytes) -> InterestCache[int]:
+    known: InterestCache[int] = InterestCache()
     for i, subject in enumerate(subjects):
         known.keep(subject, i)
     return known

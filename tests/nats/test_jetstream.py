@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from stantools.migration.server.restore import state_differences
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
-from stantools.nats.errors import ApiError, ConnectionLostError, NatsError, NobodyListensError
+from stantools.nats.errors import ApiError, ConnectionLostError, NatsError, NoResponderError
 from stantools.nats.jetstream import STREAM_NOT_FOUND, JetStream, read_answer
-from stantools.nats.options import ConnectOptions
 from tests import servers
 
 
@@ -103,7 +103,7 @@ def test_another_prefix(start_server: Callable[..., Any], tmp_path: Any) -> None
     assert on(server, found) == ("$JS.API", "hub")
     assert on(server, found, domain="hub") == ("$JS.hub.API", "hub")
     assert on(server, found, api_prefix="$JS.hub.API") == ("$JS.hub.API", "hub")
-    with pytest.raises(NobodyListensError, match=r"nothing listens on \$JS.other.API.INFO") as caught:
+    with pytest.raises(NoResponderError, match=r"nothing listens on \$JS.other.API.INFO") as caught:
         on(server, found, domain="other")
     assert "JetStream domain" in caught.value.remedy
 

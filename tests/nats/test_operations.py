@@ -13,11 +13,11 @@ from stantools.nats import encoding
 from stantools.nats.operations import (
     MAX_LINE,
     NEED_MORE,
-    Connect,
+    ConnectOperation,
     Err,
-    Info,
-    Malformed,
-    NeedMore,
+    IncompleteOperation,
+    InfoOperation,
+    MalformedOperation,
     Ok,
     Ping,
     Pong,
@@ -36,8 +36,8 @@ ACCEPTED: dict[bytes, Any] = {
     b"+OK\r\n": Ok(),
     b"+ok\r\n": Ok(),
     b"-ERR 'foo'\r\n": Err("'foo'"),
-    b"INFO {}\r\n": Info({}),
-    b'INFO {"a":[1]} \r\n': Info({"a": [1]}),
+    b"INFO {}\r\n": InfoOperation({}),
+    b'INFO {"a":[1]} \r\n': InfoOperation({"a": [1]}),
     b"SUB foo 1\r\n": Sub(b"foo", b"", b"1"),
     b"sub\tfoo.*  workers\tabc-.x \r\n": Sub(b"foo.*", b"workers", b"abc-.x"),
     b"SUB foo..bar 1\n": Sub(b"foo..bar", b"", b"1"),
@@ -45,11 +45,13 @@ ACCEPTED: dict[bytes, Any] = {
     b"unsub a 0000010\r\n": Unsub(b"a", 10),
     b"UNSUB 1 x\r\n": Unsub(b"1", 0),
     b"UNSUB 1 0000000000001\r\n": Unsub(b"1", 0),
-    b"CONNECT {}\r\n": Connect({}),
-    b"CONNECT{}\r\n": Connect({}),
-    b"CONNECT null\r\n": Connect({}),
-    b'connect {"VERBOSE":true,"name":null,"protocol":1,"what":[{}]}\r\n': Connect({"verbose": True, "protocol": 1}),
-    b'CONNECT {"user":"\xff","pass":"\\u00e9"}\n': Connect({"user": "\ufffd", "pass": "é"}),
+    b"CONNECT {}\r\n": ConnectOperation({}),
+    b"CONNECT{}\r\n": ConnectOperation({}),
+    b"CONNECT null\r\n": ConnectOperation({}),
+    b'connect {"VERBOSE":true,"name":null,"protocol":1,"what":[{}]}\r\n': ConnectOperation(
+        {"verbose": True, "protocol": 1}
+    ),
+    b'CONNECT {"user":"\xff","pass":"\\u00e9"}\n': ConnectOperation({"user": "\ufffd", "pass": "é"}),
 }
 
 UNKNOWN = "Unknown Protocol Operation"
@@ -125,7 +127,7 @@ def test_incomplete(data: bytes) -> None:
 def test_refused(data: bytes) -> None:
     answer, log = REFUSED[data]
     event, behind = parse_operation(data, 0, len(data), 4096)
-    assert isinstance(event, Malformed)
+    assert isinstance(event, MalformedOperation)
     assert event.answer == answer
     assert event.log.startswith(log)
     assert event.closed == ("Maximum Control Line Exceeded" if answer == LINE else "Protocol Violation")
@@ -135,7 +137,7 @@ def test_refused(data: bytes) -> None:
 def test_deep_json_is_refused() -> None:
     data = b"CONNECT " + b"[" * 100_000 + b"\r\n"
     event, _ = parse_operation(data, 0, len(data), 1 << 20)
-    assert isinstance(event, Malformed)
+    assert isinstance(event, MalformedOperation)
 
 
 def test_longest_line() -> None:
@@ -143,13 +145,13 @@ def test_longest_line() -> None:
     assert isinstance(parse_operation(fits, 0, len(fits), 4096)[0], Sub)
     longer = b"SUB " + b"a" * 4095 + b" 1\r\n"
     assert parse_operation(longer, 0, 4 + 4096, 4096)[0] == NEED_MORE
-    assert isinstance(parse_operation(longer, 0, 4 + 4097, 4096)[0], Malformed)
-    assert isinstance(parse_operation(longer, 0, len(longer), 4096)[0], Malformed)
+    assert isinstance(parse_operation(longer, 0, 4 + 4097, 4096)[0], MalformedOperation)
+    assert isinstance(parse_operation(longer, 0, len(longer), 4096)[0], MalformedOperation)
 
 
 def test_logs_show_nothing_unprintable() -> None:
     event, _ = parse_operation(b'SUB a\x1b[31m"\\\xff\r\n', 0, 15, 4096)
-    assert event == Malformed("", 'processSub Parse Error: "a\\x1b[31m\\"\\\\\ufffd"')
+    assert event == MalformedOperation("", 'processSub Parse Error: "a\\x1b[31m\\"\\\\\ufffd"')
 
 
 def test_payload_too_large() -> None:
@@ -173,7 +175,7 @@ def test_any_bytes(name: bytes, rest: bytes, end: bytes, limit: int) -> None:
     data = name + rest + end
     for parse in (parse_operation, parse_answer):
         event, behind = parse(data, 0, len(data), limit)
-        if isinstance(event, NeedMore | Malformed):
+        if isinstance(event, IncompleteOperation | MalformedOperation):
             assert behind == 0
         else:
             assert 0 < behind <= len(data)
@@ -181,10 +183,10 @@ def test_any_bytes(name: bytes, rest: bytes, end: bytes, limit: int) -> None:
 
 
 def test_what_a_server_says() -> None:
-    assert parse_answer(b'INFO {"proto":1} \r\n', 0, 19, MAX_LINE) == (Info({"proto": 1}), 19)
+    assert parse_answer(b'INFO {"proto":1} \r\n', 0, 19, MAX_LINE) == (InfoOperation({"proto": 1}), 19)
     assert parse_answer(b"-ERR 'Invalid Subject'\r\n", 0, 24, 4096)[0] == Err("'Invalid Subject'")
-    assert isinstance(parse_answer(b"SUB foo 1\r\n", 0, 11, 4096)[0], Malformed)
-    assert isinstance(parse_answer(b"CONNECT {}\r\n", 0, 12, 4096)[0], Malformed)
+    assert isinstance(parse_answer(b"SUB foo 1\r\n", 0, 11, 4096)[0], MalformedOperation)
+    assert isinstance(parse_answer(b"CONNECT {}\r\n", 0, 12, 4096)[0], MalformedOperation)
 
 
 def test_what_a_client_sends_is_understood() -> None:
@@ -199,7 +201,7 @@ def test_what_a_client_sends_is_understood() -> None:
         Sub(b"a.>", b"q", b"4"),
         Unsub(b"3", 0),
         Unsub(b"4", 10),
-        Connect({"verbose": False, "name": "ü"}),
+        ConnectOperation({"verbose": False, "name": "ü"}),
         Ping(),
     ]
     assert encoding.publish(b"foo", b"hi") == b"PUB foo 2\r\nhi\r\n"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stantools.nats.frames import Stop, frame_table
+from stantools.nats.frames import ParseStop, frame_table
 from tests.nats.conftest import KERNELS
 from tests.nats.feeding import Feeder, columns
 
@@ -57,7 +57,7 @@ def parse(kernels: ModuleType, data: bytes, rows: int = 8, limit: int = 4096, mo
 def test_accepted(kernels: ModuleType, data: bytes) -> None:
     rows, at, stop, spans, need = parse(kernels, data)
     assert rows == [ACCEPTED[data]]
-    assert (at, stop, need) == (len(data), Stop.END, 0)
+    assert (at, stop, need) == (len(data), ParseStop.END, 0)
     assert spans == [(ACCEPTED[data][-1], 0, 1)]
 
 
@@ -66,21 +66,21 @@ def test_accepted(kernels: ModuleType, data: bytes) -> None:
 def test_accepted_behind_another(kernels: ModuleType, first: bytes, data: bytes) -> None:
     rows, at, stop, _, _ = parse(kernels, first + data + data)
     assert rows == [ACCEPTED[first], ACCEPTED[data], ACCEPTED[data]]
-    assert (at, stop) == (len(first + data + data), Stop.END)
+    assert (at, stop) == (len(first + data + data), ParseStop.END)
 
 
 @pytest.mark.parametrize("data", MALFORMED)
 @pytest.mark.parametrize("first", [b"", b"PUB foo 2\r\nhi\r\n"])
 def test_malformed(kernels: ModuleType, first: bytes, data: bytes) -> None:
     rows, at, stop, _, need = parse(kernels, first + data)
-    assert (len(rows), at, stop, need) == (len(first) and 1, len(first), Stop.MALFORMED, 0)
+    assert (len(rows), at, stop, need) == (len(first) and 1, len(first), ParseStop.MALFORMED, 0)
 
 
 @pytest.mark.parametrize(
     "data", [b"PING\r\n", b"PU\r\n", b"PUX", b"\r\n", b"PUB\r\n", b"HELLO", b"MSG a 1 2\r\n", b"\xd0UB "]
 )
 def test_other_operations(kernels: ModuleType, data: bytes) -> None:
-    assert parse(kernels, b"PUB foo 2\r\nhi\r\n" + data)[1:3] == (15, Stop.OTHER)
+    assert parse(kernels, b"PUB foo 2\r\nhi\r\n" + data)[1:3] == (15, ParseStop.OTHER)
 
 
 def test_partial_frames_tell_how_long_they_are_once_the_line_is_there(kernels: ModuleType) -> None:
@@ -88,47 +88,47 @@ def test_partial_frames_tell_how_long_they_are_once_the_line_is_there(kernels: M
     line = data.index(b"\n") + 1
     for size in range(1, len(data)):
         rows, at, stop, _, need = parse(kernels, data[:size])
-        assert (rows, at, stop) == ([], 0, Stop.PARTIAL)
+        assert (rows, at, stop) == ([], 0, ParseStop.PARTIAL)
         assert need == (len(data) if size >= line else 0)
 
 
 def test_longest_line(kernels: ModuleType) -> None:
     fits = b"PUB " + b"a" * 4094 + b" 2\r\nhi\r\n"
-    assert parse(kernels, fits)[2] is Stop.END
-    assert parse(kernels, b"PUB    " + fits[4:])[2] is Stop.END
-    assert parse(kernels, b"PUB " + b"a" * 4092 + b" 2\r\nhi\r\n" + fits)[2] is Stop.END
+    assert parse(kernels, fits)[2] is ParseStop.END
+    assert parse(kernels, b"PUB    " + fits[4:])[2] is ParseStop.END
+    assert parse(kernels, b"PUB " + b"a" * 4092 + b" 2\r\nhi\r\n" + fits)[2] is ParseStop.END
     longer = b"PUB " + b"a" * 4095 + b" 2\r\nhi\r\n"
-    assert parse(kernels, longer)[2] is Stop.LINE_TOO_LONG
-    assert parse(kernels, longer[: 4 + 4096])[2] is Stop.PARTIAL
-    assert parse(kernels, longer[: 4 + 4097])[2] is Stop.LINE_TOO_LONG
-    assert parse(kernels, b"PUB " + b"a" * 4096 + b"\r")[2] is Stop.PARTIAL
-    assert parse(kernels, b"PUB " + b"a" * 5000)[2] is Stop.LINE_TOO_LONG
-    assert parse(kernels, b"PUB " + b" " * 5000)[2] is Stop.LINE_TOO_LONG
+    assert parse(kernels, longer)[2] is ParseStop.LINE_TOO_LONG
+    assert parse(kernels, longer[: 4 + 4096])[2] is ParseStop.PARTIAL
+    assert parse(kernels, longer[: 4 + 4097])[2] is ParseStop.LINE_TOO_LONG
+    assert parse(kernels, b"PUB " + b"a" * 4096 + b"\r")[2] is ParseStop.PARTIAL
+    assert parse(kernels, b"PUB " + b"a" * 5000)[2] is ParseStop.LINE_TOO_LONG
+    assert parse(kernels, b"PUB " + b" " * 5000)[2] is ParseStop.LINE_TOO_LONG
 
 
 def test_longest_line_of_one_like_the_one_before(kernels: ModuleType) -> None:
     one, two = b"PUB foo.bar 5\r\n12345\r\n", b"PUB foo.bar 10\r\n1234567890\r\n"
-    assert parse(kernels, one + two, limit=10)[1:3] == (len(one + two), Stop.END)
-    assert parse(kernels, one + two, limit=9)[1:3] == (len(one), Stop.LINE_TOO_LONG)
+    assert parse(kernels, one + two, limit=10)[1:3] == (len(one + two), ParseStop.END)
+    assert parse(kernels, one + two, limit=9)[1:3] == (len(one), ParseStop.LINE_TOO_LONG)
 
 
 def test_limits_that_make_no_sense_do_no_harm(kernels: ModuleType) -> None:
     for limit in (-5, 0, 1 << 40):
-        assert parse(kernels, b"PUB foo 2\r\nhi\r\n", limit=limit)[2] in (Stop.END, Stop.LINE_TOO_LONG)
+        assert parse(kernels, b"PUB foo 2\r\nhi\r\n", limit=limit)[2] in (ParseStop.END, ParseStop.LINE_TOO_LONG)
 
 
 def test_payload_too_large(kernels: ModuleType) -> None:
-    assert parse(kernels, b"PUB foo 11\r\n", most=10)[2] is Stop.PAYLOAD_TOO_LARGE
-    assert parse(kernels, b"HPUB foo 2 11\r\n", most=10)[2] is Stop.PAYLOAD_TOO_LARGE
-    assert parse(kernels, b"PUB foo 10\r\n", most=10)[2] is Stop.PARTIAL
-    assert parse(kernels, b"PUB foo 999999999\r\n", most=-1)[2:] == (Stop.PARTIAL, [], 19 + 999999999 + 2)
+    assert parse(kernels, b"PUB foo 11\r\n", most=10)[2] is ParseStop.PAYLOAD_TOO_LARGE
+    assert parse(kernels, b"HPUB foo 2 11\r\n", most=10)[2] is ParseStop.PAYLOAD_TOO_LARGE
+    assert parse(kernels, b"PUB foo 10\r\n", most=10)[2] is ParseStop.PARTIAL
+    assert parse(kernels, b"PUB foo 999999999\r\n", most=-1)[2:] == (ParseStop.PARTIAL, [], 19 + 999999999 + 2)
 
 
 def test_a_full_table(kernels: ModuleType) -> None:
     frame = b"PUB foo 2\r\nhi\r\n"
-    assert parse(kernels, frame * 3, rows=2)[1:3] == (2 * len(frame), Stop.FULL)
-    assert parse(kernels, frame * 2, rows=2)[1:3] == (2 * len(frame), Stop.END)
-    assert parse(kernels, frame, rows=0)[1:4] == (0, Stop.FULL, [])
+    assert parse(kernels, frame * 3, rows=2)[1:3] == (2 * len(frame), ParseStop.FULL)
+    assert parse(kernels, frame * 2, rows=2)[1:3] == (2 * len(frame), ParseStop.END)
+    assert parse(kernels, frame, rows=0)[1:4] == (0, ParseStop.FULL, [])
 
 
 def test_runs_of_equal_routes(kernels: ModuleType) -> None:
@@ -150,7 +150,7 @@ def test_positions_are_those_of_the_buffer(kernels: ModuleType) -> None:
     data = bytearray(b"....PUB foo bar 2\r\nhi\r\n....")
     table = frame_table(1)
     result = kernels.parse_publishes(memoryview(data), 4, 23, table, kernels.Names(), 100, 100)
-    assert result == (1, 23, Stop.END, [(-1, 0, 1)], 0)
+    assert result == (1, 23, ParseStop.END, [(-1, 0, 1)], 0)
     assert table.tolist() == [[8, 3, 12, 3, 0, 19, 2, -1]]
 
 
@@ -199,7 +199,7 @@ def test_messages_of_a_server(kernels: ModuleType) -> None:
         (b"foo", b"re", b"NATS/1.0\r\n\r\n", b"ho", 12),
         (b"foo", b"", b"", b"", -1),
     ]
-    assert (data[at:], stop, need) == (b"PING\r\n", Stop.OTHER, 0)
+    assert (data[at:], stop, need) == (b"PING\r\n", ParseStop.OTHER, 0)
     assert spans == [(1, 0, 2), (12, 2, 4), (-1, 4, 5)]
     for bad in (
         b"MSG foo 2\r\nhi\r\n",
@@ -207,7 +207,7 @@ def test_messages_of_a_server(kernels: ModuleType) -> None:
         b"HMSG foo 1 2\r\nhi\r\n",
         b"MSG foo 1 2\r\nhi..",
     ):
-        assert kernels.parse_messages(bad, 0, len(bad), table, 100, 100)[1:3] == (0, Stop.MALFORMED)
+        assert kernels.parse_messages(bad, 0, len(bad), table, 100, 100)[1:3] == (0, ParseStop.MALFORMED)
 
 
 def test_names(kernels: ModuleType) -> None:

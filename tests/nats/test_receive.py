@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from stantools.nats.connection import Connection, connect
+from stantools.nats.connect_options import ConnectOptions
+from stantools.nats.connection import NatsConnection, connect
 from stantools.nats.errors import ConnectionLostError
 from stantools.nats.inbox import Inbox
-from stantools.nats.options import ConnectOptions
 from tests import natsclient
 
 
@@ -34,7 +34,7 @@ async def subscribed(client: Client) -> None:
     await check.unsubscribe()
 
 
-def run(url: str, work: Callable[[Connection, Client], Awaitable[None]]) -> None:
+def run(url: str, work: Callable[[NatsConnection, Client], Awaitable[None]]) -> None:
     async def main() -> None:
         async with connect(ConnectOptions(servers=(url,))) as connection:
             other = await natsclient.connect(url)
@@ -47,7 +47,7 @@ def run(url: str, work: Callable[[Connection, Client], Awaitable[None]]) -> None
 
 
 def test_everything_on_one_connection(start_server: Any) -> None:
-    async def work(connection: Connection, other: Client) -> None:
+    async def work(connection: NatsConnection, other: Client) -> None:
         first, second = connection.open_inbox(b"one.*"), connection.open_inbox(b"two")
         single: list[bytes] = []
         connection.listen(b"three", lambda message: single.append(message.data))
@@ -91,7 +91,7 @@ def test_everything_on_one_connection(start_server: Any) -> None:
 def test_statuses(each_server: Any) -> None:
     """A request that nobody answers, and a pull request of a consumer without messages."""
 
-    async def work(connection: Connection, other: Client) -> None:
+    async def work(connection: NatsConnection, other: Client) -> None:
         js = other.jetstream()
         await js.add_stream(name="S", subjects=["s"])
         await js.add_consumer("S", durable_name="c", ack_policy="explicit")
@@ -114,7 +114,7 @@ def test_statuses(each_server: Any) -> None:
 
 
 def test_an_inbox_while_large_messages_come(start_server: Any) -> None:
-    async def work(connection: Connection, other: Client) -> None:
+    async def work(connection: NatsConnection, other: Client) -> None:
         sizes: list[int] = []
         connection.listen(b"big", lambda message: sizes.append(len(message.data)))
         await connection.flush()

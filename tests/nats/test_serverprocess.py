@@ -16,9 +16,9 @@ import pytest
 
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.nats import serverprocess
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
-from stantools.nats.options import ConnectOptions
 from stantools.nats.serverprocess import EmbeddedServer, find_server
 from tests import servers
 

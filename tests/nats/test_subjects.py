@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.nats.subjects import Taken, is_literal, matches, overlap, valid_pattern, valid_subject
+from stantools.nats.subjects import SubjectOwners, is_literal, matches, overlap, valid_pattern, valid_subject
 
 BOTH = [b"foo", b"foo.bar", b"f*o", b"a>b.c", b"**", b">>", b"$SYS.x", b"a.\xff\x00.b", b"x." * 100 + b"x"]
 PATTERNS = [b"*", b">", b"foo.*", b"foo.>", b"*.*.>", b"*.x.*", b"foo.>>", b"a.b*.>"]
@@ -126,7 +126,7 @@ def test_overlap_means_that_a_subject_matches_both(one: bytes, other: bytes) -> 
 
 
 def test_what_was_taken_before_and_overlaps_is_named_with_its_owner() -> None:
-    taken = Taken()
+    taken = SubjectOwners()
     assert taken.add("a.b", "one") == []
     assert taken.add("a.c", "two") == []
     assert taken.add("a.b", "three") == [("a.b", "one")]

@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.errors import UsageError
-from stantools.nats.login import Server, redacted
+from stantools.nats.login import NatsAddress, redacted
 
 PASSWORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=6, max_size=12)
 
 
 @given(PASSWORDS, st.sampled_from(["nats", "tls", "ws", "wss"]))
 def test_any_password_is_taken_or_refused_with_the_way_out(password: str, scheme: str) -> None:
-    encoded = Server.parse(f"{scheme}://user:{quote(password, safe='')}@host:4222")
+    encoded = NatsAddress.parse(f"{scheme}://user:{quote(password, safe='')}@host:4222")
     assert (encoded.user, encoded.password, encoded.host, encoded.port) == ("user", password, "host", 4222)
     url = f"{scheme}://user:{password}@host:4222"
     assert password not in redacted(url) and "host:4222" in redacted(url)
     try:
-        plain = Server.parse(url)
+        plain = NatsAddress.parse(url)
     except UsageError as problem:
         assert "%2F" in problem.remedy and password not in str(problem) + problem.remedy
         assert "port is not a number" not in problem.message or not set("/?#") & set(password)
@@ -32,7 +32,7 @@ def test_any_password_is_taken_or_refused_with_the_way_out(password: str, scheme
 @pytest.mark.parametrize("password", ["pa/ss", "pa#ss", "pa?ss", "p@s/s", "/", "p:a/s@s"])
 def test_characters_that_end_a_password_are_named(password: str) -> None:
     with pytest.raises(UsageError, match=r"contains one of / \? #") as caught:
-        Server.parse(f"nats://user:{password}@host:4222")
+        NatsAddress.parse(f"nats://user:{password}@host:4222")
     assert "percent-encoded" in caught.value.remedy
 
 

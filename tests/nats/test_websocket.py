@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.nats import encoding
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.errors import CannotConnectError
-from stantools.nats.login import Server
-from stantools.nats.options import ConnectOptions
-from stantools.nats.session import Session
+from stantools.nats.login import NatsAddress
+from stantools.nats.nats_session import NatsSession
 from stantools.nats.websocket import WebSocket, frame
 from tests import servers
 from tests.broker.bus.test_bus import Heard
@@ -61,7 +61,7 @@ def feed(pieces: list[bytes], answer: bytes | None = None) -> tuple[Listener, He
     async def main() -> tuple[Listener, Heard, Socket]:
         listener, heard, socket = Listener(), Heard(), Socket()
         listener.handlers = {1: heard}
-        web = WebSocket(Session(listener), Server.parse("ws://host:1/path"))
+        web = WebSocket(NatsSession(listener), NatsAddress.parse("ws://host:1/path"))
         web.connection_made(socket)  # type: ignore[arg-type]
         assert socket.written.startswith(b"GET /path HTTP/1.1\r\nHost: host:1\r\n")
         key = re.search(rb"Sec-WebSocket-Key: (\S+)", socket.written)

@@ -25,7 +25,7 @@ from stantools.format.layout import (
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
     Flag,
-    Stop,
+    ScanStop,
     SubRecord,
 )
 from tests.oracles import vectordecode
@@ -46,7 +46,7 @@ _INDEX_FIELDS: Final = struct.Struct("<QqqI")
 _ZERO_INDEX_RECORD: Final = bytes(INDEX_RECORD_SIZE)
 _MAX_PAYLOAD: Final = 0xFFFFFFFF
 _MAX_OFFSET: Final = 0x7FFFFFFF
-_END: Final = Stop.END  # looking up a member of an enumeration takes as long as a function call
+_END: Final = ScanStop.END  # looking up a member of an enumeration takes as long as a function call
 
 #: Ranges of sequences that a call of `scan_run` reports.
 MOST_RANGES: Final = 1024
@@ -63,7 +63,7 @@ def scan_messages(
     channel: bytes,
     columns: MessageColumns,
     row: int = 0,
-) -> tuple[int, int, Stop]:
+) -> tuple[int, int, ScanStop]:
     """Walks the records of a data file as the server reads them (filestore.md section 7.2), up to the first problem.
 
     Args:
@@ -84,10 +84,10 @@ def scan_messages(
     positions: list[int] = []
     sizes: list[int] = []
     position = start
-    stop = Stop.END
+    stop = ScanStop.END
     while position < limit:
         if row + len(positions) == columns.capacity:
-            stop = Stop.FULL
+            stop = ScanStop.FULL
             break
         stop, size = _read_record(view, position, limit, crc.function if crc.check else None)
         if stop is not _END:
@@ -98,7 +98,7 @@ def scan_messages(
     rows, accepted = vectordecode.decode(view, np.array(positions, np.int64), np.array(sizes, np.int64), channel)
     if not accepted.all():
         first = int(accepted.argmin())
-        rows, position, stop = rows[:first], positions[first], Stop.BAD_DECODE
+        rows, position, stop = rows[:first], positions[first], ScanStop.BAD_DECODE
     _fill(columns, rows, row)
     return row + len(rows), position, stop
 
@@ -202,7 +202,7 @@ def read_messages_at(
         crc: How the CRCs were made.
         channel: The subject that messages should have; others are flagged.
         columns: At least as many rows as offsets.
-        stops: Receives `Stop.END` for good records, else what is wrong; `SHORT_HEADER` also for offsets at or
+        stops: Receives `ScanStop.END` for good records, else what is wrong; `SHORT_HEADER` also for offsets at or
             beyond the limit or negative. At least as many as offsets.
     """
     view, limit = _window(buffer, 0, limit)
@@ -210,15 +210,15 @@ def read_messages_at(
         raise ValueError(f"{len(offsets)} offsets for {columns.capacity} rows and {len(stops)} stops")
     positions = np.asarray(offsets, np.int64)
     sizes = np.zeros(len(positions), np.int64)
-    found = np.full(len(positions), Stop.SHORT_HEADER, np.uint8)
+    found = np.full(len(positions), ScanStop.SHORT_HEADER, np.uint8)
     for i, position in enumerate(positions.tolist()):
         if 0 <= position < limit:
             found[i], sizes[i] = _read_record(view, position, limit, crc.function if crc.check else None)
-    good = np.flatnonzero(found == Stop.END)
+    good = np.flatnonzero(found == ScanStop.END)
     rows = np.zeros(len(positions), vectordecode.ROW)
     rows["offset"], rows["size"] = positions, sizes
     rows[good], accepted = vectordecode.decode(view, positions[good], sizes[good], channel)
-    found[good[~accepted]] = Stop.BAD_DECODE
+    found[good[~accepted]] = ScanStop.BAD_DECODE
     _fill(columns, rows, 0)
     np.frombuffer(stops, np.uint8)[: len(found)] = found
 
@@ -287,7 +287,7 @@ def scan_log(
     crc: Crc,
     columns: LogColumns,
     row: int = 0,
-) -> tuple[int, int, Stop]:
+) -> tuple[int, int, ScanStop]:
     """Walks the records of clients.dat or subs.dat as the server reads them (filestore.md section 7.2).
 
     It stops at the first problem.
@@ -311,10 +311,10 @@ def scan_log(
     _check_row(columns, row)
     rows: list[tuple[int, ...]] = []
     position = start
-    stop = Stop.END
+    stop = ScanStop.END
     while position < limit:
         if row + len(rows) == columns.capacity:
-            stop = Stop.FULL
+            stop = ScanStop.FULL
             break
         stop, size = _read_record(view, position, limit, crc.function if crc.check else None, MAX_TYPED_PAYLOAD)
         if stop is not _END:
@@ -325,8 +325,8 @@ def scan_log(
             payload = bytes(view[position + RECORD_HEADER_SIZE : position + RECORD_HEADER_SIZE + size])
             try:
                 ids = fieldscan.update(payload, with_sequence=kind != SubRecord.DELETE)
-            except fieldscan.DecodeError:
-                stop = Stop.BAD_DECODE
+            except fieldscan.FieldScanError:
+                stop = ScanStop.BAD_DECODE
                 break
         rows.append((position, size, kind, *ids))
         position += RECORD_HEADER_SIZE + size
@@ -353,7 +353,7 @@ def find_log_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, ma
     return -1
 
 
-def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tuple[int, Stop, int, bool]:
+def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tuple[int, ScanStop, int, bool]:
     """Counts the good records of an index file, as the server reads them (filestore.md section 7.6).
 
     Args:
@@ -367,16 +367,16 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tupl
         zeros) or BAD_CRC; the sum of the sizes that they name; whether their sequences rise.
     """
     view, limit = _window(buffer, start, limit)
-    count, stop = 0, Stop.END
+    count, stop = 0, ScanStop.END
     while (position := start + count * INDEX_RECORD_SIZE) < limit:
         record = view[position : min(limit, position + INDEX_RECORD_SIZE)]
         if len(record) < INDEX_RECORD_SIZE:
-            stop = Stop.SHORT_HEADER
+            stop = ScanStop.SHORT_HEADER
         elif record == _ZERO_INDEX_RECORD:
-            stop = Stop.ZEROS
+            stop = ScanStop.ZEROS
         elif crc.check and crc(record[:-4]) != int.from_bytes(record[-4:], "little"):
-            stop = Stop.BAD_CRC
-        if stop is not Stop.END:
+            stop = ScanStop.BAD_CRC
+        if stop is not ScanStop.END:
             break
         count += 1
     records = np.frombuffer(view, _INDEX_ROW, count, start) if count else np.empty(0, _INDEX_ROW)
@@ -386,7 +386,7 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tupl
 
 def read_index(
     descriptor: int, start: int, limit: int, crc: Crc, part: int = 1 << 18
-) -> tuple[int, Stop, int, bool] | None:
+) -> tuple[int, ScanStop, int, bool] | None:
     """Does what `scan_index` does with an open file: bytes that are looked at once cost less copied than mapped.
 
     Args:
@@ -403,7 +403,7 @@ def read_index(
         raise ValueError(f"start {start} or limit {limit} is negative")
     if part <= 0 or part % INDEX_RECORD_SIZE:
         raise ValueError(f"{part} bytes are not whole records")
-    count, stop, sizes, rises, last = 0, Stop.END, 0, True, -1
+    count, stop, sizes, rises, last = 0, ScanStop.END, 0, True, -1
     for begin in range(start, limit, part):
         size = min(part, limit - begin)
         try:
@@ -417,7 +417,7 @@ def read_index(
             rises = rises and rising and last < int.from_bytes(content[:8], "little")
             last = int.from_bytes(content[(rows - 1) * INDEX_RECORD_SIZE :][:8], "little")
         count, sizes = count + rows, sizes + named
-        if stop is not Stop.END:
+        if stop is not ScanStop.END:
             break
     return count, stop, sizes, rises
 
@@ -648,20 +648,20 @@ def _read_record(
     limit: int,
     crc: Callable[[memoryview], int] | None,
     mask: int = _MAX_PAYLOAD,
-) -> tuple[Stop, int]:
+) -> tuple[ScanStop, int]:
     """Why the record at `position` (before the limit) is not good, or END; and its payload size."""
     begin = position + RECORD_HEADER_SIZE
     if begin > limit:
-        return Stop.SHORT_HEADER, 0
+        return ScanStop.SHORT_HEADER, 0
     word, stored = _header(view, position)
     size = word & mask
     end = begin + size
     if end > limit:
-        return Stop.DANGLING if begin == limit else Stop.SHORT_PAYLOAD, size
+        return ScanStop.DANGLING if begin == limit else ScanStop.SHORT_PAYLOAD, size
     if not word and not stored:
-        return Stop.ZEROS, 0
+        return ScanStop.ZEROS, 0
     if crc and crc(view[begin:end]) != stored:
-        return Stop.BAD_CRC, size
+        return ScanStop.BAD_CRC, size
     return _END, size
 
 

@@ -23,9 +23,9 @@ from stantools.nats.frames import (
     ROUTE,
     SUBJECT,
     SUBJECT_SIZE,
+    ParseStop,
     Share,
     Span,
-    Stop,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _SID: Final = re.compile(rb"[0-9]{1,9}\Z")
 
 #: Rows in the table, the offset where parsing ended, why, the runs of equal routes, and for PARTIAL the bytes that the
 #: frame at that offset has in all (0 where it cannot be determined yet).
-Parsed = tuple[int, int, Stop, list[Span], int]
+Parsed = tuple[int, int, ParseStop, list[Span], int]
 #: The shares of the routes; and of each piece the frames and the bytes of their payloads, 0 if it was not taken.
 Gathered = tuple[list[Share], list[tuple[int, int]]]
 #: In the order of the columns of a frame table.
@@ -234,7 +234,7 @@ def _parse(
         raise ValueError(f"begin {begin} or end {end} lies outside")
     names, lines = ((b"PUB", b"HPUB"), (_PUB, _HPUB)) if table is not None else ((b"MSG", b"HMSG"), (_MSG, _HMSG))
     max_control_line = min(max(max_control_line, 0), _LONGEST_LINE)
-    capacity, at, stop, need = len(frames), begin, Stop.END, 0
+    capacity, at, stop, need = len(frames), begin, ParseStop.END, 0
     rows: list[_Row] = []
     spans: list[Span] = []
     first, last_route, last_subject = 0, -1, b""
@@ -242,11 +242,11 @@ def _parse(
     before, last_line, last_length = begin, b"", 0
     while at < end:
         if len(rows) == capacity:
-            stop = Stop.FULL
+            stop = ParseStop.FULL
             break
         if last_length and last_length <= end - at and view[at : at + len(last_line)] == last_line:
             if view[at + last_length - 2 : at + last_length] != _CRLF:
-                stop = Stop.MALFORMED
+                stop = ParseStop.MALFORMED
                 break
             moved = at - before
             start, size, reply, reply_size, header_size, body, total, route = rows[-1]
@@ -261,21 +261,21 @@ def _parse(
         line = lines[headed].match(view, at, bound)
         if line is None or line.end() - at > max_control_line:
             stop = _judge(view, at, end, names[headed], max_control_line)
-            if stop is Stop.END and line is None:
-                stop = Stop.MALFORMED
-            if line is None or stop is not Stop.END:
+            if stop is ParseStop.END and line is None:
+                stop = ParseStop.MALFORMED
+            if line is None or stop is not ParseStop.END:
                 break
         body, total, header_size = line.end(), int(line[5]), int(line[4] or 0)
         length = body - at + total + 2
         if header_size > total:
-            stop = Stop.MALFORMED
+            stop = ParseStop.MALFORMED
         elif 0 <= max_payload < total:
-            stop = Stop.PAYLOAD_TOO_LARGE
+            stop = ParseStop.PAYLOAD_TOO_LARGE
         elif length > end - at:
-            stop, need = Stop.PARTIAL, length
+            stop, need = ParseStop.PARTIAL, length
         elif view[at + length - 2 : at + length] != _CRLF:
-            stop = Stop.MALFORMED
-        if stop is not Stop.END:
+            stop = ParseStop.MALFORMED
+        if stop is not ParseStop.END:
             break
         subject, reply, row = line[1], line.start(3), len(rows)
         route = (int(line[2]) if _SID.match(line[2]) else -1) if table is None else table.get(subject)
@@ -293,21 +293,21 @@ def _parse(
     return len(rows), at, stop, spans, need
 
 
-def _judge(view: memoryview, at: int, end: int, word: bytes, max_control_line: int) -> Stop:
+def _judge(view: memoryview, at: int, end: int, word: bytes, max_control_line: int) -> ParseStop:
     """Returns why there is no line of this operation; END if there is one, whose length is all right."""
     found = bytes(view[at : min(at + len(word), end)])
     if not word.startswith(found.upper()):
-        return Stop.OTHER
+        return ParseStop.OTHER
     i = at + len(found)
     if i == end:
-        return Stop.PARTIAL
+        return ParseStop.PARTIAL
     if view[i] not in _BLANKS:
-        return Stop.OTHER
+        return ParseStop.OTHER
     blanks = i
     while i < end and view[i] in _BLANKS:
         i += 1
         if i - blanks > max_control_line:
-            return Stop.LINE_TOO_LONG
+            return ParseStop.LINE_TOO_LONG
     # The longest line has CR and LF behind it.
     rest = bytes(view[i : min(end, i + max_control_line + 2)])
     size = rest.find(b"\n")
@@ -317,8 +317,8 @@ def _judge(view: memoryview, at: int, end: int, word: bytes, max_control_line: i
     if size and rest[size - 1] == _CR:
         size -= 1
     if size > max_control_line:
-        return Stop.LINE_TOO_LONG
-    return Stop.END if complete else Stop.PARTIAL
+        return ParseStop.LINE_TOO_LONG
+    return ParseStop.END if complete else ParseStop.PARTIAL
 
 
 def read_deliveries(

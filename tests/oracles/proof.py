@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stantools.migration.proof.stream import Mark
+from stantools.migration.proof.stream_proof import Difference
 from stantools.streamfiles.headers import END_LINE, VERSION_LINE, header_block
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stantools.nats.columns import FrameColumns
-    from stantools.streamfiles.batch import Batch
+    from stantools.streamfiles.batch import MessageBatch
 
 
 #: What publishing adds behind the lines of `header_block`.
@@ -23,7 +23,7 @@ ADDED_LINES: Final = re.compile(rb"(?:Nats-(?:Msg-Id|Expected-[^\r\n:]*): [^\r\n
 
 
 def compare_messages(
-    batch: Batch,
+    batch: MessageBatch,
     row: int,
     received: ReadableBuffer,
     columns: FrameColumns,
@@ -45,8 +45,8 @@ def compare_messages(
         origin: Headers with channel, sequence and timestamp are expected.
         published: Messages may have come by publishing: then the header block has the lines `Nats-Msg-Id` or
             `Nats-Expected-…` behind ours, and the timestamp is the stream's own.
-        marks: Gets `Mark` for each row of the batch that was dealt with.
-        other_marks: Gets `Mark.ABSENT` for each received row that has no counterpart, else 0.
+        marks: Gets `Difference` for each row of the batch that was dealt with.
+        other_marks: Gets `Difference.ABSENT` for each received row that has no counterpart, else 0.
 
     Returns:
         The rows where it stopped; at least one is behind the last row of its side.
@@ -56,28 +56,28 @@ def compare_messages(
     while row < len(batch) and other_row < len(columns):
         wanted, have = int(batch.sequence[row]), int(columns.sequence[other_row])
         if wanted < have:
-            marks[row] = Mark.ABSENT
+            marks[row] = Difference.ABSENT
             row += 1
             continue
         if have < wanted:
-            other_marks[other_row] = Mark.ABSENT
+            other_marks[other_row] = Difference.ABSENT
             other_row += 1
             continue
-        mark = Mark(0)
+        mark = Difference(0)
         if _part(view, columns.subject_start, columns.subject_size, other_row) != batch.subject:
-            mark |= Mark.SUBJECT
+            mark |= Difference.SUBJECT
         header = _part(view, columns.header_start, columns.header_size, other_row)
         reply = _part(store, one.reply_start, one.reply_size, row)
         expected = header_block(batch.channel, int(one.sequence[row]), int(one.timestamp[row]), reply, origin=origin)
         was_published = published and is_extended(expected, header)
         if header != expected and not was_published:
-            mark |= Mark.HEADER
+            mark |= Difference.HEADER
         if one.timestamp[row] != columns.timestamp[other_row] and not was_published:
-            mark |= Mark.TIME
+            mark |= Difference.TIME
         if _part(store, one.data_start, one.data_size, row) != _part(
             view, columns.data_start, columns.data_size, other_row
         ):
-            mark |= Mark.DATA
+            mark |= Difference.DATA
         marks[row], other_marks[other_row] = mark, 0
         row, other_row = row + 1, other_row + 1
     return row, other_row

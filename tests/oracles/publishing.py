@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from stantools.nats.publishing.guarded import encode_message
+from stantools.nats.publishing.expected_frames import encode_message
 from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stantools.nats.columns import FrameColumns
-    from stantools.streamfiles.batch import Batch
+    from stantools.streamfiles.batch import MessageBatch
 
 _GOOD_START: Final = b'{"stream":"'
 _SEQUENCE: Final = b'"seq":'
@@ -23,7 +23,7 @@ _REPLY: Final = re.compile(rb"\r\n%b: ([^\r]*)(?=\r\n)" % headers.REPLY.encode()
 
 
 def encode_publishes(
-    batch: Batch,
+    batch: MessageBatch,
     row: int,
     rows: int,
     reply: bytes,

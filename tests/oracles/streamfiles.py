@@ -13,7 +13,7 @@ import numpy as np
 
 from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.streamfiles.headers import header_block, located
-from stantools.streamfiles.highway import KEY_SIZE
+from stantools.streamfiles.highwayhash import KEY_SIZE
 from stantools.streamfiles.layout import (
     CHUNK_HEAD_SIZE,
     CHUNK_SIZE,
@@ -28,11 +28,11 @@ from stantools.streamfiles.layout import (
     RECORD_HEAD_SIZE,
     SKIPPED,
     TOMBSTONE,
-    Flaw,
+    MessagePlaces,
     OpenBlock,
-    Places,
     RecordColumns,
-    Stop,
+    RecordFlaw,
+    WriteStop,
     record_size,
     record_sizes,
 )
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stantools.format.columns import MessageColumns
-    from stantools.streamfiles.batch import Batch
+    from stantools.streamfiles.batch import MessageBatch
 
 #: From this size on it is faster to copy a piece on its own.
 _LARGE: Final = 256
@@ -149,7 +149,7 @@ def frame(data: ReadableBuffer, out: NDArray[np.uint8], position: int) -> int:
     return position
 
 
-def encode_records(batch: Batch, first: int, block: OpenBlock, origin: bool) -> tuple[int, int, Stop]:
+def encode_records(batch: MessageBatch, first: int, block: OpenBlock, origin: bool) -> tuple[int, int, WriteStop]:
     """Writes messages as records of a block, with a skip record for each sequence missing between two of them.
 
     Nothing is skipped at the beginning of a block, and the first record may be larger than its room. If even that one
@@ -186,10 +186,10 @@ def encode_records(batch: Batch, first: int, block: OpenBlock, origin: bool) -> 
     if position == 0:
         too_far[:1] = ends[:1] > len(out)
     if too_far.any():
-        count, stop = int(too_far.argmax()), Stop.FULL
-    filled = count + (stop is Stop.FULL)
+        count, stop = int(too_far.argmax()), WriteStop.FULL
+    filled = count + (stop is WriteStop.FULL)
     places = ends[:filled] - sizes[:filled]
-    end = int(places[-1] if stop is Stop.FULL else ends[count - 1] if count else position)
+    end = int(places[-1] if stop is WriteStop.FULL else ends[count - 1] if count else position)
     if end > len(out):
         raise ValueError(f"{end - position} bytes of records do not fit into the block at {position}")
     checked = _checked(block.key)
@@ -220,10 +220,14 @@ def encode_records(batch: Batch, first: int, block: OpenBlock, origin: bool) -> 
     return first + count, int(sizes.sum()), stop
 
 
-def _first_stop(rising: NDArray[np.bool_], gaps: NDArray[np.int64], sizes: NDArray[np.int64]) -> tuple[Stop, int]:
+def _first_stop(rising: NDArray[np.bool_], gaps: NDArray[np.int64], sizes: NDArray[np.int64]) -> tuple[WriteStop, int]:
     """The first row that cannot be written whatever the room is, and why."""
-    reasons = ((Stop.BAD_SEQUENCE, ~rising), (Stop.GAP, gaps > MAX_SKIPS), (Stop.TOO_LARGE, sizes > MAX_RECORD_SIZE))
-    stop, count = Stop.DONE, len(sizes)
+    reasons = (
+        (WriteStop.BAD_SEQUENCE, ~rising),
+        (WriteStop.GAP, gaps > MAX_SKIPS),
+        (WriteStop.TOO_LARGE, sizes > MAX_RECORD_SIZE),
+    )
+    stop, count = WriteStop.DONE, len(sizes)
     for reason, rows in reasons:
         if rows[:count].any():
             stop, count = reason, int(rows.argmax())
@@ -350,7 +354,9 @@ def _record_hashes(
     return hashes
 
 
-def scan_records(block: ReadableBuffer, position: int, key: bytes, columns: RecordColumns) -> tuple[int, int, Flaw]:
+def scan_records(
+    block: ReadableBuffer, position: int, key: bytes, columns: RecordColumns
+) -> tuple[int, int, RecordFlaw]:
     """Reads the records of a block as a server does, up to the first that is not good.
 
     Args:
@@ -366,13 +372,13 @@ def scan_records(block: ReadableBuffer, position: int, key: bytes, columns: Reco
     if not 0 <= position <= len(view):
         raise ValueError(f"position {position} of {len(view)}")
     places: list[int] = []
-    flaw = Flaw.NONE
+    flaw = RecordFlaw.NONE
     while position < len(view):
         if len(places) == columns.capacity:
-            flaw = Flaw.FULL
+            flaw = RecordFlaw.FULL
             break
         flaw, size = _record_size(view, position)
-        if flaw is not Flaw.NONE:
+        if flaw is not RecordFlaw.NONE:
             break
         places.append(position)
         position += size
@@ -385,7 +391,7 @@ def scan_records(block: ReadableBuffer, position: int, key: bytes, columns: Reco
     good = _record_hashes(view, found, sizes, subjects, headers, _checked(key)) == stored
     rows = len(found)
     if not good.all():
-        rows, flaw = int(good.argmin()), Flaw.BAD_HASH
+        rows, flaw = int(good.argmin()), RecordFlaw.BAD_HASH
         position = places[rows]
     part = slice(rows)
     behind = found + RECORD_HEAD_SIZE + subjects
@@ -407,26 +413,26 @@ def scan_records(block: ReadableBuffer, position: int, key: bytes, columns: Reco
     return rows, position, flaw
 
 
-def _record_size(view: NDArray[np.uint8], position: int) -> tuple[Flaw, int]:
+def _record_size(view: NDArray[np.uint8], position: int) -> tuple[RecordFlaw, int]:
     left = len(view) - position
     if left < EMPTY_RECORD_SIZE:
-        return Flaw.CUT, 0
+        return RecordFlaw.CUT, 0
     word = int.from_bytes(view[position : position + 4].tobytes(), "little")
     size = word & HAS_HEADERS - 1
     needed = EMPTY_RECORD_SIZE + int.from_bytes(view[position + 20 : position + 22].tobytes(), "little")
     if not needed <= size <= MAX_RECORD_SIZE:
-        return Flaw.BAD_LENGTH, 0
+        return RecordFlaw.BAD_LENGTH, 0
     if size > left:
-        return Flaw.CUT, 0
+        return RecordFlaw.CUT, 0
     if word & HAS_HEADERS:
         needed += HEADER_LENGTH_SIZE
         if needed > size:
-            return Flaw.BAD_LENGTH, 0
+            return RecordFlaw.BAD_LENGTH, 0
         place = position + needed - HASH_SIZE
         needed += int.from_bytes(view[place - HEADER_LENGTH_SIZE : place].tobytes(), "little")
         if needed > size:
-            return Flaw.BAD_LENGTH, 0
-    return Flaw.NONE, size
+            return RecordFlaw.BAD_LENGTH, 0
+    return RecordFlaw.NONE, size
 
 
 def encode_record(sequence: int, time: int, subject: bytes, header: bytes, payload: bytes, key: bytes) -> bytes:
@@ -522,7 +528,7 @@ def direct_answer(data: bytes, key: bytes, stream: bytes) -> tuple[bytes, int] |
 
 
 def find_messages(
-    block: ReadableBuffer, starts: NDArray[np.uint32], sizes: NDArray[np.uint32], key: bytes, places: Places
+    block: ReadableBuffer, starts: NDArray[np.uint32], sizes: NDArray[np.uint32], key: bytes, places: MessagePlaces
 ) -> int:
     """Looks where the messages of records are, up to the first record that is not good.
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from broker.blocks import Record, Records
-from broker.streaming.hot import columns
-from broker.streaming.hot.columns import Group, Publishes, Run, Status
+from broker.record_buffer import MessageRecordBuffer, Record
+from broker.streaming.publishes import columns
+from broker.streaming.publishes.columns import AckRun, ChannelPublishes, PublishColumns, PublishStop
 from stantools.format.crc import Crc
 from stantools.format.fieldscan import encode_varint
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE
@@ -23,7 +23,7 @@ from stantools.nats.frames import Payloads
 from tests.oracles.decode import Pattern, Row, Span, ack_sequence, publish_fields, whole_varint
 
 if TYPE_CHECKING:
-    from broker.streaming.hot.columns import Rows, Table
+    from broker.streaming.publishes.columns import Rows, Table
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
     from stantools.nats.kernels import Names
@@ -41,7 +41,7 @@ def read_publishes(
     channels: Names,
     table: Table,
     prefix: int = -1,
-) -> Publishes:
+) -> PublishColumns:
     """Decodes publishes (streaming-protocol.md sections 2 and 7.2) up to the first that is not plainly good.
 
     A publisher is known by its connection id if it sends one, else by its client id.
@@ -64,7 +64,7 @@ def read_publishes(
     limit = len(view)
     _check_rows(begin, end, len(frames))
     capacity = len(table)
-    status = Status.GOOD
+    status = PublishStop.GOOD
     rows: list[Row] = []
     groups: dict[int, list[int]] = {}
     runs: list[tuple[bytes, int]] = []
@@ -74,7 +74,7 @@ def read_publishes(
     last_reply: bytes | None = None
     for number, (at, length, reply, reply_size, header_size, start, stop, _) in enumerate(frames[begin:end].tolist()):
         if number == capacity:
-            status = Status.FULL
+            status = PublishStop.FULL
             break
         if not (0 <= header_size <= stop <= limit - start and start >= 0 <= reply_size <= limit - reply and reply >= 0):
             _check_frame(reply, reply_size, header_size, start, stop, limit)
@@ -89,24 +89,24 @@ def read_publishes(
         if row is None:
             spans = publish_fields(payload)
             if spans is None:
-                status = Status.UNDECODABLE
+                status = PublishStop.UNDECODABLE
                 break
             client_id, guid, subject, answer, data, conn_id = spans
             if not guid[1]:
-                status = Status.NO_GUID
+                status = PublishStop.NO_GUID
                 break
             client = (
                 connections.get(_bytes(payload, conn_id)) if conn_id[1] else clients.get(_bytes(payload, client_id))
             )
             if client < 0:
-                status = Status.UNKNOWN_CLIENT
+                status = PublishStop.UNKNOWN_CLIENT
                 break
             if prefix >= 0 and nats_subject[prefix:] != _bytes(payload, subject):
-                status = Status.WRONG_SUBJECT
+                status = PublishStop.WRONG_SUBJECT
                 break
             channel = channels.get(_bytes(payload, subject))
             if channel < 0:
-                status = Status.UNKNOWN_CHANNEL
+                status = PublishStop.UNKNOWN_CHANNEL
                 break
             pattern = Pattern(payload, client, channel, guid, answer, data)
             patterns[nats_subject] = pattern
@@ -127,20 +127,24 @@ def read_publishes(
     if rows:
         table[:count] = rows
     ends = [*(number for _, number in runs[1:]), count]
-    return Publishes(
+    return PublishColumns(
         count,
         status,
-        [Group(channel, np.array(members, np.int32)) for channel, members in groups.items() if len(members) > 1],
+        [
+            ChannelPublishes(channel, np.array(members, np.int32))
+            for channel, members in groups.items()
+            if len(members) > 1
+        ],
         [(channel, members[0]) for channel, members in groups.items() if len(members) == 1],
         _payloads(acks),
-        [Run(subject, number, stop) for (subject, number), stop in zip(runs, ends, strict=False)],
+        [AckRun(subject, number, stop) for (subject, number), stop in zip(runs, ends, strict=False)],
         size,
     )
 
 
 def encode_records(
     buffer: Buffer, table: Table, rows: Rows, name: bytes, first_sequence: int, timestamp: int, crc: Crc | None
-) -> Records:
+) -> MessageRecordBuffer:
     """Encodes publishes as messages of a channel, as they are delivered and stored (filestore.md sections 2 and 3.1).
 
     The records lie one after the other from the start of the buffer, each behind its header of eight bytes.
@@ -197,7 +201,7 @@ def encode_records(
         start += length + RECORD_HEADER_SIZE
         pieces += (RECORD_HEADER.pack(length, function(payload)), payload)
         sequence += 1
-    return Records(
+    return MessageRecordBuffer(
         b"".join(pieces),
         np.array(starts, np.int64),
         np.array(sizes, np.uint32),

@@ -15,7 +15,7 @@ from stantools.streamfiles.records import tombstone
 from tests.oracles.streamfiles import encode_record
 
 if TYPE_CHECKING:
-    from broker.stores.streams.contents import Contents, Segment, Subject
+    from broker.stores.streams.contents import Contents, RowSegment, SubjectRows
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
@@ -57,7 +57,7 @@ def enter_rows(
     place: int,
     room: int,
     most: int,
-) -> tuple[bytes, list[Subject]]:
+) -> tuple[bytes, list[SubjectRows]]:
     """Adds messages that have come at the same time as the next rows of the last segment, as many as there is room for.
 
     Args:
@@ -113,8 +113,8 @@ def enter_rows(
 
 
 def drop_firsts(
-    contents: Contents, over: list[Subject], most: int, key: bytes
-) -> tuple[list[tuple[int, int]], list[tuple[Segment, int]], bytes, bytes]:
+    contents: Contents, over: list[SubjectRows], most: int, key: bytes
+) -> tuple[list[tuple[int, int]], list[tuple[RowSegment, int]], bytes, bytes]:
     """Takes out the first messages of subjects that have too many.
 
     Args:
@@ -129,7 +129,7 @@ def drop_firsts(
     """
     records = []
     gone: list[tuple[int, int]] = []
-    touched: list[tuple[Segment, int]] = []
+    touched: list[tuple[RowSegment, int]] = []
     for entry in over:
         while entry.count > most:
             sequence = contents.first_of(entry)

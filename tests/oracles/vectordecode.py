@@ -112,7 +112,7 @@ def decode(view: memoryview, position: Positions, size: Positions, channel: byte
         begin = int(position[i]) + RECORD_HEADER_SIZE
         try:
             message = fieldscan.message(bytes(view[begin : begin + int(size[i])]))
-        except fieldscan.DecodeError:
+        except fieldscan.FieldScanError:
             accepted[i] = False
             continue
         rows[i] = (

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.clusterlog import History
+from stantools.inspection.clusterlog import MergedLog
 from stantools.inspection.node import examine
 from stantools.store.nodes import NodeFiles
-from stantools.store.options import ReadOptions
 from stantools.store.ranges import Ranges
+from stantools.store.read_options import ReadOptions
 from tests.boltfiles import entry, key, raft_log
 
 NODES = 3
@@ -99,14 +99,14 @@ def merged(
         (place / "raft.log").write_bytes(content)
         reports.append(examine(NodeFiles(place.parent, place, None), ReadOptions()))
         names.append(f"node{node}")
-    together, single = told(History(reports, names)), History(reports, names)
+    together, single = told(MergedLog(reports, names)), MergedLog(reports, names)
     single.common_part = lambda *_: None  # type: ignore[method-assign]
     assert together == told(single)
-    history = History(reports, names)
+    history = MergedLog(reports, names)
     return [(each.index, each.term, bytes(each.data)) for each, _, _, _ in history.entries()]
 
 
-def told(history: History) -> tuple[object, ...]:
+def told(history: MergedLog) -> tuple[object, ...]:
     """What the logs come to, whether entries are looked at together or one by one."""
     try:
         log = history.fold()

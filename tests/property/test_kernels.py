@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stantools.format import crc, fieldscan, gogo
 from stantools.format.columns import LogColumns, MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import Flag, Stop
+from stantools.format.layout import Flag, ScanStop
 from stantools.format.proto import store_pb2
 from tests.conftest import GOLDEN
 from tests.format.conftest import KERNELS
@@ -217,7 +217,7 @@ def test_twins_that_encode(
     assert payload_bytes == expected
     index = (sequences, times, times, sizes, function)
     assert compiled.encode_index(*index) == oracle.encode_index(*index)
-    assert oracle.scan_index(oracle.encode_index(*index), 0, 10**6, function)[:2] == (len(rows), Stop.END)
+    assert oracle.scan_index(oracle.encode_index(*index), 0, 10**6, function)[:2] == (len(rows), ScanStop.END)
 
 
 @given(
@@ -374,7 +374,7 @@ def decodes_as_the_general_decoder(kernel: ModuleType, payload: bytes) -> None:
     columns = MessageColumns(1)
     rows, _, stop = kernel.scan_messages(data, 0, len(data), CRCS[0].unchecked, b"foo", columns)
     expected = rules(payload)
-    assert stop == (Stop.BAD_DECODE if expected is None else Stop.END)
+    assert stop == (ScanStop.BAD_DECODE if expected is None else ScanStop.END)
     if rows:
         body = data[columns.data_start[0] :][: columns.data_size[0]]
         reply = data[columns.reply_start[0] :][: columns.reply_size[0]]
@@ -400,9 +400,9 @@ def decodes_updates_as_the_general_decoder(kernel: ModuleType, payload: bytes, k
             update = gogo.decode(store_pb2.SubStateUpdate, payload)
             expected = (update.id, update.seqno)
     except gogo.DecodeError:
-        assert stop == Stop.BAD_DECODE
+        assert stop == ScanStop.BAD_DECODE
     else:
-        assert stop == Stop.END
+        assert stop == ScanStop.END
         assert (int(columns.id[0]), int(columns.seq[0])) == expected
 
 

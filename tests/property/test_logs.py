@@ -11,7 +11,7 @@ from stantools.format import kernels
 from stantools.format.columns import LogColumns
 from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.format.envelope import FILE_HEADER_BYTES, encode
-from stantools.format.layout import Stop
+from stantools.format.layout import ScanStop
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import read_clients, salvage_clients
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
@@ -101,7 +101,7 @@ def test_envelopes_round_trip_and_stand_any_damage(data: st.DataObject, typed: b
         assert CRC(record.payload) == record.crc
         at = record.end
     assert reader.stop is not None
-    assert (reader.offset, at <= len(bad)) == (at, True) or (at, reader.stop) == (4, Stop.END)
+    assert (reader.offset, at <= len(bad)) == (at, True) or (at, reader.stop) == (4, ScanStop.END)
 
 
 @given(data=st.data())
@@ -113,10 +113,10 @@ def test_the_plain_reader_and_the_kernels_stop_at_the_same_place(data: st.DataOb
     columns = LogColumns(100)
     rows, offset, stop = kernels.scan_log(bad, 4, len(bad), CRC, columns)
     reader = Records(bad, 4, len(bad), typed=True, crc=CRC)
-    found = [record for record in reader if record.offset < offset or stop != Stop.BAD_DECODE]
+    found = [record for record in reader if record.offset < offset or stop != ScanStop.BAD_DECODE]
     assert [record.offset for record in found] == columns.offset[:rows].tolist()
     assert [record.type for record in found] == columns.type[:rows].tolist()
-    if stop != Stop.BAD_DECODE:
+    if stop != ScanStop.BAD_DECODE:
         assert (reader.offset, reader.stop) == (offset, stop)
 
 

@@ -32,14 +32,14 @@ from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.crc import Crc
 from stantools.recovery.compact import CompactOptions, apply_compaction, compact_in_place, plan_compaction
 from stantools.recovery.merge import plan_merge
-from stantools.recovery.options import MergeOptions
+from stantools.recovery.recovery_options import MergeOptions
 from stantools.recovery.salvage import apply_salvage
 from stantools.store import atomic, durable
 from stantools.store.directory import open_datastore
 from stantools.store.limits import SliceLimits
 from stantools.store.logwriter import SubsLog
 from stantools.store.nodes import find_node
-from stantools.store.options import ReadOptions
+from stantools.store.read_options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.sublog import read_subs
 from tests import goldenstores

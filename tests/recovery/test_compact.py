@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.format.crc import CASTAGNOLI, IEEE, Crc
-from stantools.format.layout import Stop, SubRecord
+from stantools.format.layout import ScanStop, SubRecord
 from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.inspection.slicesummary import LogicalView, logical_view, summarise
 from stantools.inspection.verify import verify
@@ -104,7 +104,7 @@ def test_a_golden_store_means_the_same_afterwards(golden, tmp_path, case):
         content = memoryview(channel.subs.read_bytes())
         found = Records(content, 4, len(content), typed=True, crc=Crc(polynomial))
         order = [record.type for record in found]
-        assert found.stop is Stop.END
+        assert found.stop is ScanStop.END
         assert set(order) <= {SubRecord.NEW, SubRecord.MSG}
     assert result.messages == sum(len(each[1]) for each in after.values() if isinstance(each, tuple))
 

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, UsageError
-from stantools.format.raftlog import Entry
+from stantools.format.raftlog import RaftEntry
 from stantools.inspection.overview import ChannelOverview, overview
-from stantools.migration.source import ChannelSource, Key
+from stantools.migration.source import ChannelSource, DecryptionKey
 from stantools.recovery.merge import MergePlan, plan_merge
-from stantools.recovery.options import MergeOptions
+from stantools.recovery.recovery_options import MergeOptions
 from stantools.recovery.salvage import apply_salvage
 from stantools.recovery.salvage.check import check_new_store, exit_code
 from stantools.store.directory import MANIFEST_FILE, open_datastore
 from stantools.store.nodes import NodeFiles, find_node
-from stantools.store.options import ReadOptions
 from stantools.store.raft import open_log
+from stantools.store.read_options import ReadOptions
 from tests import goldenstores
 from tests.brokers import Broker
 
@@ -70,7 +70,7 @@ def digest(plan: MergePlan, name: str, case: str, first: int = 1) -> tuple[int, 
     """Count and digest of a channel's messages, as expected.json has them."""
     channel = next(each for each in plan.channels if each.name == name.encode())
     count, found = 0, hashlib.sha256()
-    for batch in ChannelSource(channel, plan.crc, Key(key_of(case))).read(after=first - 1):
+    for batch in ChannelSource(channel, plan.crc, DecryptionKey(key_of(case))).read(after=first - 1):
         for row in range(len(batch)):
             found.update(struct.pack(">Qq", int(batch.sequence[row]), int(batch.columns.timestamp[row])))
             found.update(batch.data(row))
@@ -201,7 +201,7 @@ def test_entries_in_front_of_a_damaged_page_count(tmp_path: Path) -> None:
     log = find_node(node).log  # type: ignore[union-attr]
     assert log
     with open_log(log) as opened:
-        offset = next(each.offset for each in opened.entries() if isinstance(each, Entry) and each.index == 100)
+        offset = next(each.offset for each in opened.entries() if isinstance(each, RaftEntry) and each.index == 100)
     hurt = bytearray(log.read_bytes())
     hurt[offset // 4096 * 4096 : offset // 4096 * 4096 + 16] = bytes(16)
     log.write_bytes(bytes(hurt))

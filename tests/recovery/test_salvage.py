@@ -29,8 +29,8 @@ from stantools.recovery.salvage import SalvageOptions, SalvagePlan, apply_salvag
 from stantools.store.directory import MANIFEST_FILE, open_datastore
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import scan_slice
 from stantools.store.sample import SampleOptions, write_sample
+from stantools.store.slice_reader import scan_slice
 from stantools.store.sublog import SubsState, read_subs
 from tests.conftest import golden_cases, load_expected
 from tests.mutations import apply_mutation, damages, fresh_copy, mutated_stores, shares

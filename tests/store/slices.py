@@ -7,7 +7,7 @@ from pathlib import Path
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, ScanStop
 
 Message = tuple[int, int, bytes, bytes]
 
@@ -17,7 +17,7 @@ def scan(path: Path, channel: bytes, crc: Crc) -> tuple[memoryview, MessageColum
     buffer = memoryview(path.read_bytes())
     columns = MessageColumns(len(buffer) // 8 + 1)
     rows, offset, stop = kernels.scan_messages(buffer, FILE_HEADER_SIZE, len(buffer), crc, channel, columns)
-    assert (stop, offset) == (Stop.END, len(buffer)), path
+    assert (stop, offset) == (ScanStop.END, len(buffer)), path
     return buffer, columns.take(rows)
 
 

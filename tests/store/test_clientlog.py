@@ -4,7 +4,7 @@ import pytest
 
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES, encode
-from stantools.format.layout import Stop
+from stantools.format.layout import ScanStop
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import read_clients, salvage_clients
 
@@ -54,21 +54,21 @@ def test_the_appendix_of_the_specification() -> None:
 @pytest.mark.parametrize(
     ("bad", "stop", "error"),
     [
-        (bytes(8), Stop.ZEROS, ""),
-        (bytes(5), Stop.SHORT_HEADER, "unexpected EOF"),
-        (add(b"x")[:-1], Stop.SHORT_PAYLOAD, "unexpected EOF"),
-        (encode(b"\x0a\x01a", CRC, 3), Stop.BAD_DECODE, "invalid client record type: 3"),
-        (encode(b"\x08\x01", CRC, 5), Stop.BAD_DECODE, "invalid client record type: 5"),
-        (encode(b"", CRC, 200), Stop.BAD_DECODE, "invalid client record type: 200"),
-        (encode(b"\x08\x01", CRC, 1), Stop.BAD_DECODE, "proto: wrong wireType = 0 for field ID"),
-        (encode(b"\x12\x01a\x66", CRC, 2), Stop.BAD_DECODE, "proto: illegal wireType 6"),
+        (bytes(8), ScanStop.ZEROS, ""),
+        (bytes(5), ScanStop.SHORT_HEADER, "unexpected EOF"),
+        (add(b"x")[:-1], ScanStop.SHORT_PAYLOAD, "unexpected EOF"),
+        (encode(b"\x0a\x01a", CRC, 3), ScanStop.BAD_DECODE, "invalid client record type: 3"),
+        (encode(b"\x08\x01", CRC, 5), ScanStop.BAD_DECODE, "invalid client record type: 5"),
+        (encode(b"", CRC, 200), ScanStop.BAD_DECODE, "invalid client record type: 200"),
+        (encode(b"\x08\x01", CRC, 1), ScanStop.BAD_DECODE, "proto: wrong wireType = 0 for field ID"),
+        (encode(b"\x12\x01a\x66", CRC, 2), ScanStop.BAD_DECODE, "proto: illegal wireType 6"),
     ],
 )
-def test_where_the_server_stops(bad: bytes, stop: Stop, error: str) -> None:
+def test_where_the_server_stops(bad: bytes, stop: ScanStop, error: str) -> None:
     good = FILE_HEADER_BYTES + add(b"a")
     state = read_clients(memoryview(good + bad + add(b"b")), CRC)
     assert state.end is not None
-    if stop is not Stop.SHORT_HEADER and stop is not Stop.SHORT_PAYLOAD:
+    if stop is not ScanStop.SHORT_HEADER and stop is not ScanStop.SHORT_PAYLOAD:
         assert (state.end.offset, state.end.stop, state.end.error) == (len(good), stop, error)
     alone = read_clients(memoryview(good + bad), CRC)
     assert alone.end is not None

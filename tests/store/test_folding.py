@@ -17,7 +17,7 @@ from stantools.format.envelope import FILE_HEADER_BYTES, encode
 from stantools.format.layout import SubRecord
 from stantools.format.logencode import encode_flow, encode_subscription, encode_subscription_delete
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.subscribers import Subscribers
+from stantools.inspection.subscribers import SubscriberList
 from stantools.store import sublog
 from stantools.store.sublog import SubsState, SubStatus, classify, read_subs, salvage_subs
 from tests.durables import write_durables
@@ -96,7 +96,7 @@ def test_chosen_subscribers() -> None:
             (4, b"here", {"q_group": b"d:g", "is_durable": True}),
         )
     ]
-    all_of_them = Subscribers(read_subs(memoryview(FILE_HEADER_BYTES + b"".join(parts)), CRC), {b"here"}, 1, 10)
+    all_of_them = SubscriberList(read_subs(memoryview(FILE_HEADER_BYTES + b"".join(parts)), CRC), {b"here"}, 1, 10)
     assert [(each.state.id, each.lag) for each in all_of_them] == [(3, 6), (4, 6), (9, 1)]
     assert [each.state.id for each in all_of_them.having(SubStatus.GHOST)] == [3]
     assert [each.state.id for each in all_of_them.with_ids([9, 4, 7]).having(SubStatus.ACTIVE)] == [4, 9]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stantools.format import index, kernels
 from stantools.format.crc import IEEE, Crc
-from stantools.format.layout import FILE_HEADER, FILE_VERSION, Stop
+from stantools.format.layout import FILE_HEADER, FILE_VERSION, ScanStop
 from stantools.store import indexes
 from stantools.store.indexes import IndexOrder, IndexView, index_parts, scan_index
 from stantools.store.mapping import mapped
@@ -44,7 +44,7 @@ def test_whole_records_are_counted_up_to_the_end(tmp_path: Path, count: int) -> 
     path = tmp_path / "msgs.1.idx"
     path.write_bytes(encode(list(range(4, 4 + count))))
     with mapped(path) as buffer:
-        assert scan_index(buffer, CRC)[:2] == (count, Stop.END)
+        assert scan_index(buffer, CRC)[:2] == (count, ScanStop.END)
         parts = [part["offset"].tolist() for part in index_parts(index.view(buffer, count))]
     assert [offset for part in parts for offset in part] == list(range(4, 4 + count))
     assert all(len(part) == 3 for part in parts[:-1])
@@ -52,19 +52,19 @@ def test_whole_records_are_counted_up_to_the_end(tmp_path: Path, count: int) -> 
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("at", range(7))
-@pytest.mark.parametrize("stop", [Stop.BAD_CRC, Stop.ZEROS, Stop.SHORT_HEADER])
-def test_counting_stops_at_the_first_bad_record(at: int, stop: Stop) -> None:
+@pytest.mark.parametrize("stop", [ScanStop.BAD_CRC, ScanStop.ZEROS, ScanStop.SHORT_HEADER])
+def test_counting_stops_at_the_first_bad_record(at: int, stop: ScanStop) -> None:
     data = bytearray(encode(list(range(4, 11))))
     begin = 4 + 32 * at
-    if stop is Stop.BAD_CRC:
+    if stop is ScanStop.BAD_CRC:
         data[begin] ^= 1
-    elif stop is Stop.ZEROS:
+    elif stop is ScanStop.ZEROS:
         data[begin : begin + 32] = bytes(32)
     else:
         del data[begin + 5 :]
     assert scan_index(memoryview(bytes(data)), CRC)[:2] == (at, stop)
-    if stop is Stop.BAD_CRC:
-        assert scan_index(memoryview(bytes(data)), CRC.unchecked)[:2] == (7, Stop.END)
+    if stop is ScanStop.BAD_CRC:
+        assert scan_index(memoryview(bytes(data)), CRC.unchecked)[:2] == (7, ScanStop.END)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -73,7 +73,7 @@ def test_sizes_are_summed_and_sequences_compared_from_part_to_part(sequences: li
     sizes = [10 * each for each in sequences]
     data = FILE_HEADER.pack(FILE_VERSION) + kernels.encode_index(sequences, sequences, sequences, sizes, CRC)
     rises = all(one < two for one, two in pairwise(sequences))
-    assert scan_index(memoryview(data), CRC) == (len(sequences), Stop.END, sum(sizes), rises)
+    assert scan_index(memoryview(data), CRC) == (len(sequences), ScanStop.END, sum(sizes), rises)
 
 
 @settings(max_examples=200, deadline=None)

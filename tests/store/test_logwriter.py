@@ -13,7 +13,7 @@ import pytest
 from stantools.errors import StoreUnwritableError, UsageError
 from stantools.format import gogo
 from stantools.format.crc import Crc
-from stantools.format.layout import ClientRecord, Stop, SubRecord
+from stantools.format.layout import ClientRecord, ScanStop, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import read_clients
 from stantools.store.compactionrules import CompactionRules
@@ -54,7 +54,7 @@ def test_rewriting_golden_clients(golden, tmp_path, case):
                 log.add(gogo.decode(pb.ClientInfo, record.payload))
             else:
                 log.delete(gogo.decode(pb.ClientDelete, record.payload).id)
-    assert found.stop is Stop.END
+    assert found.stop is ScanStop.END
     assert (tmp_path / "clients.dat").read_bytes() == wanted
 
 
@@ -73,7 +73,7 @@ def write(log: SubsLog, buffer: bytes, crc: Crc) -> None:
             else:
                 state = gogo.decode(pb.SubState, record.payload)
                 log.new(state) if record.type == SubRecord.NEW else log.update(state)
-    assert found.stop is Stop.END
+    assert found.stop is ScanStop.END
 
 
 @pytest.mark.parametrize(("case", "channel"), healthy_subs())

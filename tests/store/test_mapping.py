@@ -17,16 +17,16 @@ from stantools.errors import StoreChangedError
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
-from stantools.format.layout import Stop, SubRecord
+from stantools.format.layout import ScanStop, SubRecord
 from stantools.format.logencode import encode_flow
 from stantools.store import mapping
 from stantools.store.indexes import scan_index
 from stantools.store.limits import SliceLimits
 from stantools.store.logrepair import SUBS_LOG
 from stantools.store.logscan import LogDamage, scan_log
-from stantools.store.mapping import Window, descriptor_of, mapped, open_regular
-from stantools.store.reading import scan_slice
-from stantools.store.resync import Damage
+from stantools.store.mapping import MappedWindow, descriptor_of, mapped, open_regular
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import scan_slice
 from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
 from tests.durables import write_durables
@@ -54,7 +54,7 @@ def test_an_index_is_read_from_the_file_that_is_mapped(tmp_path: Path) -> None:
     rows = np.arange(1, 20_000, dtype=np.uint64)
     records = kernels.encode_index(rows, rows.astype(np.int64), rows.astype(np.int64), rows.astype(np.uint32), CRC)
     path.write_bytes(FILE_HEADER_BYTES + records)
-    expected = len(rows), Stop.END, int(rows.sum()), True
+    expected = len(rows), ScanStop.END, int(rows.sum()), True
     with mapped(path) as data:
         assert descriptor_of(data) is not None
         assert scan_index(data, CRC) == expected
@@ -75,7 +75,7 @@ def test_an_index_of_which_a_part_is_gone(tmp_path: Path) -> None:
     path.write_bytes(FILE_HEADER_BYTES + records)
     with pytest.raises(StoreChangedError), mapped(path) as data:
         os.truncate(path, 4 + 32 * 8192)
-        assert scan_index(data, CRC)[:2] == (8192, Stop.ZEROS)
+        assert scan_index(data, CRC)[:2] == (8192, ScanStop.ZEROS)
 
 
 def test_cut_and_written_again(file: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_window_stops_at_once(file: Path) -> None:
     """With or without the handler: before the next pages are touched."""
     reached = 0
     with pytest.raises(StoreChangedError), mapped(file) as data:
-        window = Window(data, 1 << 16)
+        window = MappedWindow(data, 1 << 16)
         for at in range(0, SIZE, 1 << 16):
             if at == SIZE // 2:
                 os.truncate(file, at)
@@ -134,7 +134,7 @@ def test_views_that_outlive_the_block(file: Path) -> None:
     """Their mapping stays, and so does the guard; the addresses of those that went are nobody's."""
     with mapped(file) as data:
         column = np.frombuffer(data[SIZE // 2 :], np.uint8)
-        window = Window(data)
+        window = MappedWindow(data)
     os.truncate(file, 0)
     assert not column.any()
     with pytest.raises(StoreChangedError):
@@ -245,7 +245,7 @@ def found(path: Path, scan: str) -> tuple[list[object], int]:
     with mapped(path) as data:
         parts = scan_slice(data, b"foo", CRC) if scan == "slice" else scan_log(data, SUBS_LOG, CRC)
         for part in parts:
-            if isinstance(part, Damage | LogDamage):
+            if isinstance(part, DamagedRange | LogDamage):
                 rows.append(part.kind)
                 lost += part.length
             else:

@@ -16,7 +16,7 @@ import pytest
 from stantools.errors import StoreUnreadableError
 from stantools.format.encryption import DataCipher, raft_cipher
 from stantools.format.proto import store_pb2 as pb
-from stantools.format.raftlog import Entry, EntryType, Fault, Flaw, decode_configuration, decode_operation
+from stantools.format.raftlog import EntryType, Fault, RaftEntry, RaftFlaw, decode_configuration, decode_operation
 from stantools.store.nodes import NodeFiles, find_node
 from stantools.store.raft import Snapshot, crc64, open_log, read_snapshots
 from stantools.store.raftstate import ClusterState, SubKind
@@ -60,13 +60,13 @@ def nodes(case: str) -> dict[str, NodeFiles]:
 
 
 @cache
-def read(node: NodeFiles) -> tuple[list[Entry], list[Fault | Flaw], list[int]]:
+def read(node: NodeFiles) -> tuple[list[RaftEntry], list[Fault | RaftFlaw], list[int]]:
     assert node.log
     with open_log(node.log) as log:
-        entries: list[Entry] = []
-        wrong: list[Fault | Flaw] = list(log.faults)
+        entries: list[RaftEntry] = []
+        wrong: list[Fault | RaftFlaw] = list(log.faults)
         for each in log.entries():
-            if isinstance(each, Entry):
+            if isinstance(each, RaftEntry):
                 each.data = memoryview(bytes(each.data))
                 entries.append(each)
             else:
@@ -122,7 +122,7 @@ def listed(case: str, node: str) -> list[dict[str, Any]]:
     return rows
 
 
-def check_entry(entry: Entry, row: dict[str, Any], cipher: DataCipher | None) -> None:
+def check_entry(entry: RaftEntry, row: dict[str, Any], cipher: DataCipher | None) -> None:
     assert row["term"] == entry.term
     if row["type"] == "LogConfiguration" and "servers" in row:
         have = [{"Address": s.address, "ID": s.id, "Suffrage": 0} for s in decode_configuration(entry.data)]
@@ -139,7 +139,7 @@ def test_a_lost_page_loses_its_own_entries_only(case: str, node: str) -> None:
     entries, wrong, free = read(nodes(case)[node])
     last = entries[-1].index
     assert [each.index for each in entries] == [i for i in range(1, last + 1) if i not in LOST[case, node]]
-    assert any(isinstance(each, Flaw) and each.first in LOST[case, node] for each in wrong)
+    assert any(isinstance(each, RaftFlaw) and each.first in LOST[case, node] for each in wrong)
     assert max(free) <= last
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from stantools.errors import NotAStoreError, StoreUnreadableError
 from stantools.store.directory import open_datastore
-from stantools.store.recognition import Kind, recognise
+from stantools.store.recognition import PathKind, recognise
 from stantools.store.sample import SampleOptions, write_sample
 
 
@@ -42,15 +42,15 @@ def jetstream(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("below", "kind"),
     [
-        ("", Kind.JETSTREAM),
-        ("jetstream", Kind.JETSTREAM),
-        ("jetstream/$G", Kind.JETSTREAM),
-        ("jetstream/$G/streams", Kind.JETSTREAM),
-        ("jetstream/$G/streams/ORDERS", Kind.JETSTREAM),
-        ("jetstream/$G/streams/ORDERS/msgs", Kind.JETSTREAM),
+        ("", PathKind.JETSTREAM),
+        ("jetstream", PathKind.JETSTREAM),
+        ("jetstream/$G", PathKind.JETSTREAM),
+        ("jetstream/$G/streams", PathKind.JETSTREAM),
+        ("jetstream/$G/streams/ORDERS", PathKind.JETSTREAM),
+        ("jetstream/$G/streams/ORDERS/msgs", PathKind.JETSTREAM),
     ],
 )
-def test_jetstream(tmp_path: Path, below: str, kind: Kind) -> None:
+def test_jetstream(tmp_path: Path, below: str, kind: PathKind) -> None:
     jetstream(tmp_path / "data" / "jetstream")
     found = recognise(tmp_path / "data" / below)
     assert found.kind is kind
@@ -59,19 +59,21 @@ def test_jetstream(tmp_path: Path, below: str, kind: Kind) -> None:
 
 def test_a_folder_around_a_store(place: Path) -> None:
     found = recognise(Path("srv"))
-    assert (found.kind, found.instead) == (Kind.PARENT, Path("srv/my data/datastore"))
+    assert (found.kind, found.instead) == (PathKind.PARENT, Path("srv/my data/datastore"))
     assert commands(found.remedy) == [["stantools", "doctor", "srv/my data/datastore"]]
     shutil.copytree("srv/my data", "srv/another")
     found = recognise(Path("srv"))
     assert (
-        found.kind is Kind.SEVERAL and "my data/datastore" in found.sentence and "another/datastore" in found.sentence
+        found.kind is PathKind.SEVERAL
+        and "my data/datastore" in found.sentence
+        and "another/datastore" in found.sentence
     )
 
 
 def test_the_folder_of_a_channel(place: Path) -> None:
     store = "srv/my data/datastore"
     found = recognise(Path(store, "a b"))
-    assert found.kind is Kind.CHANNEL
+    assert found.kind is PathKind.CHANNEL
     assert commands(found.remedy) == [["stantools", "messages", store, "a b"], ["stantools", "doctor", store]]
     shutil.copytree(Path(store, "orders"), "alone")
     assert "is not there" in recognise(Path("alone")).sentence
@@ -83,7 +85,7 @@ def test_the_folder_of_a_channel(place: Path) -> None:
 def test_a_single_file_of_a_store(place: Path, name: str) -> None:
     path = Path("srv/my data/datastore", name)
     found = recognise(path)
-    assert found.kind is Kind.FILE_OF_STORE
+    assert found.kind is PathKind.FILE_OF_STORE
     record, doctor = commands(found.remedy)
     assert record == ["stantools", "records", str(path)]
     assert Path(doctor[-1]).resolve() == Path("srv/my data/datastore").resolve()
@@ -97,37 +99,37 @@ def test_archives(place: Path, suffix: str) -> None:
     for path in (Path(f"of the shop.{suffix}"), Path("no suffix")):
         shutil.copy(made, path)
         found = recognise(path)
-        assert found.kind is Kind.ARCHIVE
+        assert found.kind is PathKind.ARCHIVE
         command = re.search(r"`(mkdir .*) && (stantools doctor .*)`", found.remedy)
         assert command
         if shutil.which("unzip") or suffix != "zip":
             assert os.system(command[1]) == 0
             unpacked = recognise(Path(shlex.split(command[2])[-1]))
-            assert unpacked.kind is Kind.PARENT, unpacked
+            assert unpacked.kind is PathKind.PARENT, unpacked
             shutil.rmtree(shlex.split(command[2])[-1])
 
 
 def test_compressed_files_that_are_no_archives(place: Path) -> None:
     Path("one.gz").write_bytes(gzip.compress(b"a log of a server\n" * 100))
-    assert recognise(Path("one.gz")).kind is Kind.COMPRESSED
+    assert recognise(Path("one.gz")).kind is PathKind.COMPRESSED
     Path("two.gz").write_bytes(gzip.compress(b"-- dump\nCREATE TABLE Messages (id INTEGER);\n"))
-    assert recognise(Path("two.gz")).kind is Kind.SQL_DUMP
+    assert recognise(Path("two.gz")).kind is PathKind.SQL_DUMP
     Path("cut.tgz").write_bytes(gzip.compress(os.urandom(4000))[:30])
-    assert recognise(Path("cut.tgz")).kind in (Kind.ARCHIVE, Kind.COMPRESSED)
+    assert recognise(Path("cut.tgz")).kind in (PathKind.ARCHIVE, PathKind.COMPRESSED)
 
 
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        (b"-- MySQL dump 10.13\n", Kind.SQL_DUMP),
-        (b"\xef\xbb\xbf\nINSERT INTO Messages VALUES (1);", Kind.SQL_DUMP),
-        (b"SQLite format 3\0" + bytes(84), Kind.SQLITE),
-        (b"\x28\xb5\x2f\xfd" + bytes(30), Kind.ARCHIVE),
-        (b"hello", Kind.FILE),
-        (b"", Kind.FILE),
+        (b"-- MySQL dump 10.13\n", PathKind.SQL_DUMP),
+        (b"\xef\xbb\xbf\nINSERT INTO Messages VALUES (1);", PathKind.SQL_DUMP),
+        (b"SQLite format 3\0" + bytes(84), PathKind.SQLITE),
+        (b"\x28\xb5\x2f\xfd" + bytes(30), PathKind.ARCHIVE),
+        (b"hello", PathKind.FILE),
+        (b"", PathKind.FILE),
     ],
 )
-def test_other_files(tmp_path: Path, content: bytes, kind: Kind) -> None:
+def test_other_files(tmp_path: Path, content: bytes, kind: PathKind) -> None:
     (tmp_path / "x").write_bytes(content)
     assert recognise(tmp_path / "x").kind is kind
 
@@ -135,7 +137,7 @@ def test_other_files(tmp_path: Path, content: bytes, kind: Kind) -> None:
 def test_a_backup_of_a_stream(tmp_path: Path) -> None:
     for name in ("backup.json", "stream.tar.s2"):
         (tmp_path / name).touch()
-    assert recognise(tmp_path).kind is Kind.BACKUP
+    assert recognise(tmp_path).kind is PathKind.BACKUP
 
 
 def test_nodes_of_a_cluster(tmp_path: Path) -> None:
@@ -144,9 +146,9 @@ def test_nodes_of_a_cluster(tmp_path: Path) -> None:
         (tmp_path / "nodes" / node / "raft" / "shop" / "raft.log").touch()
         write_sample(tmp_path / "nodes" / node / "data", SampleOptions(channels=1, messages=1))
     one, all_of_them = recognise(tmp_path / "nodes" / "a"), recognise(tmp_path / "nodes")
-    assert one.kind is Kind.NODE
+    assert one.kind is PathKind.NODE
     assert ["stantools", "doctor", str(tmp_path / "nodes/a/data")] in commands(one.remedy)
-    assert all_of_them.kind is Kind.NODES
+    assert all_of_them.kind is PathKind.NODES
     assert [str(tmp_path / "nodes" / node) for node in "abc"] == commands(all_of_them.remedy)[0][2:5]
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from stantools.format import index, kernels
 from stantools.format.crc import IEEE, Crc
-from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Stop
-from stantools.store.reading import scan_slice
-from stantools.store.resync import Damage, DamageKind, Resync
+from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, ScanStop
+from stantools.store.resync import DamagedRange, DamageKind, Resync
+from stantools.store.slice_reader import scan_slice
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -43,14 +43,14 @@ def make(payloads: list[bytes], first: int = 1, channel: bytes = CHANNEL) -> Sli
     return Slice(HEADER + records, HEADER + entries, starts.tolist(), (starts + lengths).tolist())
 
 
-def scan(data: bytes, entries: bytes | None = None) -> tuple[dict[int, int], list[Damage]]:
+def scan(data: bytes, entries: bytes | None = None) -> tuple[dict[int, int], list[DamagedRange]]:
     """Returns offset -> sequence of the good records, and the damages; checks that they cover the file."""
     view = index.view(memoryview(entries), (len(entries) - 4) // 32) if entries else None
     good: dict[int, int] = {}
-    damages: list[Damage] = []
+    damages: list[DamagedRange] = []
     at = FILE_HEADER_SIZE
     for event in scan_slice(memoryview(data), CHANNEL, CRC, index=view):
-        if isinstance(event, Damage):
+        if isinstance(event, DamagedRange):
             assert event.offset == at and event.length > 0
             damages.append(event)
             at = event.end
@@ -264,8 +264,10 @@ def test_records_inside_a_payload_are_not_messages() -> None:
     assert damage.repair and damage.repair.message.data == inner
 
 
-@pytest.mark.parametrize(("keep", "stop"), [(3, Stop.SHORT_HEADER), (8, Stop.DANGLING), (12, Stop.SHORT_PAYLOAD)])
-def test_torn_ends(keep: int, stop: Stop) -> None:
+@pytest.mark.parametrize(
+    ("keep", "stop"), [(3, ScanStop.SHORT_HEADER), (8, ScanStop.DANGLING), (12, ScanStop.SHORT_PAYLOAD)]
+)
+def test_torn_ends(keep: int, stop: ScanStop) -> None:
     made = make(MESSAGES)
     good, (damage,) = scan(made.data[: made.starts[5] + keep])
     assert len(good) == 5
@@ -277,7 +279,7 @@ def test_other_polynomials_and_no_check() -> None:
     at = made.ends[1] - 12
     data = with_bytes(made, at, bytes([made.data[at] ^ 1]))
     events = list(scan_slice(memoryview(data), CHANNEL, CRC.unchecked))
-    assert [len(e.sequence) for e in events if not isinstance(e, Damage)] == [6]
+    assert [len(e.sequence) for e in events if not isinstance(e, DamagedRange)] == [6]
 
 
 def claiming_the_rest(count: int) -> bytes:
@@ -311,6 +313,6 @@ def test_what_is_read_on_suspicion_is_limited() -> None:
     resync = Resync(memoryview(data), CHANNEL, crc)
     made = make([b"x" * 60] * 2000)
     for start, end in zip(made.starts[:-2:2], made.ends[:-2:2], strict=True):
-        damage = resync.after(start, Stop.SHORT_PAYLOAD)
+        damage = resync.after(start, ScanStop.SHORT_PAYLOAD)
         assert (damage.kind, damage.end) == (DamageKind.GARBAGE, end)
     assert 4 * len(data) < crc.size <= 8 * len(data)

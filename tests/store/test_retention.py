@@ -16,7 +16,7 @@ from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits
 from stantools.store.retention import Retention
 from stantools.store.slicefile import remove_slice
 from stantools.store.slicestate import SliceState
-from stantools.store.slicewriter import SliceWriter, Writing
+from stantools.store.slicewriter import SliceWriter, WriteOptions
 from tests.store.slices import all_messages
 
 IEEE = Crc()
@@ -72,7 +72,7 @@ def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restar
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     model = Model(limits)
-    writer = SliceWriter(directory, b"c", IEEE, Writing(slices, sync=False))
+    writer = SliceWriter(directory, b"c", IEEE, WriteOptions(slices, sync=False))
     retention = keeping(writer, limits)
     last, now = 0, TIME
     for number, (sizes, later) in enumerate(batches):
@@ -81,7 +81,7 @@ def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restar
             writer.close()
             states = [*retention.slices]
             current = states.pop() if states else None
-            writer = SliceWriter(directory, b"c", IEEE, Writing(slices, sync=False), current=current)
+            writer = SliceWriter(directory, b"c", IEEE, WriteOptions(slices, sync=False), current=current)
             retention = keeping(writer, limits, states)
         model.messages += put(writer, last + 1, sizes)
         last += len(sizes)
@@ -123,7 +123,7 @@ def test_without_limits_nothing_is_read(tmp_path, monkeypatch):
 
 
 def test_more_messages_than_are_looked_at_together(tmp_path):
-    with SliceWriter(tmp_path, b"c", IEEE, Writing(sync=False)) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, WriteOptions(sync=False)) as writer:
         retention = keeping(writer, ChannelLimits(max_msgs=10))
         put(writer, 1, [1] * 10_000)
         assert retention.enforce(TIME) == 9990
@@ -131,9 +131,9 @@ def test_more_messages_than_are_looked_at_together(tmp_path):
 
 
 def test_slices_of_before(tmp_path):
-    with SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(max_msgs=2))) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(max_msgs=2))) as writer:
         put(writer, 1, [1] * 4)
-    writer_again = SliceWriter.resume(tmp_path, b"c", IEEE, Writing(SliceLimits(max_msgs=2)))
+    writer_again = SliceWriter.resume(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(max_msgs=2)))
     before = [state for state in writer.finished if state.number == 1]
     assert isinstance(before[0], SliceState)
     retention = keeping(writer_again, ChannelLimits(max_msgs=3), before)

@@ -4,7 +4,7 @@ import pytest
 
 from stantools.format.crc import Crc
 from stantools.format.envelope import encode
-from stantools.format.layout import Stop
+from stantools.format.layout import ScanStop
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.serverinfo import (
     ServerFile,
@@ -75,7 +75,7 @@ def test_every_row_of_the_specification(data: bytes | None, outcome: ServerOutco
 
 def test_without_crc_check() -> None:
     data = HEADER + encode(b"\x0a\x01a", CRC)[:-1] + b"b"
-    assert read(data).stop is Stop.BAD_CRC
+    assert read(data).stop is ScanStop.BAD_CRC
     unchecked = read_server_info(memoryview(data), CRC.unchecked)
     assert unchecked.outcome is ServerOutcome.RECOVERED
     assert unchecked.info == pb.ServerInfo(cluster_id=b"b")

@@ -16,7 +16,7 @@ from stantools.store import slicefile
 from stantools.store.limits import ONE_SLICE, SliceLimits
 from stantools.store.slicefile import remove_slice
 from stantools.store.slicestate import SliceState, last_slice
-from stantools.store.slicewriter import SliceWriter, Writing
+from stantools.store.slicewriter import SliceWriter, WriteOptions
 from tests.conftest import GOLDEN, golden_cases, load_expected
 from tests.store.slices import all_messages, messages, scan, slice_files
 
@@ -57,7 +57,7 @@ def test_rewriting_golden_slices_gives_the_same_bytes(golden, tmp_path, case, ch
         tmp_path,
         name,
         crc,
-        Writing(limits, fill_gaps=bool(filled), sync=False),
+        WriteOptions(limits, fill_gaps=bool(filled), sync=False),
         last_number=int(files[0].name.split(".")[1]) - 1,
     ) as writer:
         for path in files:
@@ -108,7 +108,7 @@ def test_a_resumed_channel_goes_on_as_if_never_stopped(golden, tmp_path, case, c
     name = channel.encode()
     everything = all_messages(golden / case / "datastore" / channel, name, crc)
     for each in everything:
-        with SliceWriter.resume(tmp_path, name, crc, Writing(limits)) as writer:
+        with SliceWriter.resume(tmp_path, name, crc, WriteOptions(limits)) as writer:
             writer.append([each[0]], [each[1]], [each[2]], [each[3]])
     assert slice_files(tmp_path) == slice_files(golden / case / "datastore" / channel)
 
@@ -160,7 +160,7 @@ def put(writer: SliceWriter, first: int, count: int, *, step: int = 0, batch: in
     ],
 )
 def test_slices_are_split_as_the_server_splits_them(tmp_path, limits, expected, batch):
-    with SliceWriter(tmp_path, b"c", IEEE, Writing(limits)) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, WriteOptions(limits)) as writer:
         put(writer, 1, 7, step=SECOND, batch=batch)
         assert writer.current.bytes == expected[-1] * 60
     assert counts(tmp_path) == expected
@@ -170,7 +170,7 @@ def test_slices_are_split_as_the_server_splits_them(tmp_path, limits, expected, 
 
 def test_age_by_the_clock(tmp_path):
     now = [TIME]
-    with SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(0, 0, SECOND), clock=lambda: now[0])) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(0, 0, SECOND), clock=lambda: now[0])) as writer:
         put(writer, 1, 3, step=10 * SECOND)
         now[0] += 11 * SECOND
         put(writer, 4, 2)
@@ -178,7 +178,7 @@ def test_age_by_the_clock(tmp_path):
 
 
 def test_fillers_go_to_the_current_slice_over_its_limit(tmp_path):
-    with SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(2, 0, 0), fill_gaps=True)) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(2, 0, 0), fill_gaps=True)) as writer:
         writer.append([10], [1], None, [b"a"])
         writer.append([14, 15, 18], [2, 3, 4], None, [b"b", b"c", b"d"])
     have = all_messages(tmp_path, b"c", IEEE)
@@ -228,7 +228,7 @@ def test_nothing_is_written_before_the_flush_and_data_before_the_index(tmp_path,
 
 
 def test_what_is_gathered_is_bounded(tmp_path):
-    with SliceWriter(tmp_path, b"c", IEEE, Writing(ONE_SLICE, buffer_size=1000, sync=False)) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, WriteOptions(ONE_SLICE, buffer_size=1000, sync=False)) as writer:
         for n in range(1, 200):
             put(writer, n, 1)
             assert len(slice_files(tmp_path).get("msgs.1.dat", b"")) > n * 28 - 1000
@@ -236,7 +236,7 @@ def test_what_is_gathered_is_bounded(tmp_path):
 
 
 def test_release_and_go_on(tmp_path):
-    writer = SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(3, 0, 0)))
+    writer = SliceWriter(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(3, 0, 0)))
     for n in range(1, 8):
         put(writer, n, 1)
         writer.release()
@@ -283,20 +283,20 @@ def test_a_damaged_end_is_not_resumed(tmp_path, damage, text):
 
 
 def test_empty_slices_are_used_again_and_stale_indexes_are_emptied(tmp_path):
-    with SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(2, 0, 0))) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(2, 0, 0))) as writer:
         put(writer, 1, 4)
     stale = (tmp_path / "msgs.2.idx").read_bytes()
     wanted = slice_files(tmp_path)
     (tmp_path / "msgs.2.dat").write_bytes(b"\1\0\0\0")
     (tmp_path / "msgs.2.idx").write_bytes(b"\1\0\0\0")
     (tmp_path / "msgs.3.dat").write_bytes(b"")
-    with SliceWriter.resume(tmp_path, b"c", IEEE, Writing(SliceLimits(2, 0, 0))) as writer:
+    with SliceWriter.resume(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(2, 0, 0))) as writer:
         put(writer, 3, 2)
     (tmp_path / "msgs.3.dat").unlink()
     assert slice_files(tmp_path) == wanted
     (tmp_path / "msgs.2.dat").unlink()
     assert (tmp_path / "msgs.2.idx").read_bytes() == stale
-    with SliceWriter.resume(tmp_path, b"c", IEEE, Writing(SliceLimits(2, 0, 0))) as writer:
+    with SliceWriter.resume(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(2, 0, 0))) as writer:
         put(writer, 3, 2)
     assert slice_files(tmp_path) == wanted
 
@@ -313,7 +313,7 @@ def test_a_new_slice_never_overwrites_records(tmp_path):
 @pytest.mark.parametrize("fail_at", range(1, 5))
 def test_a_full_disk_leaves_the_last_flushed_message(tmp_path, monkeypatch, fail_at, part):
     """The n-th write takes only a part and fails; then there is space again."""
-    writer = SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(4, 0, 0)))
+    writer = SliceWriter(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(4, 0, 0)))
     put(writer, 1, 2)
     writer.flush()
     calls = []
@@ -369,7 +369,7 @@ def test_an_exception_in_the_block_writes_nothing_more(tmp_path):
 
 def test_bigger_than_every_buffer(tmp_path):
     big = b"y" * 100_000
-    with SliceWriter(tmp_path, b"c", IEEE, Writing(buffer_size=1000)) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, WriteOptions(buffer_size=1000)) as writer:
         writer.append([1, 2, 3], [1, 2, 3], None, [b"", big, b"z"])
     source, columns = scan(tmp_path / "msgs.1.dat", b"c", IEEE)
     (tmp_path / "copy").mkdir()
@@ -379,7 +379,7 @@ def test_bigger_than_every_buffer(tmp_path):
 
 
 def test_removing_slices(tmp_path, monkeypatch):
-    with SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(1, 0, 0))) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(1, 0, 0))) as writer:
         put(writer, 1, 4)
     before = slice_files(tmp_path)
     assert remove_slice(tmp_path, 1) is None
@@ -401,7 +401,7 @@ def test_state_of_an_empty_channel(tmp_path):
 
 
 def test_the_first_message_of_a_slice_alone(tmp_path):
-    writer = SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(4, 0, 0), first_alone=True, sync=False))
+    writer = SliceWriter(tmp_path, b"c", IEEE, WriteOptions(SliceLimits(4, 0, 0), first_alone=True, sync=False))
     put(writer, 1, 6)
     # Both slices have their first message in the index before anything else is written behind it.
     assert [each[0] for each in all_messages(tmp_path, b"c", IEEE)][:1] == [1]

@@ -17,7 +17,7 @@ from stantools.format.crc import Crc
 from stantools.store.limits import UNLIMITED, SliceLimits
 from stantools.store.retention import Retention
 from stantools.store.slicestate import last_slice
-from stantools.store.slicewriter import SliceWriter, Writing
+from stantools.store.slicewriter import SliceWriter, WriteOptions
 
 CRC = Crc()
 NAME = b"foo"
@@ -63,8 +63,8 @@ def test_as_if_encoded_here(tmp_path_factory, sizes, limits, buffer_size, flushe
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
     options = {"sync": False, "buffer_size": buffer_size}
     with (
-        SliceWriter(one, NAME, CRC, Writing(limits, **options)) as plain,
-        SliceWriter(two, NAME, CRC, Writing(limits, **options)) as writer,
+        SliceWriter(one, NAME, CRC, WriteOptions(limits, **options)) as plain,
+        SliceWriter(two, NAME, CRC, WriteOptions(limits, **options)) as writer,
     ):
         for batch in sizes:
             payloads = [bytes(size) for size in batch]
@@ -80,7 +80,7 @@ def test_as_if_encoded_here(tmp_path_factory, sizes, limits, buffer_size, flushe
 def test_records_that_do_not_follow_each_other(tmp_path):
     data, starts, sizes, sequences, times = encoded(1, [b"a", b"bb", b"ccc", b"dddd"])
     keep = np.array([0, 2, 3])
-    with SliceWriter(tmp_path, NAME, CRC, Writing(sync=False)) as writer:
+    with SliceWriter(tmp_path, NAME, CRC, WriteOptions(sync=False)) as writer:
         writer.append_encoded(data, starts[keep], sizes[keep], sequences[keep], times[keep])
         writer.append_encoded(b"", starts[:0], sizes[:0], sequences[:0], times[:0])
     state = last_slice(tmp_path, NAME, CRC)
@@ -90,7 +90,7 @@ def test_records_that_do_not_follow_each_other(tmp_path):
 
 def test_blocks_without_headers_are_refused(tmp_path):
     data, starts, sizes, sequences, times = encoded(1, [b"a", b"b"])
-    with SliceWriter(tmp_path, NAME, CRC, Writing(sync=False)) as writer:
+    with SliceWriter(tmp_path, NAME, CRC, WriteOptions(sync=False)) as writer:
         with pytest.raises(ValueError, match="no record header"):
             writer.append_encoded(data[8:], starts - 8, sizes, sequences, times)
         with pytest.raises(ValueError, match="no record header"):
@@ -111,10 +111,10 @@ def test_going_back(tmp_path_factory, kept, taken_back, limits, buffer_size):
     directory, wanted = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("wanted")
     after = [[5, 6], [7]]
     options = {"sync": False, "buffer_size": buffer_size}
-    with SliceWriter(wanted, NAME, CRC, Writing(limits, **options)) as writer:
+    with SliceWriter(wanted, NAME, CRC, WriteOptions(limits, **options)) as writer:
         for batch in (*kept, *after):
             writer.append_encoded(*encoded(writer.last_sequence + 1, [bytes(size) for size in batch]))
-    with SliceWriter(directory, NAME, CRC, Writing(limits, **options)) as writer:
+    with SliceWriter(directory, NAME, CRC, WriteOptions(limits, **options)) as writer:
         for batch in kept:
             writer.append_encoded(*encoded(writer.last_sequence + 1, [bytes(size) for size in batch]))
         writer.flush()
@@ -129,7 +129,7 @@ def test_going_back(tmp_path_factory, kept, taken_back, limits, buffer_size):
 
 
 def test_going_back_may_fail_and_be_tried_again(tmp_path, monkeypatch):
-    with SliceWriter(tmp_path, NAME, CRC, Writing(SliceLimits(3, 0), sync=False, buffer_size=0)) as writer:
+    with SliceWriter(tmp_path, NAME, CRC, WriteOptions(SliceLimits(3, 0), sync=False, buffer_size=0)) as writer:
         writer.append_encoded(*encoded(1, [b"x"] * 2))
         writer.flush()
         mark, before = writer.mark(), files(tmp_path)
@@ -149,7 +149,7 @@ def test_going_back_may_fail_and_be_tried_again(tmp_path, monkeypatch):
 
 def test_finished_slices_are_consumed(tmp_path):
     limits, remove = SliceLimits(2, 0), lambda number: pytest.fail(f"slice {number} is full of messages")
-    with SliceWriter(tmp_path, NAME, CRC, Writing(limits, sync=False)) as writer:
+    with SliceWriter(tmp_path, NAME, CRC, WriteOptions(limits, sync=False)) as writer:
         retention = Retention(writer, UNLIMITED, drop=remove)
         for first in range(1, 20, 3):
             writer.append_encoded(*encoded(first, [b"x"] * 3))

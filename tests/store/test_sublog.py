@@ -6,7 +6,7 @@ import pytest
 
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES, encode
-from stantools.format.layout import Stop, SubRecord
+from stantools.format.layout import ScanStop, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.store import logscan
 from stantools.store.logscan import LogDamageKind
@@ -91,7 +91,7 @@ def test_the_state_machine(
         assert not fold.damages
     end = read_subs(data, CRC).end
     assert end is not None
-    assert (end.offset, end.stop, end.error) == (len(data), Stop.END, "")
+    assert (end.offset, end.stop, end.error) == (len(data), ScanStop.END, "")
 
 
 def test_the_example_of_the_compaction_rule() -> None:
@@ -121,33 +121,33 @@ def test_the_appendix_of_the_specification() -> None:
 @pytest.mark.parametrize(
     ("bad", "stop", "error", "sizes"),
     [
-        (b"", Stop.END, "", (0, 0)),
-        (b"\x01", Stop.SHORT_HEADER, "unexpected EOF", (1, 0)),
-        (record(MSG, 1, 1)[:8], Stop.DANGLING, "", (8, 8)),
-        (record(MSG, 1, 1)[:9], Stop.SHORT_PAYLOAD, "unexpected EOF", (9, 0)),
-        (bytes(8), Stop.ZEROS, "", (0, 0)),
-        (bytes(8) + record(DELETE, 1), Stop.ZEROS, "", (0, 0)),
-        (encode(b"\x08\x01", CRC, 6), Stop.BAD_DECODE, "unexpected record type: 6", (10, 10)),
-        (encode(b"\x08\x01", CRC, 0), Stop.BAD_DECODE, "unexpected record type: 0", (10, 10)),
-        (encode(b"\x12", CRC, 1), Stop.BAD_DECODE, "unexpected EOF", (9, 9)),
-        (encode(b"\x0a", CRC, 2), Stop.BAD_DECODE, "proto: wrong wireType = 2 for field ID", (9, 9)),
-        (encode(b"\x0a", CRC, 3), Stop.BAD_DECODE, "proto: wrong wireType = 2 for field ID", (9, 9)),
-        (encode(b"\x15", CRC, 4), Stop.BAD_DECODE, "proto: wrong wireType = 5 for field Seqno", (9, 9)),
+        (b"", ScanStop.END, "", (0, 0)),
+        (b"\x01", ScanStop.SHORT_HEADER, "unexpected EOF", (1, 0)),
+        (record(MSG, 1, 1)[:8], ScanStop.DANGLING, "", (8, 8)),
+        (record(MSG, 1, 1)[:9], ScanStop.SHORT_PAYLOAD, "unexpected EOF", (9, 0)),
+        (bytes(8), ScanStop.ZEROS, "", (0, 0)),
+        (bytes(8) + record(DELETE, 1), ScanStop.ZEROS, "", (0, 0)),
+        (encode(b"\x08\x01", CRC, 6), ScanStop.BAD_DECODE, "unexpected record type: 6", (10, 10)),
+        (encode(b"\x08\x01", CRC, 0), ScanStop.BAD_DECODE, "unexpected record type: 0", (10, 10)),
+        (encode(b"\x12", CRC, 1), ScanStop.BAD_DECODE, "unexpected EOF", (9, 9)),
+        (encode(b"\x0a", CRC, 2), ScanStop.BAD_DECODE, "proto: wrong wireType = 2 for field ID", (9, 9)),
+        (encode(b"\x0a", CRC, 3), ScanStop.BAD_DECODE, "proto: wrong wireType = 2 for field ID", (9, 9)),
+        (encode(b"\x15", CRC, 4), ScanStop.BAD_DECODE, "proto: wrong wireType = 5 for field Seqno", (9, 9)),
         (
             encode(b"\x04", CRC, 5),
-            Stop.BAD_DECODE,
+            ScanStop.BAD_DECODE,
             "proto: SubStateUpdate: wiretype end group for non-group",
             (9, 9),
         ),
         (
             record(MSG, 1, 1)[:-1] + b"\x02",
-            Stop.BAD_CRC,
+            ScanStop.BAD_CRC,
             "corrupted data, expected crc to be 0xd8f7bf03, got 0x41feeeb9",
             (12, 12),
         ),
     ],
 )
-def test_where_the_server_stops(bad: bytes, stop: Stop, error: str, sizes: tuple[int, int]) -> None:
+def test_where_the_server_stops(bad: bytes, stop: ScanStop, error: str, sizes: tuple[int, int]) -> None:
     """`sizes`: bytes left of the bad part after a start without and with the truncate option."""
     good = log((NEW, 1), (MSG, 1, 7))
     fold = read_subs(memoryview(bytes(good) + bad), CRC)

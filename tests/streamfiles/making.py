@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stantools.format.columns import MessageColumns
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.headers import header_block
-from stantools.streamfiles.reader import ArchiveReader, Records
+from stantools.streamfiles.reader import ArchiveReader, BlockRecords
 
 TIME = 1_600_000_000_123_456_789
 #: What a server adds to the configuration of a stream that says nothing of it, in the order in which it is kept.
@@ -44,7 +44,7 @@ class Item:
         return self.at or self.sequence
 
 
-def batch(messages: Sequence[Item], channel: bytes = b"foo.bar", subject: bytes = b"") -> Batch:
+def batch(messages: Sequence[Item], channel: bytes = b"foo.bar", subject: bytes = b"") -> MessageBatch:
     columns = MessageColumns(len(messages))
     buffer = bytearray(b"in front")
     for row, message in enumerate(messages):
@@ -56,7 +56,7 @@ def batch(messages: Sequence[Item], channel: bytes = b"foo.bar", subject: bytes 
             columns.reply_start[row], columns.reply_size[row] = len(buffer), len(message.reply)
             buffer += message.reply
     places = np.array([message.place for message in messages], np.uint64)
-    return Batch(channel, subject or channel, memoryview(bytes(buffer)), columns, places)
+    return MessageBatch(channel, subject or channel, memoryview(bytes(buffer)), columns, places)
 
 
 def numbered(sequences: Sequence[int], size: int = 12) -> list[Item]:
@@ -87,6 +87,6 @@ def contents(reader: ArchiveReader) -> tuple[list[tuple[object, ...]], list[int]
     return messages, skips, blocks
 
 
-def _part(records: Records, row: int, name: str) -> bytes:
+def _part(records: BlockRecords, row: int, name: str) -> bytes:
     start = int(getattr(records.columns, f"{name}_start")[row])
     return bytes(records.buffer[start : start + int(getattr(records.columns, f"{name}_size")[row])])

@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from stantools.streamfiles.layout import Flaw, OpenBlock, RecordColumns, Stop
+from stantools.streamfiles.layout import OpenBlock, RecordColumns, RecordFlaw, WriteStop
 from tests.fences import fenced
 from tests.streamfiles.making import TIME, Item, batch
 from tests.streamfiles.test_records import KEY, RECORD_5, RECORD_6, SKIP_7
@@ -33,7 +33,7 @@ def test_reading(compiled: ModuleType, at_end: bool) -> None:
     columns = RecordColumns(9)
     block = RECORD_5 + RECORD_6 + SKIP_7
     with fenced(block, at_end=at_end) as view:
-        assert compiled.scan_records(view, 0, KEY, columns) == (3, 133, Flaw.NONE)
+        assert compiled.scan_records(view, 0, KEY, columns) == (3, 133, RecordFlaw.NONE)
     blocks = [block[:size] for size in range(len(block))]
     for place in (0, 1, 2, 3, 20, 21, 42, 45, 62, 63, 71, 72, 73, 74, 103, 106, 123, 124):
         for value in (0, 1, 0x20, 0x7F, 0x80, 0x82, 0xFF):
@@ -52,7 +52,7 @@ def test_writing(compiled: ModuleType, at_end: bool, origin: bool) -> None:
     whole = OpenBlock(np.zeros(10_000 + 60, np.uint8), 10_000, KEY)
     row, live, stop = compiled.encode_records(of, 0, whole, origin)
     end = whole.position
-    assert (row, stop) == (3, Stop.DONE)
+    assert (row, stop) == (3, WriteStop.DONE)
     with fenced(bytes(of.buffer), at_end=at_end) as source, fenced(bytes(end), at_end=at_end) as content:
         of, target = replace(of, buffer=source), np.frombuffer(content, np.uint8)
         block = OpenBlock(target, 10_000, KEY)
@@ -61,7 +61,9 @@ def test_writing(compiled: ModuleType, at_end: bool, origin: bool) -> None:
         assert target.tobytes() == whole.content[:end].tobytes()
         for room in range(30, end):
             with suppress(ValueError):  # the skip records do not fit
-                assert compiled.encode_records(of, 0, OpenBlock(target[:room], 10_000, KEY), origin)[2] is Stop.FULL
+                assert (
+                    compiled.encode_records(of, 0, OpenBlock(target[:room], 10_000, KEY), origin)[2] is WriteStop.FULL
+                )
                 behind = whole.content[room:end].tobytes()
                 assert target[room:].tobytes() == behind, "something was written behind the end"
         del block, target, of

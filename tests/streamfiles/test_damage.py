@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from stantools.streamfiles import highway
+from stantools.streamfiles import highwayhash
 from stantools.streamfiles.damage import intact_records
 from stantools.streamfiles.kernels import encode_record
-from stantools.streamfiles.layout import Flaw
+from stantools.streamfiles.layout import RecordFlaw
 from stantools.streamfiles.records import tombstone
 
-KEY = highway.block_key("S", 1)
+KEY = highwayhash.block_key("S", 1)
 
 
 def records(count: int, seed: int = 1) -> list[bytes]:
@@ -41,7 +41,7 @@ def test_a_record_within_a_payload_is_not_taken_for_one() -> None:
     one, three = (encode_record(n, n, b"s", b"", b"y", KEY) for n in (1, 3))
     found, [gap] = intact_records(one + outer + three, KEY)
     assert found == one + three
-    assert (gap.flaw, gap.before, gap.after, gap.claimed) == (Flaw.BAD_HASH, 1, 3, 2)
+    assert (gap.flaw, gap.before, gap.after, gap.claimed) == (RecordFlaw.BAD_HASH, 1, 3, 2)
 
 
 def test_a_damaged_end_tells_the_last_sequence() -> None:
@@ -49,7 +49,7 @@ def test_a_damaged_end_tells_the_last_sequence() -> None:
     cut = b"".join(all_records)[:-1]
     found, [gap] = intact_records(cut, KEY)
     assert found == b"".join(all_records[:-1])
-    assert (gap.flaw, gap.before, gap.after, gap.claimed) == (Flaw.CUT, 4, 0, 0)
+    assert (gap.flaw, gap.before, gap.after, gap.claimed) == (RecordFlaw.CUT, 4, 0, 0)
     flipped = bytearray(b"".join(all_records))
     flipped[-1] ^= 1
     assert [gap.claimed for gap in intact_records(bytes(flipped), KEY)[1]] == [5]

@@ -9,12 +9,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from stantools.streamfiles import highway
+from stantools.streamfiles import highwayhash
 from stantools.streamfiles.indexes import BlockEntry, StreamEntry, encode_index, read_index
 from stantools.streamfiles.layout import ArchiveError
 from stantools.streamfiles.records import tombstone
 
-KEY = highway.stream_key("S")
+KEY = highwayhash.stream_key("S")
 TIME = 1_700_000_000_000_000_000
 
 

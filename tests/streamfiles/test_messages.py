@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.notation import format_moment
-from stantools.streamfiles import highway
+from stantools.streamfiles import highwayhash
 from stantools.streamfiles.headers import located
-from stantools.streamfiles.layout import MAX_RECORD_SIZE, SKIPPED, Places
+from stantools.streamfiles.layout import MAX_RECORD_SIZE, SKIPPED, MessagePlaces
 from tests.oracles.streamfiles import decode_record, encode_record
 from tests.streamfiles.conftest import KERNELS
 
-KEY = highway.block_key("ORDERS", 1)
+KEY = highwayhash.block_key("ORDERS", 1)
 TIME = 1_600_000_000_000_000_001
 
 messages = st.lists(
@@ -30,8 +30,8 @@ messages = st.lists(
 )
 
 
-def table(rows: int) -> Places:
-    return Places(*np.zeros((5, rows), np.int32))
+def table(rows: int) -> MessagePlaces:
+    return MessagePlaces(*np.zeros((5, rows), np.int32))
 
 
 @settings(max_examples=100, deadline=None)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stantools.streamfiles import framing, highway, kernels, meta, reader
+from stantools.streamfiles import framing, highwayhash, kernels, meta, reader
 from stantools.streamfiles.framing import STORED, Framer, unframe
 from stantools.streamfiles.layout import ArchiveError, OpenBlock
 from stantools.streamfiles.meta import ConsumerState
@@ -30,20 +30,20 @@ def described(folder: str, inf: bytes, key: bytes, checksum: bytes = b"") -> byt
     return framing.whole_file(f"{folder}meta.inf", inf, 0) + framing.whole_file(f"{folder}meta.sum", content, 0)
 
 
-STREAM = described("", meta.stream_meta("S", CONFIG, 0), highway.stream_key("S"))
+STREAM = described("", meta.stream_meta("S", CONFIG, 0), highwayhash.stream_key("S"))
 
 
 def block(index: int, sequences: Sequence[int], *, name: str = "", key: bytes = b"") -> bytes:
     out = np.zeros(10_000, np.uint8)
     of = batch(numbered(sequences), b"c")
-    opened = OpenBlock(out, 9000, key or highway.block_key("S", index))
+    opened = OpenBlock(out, 9000, key or highwayhash.block_key("S", index))
     kernels.encode_records(of, 0, opened, False)
     return framing.whole_file(name or f"msgs/{index}.blk", out[: opened.position].tobytes(), 0)
 
 
 def consumer(name: str, checksum: bytes = b"", inf: bytes = b"") -> bytes:
     content = inf or meta.consumer_meta(name, {}, 0)
-    return described(f"obs/{name}/", content, highway.consumer_key("S", name), checksum)
+    return described(f"obs/{name}/", content, highwayhash.consumer_key("S", name), checksum)
 
 
 def read(data: bytes) -> ArchiveReader:
@@ -73,7 +73,7 @@ def test_good() -> None:
         ([described("", b'{"name":"\xff"}', bytes(32))], "not JSON"),
         ([described("", b"[" * 100_000, bytes(32))], "not JSON"),
         ([described("", b'{"name":"S"}', bytes(32), b"0" * 16)], "meta.sum does not belong"),
-        ([described("", b'{"name":"S"}', highway.stream_key("T"))], "meta.sum does not belong"),
+        ([described("", b'{"name":"S"}', highwayhash.stream_key("T"))], "meta.sum does not belong"),
         ([STREAM, block(2, [1]), block(1, [2])], "msgs/1.blk comes after block 2"),
         ([STREAM, block(1, [1]), block(1, [2])], "msgs/1.blk comes after block 1"),
         ([STREAM, block(1, [5]), block(2, [5])], "sequences in msgs/2.blk do not rise"),

@@ -13,22 +13,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from stantools.streamfiles import highway
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles import highwayhash
+from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.layout import (
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
     MAX_SKIPS,
-    Flaw,
     OpenBlock,
     RecordColumns,
-    Stop,
+    RecordFlaw,
+    WriteStop,
 )
 from tests.oracles import streamfiles as oracle
 from tests.streamfiles.conftest import KERNELS
 from tests.streamfiles.making import TIME, Item, batch, numbered, record_content
 
-KEY = highway.block_key("ORDERS", 1)
+KEY = highwayhash.block_key("ORDERS", 1)
 SLACK = 30 * MAX_SKIPS
 
 RECORD_5 = bytes.fromhex(
@@ -43,7 +43,7 @@ SKIP_7 = bytes.fromhex("1e000000 0700000000000080 17cdfbdf85573416 0000 97e976de
 
 def encode(
     kernel: ModuleType,
-    of: Batch,
+    of: MessageBatch,
     *,
     first: int = 0,
     origin: bool = False,
@@ -53,7 +53,7 @@ def encode(
     room: int = 1 << 20,
     position: int = 0,
     size: int = -1,
-) -> tuple[int, int, int, Stop, bytes]:
+) -> tuple[int, int, int, WriteStop, bytes]:
     """Encodes the rows of a batch into a block of its own; returns the block up to the end as well."""
     out = np.full(size if size >= 0 else room + SLACK, 0xAA, np.uint8)
     block = OpenBlock(out, room, key, position, previous, time)
@@ -61,7 +61,7 @@ def encode(
     end = block.position
     if row > first:
         assert (block.last, block.last_time) == (of.sequence[row - 1], of.columns.timestamp[row - 1])
-    assert isinstance(stop, Stop)
+    assert isinstance(stop, WriteStop)
     assert (out[:position] == 0xAA).all()
     assert (out[end:] == 0xAA).all(), "something was written behind the end"
     return row, end, live, stop, out[position:end].tobytes()
@@ -69,10 +69,10 @@ def encode(
 
 def scan(
     kernel: ModuleType, block: bytes, *, position: int = 0, capacity: int = 5000, key: bytes = KEY
-) -> tuple[int, int, Flaw, dict[str, list[int]]]:
+) -> tuple[int, int, RecordFlaw, dict[str, list[int]]]:
     columns = RecordColumns(capacity)
     rows, end, flaw = kernel.scan_records(block, position, key, columns)
-    assert isinstance(flaw, Flaw)
+    assert isinstance(flaw, RecordFlaw)
     part = columns.take(rows)
     return rows, end, flaw, {n: getattr(part, n).tolist() for n in RecordColumns.__slots__ if n != "capacity"}
 
@@ -82,7 +82,7 @@ class TestVectors:
 
     def test_a_record(self, kernel: ModuleType) -> None:
         found = encode(kernel, batch([Item(5, TIME, b"hello")]))
-        assert found == (1, 42, 42, Stop.DONE, RECORD_5)
+        assert found == (1, 42, 42, WriteStop.DONE, RECORD_5)
 
     def test_a_skip_record(self, kernel: ModuleType) -> None:
         out: NDArray[np.uint8] = np.zeros(40, np.uint8)
@@ -93,7 +93,7 @@ class TestVectors:
 
     def test_a_block(self, kernel: ModuleType) -> None:
         rows, end, flaw, found = scan(kernel, RECORD_5 + RECORD_6 + SKIP_7)
-        assert (rows, end, flaw) == (3, 133, Flaw.NONE)
+        assert (rows, end, flaw) == (3, 133, RecordFlaw.NONE)
         assert found["sequence"] == [5, 6, 7]
         assert found["flags"] == [0, 0, 2]
         assert found["timestamp"] == [TIME, TIME + 1, TIME + 2]
@@ -111,7 +111,7 @@ class TestGaps:
 
     def test_filled_within_a_block(self, kernel: ModuleType) -> None:
         row, _, live, stop, block = encode(kernel, batch(numbered([3, 6, 7])))
-        assert (row, stop) == (3, Stop.DONE)
+        assert (row, stop) == (3, WriteStop.DONE)
         found = scan(kernel, block)[3]
         assert found["sequence"] == [3, 4, 5, 6, 7]
         assert found["flags"] == [0, 2, 2, 0, 0]
@@ -129,48 +129,48 @@ class TestGaps:
 
     def test_widest(self, kernel: ModuleType) -> None:
         row, end, _, stop, block = encode(kernel, batch(numbered([1, MAX_SKIPS + 2])), room=4 << 20)
-        assert (row, stop) == (2, Stop.DONE)
+        assert (row, stop) == (2, WriteStop.DONE)
         assert end == 30 * MAX_SKIPS + 2 * 49
         rows, _, flaw, found = scan(kernel, block, capacity=MAX_SKIPS + 9)
-        assert (rows, flaw) == (MAX_SKIPS + 2, Flaw.NONE)
+        assert (rows, flaw) == (MAX_SKIPS + 2, RecordFlaw.NONE)
         assert found["sequence"] == list(range(1, MAX_SKIPS + 3))
 
     def test_too_wide(self, kernel: ModuleType) -> None:
         of = batch(numbered([1, MAX_SKIPS + 3, MAX_SKIPS + 4]))
         row, end, _, stop, _ = encode(kernel, of)
-        assert (row, end, stop) == (1, 49, Stop.GAP)
+        assert (row, end, stop) == (1, 49, WriteStop.GAP)
         assert encode(kernel, of, first=1, previous=1)[:2] == (3, 98)
 
     def test_filled_although_the_message_has_no_room(self, kernel: ModuleType) -> None:
         row, end, live, stop, block = encode(kernel, batch(numbered([1, 4])), room=100)
-        assert (row, end, live, stop) == (1, 49 + 60, 49, Stop.FULL)
+        assert (row, end, live, stop) == (1, 49 + 60, 49, WriteStop.FULL)
         assert scan(kernel, block)[3]["sequence"] == [1, 2, 3]
 
 
 class TestLimits:
     def test_full(self, kernel: ModuleType) -> None:
         of = batch(numbered(range(1, 11)))
-        assert encode(kernel, of, room=49 * 4)[:4] == (4, 196, 196, Stop.FULL)
-        assert encode(kernel, of, room=49 * 4 - 1)[:4] == (3, 147, 147, Stop.FULL)
-        assert encode(kernel, of, first=4, previous=4, room=1000, position=951)[:4] == (5, 1000, 49, Stop.FULL)
-        assert encode(kernel, of, first=9, room=1000)[:4] == (10, 49, 49, Stop.DONE)
+        assert encode(kernel, of, room=49 * 4)[:4] == (4, 196, 196, WriteStop.FULL)
+        assert encode(kernel, of, room=49 * 4 - 1)[:4] == (3, 147, 147, WriteStop.FULL)
+        assert encode(kernel, of, first=4, previous=4, room=1000, position=951)[:4] == (5, 1000, 49, WriteStop.FULL)
+        assert encode(kernel, of, first=9, room=1000)[:4] == (10, 49, 49, WriteStop.DONE)
 
     def test_a_first_record_may_be_larger_than_the_room(self, kernel: ModuleType) -> None:
         of = batch(numbered([1, 2, 3], 1000))
-        assert encode(kernel, of, room=100)[:4] == (1, 1037, 1037, Stop.FULL)
+        assert encode(kernel, of, room=100)[:4] == (1, 1037, 1037, WriteStop.FULL)
 
     def test_a_block_that_is_too_small_is_full_while_it_is_empty(self, kernel: ModuleType) -> None:
-        assert encode(kernel, batch(numbered([1], 1000)), room=100, size=500)[:4] == (0, 0, 0, Stop.FULL)
+        assert encode(kernel, batch(numbered([1], 1000)), room=100, size=500)[:4] == (0, 0, 0, WriteStop.FULL)
 
     def test_record_too_large(self, kernel: ModuleType) -> None:
         of = batch([Item(1), Item(2, data=bytes(MAX_RECORD_SIZE - 36))])
-        assert encode(kernel, of, room=MAX_RECORD_SIZE + 100)[:4] == (1, 37, 37, Stop.TOO_LARGE)
-        assert encode(kernel, of, first=1, room=MAX_RECORD_SIZE + 100)[:4] == (1, 0, 0, Stop.TOO_LARGE)
+        assert encode(kernel, of, room=MAX_RECORD_SIZE + 100)[:4] == (1, 37, 37, WriteStop.TOO_LARGE)
+        assert encode(kernel, of, first=1, room=MAX_RECORD_SIZE + 100)[:4] == (1, 0, 0, WriteStop.TOO_LARGE)
 
     def test_largest_record(self, compiled: ModuleType) -> None:
         of = batch([Item(1, data=bytes(MAX_RECORD_SIZE - 37))])
         found = encode(compiled, of, size=MAX_RECORD_SIZE)
-        assert found[:4] == (1, MAX_RECORD_SIZE, MAX_RECORD_SIZE, Stop.DONE)
+        assert found[:4] == (1, MAX_RECORD_SIZE, MAX_RECORD_SIZE, WriteStop.DONE)
 
     @pytest.mark.parametrize(
         ("sequences", "previous"),
@@ -178,20 +178,20 @@ class TestLimits:
     )
     def test_sequences_that_a_stream_cannot_have(self, kernel: ModuleType, sequences: list[int], previous: int) -> None:
         found = encode(kernel, batch([Item(n) for n in sequences]), previous=previous)
-        assert (found[0], found[3]) == (1, Stop.BAD_SEQUENCE)
+        assert (found[0], found[3]) == (1, WriteStop.BAD_SEQUENCE)
 
     @pytest.mark.parametrize(("sequence", "previous"), [(0, 0), (5, 5), (4, 5)])
     def test_first_sequence(self, kernel: ModuleType, sequence: int, previous: int) -> None:
         for position in (0, 9):
             found = encode(kernel, batch([Item(sequence)]), previous=previous, position=position)
-            assert (found[0], found[1], found[3]) == (0, position, Stop.BAD_SEQUENCE)
+            assert (found[0], found[1], found[3]) == (0, position, WriteStop.BAD_SEQUENCE)
 
     def test_the_greatest_sequence(self, kernel: ModuleType) -> None:
         block = encode(kernel, batch([Item(MAX_SEQUENCE)]))[4]
         assert scan(kernel, block)[3]["sequence"] == [MAX_SEQUENCE]
 
     def test_no_rows(self, kernel: ModuleType) -> None:
-        assert encode(kernel, batch([]), position=7, previous=3) == (0, 7, 0, Stop.DONE, b"")
+        assert encode(kernel, batch([]), position=7, previous=3) == (0, 7, 0, WriteStop.DONE, b"")
 
 
 class TestWrongUse:
@@ -250,7 +250,7 @@ class TestDamage:
             rows, end, flaw, _ = scan(kernel, self.BLOCK[:size])
             whole = max(place for place in ends if place <= size)
             assert (rows, end) == (ends[whole], whole)
-            assert flaw is (Flaw.NONE if size in ends else Flaw.CUT)
+            assert flaw is (RecordFlaw.NONE if size in ends else RecordFlaw.CUT)
 
     def test_every_byte_counts(self, kernel: ModuleType) -> None:
         """But for sizes within a record: they are not hashed, and may move a border unnoticed."""
@@ -259,37 +259,39 @@ class TestDamage:
             bad = bytearray(self.BLOCK)
             bad[place] ^= 0x10
             rows, _, flaw, _ = scan(kernel, bytes(bad))
-            assert flaw in (Flaw.CUT, Flaw.BAD_LENGTH, Flaw.BAD_HASH)
+            assert flaw in (RecordFlaw.CUT, RecordFlaw.BAD_LENGTH, RecordFlaw.BAD_HASH)
             assert rows == (place >= 42) + (place >= 103)
 
     @pytest.mark.parametrize(
         ("change", "flaw"),
         [
-            ({0: 29}, Flaw.BAD_LENGTH),
-            ({3: 0x02, 2: 1}, Flaw.BAD_LENGTH),
-            ({20: 13}, Flaw.BAD_LENGTH),
-            ({3: 0x80, 29: 2, 30: 0, 31: 0, 32: 0}, Flaw.BAD_LENGTH),
-            ({3: 0x80, 20: 9}, Flaw.BAD_LENGTH),
-            ({3: 0x80, 29: 1, 30: 0, 31: 0, 32: 0}, Flaw.BAD_HASH),
-            ({3: 0x80, 20: 7, 29: 255, 30: 255, 31: 255, 32: 255}, Flaw.BAD_LENGTH),
-            ({20: 12, 30: 0}, Flaw.BAD_HASH),
-            ({0: 43}, Flaw.CUT),
+            ({0: 29}, RecordFlaw.BAD_LENGTH),
+            ({3: 0x02, 2: 1}, RecordFlaw.BAD_LENGTH),
+            ({20: 13}, RecordFlaw.BAD_LENGTH),
+            ({3: 0x80, 29: 2, 30: 0, 31: 0, 32: 0}, RecordFlaw.BAD_LENGTH),
+            ({3: 0x80, 20: 9}, RecordFlaw.BAD_LENGTH),
+            ({3: 0x80, 29: 1, 30: 0, 31: 0, 32: 0}, RecordFlaw.BAD_HASH),
+            ({3: 0x80, 20: 7, 29: 255, 30: 255, 31: 255, 32: 255}, RecordFlaw.BAD_LENGTH),
+            ({20: 12, 30: 0}, RecordFlaw.BAD_HASH),
+            ({0: 43}, RecordFlaw.CUT),
         ],
     )
-    def test_sizes_that_contradict_each_other(self, kernel: ModuleType, change: dict[int, int], flaw: Flaw) -> None:
+    def test_sizes_that_contradict_each_other(
+        self, kernel: ModuleType, change: dict[int, int], flaw: RecordFlaw
+    ) -> None:
         bad = bytearray(RECORD_5)
         for place, value in change.items():
             bad[place] = value
         assert scan(kernel, bytes(bad))[:3] == (0, 0, flaw)
 
     def test_another_key(self, kernel: ModuleType) -> None:
-        assert scan(kernel, self.BLOCK, key=highway.block_key("ORDERS", 2))[:3] == (0, 0, Flaw.BAD_HASH)
+        assert scan(kernel, self.BLOCK, key=highwayhash.block_key("ORDERS", 2))[:3] == (0, 0, RecordFlaw.BAD_HASH)
 
     def test_capacity(self, kernel: ModuleType) -> None:
-        assert scan(kernel, self.BLOCK, capacity=2)[:3] == (2, 103, Flaw.FULL)
-        assert scan(kernel, self.BLOCK, capacity=2, position=103)[:3] == (1, 133, Flaw.NONE)
-        assert scan(kernel, self.BLOCK, capacity=0)[:3] == (0, 0, Flaw.FULL)
-        assert scan(kernel, b"", capacity=0)[:3] == (0, 0, Flaw.NONE)
+        assert scan(kernel, self.BLOCK, capacity=2)[:3] == (2, 103, RecordFlaw.FULL)
+        assert scan(kernel, self.BLOCK, capacity=2, position=103)[:3] == (1, 133, RecordFlaw.NONE)
+        assert scan(kernel, self.BLOCK, capacity=0)[:3] == (0, 0, RecordFlaw.FULL)
+        assert scan(kernel, b"", capacity=0)[:3] == (0, 0, RecordFlaw.NONE)
 
 
 times = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([0, -1, 9, -9, TIME]))
@@ -299,7 +301,7 @@ payloads = st.one_of(st.binary(max_size=70), st.binary(min_size=200, max_size=60
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> Batch:
+def batches(draw: st.DrawFn) -> MessageBatch:
     places = draw(st.lists(st.integers(1, 60), max_size=25))
     messages, at, origin = [], 0, 0
     for step in places:
@@ -316,7 +318,7 @@ quick = settings(
 
 @quick
 @given(batches(), st.booleans(), st.integers(30, 4000), st.binary(min_size=32, max_size=32), st.data())
-def test_both_write_the_same(of: Batch, origin: bool, room: int, key: bytes, data: st.DataObject) -> None:
+def test_both_write_the_same(of: MessageBatch, origin: bool, room: int, key: bytes, data: st.DataObject) -> None:
     compiled = KERNELS.compiled
     first = data.draw(st.integers(0, len(of)))
     where: dict[str, Any] = {"first": first, "origin": origin, "key": key, "room": room, "size": room + 20000}
@@ -328,14 +330,14 @@ def test_both_write_the_same(of: Batch, origin: bool, room: int, key: bytes, dat
 
 @quick
 @given(batches(), st.booleans())
-def test_what_is_written_is_read(of: Batch, origin: bool) -> None:
+def test_what_is_written_is_read(of: MessageBatch, origin: bool) -> None:
     rows = len(of)
     for kernel in KERNELS.both:
         row, _, live, stop, block = encode(kernel, of, origin=origin)
-        assert (row, stop) == (rows, Stop.DONE)
+        assert (row, stop) == (rows, WriteStop.DONE)
         for reader in KERNELS.both:
             count, end, flaw, found = scan(reader, block)
-            assert (end, flaw) == (len(block), Flaw.NONE)
+            assert (end, flaw) == (len(block), RecordFlaw.NONE)
             parts = []
             for index in range(count):
                 if found["flags"][index] == 0:
@@ -365,7 +367,7 @@ def test_what_is_written_is_read(of: Batch, origin: bool) -> None:
 
 @quick
 @given(batches(), st.integers(0, 1 << 30))
-def test_both_read_damage_alike(of: Batch, seed: int) -> None:
+def test_both_read_damage_alike(of: MessageBatch, seed: int) -> None:
     compiled = KERNELS.compiled
     block = bytearray(encode(compiled, of)[4])
     chance = random.Random(seed)

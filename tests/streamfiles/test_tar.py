@@ -9,14 +9,14 @@ import tarfile
 import pytest
 
 from stantools.streamfiles import framing
-from stantools.streamfiles.framing import Pull, file_header, read_files, whole_file
+from stantools.streamfiles.framing import ByteSource, file_header, read_files, whole_file
 from stantools.streamfiles.layout import ArchiveError
 
 NAMES = ("meta.inf", "msgs/1.blk", "obs/é/o.dat", f"obs/{'n' * 100}/meta.inf", f"obs/{'n' * 255}/meta.inf")
 
 
 def read(data: bytes) -> list[tuple[str, bytes]]:
-    return [(file.name, bytes(file.content)) for file in read_files(Pull(iter([data]), "the archive"))]
+    return [(file.name, bytes(file.content)) for file in read_files(ByteSource(iter([data]), "the archive"))]
 
 
 def test_header_of_a_block_has_one_unit() -> None:

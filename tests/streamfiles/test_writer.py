@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, UsageError
 from stantools.format.columns import MessageColumns
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.framing import unframe
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SEQUENCE, MAX_SKIPS
 from stantools.streamfiles.meta import ConsumerState
@@ -34,7 +34,9 @@ def archive(**options: Any) -> StreamArchive:
     return StreamArchive("ORDERS", {"subjects": ["foo.bar"]}, CREATED, **options)
 
 
-def build(of: StreamArchive, batches: Iterable[Batch], last: int = 0, consumers: Sequence[ConsumerEntry] = ()) -> bytes:
+def build(
+    of: StreamArchive, batches: Iterable[MessageBatch], last: int = 0, consumers: Sequence[ConsumerEntry] = ()
+) -> bytes:
     return b"".join(bytes(piece) for piece in of.pieces(batches, lambda: consumers, last))
 
 
@@ -105,7 +107,7 @@ class TestContents:
     def test_consumers_are_asked_for_when_the_messages_are_through(self) -> None:
         asked: list[int] = []
 
-        def some() -> Iterator[Batch]:
+        def some() -> Iterator[MessageBatch]:
             yield batch(numbered([1]))
             asked.append(1)
 
@@ -233,14 +235,14 @@ class TestPieces:
     def test_memory_stays_flat(self) -> None:
         """Two blocks, whatever the stream's size."""
 
-        def many() -> Iterator[Batch]:
+        def many() -> Iterator[MessageBatch]:
             columns = MessageColumns(1000)
             columns.data_size[:] = 5000
             columns.timestamp[:] = TIME
             buffer = memoryview(bytes(5000))
             for begin in range(1, 20_000, 1000):
                 columns.sequence[:] = np.arange(begin, begin + 1000)
-                yield Batch(b"c", b"c", buffer, columns, columns.sequence)
+                yield MessageBatch(b"c", b"c", buffer, columns, columns.sequence)
 
         of = archive(block_bytes=2_000_000)
         tracemalloc.start()

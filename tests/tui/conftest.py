@@ -21,7 +21,7 @@ from textual.widgets import Input
 from stantools.store import locks
 from tui.screens import base
 from tui.screens.base import ViewScreen
-from tui.views import Place, View
+from tui.views import View, ViewTarget
 
 SCREENS = Path(__file__).parent / "golden"
 #: Set to write screens anew that are not what is kept; look at the differences before a commit.
@@ -153,15 +153,15 @@ class Hands(Pilot[None]):
 
 
 @pytest.fixture
-def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[View, Place]]:
+def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[View, ViewTarget]]:
     """The views that are opened, which are not shown."""
     from tui.app import Browser
 
-    found: list[tuple[View, Place]] = []
+    found: list[tuple[View, ViewTarget]] = []
 
-    def open_view(_self: Any, view: View, place: Place | None = None, *, above: bool = False) -> None:
+    def open_view(_self: Any, view: View, place: ViewTarget | None = None, *, above: bool = False) -> None:
         assert above
-        found.append((view, place or Place()))
+        found.append((view, place or ViewTarget()))
 
     monkeypatch.setattr(Browser, "open_view", open_view)
     return found

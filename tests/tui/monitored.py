@@ -223,11 +223,11 @@ class MonitoredServer(Figures):
 
 async def settle(pilot: Any) -> None:
     """Waits until the screen is laid out: figures that came last may have made their lines higher."""
-    from tui.widgets.line import Line
+    from tui.widgets.line import TextLine
 
     def laid_out() -> bool:
         # Of figures no line is ever broken in two.
-        heads = [line for line in pilot.app.screen.query(Line) if line.id == "live-head" and line.display]
+        heads = [line for line in pilot.app.screen.query(TextLine) if line.id == "live-head" and line.display]
         return all(line.size.height == len(str(line.content).splitlines()) for line in heads)
 
     await until(pilot, laid_out)

@@ -14,7 +14,7 @@ import pytest
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import conftest
 from tests.tui.conftest import LARGE, SMALL, check_screen, notices, scanned, screen_text, until
-from tui.keys import LIGHT, Settings
+from tui.keys import LIGHT, KeySettings
 
 Browse = Callable[..., None]
 
@@ -61,7 +61,7 @@ def test_a_tab_has_the_key_of_the_settings(store: Path, browse: Browse) -> None:
     async def look(pilot: Any) -> None:
         await until(pilot, lambda: "f6 findings" in screen_text(pilot.app).splitlines()[1])
 
-    browse(store, look, settings=Settings({"view.findings": "f6"}))
+    browse(store, look, settings=KeySettings({"view.findings": "f6"}))
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
@@ -125,7 +125,7 @@ def test_a_remapped_key_works_and_is_in_the_help(store: Path, browse: Browse) ->
         await pilot.press("escape", "z")
         await until(pilot, lambda: "messages▾" in screen_text(pilot.app))
 
-    settings = Settings({"app.help": "x", "overview.sort": "z"})
+    settings = KeySettings({"app.help": "x", "overview.sort": "z"})
     browse(store, look, size=LARGE, settings=settings)
 
 
@@ -134,7 +134,7 @@ def test_settings_that_cannot_be_used_are_told(store: Path, browse: Browse) -> N
         await until(pilot, lambda: "unknown binding nothing.such" in notices(pilot.app))
         assert "unknown theme pink" in notices(pilot.app)
 
-    browse(store, look, size=LARGE, settings=Settings({"nothing.such": "x"}, "pink"))
+    browse(store, look, size=LARGE, settings=KeySettings({"nothing.such": "x"}, "pink"))
 
 
 def test_going_to_a_channel_and_back(store: Path, browse: Browse) -> None:
@@ -202,7 +202,7 @@ def test_light_theme_from_the_settings_and_by_key(store: Path, browse: Browse) -
         await pilot.press("ctrl+t")
         await until(pilot, lambda: pilot.app.current_theme.dark)
 
-    browse(store, look, settings=Settings(theme=LIGHT))
+    browse(store, look, settings=KeySettings(theme=LIGHT))
 
 
 def test_without_colors_nothing_is_colored(store: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.findings import Finding, Severity
 from tests.tui.conftest import LARGE, SMALL, check_sizes, screen_text, until
-from tui.screens.findingrows import FindingRows, Group, Grouping
+from tui.screens.findingrows import FindingGroup, FindingRows, Grouping
 from tui.screens.findings import FindingsScreen, place_of
 from tui.session import StoreSession
-from tui.views import Place, View
+from tui.views import View, ViewTarget
 from tui.widgets.rowtable import RowTable
 
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 
 
-async def opened(pilot: Any, place: Place | None = None) -> FindingsScreen:
+async def opened(pilot: Any, place: ViewTarget | None = None) -> FindingsScreen:
     """Opens the view."""
-    pilot.app.push_screen(FindingsScreen(pilot.app.session, place or Place()))
+    pilot.app.push_screen(FindingsScreen(pilot.app.session, place or ViewTarget()))
     await until(pilot, lambda: isinstance(pilot.app.screen, FindingsScreen) and not pilot.app.screen.rows.behind)
     await until(pilot, lambda: "Quit" in screen_text(pilot.app) and "finding" in screen_text(pilot.app))
     screen: FindingsScreen = pilot.app.screen
@@ -49,32 +49,36 @@ def test_golden(case: str, golden: Path, browse: Any, monkeypatch: pytest.Monkey
 
 #: Store, code of a finding that it must have, and what opens there.
 DAMAGES = [
-    ("dmg_subs_cut_header", "log-torn", (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=863))),
-    ("dmg_subs_cut_payload", "log-torn", (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=...))),
-    ("dmg_subs_payload_flip", "log-damaged", (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=399))),
+    ("dmg_subs_cut_header", "log-torn", (View.SLICES, ViewTarget("alpha", file="alpha/subs.dat", offset=863))),
+    ("dmg_subs_cut_payload", "log-torn", (View.SLICES, ViewTarget("alpha", file="alpha/subs.dat", offset=...))),
+    ("dmg_subs_payload_flip", "log-damaged", (View.SLICES, ViewTarget("alpha", file="alpha/subs.dat", offset=399))),
     ("dmg_subs_missing", "subs-missing", None),
-    ("dmg_garbage_subs", ..., (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=...))),
-    ("dmg_version_0_subs", "file-version", (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=0))),
-    ("dmg_unknown_type_subs", "log-unknown-type", (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=399))),
-    ("dmg_clients_cut_header", "log-torn", (View.SLICES, Place(file="clients.dat", offset=...))),
-    ("dmg_clients_payload_flip", "log-damaged", (View.SLICES, Place(file="clients.dat", offset=78))),
+    ("dmg_garbage_subs", ..., (View.SLICES, ViewTarget("alpha", file="alpha/subs.dat", offset=...))),
+    ("dmg_version_0_subs", "file-version", (View.SLICES, ViewTarget("alpha", file="alpha/subs.dat", offset=0))),
+    (
+        "dmg_unknown_type_subs",
+        "log-unknown-type",
+        (View.SLICES, ViewTarget("alpha", file="alpha/subs.dat", offset=399)),
+    ),
+    ("dmg_clients_cut_header", "log-torn", (View.SLICES, ViewTarget(file="clients.dat", offset=...))),
+    ("dmg_clients_payload_flip", "log-damaged", (View.SLICES, ViewTarget(file="clients.dat", offset=78))),
     ("dmg_clients_missing", "clients-missing", None),
-    ("dmg_clients_missing", "ghost-durable-queue", (View.SUBSCRIPTIONS, Place("beta.two", seq=1))),
-    ("dmg_clients_missing", "orphan-subscription", (View.SUBSCRIPTIONS, Place("alpha", seq=2))),
-    ("dmg_unknown_type_clients", "log-unknown-type", (View.SLICES, Place(file="clients.dat", offset=...))),
-    ("dmg_version_255_clients", "file-version", (View.SLICES, Place(file="clients.dat", offset=0))),
-    ("dmg_server_cut_header", "server-damaged", (View.SLICES, Place(file="server.dat", offset=0))),
-    ("dmg_server_cut_payload", "server-damaged", (View.SLICES, Place(file="server.dat", offset=...))),
-    ("dmg_server_payload_flip", "server-damaged", (View.SLICES, Place(file="server.dat", offset=...))),
+    ("dmg_clients_missing", "ghost-durable-queue", (View.SUBSCRIPTIONS, ViewTarget("beta.two", seq=1))),
+    ("dmg_clients_missing", "orphan-subscription", (View.SUBSCRIPTIONS, ViewTarget("alpha", seq=2))),
+    ("dmg_unknown_type_clients", "log-unknown-type", (View.SLICES, ViewTarget(file="clients.dat", offset=...))),
+    ("dmg_version_255_clients", "file-version", (View.SLICES, ViewTarget(file="clients.dat", offset=0))),
+    ("dmg_server_cut_header", "server-damaged", (View.SLICES, ViewTarget(file="server.dat", offset=0))),
+    ("dmg_server_cut_payload", "server-damaged", (View.SLICES, ViewTarget(file="server.dat", offset=...))),
+    ("dmg_server_payload_flip", "server-damaged", (View.SLICES, ViewTarget(file="server.dat", offset=...))),
     ("dmg_server_missing", "server-missing", None),
-    ("dmg_zero_tail_subs_clients", "log-zeros", (View.SLICES, Place(file="clients.dat", offset=326))),
-    ("dmg_zero_tail_server", ..., (View.SLICES, Place(file="server.dat", offset=...))),
-    ("dmg_zero_tail_dat_noidx", ..., (View.SLICES, Place("alpha", file=..., offset=...))),
-    ("dmg_middle_slice_missing", "slice-missing", (View.MESSAGES, Place("alpha", seq=16))),
-    ("dmg_middle_slice_missing", "sequence-missing", (View.MESSAGES, Place("alpha", seq=16))),
-    ("dmg_crc_flip_noidx", ..., (View.SLICES, Place("alpha", file=..., offset=...))),
-    ("dmg_idx_bad_crc", ..., (View.SLICES, Place("alpha", file=..., offset=...))),
-    ("dmg_length_flip_noidx", ..., (View.SLICES, Place("alpha", file=..., offset=...))),
+    ("dmg_zero_tail_subs_clients", "log-zeros", (View.SLICES, ViewTarget(file="clients.dat", offset=326))),
+    ("dmg_zero_tail_server", ..., (View.SLICES, ViewTarget(file="server.dat", offset=...))),
+    ("dmg_zero_tail_dat_noidx", ..., (View.SLICES, ViewTarget("alpha", file=..., offset=...))),
+    ("dmg_middle_slice_missing", "slice-missing", (View.MESSAGES, ViewTarget("alpha", seq=16))),
+    ("dmg_middle_slice_missing", "sequence-missing", (View.MESSAGES, ViewTarget("alpha", seq=16))),
+    ("dmg_crc_flip_noidx", ..., (View.SLICES, ViewTarget("alpha", file=..., offset=...))),
+    ("dmg_idx_bad_crc", ..., (View.SLICES, ViewTarget("alpha", file=..., offset=...))),
+    ("dmg_length_flip_noidx", ..., (View.SLICES, ViewTarget("alpha", file=..., offset=...))),
     ("dup_slice_after", ..., ...),
     ("foreign_dirs", "inner-directory", None),
 ]
@@ -82,7 +86,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize(("case", "code", "expected"), DAMAGES, ids=[f"{each[0]}-{each[1]}" for each in DAMAGES])
 def test_enter_opens_the_place(
-    case: str, code: Any, expected: Any, golden: Path, browse: Any, places: list[tuple[View, Place]]
+    case: str, code: Any, expected: Any, golden: Path, browse: Any, places: list[tuple[View, ViewTarget]]
 ) -> None:
     async def look(pilot: Any) -> None:
         screen = await opened(pilot)
@@ -150,7 +154,7 @@ def test_grouping_folding_and_errors(golden: Path, browse: Any) -> None:
             assert screen.finding is finding
         await pilot.press("space")
         await pilot.pause()
-        assert isinstance(rows.at(table.cursor), Group)
+        assert isinstance(rows.at(table.cursor), FindingGroup)
         assert "▸ ! beta.two: 1 warning" in screen_text(pilot.app)
         await pilot.press("enter", "z")
         assert len(rows) == 3
@@ -177,13 +181,15 @@ def test_grouping_folding_and_errors(golden: Path, browse: Any) -> None:
 @pytest.mark.parametrize(
     ("place", "code", "channel"),
     [
-        (Place(channel="alpha"), "orphan-subscription", "alpha"),
-        (Place(code="ghost-durable-queue"), "ghost-durable-queue", "beta.two"),
-        (Place(channel="alpha", seq=3), "orphan-subscription", "alpha"),
-        (Place(file="clients.dat"), "clients-missing", None),
+        (ViewTarget(channel="alpha"), "orphan-subscription", "alpha"),
+        (ViewTarget(code="ghost-durable-queue"), "ghost-durable-queue", "beta.two"),
+        (ViewTarget(channel="alpha", seq=3), "orphan-subscription", "alpha"),
+        (ViewTarget(file="clients.dat"), "clients-missing", None),
     ],
 )
-def test_the_place_chooses_a_finding(place: Place, code: str, channel: str | None, golden: Path, browse: Any) -> None:
+def test_the_place_chooses_a_finding(
+    place: ViewTarget, code: str, channel: str | None, golden: Path, browse: Any
+) -> None:
     async def look(pilot: Any) -> None:
         screen = await opened(pilot, place)
         await until(pilot, lambda: screen.finding is not None)
@@ -358,7 +364,7 @@ def test_rows_and_findings_find_each_other(
             assert row is None
         else:
             assert row is not None
-            assert number in seen or isinstance(rows.at(row), Group)
+            assert number in seen or isinstance(rows.at(row), FindingGroup)
     ranks = [
         [("error", "warning", "info").index(rows.findings[n].severity) for part in g.members for n in part]
         for g in rows.groups

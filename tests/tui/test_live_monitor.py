@@ -15,8 +15,8 @@ from tui.jobs import Job, JobState
 from tui.live import facts
 from tui.live.endpoint import Address, Endpoint, GoneError, MissingError, MonitorError, TooLargeError
 from tui.live.monitor import PAGE, STILL, Monitor
-from tui.live.source import LENGTH, STEPS, Meter, Pace
-from tui.live.watching import Watching
+from tui.live.source import LENGTH, STEPS, PollInterval, RateMeter
+from tui.live.sources import LiveSources
 
 ADDRESS = Address.parse("http://host:8222")
 
@@ -52,7 +52,9 @@ class Bench:
         self.figures = Figures()
         self.endpoint = Scripted(self.figures)
         self.now = 1000.0
-        self.monitor = Monitor(ADDRESS, Pace(), endpoint=self.endpoint, clock=lambda: self.now, wall=lambda: self.now)
+        self.monitor = Monitor(
+            ADDRESS, PollInterval(), endpoint=self.endpoint, clock=lambda: self.now, wall=lambda: self.now
+        )
 
     def ask(self, after: float = 1.0, **server: Any) -> Monitor:
         """Lets time pass, changes `serverz`, and asks."""
@@ -71,7 +73,7 @@ def bench() -> Bench:
 
 
 def test_a_meter() -> None:
-    meter = Meter()
+    meter = RateMeter()
     assert meter.see(10, 1.0)
     assert (meter.rate, meter.rates) == (None, [])
     assert meter.see(30, 3.0)
@@ -89,7 +91,7 @@ def test_a_meter() -> None:
 
 @given(st.lists(st.tuples(st.none() | st.integers(0, 2**64), st.floats(0, 100)), max_size=200))
 def test_any_counter(values: list[tuple[int | None, float]]) -> None:
-    meter, at = Meter(), 0.0
+    meter, at = RateMeter(), 0.0
     for value, passed in values:
         at += passed
         meter.see(value, at)
@@ -110,7 +112,7 @@ def test_rates(bench: Bench) -> None:
 
 def test_store_limits_and_the_nats_server(bench: Bench) -> None:
     monitor = bench.ask()
-    assert monitor.store == facts.Store("FILE", 100, 1_000_000, 1_024_000_000)
+    assert monitor.store == facts.StoreFacts("FILE", 100, 1_000_000, 1_024_000_000)
     assert monitor.nats is not None
     assert (monitor.nats.version, monitor.nats.connections, monitor.nats.cpu) == ("2.9.24", 6, 1.5)
     # They are not asked for in every round; a server that stands on another one has no varz.
@@ -358,7 +360,7 @@ def test_any_document(server: dict[str, Any], channels: Any, subscriptions: Any,
 
 
 def test_the_pace() -> None:
-    pace = Pace()
+    pace = PollInterval()
     assert pace.seconds == 1.0
     for _ in range(20):
         pace.slower()
@@ -398,7 +400,7 @@ def test_one_job_at_a_time_fills_a_model(monkeypatch: pytest.MonkeyPatch) -> Non
             running.clear()
 
     monkeypatch.setattr(Monitor, "run", run)
-    watching = Watching("http://host:8222", None)
+    watching = LiveSources("http://host:8222", None)
     (source,) = watching.sources
     first, second = source.job(), source.job()
     first.start()
@@ -416,4 +418,4 @@ def test_one_job_at_a_time_fills_a_model(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_bad_url() -> None:
     with pytest.raises(UsageError):
-        Watching("nats://host", None)
+        LiveSources("nats://host", None)

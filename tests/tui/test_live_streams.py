@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.proof.stream import ExpectedStream
-from stantools.nats.options import ConnectOptions
+from stantools.migration.proof.stream_proof import ExpectedStream
+from stantools.nats.connect_options import ConnectOptions
 from tests import natsclient, servers
 from tests.brokers import Broker
 from tests.migration.proof.stores import fill, records, stored, with_js, write_store
@@ -21,8 +21,8 @@ from tests.servers import free_port
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
 from tests.tui.monitored import MonitoredServer, settle, usual_figures
 from tui.jobs import JobState
-from tui.live.facts import Account, Consumer, Stream, read
-from tui.live.source import Pace
+from tui.live.facts import LiveAccount, LiveConsumer, LiveStream, read
+from tui.live.source import PollInterval
 from tui.screens.livecompare import ChannelChoice, LiveCompareScreen
 from tui.screens.livedetails import LiveStreamScreen
 
@@ -76,7 +76,7 @@ def test_golden(
     browse: Callable[..., None], place: Place, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One round for each view: rates are not for a picture.
-    monkeypatch.setattr(Pace, "seconds", 3600.0)
+    monkeypatch.setattr(PollInterval, "seconds", 3600.0)
     config = {"durable_name": "d", "ack_policy": "explicit", "filter_subject": "orders.new", "max_ack_pending": 7}
     with_js(place.server.url, lambda js: js.consumer_create("orders_new", config))
     with_js(place.server.url, lambda js: js.delete_message("orders_new", 50))
@@ -377,6 +377,6 @@ def test_options_that_cannot_be(browse: Callable[..., None]) -> None:
 
 def test_documents_that_say_little() -> None:
     for document in ({}, {"config": 1, "state": [], "limits": "x", "subjects": {}, "paused": 1}):
-        assert read(Account, document).storage == 0
-        assert read(Stream, document).name == ""
-        assert read(Consumer, document).state == "ok"
+        assert read(LiveAccount, document).storage == 0
+        assert read(LiveStream, document).name == ""
+        assert read(LiveConsumer, document).state == "ok"

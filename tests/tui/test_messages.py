@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from stantools.browse.payload_views import Form
-from stantools.browse.window import Note, WindowMessage
+from stantools.browse.payload_views import PayloadForm
+from stantools.browse.window import RowNote, WindowMessage
 from stantools.format.crc import Crc
 from stantools.store.limits import SliceLimits
-from stantools.store.options import ReadOptions
+from stantools.store.read_options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
-from stantools.store.slicewriter import SliceWriter, Writing
+from stantools.store.slicewriter import SliceWriter, WriteOptions
 from tests.conftest import load_expected
 from tests.cutting import DATA, LEFT, write_store
 from tests.tui.conftest import LARGE, SCREENS, SMALL, check_screen, check_sizes, notices, screen_text, until
-from tui.views import Place, View
+from tui.views import View, ViewTarget
 from tui.widgets.messagedetail import MessageDetail
 from tui.widgets.rowtable import RowTable
 
@@ -30,7 +30,7 @@ SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 Browse = Callable[..., None]
 
 
-def opened(place: Place, scenario: Callable[[Any, Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+def opened(place: ViewTarget, scenario: Callable[[Any, Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
     """Opens the messages at a place, and goes on when all rows are known."""
 
     async def run(pilot: Any) -> None:
@@ -86,7 +86,7 @@ def write_channel(root: Path, payloads: list[bytes], *, name: str = "one", repli
     write_sample(root, SampleOptions(channels=0, messages=0, no_subscriptions=True))
     channel = root / name
     channel.mkdir()
-    with SliceWriter(channel, name.encode(), CRC, Writing(SliceLimits(4000), sync=False)) as writer:
+    with SliceWriter(channel, name.encode(), CRC, WriteOptions(SliceLimits(4000), sync=False)) as writer:
         count = len(payloads)
         times = [1_780_000_000_000_000_000 + number * 1_000_000_000 for number in range(count)]
         writer.append(range(1, count + 1), times, replies, payloads)
@@ -128,13 +128,13 @@ def test_damage(case: str, golden: Path, browse: Browse, monkeypatch: pytest.Mon
             await pilot.press("right_square_bracket")
             await pilot.pause()
             assert table.cursor > before
-        assert table.cursor == DAMAGED[case] and isinstance(row_now(screen), Note)
+        assert table.cursor == DAMAGED[case] and isinstance(row_now(screen), RowNote)
         await pilot.press("space")
         await settled(pilot)
         await check_sizes(pilot, f"messages-{case}", layout=case == "dmg_length_flip_noidx")
 
     monkeypatch.chdir(golden / case)
-    browse("datastore", opened(Place(channel="alpha"), look))
+    browse("datastore", opened(ViewTarget(channel="alpha"), look))
 
 
 @pytest.mark.parametrize(("case", "channel", "seq"), [("basic", "foo", 6), ("gap_truncated_slice", "gapcut", 18)])
@@ -152,7 +152,7 @@ def test_healthy(
         await check_sizes(pilot, f"messages-{case}", layout=case == "basic")
 
     monkeypatch.chdir(golden / case)
-    browse("datastore", opened(Place(channel=channel, seq=seq), look))
+    browse("datastore", opened(ViewTarget(channel=channel, seq=seq), look))
 
 
 @pytest.mark.parametrize("key", [True, False], ids=["key", "no-key"])
@@ -166,7 +166,7 @@ def test_encrypted(key: bool, golden: Path, browse: Browse, monkeypatch: pytest.
 
     monkeypatch.chdir(golden / "encrypted_aes")
     reading = ReadOptions(encryption_key=secret if key else None)
-    browse("datastore", opened(Place(channel="enc.foo", seq=5), look), reading=reading)
+    browse("datastore", opened(ViewTarget(channel="enc.foo", seq=5), look), reading=reading)
 
 
 def test_the_key_can_be_given_inside(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_the_key_can_be_given_inside(golden: Path, browse: Browse, monkeypatch: 
 
     decrypted = (SCREENS / "messages-encrypted-key-80.txt").read_text().splitlines()
     monkeypatch.chdir(golden / "encrypted_aes")
-    browse("datastore", opened(Place(channel="enc.foo", seq=5), look))
+    browse("datastore", opened(ViewTarget(channel="enc.foo", seq=5), look))
 
 
 HOSTILE = [
@@ -228,7 +228,7 @@ def test_hostile_payloads(tmp_path: Path, browse: Browse, monkeypatch: pytest.Mo
         await pilot.press("space")
         for number in range(len(HOSTILE)):
             assert screen.query_one(RowTable).cursor == number
-            for _ in Form:
+            for _ in PayloadForm:
                 text = screen_text(pilot.app)
                 assert all(each.isprintable() for each in text.replace("\n", "")), ascii(text)
                 await pilot.press("v")
@@ -237,7 +237,7 @@ def test_hostile_payloads(tmp_path: Path, browse: Browse, monkeypatch: pytest.Mo
             await settled(pilot)
         await jump(pilot, "9")
         # The last form that was chosen stays: the payload as JSON is reached again.
-        while screen.query_one(MessageDetail).form is not Form.JSON:
+        while screen.query_one(MessageDetail).form is not PayloadForm.JSON:
             await pilot.press("v")
         await pilot.pause()
         await check_sizes(pilot, "messages-hostile", layout=True)
@@ -250,7 +250,7 @@ def test_hostile_payloads(tmp_path: Path, browse: Browse, monkeypatch: pytest.Mo
         )
 
     monkeypatch.chdir(tmp_path)
-    browse("store", opened(Place(channel="host\u202eile[b]"), look))
+    browse("store", opened(ViewTarget(channel="host\u202eile[b]"), look))
 
 
 def test_a_large_payload_is_read_in_the_background(tmp_path: Path, browse: Browse) -> None:
@@ -267,7 +267,7 @@ def test_a_large_payload_is_read_in_the_background(tmp_path: Path, browse: Brows
         await pilot.pause()
         assert "003ffff0" in screen_text(pilot.app)
 
-    browse(tmp_path / "store", opened(Place(channel="one"), look))
+    browse(tmp_path / "store", opened(ViewTarget(channel="one"), look))
 
 
 def test_jumps(golden: Path, browse: Browse) -> None:
@@ -277,7 +277,7 @@ def test_jumps(golden: Path, browse: Browse) -> None:
             row = row_now(screen)
             assert isinstance(row, WindowMessage) and row.sequence == sequence, text
         await jump(pilot, "18")
-        assert isinstance(row_now(screen), Note)
+        assert isinstance(row_now(screen), RowNote)
         await jump(pilot, "1000")
         assert "sequence 1000 does not exist" in line(screen)
         await jump(pilot, "1")
@@ -297,20 +297,20 @@ def test_jumps(golden: Path, browse: Browse) -> None:
         commands = pilot.app.commands
         assert any("--seq" in each and " messages " in each for each in commands)
 
-    browse(golden / "gap_truncated_slice" / "datastore", opened(Place(channel="gapcut"), look))
+    browse(golden / "gap_truncated_slice" / "datastore", opened(ViewTarget(channel="gapcut"), look))
 
 
 @pytest.mark.parametrize(
     ("place", "seq"),
     [
-        (Place(channel="alpha", seq=33), 33),
-        (Place(channel="alpha", file="alpha/msgs.2.dat", offset=340), 22),
-        (Place(channel="alpha", timestamp=1795220672828532485), 40),
-        (Place(channel="alpha", file="alpha/msgs.9.dat", offset=4, seq=7), 7),
-        (Place(channel="alpha", file="alpha/msgs.2.dat", offset=270), None),
+        (ViewTarget(channel="alpha", seq=33), 33),
+        (ViewTarget(channel="alpha", file="alpha/msgs.2.dat", offset=340), 22),
+        (ViewTarget(channel="alpha", timestamp=1795220672828532485), 40),
+        (ViewTarget(channel="alpha", file="alpha/msgs.9.dat", offset=4, seq=7), 7),
+        (ViewTarget(channel="alpha", file="alpha/msgs.2.dat", offset=270), None),
     ],
 )
-def test_places_of_other_views(place: Place, seq: int | None, golden: Path, browse: Browse) -> None:
+def test_places_of_other_views(place: ViewTarget, seq: int | None, golden: Path, browse: Browse) -> None:
     async def look(pilot: Any, screen: Any) -> None:
         row = row_now(screen)
         assert (row.sequence if isinstance(row, WindowMessage) else None) == seq
@@ -320,7 +320,7 @@ def test_places_of_other_views(place: Place, seq: int | None, golden: Path, brow
 
 def test_other_views_are_opened_here(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     async def look(pilot: Any, screen: Any) -> None:
-        asked: list[tuple[View, Place]] = []
+        asked: list[tuple[View, ViewTarget]] = []
         monkeypatch.setattr(pilot.app, "open_view", lambda view, place, above=False: asked.append((view, place)))
         await pilot.press("t", "x", "f")
         await jump(pilot, "30")
@@ -328,11 +328,11 @@ def test_other_views_are_opened_here(golden: Path, browse: Browse, monkeypatch: 
         await pilot.pause()
         timeline, slices, findings, damage = asked
         assert timeline[0] is View.TIMELINE and timeline[1].seq == 24 and timeline[1].timestamp
-        assert slices == (View.SLICES, Place(channel="alpha", file="alpha/msgs.2.dat", offset=416, seq=24))
-        assert findings == (View.FINDINGS, Place(channel="alpha"))
-        assert damage == (View.SLICES, Place(channel="alpha", file="alpha/msgs.2.dat", offset=455))
+        assert slices == (View.SLICES, ViewTarget(channel="alpha", file="alpha/msgs.2.dat", offset=416, seq=24))
+        assert findings == (View.FINDINGS, ViewTarget(channel="alpha"))
+        assert damage == (View.SLICES, ViewTarget(channel="alpha", file="alpha/msgs.2.dat", offset=455))
 
-    browse(golden / "dmg_payload_flip_idx_intact" / "datastore", opened(Place(channel="alpha", seq=24), look))
+    browse(golden / "dmg_payload_flip_idx_intact" / "datastore", opened(ViewTarget(channel="alpha", seq=24), look))
 
 
 def test_search(tmp_path: Path, browse: Browse) -> None:
@@ -375,7 +375,7 @@ def test_search(tmp_path: Path, browse: Browse) -> None:
         assert greps[0].endswith("one --grep order --ignore-case")
         assert greps[2].endswith(r"--grep '\xad\xbe' --regex")
 
-    browse(tmp_path / "store", opened(Place(channel="one"), look))
+    browse(tmp_path / "store", opened(ViewTarget(channel="one"), look))
 
 
 def test_a_search_is_cancelled(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +403,7 @@ def test_a_search_is_cancelled(tmp_path: Path, browse: Browse, monkeypatch: pyte
         await until(pilot, lambda: "cancelled" in line(screen))
         assert pilot.app.screen is screen
 
-    browse(tmp_path / "store", opened(Place(channel="one"), look))
+    browse(tmp_path / "store", opened(ViewTarget(channel="one"), look))
 
 
 def test_copy_and_save(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,7 +448,7 @@ def test_copy_and_save(tmp_path: Path, browse: Browse, monkeypatch: pytest.Monke
         await pilot.press("enter")
         await until(pilot, (tmp_path / "one-3.json").exists)
 
-    browse("store", opened(Place(channel="one"), look))
+    browse("store", opened(ViewTarget(channel="one"), look))
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,12 +467,12 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, browse: Browse, m
         await type_text(pilot, str(tmp_path / "payload"))
         await until(pilot, lambda: "No space left" in notices(pilot.app))
 
-    browse(tmp_path / "store", opened(Place(channel="one"), look), size=LARGE)
+    browse(tmp_path / "store", opened(ViewTarget(channel="one"), look), size=LARGE)
 
 
 def test_following_a_writer(tmp_path: Path, browse: Browse) -> None:
     root = write_channel(tmp_path / "store", [b"first"] * 5)
-    writer = SliceWriter.resume(root / "one", b"one", CRC, Writing(SliceLimits(8), sync=False))
+    writer = SliceWriter.resume(root / "one", b"one", CRC, WriteOptions(SliceLimits(8), sync=False))
 
     async def look(pilot: Any, screen: Any) -> None:
         table = screen.query_one(RowTable)
@@ -500,7 +500,7 @@ def test_following_a_writer(tmp_path: Path, browse: Browse) -> None:
         assert any(each.endswith("--follow") for each in pilot.app.commands)
 
     try:
-        browse(root, opened(Place(channel="one"), look))
+        browse(root, opened(ViewTarget(channel="one"), look))
     finally:
         writer.abandon()
 
@@ -521,7 +521,7 @@ def test_a_channel_that_vanishes(follow: bool, tmp_path: Path, browse: Browse) -
         await settled(pilot)
         assert screen_text(pilot.app)
 
-    browse(root, opened(Place(channel="one"), look))
+    browse(root, opened(ViewTarget(channel="one"), look))
 
 
 def test_a_store_that_shrinks(tmp_path: Path, browse: Browse) -> None:
@@ -543,7 +543,7 @@ def test_a_store_that_shrinks(tmp_path: Path, browse: Browse) -> None:
         await until(pilot, lambda: pilot.app.session.job is not None and not pilot.app.session.job.running)
         await until(pilot, lambda: len(screen.query_one(RowTable).source) < 100)
 
-    browse(root, opened(Place(channel="one"), look))
+    browse(root, opened(ViewTarget(channel="one"), look))
 
 
 @SIZES
@@ -561,7 +561,7 @@ def test_a_channel_without_messages(
         assert "there is no message in this row" in line(screen)
         await check_screen(pilot, f"messages-empty-{size[0]}")
 
-    browse("store", opened(Place(channel="empty"), look), size=size)
+    browse("store", opened(ViewTarget(channel="empty"), look), size=size)
 
 
 def test_ten_thousand_rows(tmp_path: Path, browse: Browse) -> None:
@@ -582,7 +582,7 @@ def test_ten_thousand_rows(tmp_path: Path, browse: Browse) -> None:
         await pilot.pause()
         assert "message 1 " in screen_text(pilot.app) or "message 1\n" in screen_text(pilot.app)
 
-    browse(root, opened(Place(channel="one"), look))
+    browse(root, opened(ViewTarget(channel="one"), look))
 
 
 def test_resize(golden: Path, browse: Browse) -> None:
@@ -600,7 +600,7 @@ def test_resize(golden: Path, browse: Browse) -> None:
         assert row_now(screen).sequence == 20
         assert screen_text(pilot.app)
 
-    browse(golden / "damage_base" / "datastore", opened(Place(channel="alpha", seq=20), look))
+    browse(golden / "damage_base" / "datastore", opened(ViewTarget(channel="alpha", seq=20), look))
 
 
 def test_rows_are_refined_in_the_background(tmp_path: Path, browse: Browse) -> None:
@@ -608,7 +608,7 @@ def test_rows_are_refined_in_the_background(tmp_path: Path, browse: Browse) -> N
     root = tmp_path / "store"
     write_sample(root, SampleOptions(channels=0, messages=0, no_subscriptions=True))
     (root / "big").mkdir()
-    with SliceWriter(root / "big", b"big", CRC, Writing(sync=False)) as writer:
+    with SliceWriter(root / "big", b"big", CRC, WriteOptions(sync=False)) as writer:
         writer.append(
             [*range(1, 5001), *range(6001, 26001)], range(25_000), None, [b"some payload of a message"] * 25_000
         )
@@ -621,7 +621,7 @@ def test_rows_are_refined_in_the_background(tmp_path: Path, browse: Browse) -> N
         await pilot.pause()
         assert "1,000 missing (5001–6000)" in screen_text(pilot.app)
 
-    browse(root, opened(Place(channel="big", seq=6001), look), scan=False)
+    browse(root, opened(ViewTarget(channel="big", seq=6001), look), scan=False)
 
 
 def test_a_file_that_is_cut_while_it_is_shown(tmp_path: Path, browse: Browse) -> None:
@@ -635,4 +635,4 @@ def test_a_file_that_is_cut_while_it_is_shown(tmp_path: Path, browse: Browse) ->
         await until(pilot, lambda: "the files have changed since they were opened" in screen_text(pilot.app))
         assert "msgs.1.dat:1109528" in screen_text(pilot.app)
 
-    browse(tmp_path / "store", opened(Place(channel="foo"), look), size=LARGE)
+    browse(tmp_path / "store", opened(ViewTarget(channel="foo"), look), size=LARGE)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.tui.conftest import until
 from tests.tui.test_messages import line, opened, row_now, type_text, write_channel
-from tui.views import Place
+from tui.views import ViewTarget
 
 
 def test_a_pattern_that_takes_forever(tmp_path: Path, browse: Callable[..., None]) -> None:
@@ -26,4 +26,4 @@ def test_a_pattern_that_takes_forever(tmp_path: Path, browse: Callable[..., None
         await until(pilot, lambda: "cancelled" in line(screen))
         assert pilot.app.screen is screen
 
-    browse(tmp_path / "store", opened(Place(channel="one"), look))
+    browse(tmp_path / "store", opened(ViewTarget(channel="one"), look))

@@ -17,10 +17,10 @@ from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, screen_text, until
 from tui.jobs import Job, JobState
-from tui.plans.flow import Flow, Pace, Step, duration
-from tui.plans.form import FLAG, NO, YES, Field, FieldError, Form, optional, path, whole_number
-from tui.plans.wizard import MANY, WIZARDS, Account, Outcome, Preview, Remark, SourceStore, Wizard, entry
-from tui.rows import Column
+from tui.plans.flow import PhaseProgress, WizardFlow, WizardStep, duration
+from tui.plans.form import FLAG, NO, YES, FieldError, FormField, OptionForm, optional, path, whole_number
+from tui.plans.wizard import MANY, WIZARDS, FactTable, PlanOutcome, PlanPreview, PlanRemark, SourceStore, Wizard, entry
+from tui.rows import TableColumn
 from tui.screens.wizard import AccountRows, WizardScreen
 from tui.views import View
 
@@ -31,13 +31,13 @@ class Quiet(Wizard[str]):
     VERB = "salvage"
 
     def __init__(self) -> None:
-        super().__init__(SourceStore(Path("/somewhere/store")), Field("out", "where", "new", parse=path))
+        super().__init__(SourceStore(Path("/somewhere/store")), FormField("out", "where", "new", parse=path))
         self.obstacles: list[StantoolsError] = []
         self.idle = ""
         self.problem: StantoolsError | None = None
         self.ran = False
 
-    def look(self, job: Job[Preview], preview: Preview) -> str:
+    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> str:
         if self.problem:
             raise self.problem
         preview.obstacles, preview.idle = self.obstacles, self.idle
@@ -46,28 +46,28 @@ class Quiet(Wizard[str]):
     def question(self) -> str:
         return "Really?"
 
-    def run(self, job: Job[Outcome]) -> Outcome:
+    def run(self, job: Job[PlanOutcome]) -> PlanOutcome:
         self.ran = True
         if self.problem:
             raise self.problem
-        return Outcome(verdict="done")
+        return PlanOutcome(verdict="done")
 
 
 class TestForm:
     def test_words_are_those_of_the_command_line(self) -> None:
-        form = Form(
-            Field("out", "where", "a b"),
-            Field("channel", "which", "a.*  b.>", many=True),
-            Field("force", "insist", NO, NO, FLAG),
-            Field("mode", "how", "one", "one", ("one", "two")),
-            Field("empty", "nothing"),
+        form = OptionForm(
+            FormField("out", "where", "a b"),
+            FormField("channel", "which", "a.*  b.>", many=True),
+            FormField("force", "insist", NO, NO, FLAG),
+            FormField("mode", "how", "one", "one", ("one", "two")),
+            FormField("empty", "nothing"),
         )
         assert form.words() == ["--out", "a b", "--channel", "a.*", "--channel", "b.>"]
         form.fields["force"].value, form.fields["mode"].value = YES, "two"
         assert form.words(without={"out", "channel"}) == ["--force", "--mode", "two"]
 
     def test_what_makes_no_sense_names_the_field(self) -> None:
-        form = Form(Field("max-msgs", "a number", "many", parse=optional(whole_number)))
+        form = OptionForm(FormField("max-msgs", "a number", "many", parse=optional(whole_number)))
         with pytest.raises(FieldError, match="--max-msgs: 'many' is not a number") as told:
             form.value("max-msgs")
         assert told.value.name == "max-msgs"
@@ -98,20 +98,20 @@ class TestForm:
 
 
 class TestFlow:
-    def wizard(self) -> tuple[Quiet, Flow]:
+    def wizard(self) -> tuple[Quiet, WizardFlow]:
         wizard = Quiet()
-        return wizard, Flow(wizard)
+        return wizard, WizardFlow(wizard)
 
-    def look(self, flow: Flow) -> None:
+    def look(self, flow: WizardFlow) -> None:
         job = flow.look()
         job.start().wait(10)
         flow.looked(job)
 
     def test_whole_way(self) -> None:
         wizard, flow = self.wizard()
-        assert flow.step is Step.CHOOSE
+        assert flow.step is WizardStep.CHOOSE
         self.look(flow)
-        assert flow.step is Step.PREVIEW and flow.confirm() and flow.step is Step.CONFIRM
+        assert flow.step is WizardStep.PREVIEW and flow.confirm() and flow.step is WizardStep.CONFIRM
         assert "press W" in flow.answer("store", unlocked=False)
         assert "exactly: store" in flow.answer("Store", unlocked=True)
         assert "store" in flow.answer("", unlocked=True)
@@ -123,7 +123,7 @@ class TestFlow:
         assert flow.writing
         job.start().wait(10)
         flow.ran(job)
-        assert flow.step is Step.RESULT and flow.outcome is not None and not flow.writing
+        assert flow.step is WizardStep.RESULT and flow.outcome is not None and not flow.writing
         assert not flow.back()
 
     def test_a_run_needs_every_step(self) -> None:
@@ -144,19 +144,19 @@ class TestFlow:
         wizard, flow = self.wizard()
         wizard.problem = StantoolsError("broken")
         self.look(flow)
-        assert flow.step is Step.PREVIEW and flow.problem is wizard.problem and not flow.confirm()
-        assert flow.back() and flow.step is Step.CHOOSE and flow.problem is None
+        assert flow.step is WizardStep.PREVIEW and flow.problem is wizard.problem and not flow.confirm()
+        assert flow.back() and flow.step is WizardStep.CHOOSE and flow.problem is None
         wizard.problem = None
         self.look(flow)
         flow.confirm()
-        assert flow.back() and flow.step is Step.PREVIEW
+        assert flow.back() and flow.step is WizardStep.PREVIEW
         flow.confirm()
         wizard.problem = StantoolsError("full")
         job = flow.run("store", unlocked=True)
         job.start().wait(10)
         flow.ran(job)
-        assert flow.step is Step.RESULT and flow.problem is wizard.problem
-        assert flow.back() and flow.step is Step.CHOOSE
+        assert flow.step is WizardStep.RESULT and flow.problem is wizard.problem
+        assert flow.back() and flow.step is WizardStep.CHOOSE
 
     def test_an_old_job_does_not_count(self) -> None:
         _, flow = self.wizard()
@@ -165,14 +165,14 @@ class TestFlow:
         flow.confirm()
         old.start().wait(10)
         flow.looked(old)
-        assert flow.step is Step.CONFIRM
+        assert flow.step is WizardStep.CONFIRM
 
 
 class TestPace:
     def test_line(self) -> None:
         now = 100.0
         job: Job[None] = Job("salvage", lambda _: None)
-        pace = Pace(job, "bytes", lambda: now)
+        pace = PhaseProgress(job, "bytes", lambda: now)
         assert pace.line(10) == [("salvage", "strong"), "  ", "…"]
         job.begin_phase("writing", 4 << 20)
         pace.line(10)
@@ -190,7 +190,7 @@ class TestPace:
     def test_messages(self) -> None:
         now = 0.0
         job: Job[None] = Job("migrate", lambda _: None)
-        pace = Pace(job, "messages", lambda: now)
+        pace = PhaseProgress(job, "messages", lambda: now)
         now, job.done = 2.0, 3000
         text = "".join(cell[0] if isinstance(cell, tuple) else cell for cell in pace.line(4))
         assert text == "migrate  3,000 messages  1.5k messages/s"
@@ -202,14 +202,16 @@ class TestPace:
 
 class TestAccount:
     def test_no_endless_list(self) -> None:
-        account = Account()
-        account.remark([Remark("lost", str(number)) for number in range(MANY + 7)], "more places")
+        account = FactTable()
+        account.remark([PlanRemark("lost", str(number)) for number in range(MANY + 7)], "more places")
         assert len(account.remarks) == MANY + 1
         assert account.remarks[-1].text == "and 7 more places"
 
     def test_a_window_of_rows(self) -> None:
-        columns = [Column[str]("letter", 5, str), Column[str]("twice", 5, lambda each: 2 * each)]
-        account = Account(columns=columns, rows="ab", remarks=[Remark("lost", "one"), Remark("left out", "two")])
+        columns = [TableColumn[str]("letter", 5, str), TableColumn[str]("twice", 5, lambda each: 2 * each)]
+        account = FactTable(
+            columns=columns, rows="ab", remarks=[PlanRemark("lost", "one"), PlanRemark("left out", "two")]
+        )
         rows = AccountRows(account, 40)
         assert len(rows) == 5
         assert rows.rows(1, 4) == [["b", "bb"], [("", "")], [("lost: one", "dim")]]
@@ -226,7 +228,7 @@ def test_numbers(text: str) -> None:
 
 @given(st.lists(st.text()), st.integers(1, 200))
 def test_remarks_are_lines_that_are_harmless(texts: list[str], width: int) -> None:
-    rows = AccountRows(Account(remarks=[Remark("lost", text) for text in texts]), width)
+    rows = AccountRows(FactTable(remarks=[PlanRemark("lost", text) for text in texts]), width)
     lines = rows.rows(0, len(rows))
     assert len(lines) == len(rows) >= len(texts)
     for [cell] in lines:
@@ -314,11 +316,11 @@ def test_plans_without_a_word_from_the_server(tmp_path: Path, browse: Callable[.
         await wizards.open_wizard(pilot, "compact")
         shutil.rmtree(store)
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         assert app.screen.flow.problem is not None
         assert "Escape goes back" in screen_text(app)
         await pilot.press("enter", "escape")
-        await wizards.step(pilot, Step.CHOOSE)
+        await wizards.step(pilot, WizardStep.CHOOSE)
 
     browse(store, scenario)
 
@@ -340,7 +342,7 @@ def test_preview_is_cancelled(tmp_path: Path, browse: Callable[..., None], monke
         await pilot.press("c")
         await until(pilot, lambda: "cancelling" in screen_text(app))
         gate.open()
-        await wizards.step(pilot, Step.CHOOSE)
+        await wizards.step(pilot, WizardStep.CHOOSE)
         assert job.state is JobState.CANCELLED
 
     browse(store, scenario)

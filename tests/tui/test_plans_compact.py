@@ -14,7 +14,7 @@ from tests.tui import wizards
 from tests.tui.conftest import check_sizes, scanned, screen_text, until
 from tui.jobs import JobState
 from tui.plans.compact import CompactWizard
-from tui.plans.flow import Step
+from tui.plans.flow import WizardStep
 
 pytestmark = pytest.mark.usefixtures("steady_disk")
 
@@ -99,16 +99,16 @@ def test_in_place_on_the_screen(
         await wizards.open_wizard(pilot, "compact")
         await until(pilot, lambda: app.focused is not None)
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await check_sizes(pilot, "plans-compact-preview")
         await pilot.press("escape")
-        await wizards.step(pilot, Step.CHOOSE)
+        await wizards.step(pilot, WizardStep.CHOOSE)
         await pilot.press("down", "space", "down")
         await wizards.type_text(pilot, "old")
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await wizards.confirm(pilot)
-        await wizards.step(pilot, Step.RESULT)
+        await wizards.step(pilot, WizardStep.RESULT)
         await scanned(pilot)
         assert "the compacted store was read back" in screen_text(app)
         assert "✓ clean" in screen_text(app)
@@ -130,9 +130,9 @@ def test_a_new_store_is_opened(
             await wizards.open_wizard(pilot, "compact")
             await until(pilot, lambda: app.focused is not None)
             await pilot.press("enter")
-            await wizards.step(pilot, Step.PREVIEW)
+            await wizards.step(pilot, WizardStep.PREVIEW)
             await wizards.confirm(pilot)
-            await wizards.step(pilot, Step.RESULT)
+            await wizards.step(pilot, WizardStep.RESULT)
             await pilot.press("o")
             name = "compaction" + ".compacted" * number
             await until(pilot, lambda name=name: str(app.session.path) == name)

@@ -15,7 +15,7 @@ from tests.tui import wizards
 from tests.tui.conftest import check_sizes, screen_text, until
 from tui.jobs import JobState
 from tui.plans.export import ExportWizard
-from tui.plans.flow import Step
+from tui.plans.flow import WizardStep
 from tui.plans.form import FieldError
 
 pytest.importorskip("pyarrow")
@@ -121,10 +121,10 @@ def test_on_the_screen(
         await until(pilot, lambda: app.focused is not None)
         app.focused.value = "all.csv"
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await check_sizes(pilot, "plans-export-preview")
         await wizards.confirm(pilot)
-        await wizards.step(pilot, Step.RESULT)
+        await wizards.step(pilot, WizardStep.RESULT)
         assert "1 row of these mark damage" in screen_text(app) or "1 of these" in screen_text(app)
         await pilot.press("escape", "escape", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)

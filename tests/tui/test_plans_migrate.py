@@ -11,17 +11,17 @@ import pytest
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.migration.workflow import default_plan_file
-from stantools.nats.options import ConnectOptions
-from stantools.store.options import ReadOptions
+from stantools.nats.connect_options import ConnectOptions
+from stantools.store.read_options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.servers import free_port
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, screen_text, until
 from tui.jobs import Job, JobState
-from tui.plans.flow import Step
+from tui.plans.flow import WizardStep
 from tui.plans.form import FieldError
 from tui.plans.migrate import MigrateWizard
-from tui.plans.wizard import Outcome
+from tui.plans.wizard import PlanOutcome
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def test_cancelled_on_a_server(way: str, phase: str, big_store: Path, start_serv
     assert not wizards.look(wizard).obstacles
     steps = 0
 
-    class Stopped(Job[Outcome]):
+    class Stopped(Job[PlanOutcome]):
         def advance(self, count: int) -> None:
             nonlocal steps
             if self.phase.startswith(phase):
@@ -113,7 +113,7 @@ def test_cancelled_on_a_server(way: str, phase: str, big_store: Path, start_serv
                 self.cancel()
             super().advance(count)
 
-    job: Job[Outcome] = Stopped("run", wizard.run)
+    job: Job[PlanOutcome] = Stopped("run", wizard.run)
     assert job.start().wait(100)
     assert steps
     assert job.problem is None, job.problem
@@ -242,12 +242,12 @@ def test_on_the_screen(
         await until(pilot, lambda: app.focused is not None)
         assert app.focused.value == server.url
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await check_sizes(
             pilot, "plans-migrate-preview", layout=True, masks={port: "127.0.0.1:4222", server.version: "2.x.y"}
         )
         await wizards.confirm(pilot)
-        await wizards.step(pilot, Step.RESULT)
+        await wizards.step(pilot, WizardStep.RESULT)
         assert "2 streams match the plan" in screen_text(app)
         assert any(line.startswith("stantools migrate store --to jetstream") for line in app.commands)
         await pilot.press("y")

@@ -18,7 +18,7 @@ from tests.tui import wizards
 from tests.tui.conftest import check_sizes, scanned, screen_text, until
 from tui.jobs import JobState
 from tui.plans import salvage
-from tui.plans.flow import Flow, Step
+from tui.plans.flow import WizardFlow, WizardStep
 from tui.plans.form import FieldError
 from tui.plans.salvage import SalvageWizard
 from tui.screens import wizard as screen_module
@@ -84,7 +84,7 @@ def test_what_stands_in_the_way(golden_copy: Callable[[str], Path], tmp_path: Pa
 def test_too_little_room(golden_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wizard = wizards.fill(SalvageWizard(wizards.source(golden_copy("basic"))), out=str(tmp_path / "new"))
     monkeypatch.setattr(place, "free_bytes", lambda _: 100)
-    flow = Flow(wizard)
+    flow = WizardFlow(wizard)
     job = flow.look()
     wizards.done(job)
     flow.looked(job)
@@ -93,7 +93,7 @@ def test_too_little_room(golden_copy: Callable[[str], Path], tmp_path: Path, mon
 
 
 def test_a_store_in_use(golden_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use = locks.Use("lock", "process 7 holds the lock", 7)
+    use = locks.StoreUse("lock", "process 7 holds the lock", 7)
     monkeypatch.setattr(locks, "find_uses", lambda *_, **__: [use])
     wizard = wizards.fill(SalvageWizard(wizards.source(golden_copy("basic"))), out=str(tmp_path / "new"))
     [told] = wizards.look(wizard).obstacles
@@ -164,10 +164,10 @@ def test_from_a_broken_store_to_a_clean_one(
         await until(pilot, lambda: app.focused is not None)
         await check(pilot, "choose")
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await check(pilot, "preview")
         await pilot.press("enter")
-        await wizards.step(pilot, Step.CONFIRM)
+        await wizards.step(pilot, WizardStep.CONFIRM)
         await check(pilot, "locked")
         await pilot.press("W")
         await until(pilot, lambda: isinstance(app.focused, Input))
@@ -176,22 +176,22 @@ def test_from_a_broken_store_to_a_clean_one(
         await wizards.type_text(pilot, "Datastore")
         await pilot.press("enter")
         await until(pilot, lambda: "exactly" in screen_text(app))
-        assert app.screen.flow.step is Step.CONFIRM
+        assert app.screen.flow.step is WizardStep.CONFIRM
         await check(pilot, "wrong-name")
         app.focused.value = ""
         await wizards.type_text(pilot, "datastore")
         await pilot.press("enter")
         await until(pilot, gate.reached.is_set)
         await until(pilot, lambda: "writing" in screen_text(app))
-        monkeypatch.setattr(screen_module.Pace, "line", lambda self, width: [self._job.phase])
+        monkeypatch.setattr(screen_module.PhaseProgress, "line", lambda self, width: [self._job.phase])
         await until(pilot, lambda: "%" not in screen_text(app))
         await check(pilot, "run")
         await pilot.press("q")
         await until(pilot, lambda: "cancel it first" in screen_text(app))
         await pilot.press("1")
-        assert app.screen.flow.step is Step.RUN
+        assert app.screen.flow.step is WizardStep.RUN
         gate.open()
-        await wizards.step(pilot, Step.RESULT)
+        await wizards.step(pilot, WizardStep.RESULT)
         app.clear_notifications()
         await until(pilot, lambda: "cancel it first" not in screen_text(app))
         await check(pilot, "result")
@@ -216,13 +216,13 @@ def test_nothing_starts_while_locked(
         app = pilot.app
         await wizards.open_wizard(pilot, "salvage")
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await pilot.press("enter")
-        await wizards.step(pilot, Step.CONFIRM)
+        await wizards.step(pilot, WizardStep.CONFIRM)
         assert "press W to allow changes" in screen_text(app)
         await wizards.type_text(pilot, "basic")
         await pilot.press("enter")
-        assert app.screen.flow.step is Step.CONFIRM
+        assert app.screen.flow.step is WizardStep.CONFIRM
         await pilot.press("W")
         await until(pilot, lambda: isinstance(app.focused, Input))
         # Locked again while the name is typed: the answer does not count any more.
@@ -230,11 +230,11 @@ def test_nothing_starts_while_locked(
         app.action_unlock()
         await until(pilot, lambda: "press W to allow changes" in screen_text(app))
         await pilot.press("enter")
-        assert app.screen.flow.step is Step.CONFIRM
+        assert app.screen.flow.step is WizardStep.CONFIRM
         await pilot.press("escape")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await pilot.press("escape")
-        await wizards.step(pilot, Step.CHOOSE)
+        await wizards.step(pilot, WizardStep.CHOOSE)
         await pilot.press("escape", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)
 
@@ -257,7 +257,7 @@ def test_cancelled_on_the_screen(
         app = pilot.app
         await wizards.open_wizard(pilot, "salvage")
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await wizards.confirm(pilot)
         await until(pilot, gate.reached.is_set)
         await pilot.press("escape")
@@ -269,10 +269,10 @@ def test_cancelled_on_the_screen(
         await pilot.press("y")
         await until(pilot, lambda: hasattr(app.screen, "flow"))
         gate.open()
-        await wizards.step(pilot, Step.RESULT)
+        await wizards.step(pilot, WizardStep.RESULT)
         assert "cancelled" in screen_text(app)
         await pilot.press("escape")
-        await wizards.step(pilot, Step.CHOOSE)
+        await wizards.step(pilot, WizardStep.CHOOSE)
 
     browse(root, scenario)
     assert sorted(path.name for path in tmp_path.iterdir()) == [BROKEN]
@@ -291,12 +291,12 @@ def test_errors_keep_the_form(golden_copy: Callable[[str], Path], browse: Callab
         await pilot.press("down")
         await wizards.type_text(pilot, "foo")
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         assert "exists already" in " ".join(screen_text(app).split())
         await pilot.press("enter")
-        assert app.screen.flow.step is Step.PREVIEW
+        assert app.screen.flow.step is WizardStep.PREVIEW
         await pilot.press("escape")
-        await wizards.step(pilot, Step.CHOOSE)
+        await wizards.step(pilot, WizardStep.CHOOSE)
         assert app.screen.flow.wizard.form.text("channel") == "foo"
         assert "foo" in screen_text(app)
         # A field that makes no sense is gone to at once.
@@ -304,7 +304,7 @@ def test_errors_keep_the_form(golden_copy: Callable[[str], Path], browse: Callab
         app.focused.value = ""
         await pilot.press("enter")
         await until(pilot, lambda: "no directory for the new store" in screen_text(app))
-        assert app.screen.flow.step is Step.CHOOSE
+        assert app.screen.flow.step is WizardStep.CHOOSE
         assert app.focused.field.name == "out"
 
     browse(root, scenario)
@@ -327,13 +327,13 @@ def test_a_run_that_fails_on_the_screen(
         await pilot.press("down")
         await wizards.type_text(pilot, "foo")
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await wizards.confirm(pilot)
-        await wizards.step(pilot, Step.RESULT)
+        await wizards.step(pilot, WizardStep.RESULT)
         assert "No space left on device" in screen_text(app)
         assert "→ free some space" in screen_text(app)
         await pilot.press("o", "enter", "escape")
-        await wizards.step(pilot, Step.CHOOSE)
+        await wizards.step(pilot, WizardStep.CHOOSE)
         assert app.screen.flow.wizard.form.text("channel") == "foo"
 
     browse(root, scenario)
@@ -354,7 +354,7 @@ def test_leaving_the_program_cancels(
         await wizards.open_wizard(pilot, "salvage")
         await until(pilot, lambda: pilot.app.focused is not None)
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await wizards.confirm(pilot)
         await until(pilot, gate.reached.is_set)
         job = pilot.app.screen.flow.job

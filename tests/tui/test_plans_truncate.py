@@ -16,7 +16,7 @@ from tests.tui import wizards
 from tests.tui.conftest import check_sizes, scanned, screen_text, until
 from tui.jobs import Job, JobState
 from tui.plans import truncate
-from tui.plans.flow import Step
+from tui.plans.flow import WizardStep
 from tui.plans.truncate import TruncateWizard
 
 TORN = "dmg_last_slice_cut_payload_noidx"
@@ -124,16 +124,16 @@ def test_on_the_screen(
         app = pilot.app
         await wizards.open_wizard(pilot, "truncate-bad-eof")
         await pilot.press("enter")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         await check_sizes(pilot, "plans-truncate-preview")
         await pilot.press("enter")
-        await wizards.step(pilot, Step.CONFIRM)
+        await wizards.step(pilot, WizardStep.CONFIRM)
         assert "The store itself is changed" in screen_text(app)
         await pilot.press("escape")
-        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.step(pilot, WizardStep.PREVIEW)
         revision = app.session.revision
         await wizards.confirm(pilot)
-        await wizards.step(pilot, Step.RESULT)
+        await wizards.step(pilot, WizardStep.RESULT)
         await until(pilot, lambda: app.session.revision > revision)
         await scanned(pilot)
         app.clear_notifications()

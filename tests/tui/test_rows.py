@@ -5,18 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.rows import Column, ListRows, Rows, count_column
+from tui.rows import ListRows, TableColumn, TableRows, count_column
 
 COLUMNS = (
-    Column[str]("word", 8, str, str, grows=True),
+    TableColumn[str]("word", 8, str, str, grows=True),
     count_column("long", 5, len, "warn", key="length"),
-    Column[str]("first", 5, lambda word: word[:1], wide=True),
-    Column[str]("last", 5, lambda word: word[-1:], lambda word: word[-1:], wide=False),
+    TableColumn[str]("first", 5, lambda word: word[:1], wide=True),
+    TableColumn[str]("last", 5, lambda word: word[-1:], lambda word: word[-1:], wide=False),
 )
 
 
-def words() -> Rows[str]:
-    rows = Rows(COLUMNS, str, str, "word")
+def words() -> TableRows[str]:
+    rows = TableRows(COLUMNS, str, str, "word")
     rows.fill(["pear", "Apple", "fig", ""])
     return rows
 
@@ -56,7 +56,7 @@ def test_a_row_is_found_again() -> None:
 
 
 def test_a_thing_may_have_several_rows() -> None:
-    rows = Rows(COLUMNS, str, str, "word", lambda found: [row for each in found for row in (each, each.upper())])
+    rows = TableRows(COLUMNS, str, str, "word", lambda found: [row for each in found for row in (each, each.upper())])
     rows.fill(["b", "a"])
     assert rows.shown == ["a", "A", "b", "B"]
 

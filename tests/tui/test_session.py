@@ -13,7 +13,7 @@ from stantools.inspection.verify import verify
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases, load_expected
 from tui.jobs import JobState
-from tui.session import Stage, StoreSession
+from tui.session import ScanStage, StoreSession
 
 
 @pytest.mark.parametrize("case", golden_cases())
@@ -22,7 +22,7 @@ def test_golden(case: str, golden: Path) -> None:
     job = session.start()
     assert job.wait(60)
     assert job.state is JobState.DONE, job.problem
-    assert session.stage is Stage.COMPLETE
+    assert session.stage is ScanStage.COMPLETE
     verdict = verify(session.store)
     assert list(session.findings()) == verdict.findings
     assert [facts.verdict for facts in session.channels.values()] == verdict.channels
@@ -96,7 +96,7 @@ def test_a_start_that_cannot_be_forecast_leaves_the_rest(tmp_path: Path) -> None
     job = session.rescan()
     assert job.wait(60)
     assert job.state is JobState.DONE, job.problem
-    assert session.stage is Stage.COMPLETE
+    assert session.stage is ScanStage.COMPLETE
     assert session.scanned
     assert "not a regular file" in session.forecast_problem
     advice = session.advice()

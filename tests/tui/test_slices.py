@@ -15,7 +15,7 @@ from tests.inspection.timedstores import NOW, SECOND, write_channel
 from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
 from tui.screens.record import RecordScreen
 from tui.screens.slices import SlicesScreen
-from tui.views import Place, View
+from tui.views import View, ViewTarget
 from tui.widgets.hexview import HexView
 from tui.widgets.rowtable import RowTable
 from tui.widgets.slicebar import BAR_SYMBOLS
@@ -62,7 +62,7 @@ async def press(pilot: Any, *keys: str) -> None:
 
 async def opened(pilot: Any, channel: str | None, **place: Any) -> Any:
     """Opens the slices and waits for what they lead to."""
-    pilot.app.open_view(View.SLICES, Place(channel=channel, **place))
+    pilot.app.open_view(View.SLICES, ViewTarget(channel=channel, **place))
     wanted = RecordScreen if "file" in place else SlicesScreen
     await until(pilot, lambda: isinstance(pilot.app.screen, wanted))
     await settled(pilot)
@@ -164,8 +164,8 @@ def test_going_about_in_the_list(golden: Path, browse: Browse, monkeypatch: pyte
         monkeypatch.setattr(pilot.app, "open_view", lambda *args, **more: asked.append((args, more)))
         await press(pilot, "m", "f", "G", "s")
         assert asked == [
-            ((View.MESSAGES, Place(channel="alpha", seq=16)), {"above": True}),
-            ((View.FINDINGS, Place(channel="alpha")), {"above": True}),
+            ((View.MESSAGES, ViewTarget(channel="alpha", seq=16)), {"above": True}),
+            ((View.FINDINGS, ViewTarget(channel="alpha")), {"above": True}),
         ]
         assert "slice" in screen.go_to_hint()
         assert pilot.app.commands[-1].startswith("stantools verify ")
@@ -175,7 +175,7 @@ def test_going_about_in_the_list(golden: Path, browse: Browse, monkeypatch: pyte
 
 def test_opened_at_a_sequence(golden: Path, browse: Browse) -> None:
     async def look(pilot: Any) -> None:
-        pilot.app.open_view(View.SLICES, Place(channel="alpha", seq=33))
+        pilot.app.open_view(View.SLICES, ViewTarget(channel="alpha", seq=33))
         await until(pilot, lambda: isinstance(pilot.app.screen, RecordScreen))
         await settled(pilot)
         assert pilot.app.screen.row.sequence == 33
@@ -218,7 +218,7 @@ def test_opened_at_an_offset(file: str, offset: int, expected: tuple[int, str], 
 @pytest.mark.parametrize("file", ["alpha", "alpha/unknown", "nowhere/msgs.1.dat"])
 def test_opened_at_what_is_no_file(file: str, golden: Path, browse: Browse) -> None:
     async def look(pilot: Any) -> None:
-        pilot.app.open_view(View.SLICES, Place(channel="alpha", file=file, offset=3))
+        pilot.app.open_view(View.SLICES, ViewTarget(channel="alpha", file=file, offset=3))
         await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
         await settled(pilot)
         if "msgs" in file:
@@ -255,7 +255,7 @@ def test_going_about_in_a_file(golden: Path, browse: Browse, monkeypatch: pytest
         assert "no damage after this record" in notices(pilot.app)
         monkeypatch.setattr(pilot.app, "open_view", lambda *args, **more: asked.append((args, more)))
         await press(pilot, "m")
-        assert asked == [((View.MESSAGES, Place(channel="alpha", seq=29)), {"above": True})]
+        assert asked == [((View.MESSAGES, ViewTarget(channel="alpha", seq=29)), {"above": True})]
         await press(pilot, "g", "m")
         assert "this record is not a message" in notices(pilot.app)
 
@@ -416,7 +416,7 @@ def test_names_are_harmless(tmp_path: Path, browse: Browse) -> None:
 
 
 def test_without_check_of_crcs(golden: Path, browse: Browse) -> None:
-    from stantools.store.options import ReadOptions
+    from stantools.store.read_options import ReadOptions
 
     async def look(pilot: Any) -> None:
         await opened(pilot, "alpha", file="alpha/msgs.2.dat", offset=300)

@@ -16,19 +16,19 @@ from tests.cli.expected import renamed
 from tests.conftest import golden_cases, load_expected
 from tests.tui.conftest import LARGE, SMALL, check_screen, check_sizes, notices, screen_text, until
 from tui.screens.history import HistoryScreen, PendingScreen
-from tui.screens.subrows import Gathered
+from tui.screens.subrows import SubscriptionTree
 from tui.screens.subscriptions import SubscriptionsScreen
 from tui.session import StoreSession
-from tui.views import Place, View
+from tui.views import View, ViewTarget
 from tui.widgets.rowtable import RowTable
 
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 CRC = Crc()
 
 
-async def opened(pilot: Any, place: Place | None = None) -> SubscriptionsScreen:
+async def opened(pilot: Any, place: ViewTarget | None = None) -> SubscriptionsScreen:
     """Opens the view for a channel, or for the whole store."""
-    pilot.app.push_screen(SubscriptionsScreen(pilot.app.session, place or Place()))
+    pilot.app.push_screen(SubscriptionsScreen(pilot.app.session, place or ViewTarget()))
     await until(pilot, lambda: isinstance(pilot.app.screen, SubscriptionsScreen) and pilot.app.screen.gathered.known)
     await until(pilot, lambda: "Quit" in screen_text(pilot.app))
     screen: SubscriptionsScreen = pilot.app.screen
@@ -69,7 +69,7 @@ def test_subscriptions(
     case: str, channel: str | None, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def look(pilot: Any) -> None:
-        await opened(pilot, Place(channel=channel))
+        await opened(pilot, ViewTarget(channel=channel))
         where = f"-{channel}" if channel else ""
         await check_sizes(pilot, f"subscriptions-{case}{where}", layout=case == "durables")
 
@@ -126,7 +126,7 @@ def test_history_of_a_client(golden: Path, browse: Any, monkeypatch: pytest.Monk
         await pilot.pause()
         await check_screen(pilot, "clients-history-dmg_clients_payload_flip-80")
         await pilot.press("enter")
-        assert places == [(View.SLICES, Place(file="clients.dat", offset=152))]
+        assert places == [(View.SLICES, ViewTarget(file="clients.dat", offset=152))]
         await pilot.press("m")
         assert len(places) == 1
         assert pilot.app.commands[-1] == "stantools clients datastore --history"
@@ -139,15 +139,15 @@ def test_a_record_opens_its_bytes_and_its_message(
     golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch, places: list[Any]
 ) -> None:
     async def look(pilot: Any) -> None:
-        screen = await opened(pilot, Place(channel="events"))
+        screen = await opened(pilot, ViewTarget(channel="events"))
         assert screen.go_to("3") == ""
         await pilot.pause()
         await history(pilot)
         assert pilot.app.commands[-1] == "stantools subs datastore --channel events --id 3 --history"
         await pilot.press("j", "j", "enter", "m")
         assert places == [
-            (View.SLICES, Place(channel="events", file="events/subs.dat", offset=717)),
-            (View.MESSAGES, Place(channel="events", seq=2)),
+            (View.SLICES, ViewTarget(channel="events", file="events/subs.dat", offset=717)),
+            (View.MESSAGES, ViewTarget(channel="events", seq=2)),
         ]
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
@@ -159,14 +159,14 @@ def test_a_record_opens_its_bytes_and_its_message(
 
 def test_messages_at_the_first_pending_one(golden: Path, browse: Any, places: list[Any]) -> None:
     async def look(pilot: Any) -> None:
-        screen = await opened(pilot, Place(channel="jobs.queue"))
+        screen = await opened(pilot, ViewTarget(channel="jobs.queue"))
         screen.go_to("5")
         await pilot.press("m")
-        assert places == [(View.MESSAGES, Place(channel="jobs.queue", seq=2))]
+        assert places == [(View.MESSAGES, ViewTarget(channel="jobs.queue", seq=2))]
         await pilot.press("tab")
         screen.go_to("workers")
         await pilot.press("m")
-        assert places[1:] == [(View.MESSAGES, Place(channel="jobs.queue", seq=3))]
+        assert places[1:] == [(View.MESSAGES, ViewTarget(channel="jobs.queue", seq=3))]
         await pilot.press("tab", "m", "p")
         assert len(places) == 2
 
@@ -175,13 +175,13 @@ def test_messages_at_the_first_pending_one(golden: Path, browse: Any, places: li
 
 def test_pending_messages_one_by_one(golden: Path, browse: Any, places: list[Any]) -> None:
     async def look(pilot: Any) -> None:
-        screen = await opened(pilot, Place(channel="events"))
+        screen = await opened(pilot, ViewTarget(channel="events"))
         screen.go_to("2")
         await pilot.press("p")
         await until(pilot, lambda: isinstance(pilot.app.screen, PendingScreen))
         assert "18 messages sent and not acknowledged" in screen_text(pilot.app)
         await pilot.press("j", "enter")
-        assert places == [(View.MESSAGES, Place(channel="events", seq=4))]
+        assert places == [(View.MESSAGES, ViewTarget(channel="events", seq=4))]
         pilot.app.go_to("11")
         assert pilot.app.screen.query_one(RowTable).cursor == 7
 
@@ -190,7 +190,7 @@ def test_pending_messages_one_by_one(golden: Path, browse: Any, places: list[Any
 
 def test_the_place_chooses_a_subscription(golden: Path, browse: Any) -> None:
     async def look(pilot: Any) -> None:
-        screen = await opened(pilot, Place(channel="events", seq=4))
+        screen = await opened(pilot, ViewTarget(channel="events", seq=4))
         row = screen.row
         assert row is not None
         assert row.key == ("subscription", "events", "4")
@@ -204,7 +204,7 @@ def test_the_place_chooses_a_subscription(golden: Path, browse: Any) -> None:
 
 def test_filter_sort_and_all_channels(golden: Path, browse: Any) -> None:
     async def look(pilot: Any) -> None:
-        screen = await opened(pilot, Place(channel="jobs.queue"))
+        screen = await opened(pilot, ViewTarget(channel="jobs.queue"))
 
         def ids() -> list[int]:
             return [row.one.state.id for row in screen.rows.shown]
@@ -253,7 +253,7 @@ def test_the_rows_are_what_the_real_server_recovered(case: str, golden: Path, go
     state = expected["server_open"] if "channels" in expected["server_open"] else expected
     session = StoreSession(golden_copy(case) if expected["setup"] else golden / case / "datastore")
     session.start().wait()
-    gathered = Gathered(session, None)
+    gathered = SubscriptionTree(session, None)
     while gathered.behind:
         gathered.update()
     assert gathered.known
@@ -283,7 +283,7 @@ def test_before_anything_is_read(golden: Path, browse: Any, monkeypatch: pytest.
     monkeypatch.setattr(StoreSession, "start", lambda _self: None)
 
     async def look(pilot: Any) -> None:
-        screen = SubscriptionsScreen(pilot.app.session, Place())
+        screen = SubscriptionsScreen(pilot.app.session, ViewTarget())
         pilot.app.push_screen(screen)
         await until(pilot, lambda: "0 of 2 channels read" in screen_text(pilot.app))
         assert "not read yet" in screen_text(pilot.app)
@@ -347,7 +347,7 @@ def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Any) 
     store = golden_copy("durables")
 
     async def look(pilot: Any) -> None:
-        screen = await opened(pilot, Place(channel="events"))
+        screen = await opened(pilot, ViewTarget(channel="events"))
         found = await history(pilot)
         shutil.rmtree(store)
         await pilot.press("G", "enter", "m")
@@ -365,7 +365,7 @@ def test_a_file_that_changes_while_it_is_shown(golden_copy: Callable[[str], Path
     store = golden_copy("durables")
 
     async def look(pilot: Any) -> None:
-        screen = await opened(pilot, Place(channel="events"))
+        screen = await opened(pilot, ViewTarget(channel="events"))
         found = await history(pilot)
         path = store / "events" / "subs.dat"
         path.write_bytes(path.read_bytes()[:505])

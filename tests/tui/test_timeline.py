@@ -14,13 +14,13 @@ from stantools.notation import span_text, tick_text
 from tests.inspection.timedstores import DAY, NOW, SECOND, YEAR, write_channel
 from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
 from tui.screens.timeline import TimelineScreen
-from tui.views import Place, View
+from tui.views import View, ViewTarget
 from tui.widgets.plot import Plot
 
 
 async def opened(pilot: Any, channel: str, **place: Any) -> TimelineScreen:
     """Opens the timeline and waits until it has been read."""
-    pilot.app.open_view(View.TIMELINE, Place(channel=channel, **place))
+    pilot.app.open_view(View.TIMELINE, ViewTarget(channel=channel, **place))
     await until(pilot, lambda: isinstance(pilot.app.screen, TimelineScreen) and pilot.app.screen.is_mounted)
     screen: TimelineScreen = pilot.app.screen
     await settled(pilot, screen)
@@ -144,7 +144,7 @@ def test_cursor_and_messages(tmp_path: Path, browse: Callable[..., None], monkey
         await pilot.press("enter")
         await pilot.pause()
         when = bars.start + bars.width
-        assert opened_views == [((View.MESSAGES, Place(channel="c", timestamp=when)), {"above": True})]
+        assert opened_views == [((View.MESSAGES, ViewTarget(channel="c", timestamp=when)), {"above": True})]
 
     browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(60)]), look)
 

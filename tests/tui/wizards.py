@@ -15,9 +15,9 @@ from stantools.cli.main import cli
 from stantools.recovery.salvage.manifest import MANIFEST_FILE
 from tests.tui.conftest import until
 from tui.jobs import Job
-from tui.plans.flow import Step
-from tui.plans.wizard import Outcome, Preview, SourceStore, Wizard
-from tui.views import Place, View
+from tui.plans.flow import WizardStep
+from tui.plans.wizard import PlanOutcome, PlanPreview, SourceStore, Wizard
+from tui.views import View, ViewTarget
 
 _T = TypeVar("_T")
 
@@ -35,11 +35,11 @@ def done(job: Job[_T]) -> _T:
     return job.result
 
 
-def look(wizard: Wizard) -> Preview:
+def look(wizard: Wizard) -> PlanPreview:
     return done(Job("look", wizard.preview))
 
 
-def run(wizard: Wizard) -> Outcome:
+def run(wizard: Wizard) -> PlanOutcome:
     return done(Job("run", wizard.run))
 
 
@@ -50,11 +50,11 @@ def fill(wizard: Wizard, **values: str) -> Wizard:
     return wizard
 
 
-def cancelled_midway(wizard: Wizard, *, after: int = 1, phase: str = "") -> Job[Outcome]:
+def cancelled_midway(wizard: Wizard, *, after: int = 1, phase: str = "") -> Job[PlanOutcome]:
     """Carries a plan out and cancels it, in a phase, when something has been done in it."""
     steps = 0
 
-    class Stopped(Job[Outcome]):
+    class Stopped(Job[PlanOutcome]):
         def advance(self, count: int) -> None:
             nonlocal steps
             if not phase or self.phase == phase:
@@ -63,7 +63,7 @@ def cancelled_midway(wizard: Wizard, *, after: int = 1, phase: str = "") -> Job[
                     self.cancel()
             super().advance(count)
 
-    job: Job[Outcome] = Stopped("run", wizard.run)
+    job: Job[PlanOutcome] = Stopped("run", wizard.run)
     job.start().wait(100)
     assert steps >= after, f"only {steps} steps in {job.phase}"
     return job
@@ -118,11 +118,11 @@ def gated(function: Callable[..., _T], gate: Gate) -> Callable[..., _T]:
 
 async def open_wizard(pilot: Any, verb: str) -> None:
     """Opens a wizard."""
-    pilot.app.open_view(View.PLANS, Place(plan=verb), above=True)
+    pilot.app.open_view(View.PLANS, ViewTarget(plan=verb), above=True)
     await until(pilot, lambda: hasattr(pilot.app.screen, "flow") and pilot.app.screen.flow.wizard.command()[1] == verb)
 
 
-async def step(pilot: Any, wanted: Step) -> None:
+async def step(pilot: Any, wanted: WizardStep) -> None:
     """Waits until the wizard has come to a step."""
     await until(pilot, lambda: pilot.app.screen.flow.step is wanted)
     await pilot.pause()
@@ -135,7 +135,7 @@ async def type_text(pilot: Any, text: str) -> None:
 async def confirm(pilot: Any) -> None:
     """Goes from the preview to the result, as a user does."""
     await pilot.press("enter")
-    await step(pilot, Step.CONFIRM)
+    await step(pilot, WizardStep.CONFIRM)
     if not pilot.app.unlocked:
         await pilot.press("W")
         await until(pilot, lambda: pilot.app.focused is not None)

@@ -97,7 +97,7 @@ def _true(path: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerFacts:
     cluster_id: str = _text("cluster_id")
     server_id: str = _text("server_id")
     version: str = _text("version")
@@ -118,7 +118,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreFacts:
     """`storez`. A limit of 0 means unlimited."""
 
     kind: str = _text("type")
@@ -132,7 +132,7 @@ def _as_share(value: Any) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Nats:
+class NatsFacts:
     """`varz` of the NATS server under the streaming server."""
 
     version: str = _text("version")
@@ -143,7 +143,7 @@ class Nats:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class LiveClient:
     id: str = _text("id")
     hb_inbox: str = _text("hb_inbox")
     subscriptions: int = _count("subs_count")
@@ -180,7 +180,7 @@ def _subscriptions(document: Document) -> tuple[LiveSubscription, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class LiveChannel:
     name: str = _text("name")
     messages: int = _count("msgs")
     bytes: int = _count("bytes")
@@ -194,24 +194,24 @@ class Channel:
         return self.counted or len(self.subscriptions)
 
 
-def read_server(document: Document) -> Server:
+def read_server(document: Document) -> ServerFacts:
     """Reads `serverz`. Raises `MonitorError` if none of its members is there."""
     if not {"cluster_id", "state", "total_msgs"} & document.keys():
         raise MonitorError("the answer does not describe a NATS Streaming server", "check host, port and path")
-    return read(Server, document)
+    return read(ServerFacts, document)
 
 
-def read_clients(document: Document) -> Iterator[Client]:
+def read_clients(document: Document) -> Iterator[LiveClient]:
     for each in _objects(document.get("clients")):
-        yield read(Client, each)
+        yield read(LiveClient, each)
 
 
-def read_channels(document: Document) -> Iterator[Channel]:
+def read_channels(document: Document) -> Iterator[LiveChannel]:
     """Reads a page of `channelsz`, with details or with names only."""
     for each in _objects(document.get("channels")):
-        yield read(Channel, each)
+        yield read(LiveChannel, each)
     for name in _as_texts(document.get("names")):
-        yield read(Channel, {"name": name})
+        yield read(LiveChannel, {"name": name})
 
 
 def read_total(document: Document) -> int:
@@ -223,7 +223,7 @@ def read_total(document: Document) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class LiveAccount:
     """The answer to `INFO`: use and limits of the account. A limit of 0 means unlimited."""
 
     domain: str = _text("domain")
@@ -238,7 +238,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class LiveStream:
     """The answer to `STREAM.INFO`; `info` is the server's object unchanged."""
 
     name: str = _text("config.name")
@@ -266,7 +266,7 @@ def _filters(document: Document) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumer:
+class LiveConsumer:
     """The answer to `CONSUMER.INFO`; sequences are those of the stream."""
 
     name: str = _text("name")

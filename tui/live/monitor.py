@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 from tui.jobs import Job
 from tui.live import facts
 from tui.live.endpoint import STREAMING, Address, Endpoint, MissingError, MonitorError, TooLargeError
-from tui.live.facts import Channel, Client, LiveSubscription, Nats, Server, Store
-from tui.live.source import LiveSource, Meter, Pace
+from tui.live.facts import LiveChannel, LiveClient, LiveSubscription, NatsFacts, ServerFacts, StoreFacts
+from tui.live.source import LiveSource, PollInterval, RateMeter
 
 #: Entries per page: parsing one page does not delay the user interface.
 PAGE: Final = 512
@@ -26,7 +26,7 @@ STILL = 5.0
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedServer:
     channel: str
     facts: LiveSubscription  #: the server's last answer
     lag: int = 0  #: undelivered messages of its channel; in a queue group, counted from its furthest member
@@ -67,21 +67,21 @@ class WatchedChannel:
 
     __slots__ = ("_known", "facts", "lag", "meter", "pending", "stalled", "still", "subscriptions")
 
-    def __init__(self, facts: Channel, at: float) -> None:
-        self.meter = Meter()  #: growth of its last sequence
-        self._known: dict[tuple[str, ...], Watched] = {}
+    def __init__(self, facts: LiveChannel, at: float) -> None:
+        self.meter = RateMeter()  #: growth of its last sequence
+        self._known: dict[tuple[str, ...], WatchedServer] = {}
         self.see(facts, at)
 
-    def see(self, facts: Channel, at: float) -> None:
+    def see(self, facts: LiveChannel, at: float) -> None:
         self.facts = facts
         # A channel that was deleted and created again counts from 1.
         self.meter.see(facts.last, at)
-        known: dict[tuple[str, ...], Watched] = {}
+        known: dict[tuple[str, ...], WatchedServer] = {}
         sent: dict[str, int] = {}
         for each in facts.subscriptions:
             watched = self._known.get(each.key)
             if watched is None or each.key in known:
-                watched = Watched(facts.name, each, since=at)
+                watched = WatchedServer(facts.name, each, since=at)
             watched._see(each, at)
             known[each.key if each.key not in known else (*each.key, str(len(known)))] = watched
             if each.queue:
@@ -108,11 +108,11 @@ class WatchedChannel:
         return "behind" if any(each.facts.offline and each.lag for each in self.subscriptions) else "ok"
 
 
-class Rates:
+class TrafficRates:
     def __init__(self) -> None:
-        self.in_messages, self.in_bytes, self.out_messages, self.out_bytes = (Meter() for _ in range(4))
+        self.in_messages, self.in_bytes, self.out_messages, self.out_bytes = (RateMeter() for _ in range(4))
 
-    def see(self, server: Server, at: float) -> bool:
+    def see(self, server: ServerFacts, at: float) -> bool:
         """Reads the counters; returns False if one of them decreased."""
         pairs = (
             (self.in_messages, server.in_messages),
@@ -147,7 +147,7 @@ class Monitor(LiveSource):
     def __init__(
         self,
         address: Address,
-        pace: Pace,
+        pace: PollInterval,
         *,
         endpoint: Endpoint | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -155,14 +155,14 @@ class Monitor(LiveSource):
     ) -> None:
         super().__init__("monitor", pace, clock, wall)
         self.address = address
-        self.server: Server | None = None  #: the last `serverz`; None before the first answer
-        self.store: Store | None = None  #: store and limits, if known
-        self.nats: Nats | None = None  #: the NATS server, if its monitoring answers
-        self.rates = Rates()
+        self.server: ServerFacts | None = None  #: the last `serverz`; None before the first answer
+        self.store: StoreFacts | None = None  #: store and limits, if known
+        self.nats: NatsFacts | None = None  #: the NATS server, if its monitoring answers
+        self.rates = TrafficRates()
         self.channels: dict[str, WatchedChannel] = {}
-        self.subscriptions: Sequence[Watched] = ()
+        self.subscriptions: Sequence[WatchedServer] = ()
         self.stalled = self.still = 0
-        self.clients: dict[str, Client] = {}
+        self.clients: dict[str, LiveClient] = {}
         self._endpoint = endpoint or Endpoint(address)
         self._round = 0
         self._page = PAGE
@@ -215,7 +215,7 @@ class Monitor(LiveSource):
             self.rates.see(server, at)
         self.answered = at
 
-    def _note_changes(self, before: Server, server: Server, at: float) -> None:
+    def _note_changes(self, before: ServerFacts, server: ServerFacts, at: float) -> None:
         if before.server_id != server.server_id or before.start_time != server.start_time:
             other = before.cluster_id != server.cluster_id and before.cluster_id and server.cluster_id
             self._tell("another server answers now" if other else "the server was restarted", bad=True)
@@ -249,14 +249,14 @@ class Monitor(LiveSource):
         if self._round % _FACTS_INTERVAL and self.store is not None:
             return
         with contextlib.suppress(MissingError):
-            self.store = facts.read(Store, self._endpoint.ask(f"{STREAMING}/storez"))
+            self.store = facts.read(StoreFacts, self._endpoint.ask(f"{STREAMING}/storez"))
         try:
-            self.nats = facts.read(Nats, self._endpoint.ask("/varz"))
+            self.nats = facts.read(NatsFacts, self._endpoint.ask("/varz"))
         except MissingError:
             # An external NATS server has its monitoring at another address.
             self.nats = None
 
-    def _channels(self, check: Callable[[], None]) -> list[Channel]:
+    def _channels(self, check: Callable[[], None]) -> list[LiveChannel]:
         return list(self._pages("channelsz", facts.read_channels, check, subs=1))
 
     def _pages(
@@ -278,7 +278,7 @@ class Monitor(LiveSource):
             if not found or offset >= facts.read_total(page):
                 return
 
-    def _take(self, found: list[Channel], at: float) -> None:
+    def _take(self, found: list[LiveChannel], at: float) -> None:
         channels: dict[str, WatchedChannel] = {}
         for channel in found:
             watched = self.channels.get(channel.name)

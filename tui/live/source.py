@@ -17,7 +17,7 @@ from tui.jobs import Job
 LENGTH = 60
 
 
-class Meter:
+class RateMeter:
     """Rate of a counter. A counter that decreases has restarted: then there is no rate until the next value."""
 
     __slots__ = ("_at", "_rates", "_value", "rate")
@@ -60,7 +60,7 @@ STEPS: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _LOOK = 0.1
 
 
-class Pace:
+class PollInterval:
     """The polling interval: set by the user interface, obeyed by the thread that polls."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ _EVENTS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerEvent:
     """An event of a server; `time` is in seconds since 1970."""
 
     time: float
@@ -117,10 +117,10 @@ class LiveSource:
         wall: Seconds since 1970.
     """
 
-    def __init__(self, name: str, pace: Pace, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+    def __init__(self, name: str, pace: PollInterval, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self.name = name
         self.pace = pace  #: polling interval
-        self.events: deque[Event] = deque(maxlen=_EVENTS)  #: restarts, lost and regained connections
+        self.events: deque[ServerEvent] = deque(maxlen=_EVENTS)  #: restarts, lost and regained connections
         #: Error of the last round; None if it succeeded. With an error the other members are outdated.
         self.problem: StantoolsError | None = None
         self.answered: float | None = None  #: time of the last answer, on the clock; None before the first one
@@ -162,4 +162,4 @@ class LiveSource:
         self.problem = problem
 
     def _tell(self, text: str, *, bad: bool = False) -> None:
-        self.events.append(Event(self._wall(), text, bad))
+        self.events.append(ServerEvent(self._wall(), text, bad))

@@ -11,7 +11,7 @@ from stantools.errors import ExitCode, UsageError
 from stantools.notation import describe_ranges, format_size
 from stantools.options import FORCE, LimitOptions, SliceOptions
 from stantools.recovery.compact import (
-    ChannelPlan,
+    ChannelCompaction,
     CompactionPlan,
     CompactOptions,
     apply_compaction,
@@ -20,20 +20,20 @@ from stantools.recovery.compact import (
     plan_compaction,
 )
 from stantools.recovery.compact.apply import room_needed
-from stantools.recovery.options import CompactTarget
 from stantools.recovery.place import check_outside, check_room
+from stantools.recovery.recovery_options import CompactTarget
 from stantools.store.atomic import absolute, check_exchangeable, check_vacant
 from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, PatternLimits, SliceLimits
 from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import field_of, fields_of
-from tui.plans.wizard import Outcome, Preview, SourceStore, Wizard
-from tui.rows import Column, count_column
+from tui.plans.wizard import PlanOutcome, PlanPreview, SourceStore, Wizard
+from tui.rows import TableColumn, count_column
 
-_COLUMNS: Sequence[Column[ChannelPlan]] = (
-    Column("channel", 15, lambda channel: name_text(channel.files.raw_name), grows=True),
+_COLUMNS: Sequence[TableColumn[ChannelCompaction]] = (
+    TableColumn("channel", 15, lambda channel: name_text(channel.files.raw_name), grows=True),
     count_column("kept", 10, lambda channel: channel.messages, zero=True),
-    Column("sequences", 18, lambda channel: describe_ranges(channel.kept, 4), grows=True),
+    TableColumn("sequences", 18, lambda channel: describe_ranges(channel.kept, 4), grows=True),
     count_column("dropped", 8, lambda channel: channel.skip, "warn"),
     count_column("slices", 6, lambda channel: len(channel.slices), zero=True),
     count_column("subs", 4, lambda channel: channel.subscriptions),
@@ -84,7 +84,7 @@ class CompactWizard(Wizard[CompactionPlan]):
     def unused(self) -> Collection[str]:
         return {"out"} if self.changes_store else {"in-place", "backup"}
 
-    def look(self, job: Job[Preview], preview: Preview) -> CompactionPlan:
+    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> CompactionPlan:
         form, source = self.form, self.source
         limits = PatternLimits.given(form.taken(LimitOptions), UNLIMITED)
         slices = SliceLimits.given(form.taken(SliceOptions)) or DEFAULT_SLICES
@@ -108,7 +108,7 @@ class CompactWizard(Wizard[CompactionPlan]):
         out: Path = self.form.needed("out", "no target: name a directory, or choose in-place")
         return out
 
-    def _describe(self, plan: CompactionPlan, target: Path, preview: Preview) -> None:
+    def _describe(self, plan: CompactionPlan, target: Path, preview: PlanPreview) -> None:
         dropped = sum(channel.skip for channel in plan.channels)
         kept = sum(channel.messages for channel in plan.channels)
         saved = max(plan.bytes_before - plan.bytes_after, 0)
@@ -130,7 +130,7 @@ class CompactWizard(Wizard[CompactionPlan]):
             return f"{self.source.shown} is replaced with a compacted copy; the old store is kept as {kept}."
         return f"{self.source.shown} is rewritten to {name_text(self.form.text('out'))}, and only read itself."
 
-    def run(self, job: Job[Outcome]) -> Outcome:
+    def run(self, job: Job[PlanOutcome]) -> PlanOutcome:
         plan = self.plan
         if not self.changes_store:
             self.refuse_uses(job)

@@ -10,17 +10,17 @@ from typing import ClassVar
 
 from stantools.errors import ExitCode
 from stantools.notation import format_size, format_time
-from stantools.pipeline.export.model import Layout, WrittenFile
-from stantools.pipeline.export.request import STDOUT, Export, Exporting
+from stantools.pipeline.export.export_layout import ExportLayout, WrittenFile
+from stantools.pipeline.export.request import STDOUT, Export, ExportOptions
 from stantools.pipeline.export.targets import MANIFEST
-from stantools.pipeline.tables.model import Failed, Piece
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.model import FailedRead, SlicePiece
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.secret import Secret
 from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import FieldError, fields_of
-from tui.plans.wizard import Outcome, Preview, Remark, SourceStore, Wizard
-from tui.rows import Column, count_column
+from tui.plans.wizard import PlanOutcome, PlanPreview, PlanRemark, SourceStore, Wizard
+from tui.rows import TableColumn, count_column
 
 
 @dataclass
@@ -32,15 +32,15 @@ class _ChannelParts:
     size: int = 0
 
 
-_COLUMNS: Sequence[Column[_ChannelParts]] = (
-    Column("channel", 20, lambda each: name_text(each.name) or ("the store's own files", "dim"), grows=True),
+_COLUMNS: Sequence[TableColumn[_ChannelParts]] = (
+    TableColumn("channel", 20, lambda each: name_text(each.name) or ("the store's own files", "dim"), grows=True),
     count_column("parts", 8, lambda each: each.parts, zero=True),
-    Column("to read", 12, lambda each: format_size(each.size), right=True),
+    TableColumn("to read", 12, lambda each: format_size(each.size), right=True),
 )
-_WRITTEN: Sequence[Column[WrittenFile]] = (
-    Column("file", 30, lambda file: name_text(file.path), grows=True),
+_WRITTEN: Sequence[TableColumn[WrittenFile]] = (
+    TableColumn("file", 30, lambda file: name_text(file.path), grows=True),
     count_column("rows", 12, lambda file: file.rows, zero=True),
-    Column("size", 12, lambda file: format_size(file.size), right=True),
+    TableColumn("size", 12, lambda file: format_size(file.size), right=True),
 )
 
 
@@ -55,7 +55,7 @@ class ExportWizard(Wizard[Export]):
 
     def __init__(self, source: SourceStore) -> None:
         fields = fields_of(
-            Exporting,
+            ExportOptions,
             to="a new directory, or a file if the name ends in .parquet, .ndjson, .csv (.gz, .zst), .sqlite or .duckdb",
             table="which table",
             channels="only matching channels, with * and >; separate several with blanks",
@@ -74,7 +74,7 @@ class ExportWizard(Wizard[Export]):
         super().__init__(source, *fields)
         self.form.fields["to"].value = source.beside("-messages")
 
-    def look(self, job: Job[Preview], preview: Preview) -> Export:
+    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> Export:
         source, exporting = self.source, self._exporting()
         given = source.reading
         key = Secret(given.encryption_key)
@@ -86,7 +86,7 @@ class ExportWizard(Wizard[Export]):
         _describe(planned, preview)
         return planned
 
-    def _exporting(self) -> Exporting:
+    def _exporting(self) -> ExportOptions:
         form = self.form
         to = form.needed("to", "no target")
         if to == STDOUT or "://" in to:
@@ -95,7 +95,7 @@ class ExportWizard(Wizard[Export]):
             )
         if to.startswith("~"):
             to = os.path.expanduser(to)  # noqa: PTH111 (a slash at the end means something)
-        return form.taken(Exporting, to=to)
+        return form.taken(ExportOptions, to=to)
 
     def question(self) -> str:
         exporting, layout = self.plan.exporting, self.plan.layout
@@ -105,7 +105,7 @@ class ExportWizard(Wizard[Export]):
             f"{self.source.shown} is only read.{replaced}"
         )
 
-    def run(self, job: Job[Outcome]) -> Outcome:
+    def run(self, job: Job[PlanOutcome]) -> PlanOutcome:
         from stantools.pipeline.export.run import export_here
 
         plan = self.plan
@@ -130,20 +130,20 @@ class ExportWizard(Wizard[Export]):
             outcome.facts.append(("account", MANIFEST))
         kinds = [f"{what} {number(count)}" for what, count in written.tally.most_common() if what not in layout.good]
         if kinds:
-            outcome.remarks.append(Remark("status", f"{', '.join(kinds)}: see the findings of the store", "warn"))
+            outcome.remarks.append(PlanRemark("status", f"{', '.join(kinds)}: see the findings of the store", "warn"))
         outcome.remark([_unreadable(each) for each in result.unreadable], "more unreadable parts")
         return outcome
 
 
-def _kind(layout: Layout) -> str:
+def _kind(layout: ExportLayout) -> str:
     return layout.format.value + ("" if layout.compression == "none" else f" ({layout.compression.value})")
 
 
-def _describe(planned: Export, preview: Preview) -> None:
+def _describe(planned: Export, preview: PlanPreview) -> None:
     exporting, layout, plan = planned.exporting, planned.layout, planned.plan
     found: dict[str, _ChannelParts] = {}
     for part in (part for split in plan.splits for part in split.parts):
-        name = part.slice.channel if isinstance(part, Piece) else part.channel or ""
+        name = part.slice.channel if isinstance(part, SlicePiece) else part.channel or ""
         each = found.setdefault(name, _ChannelParts(name))
         each.parts += 1
         each.size += part.cost
@@ -163,5 +163,5 @@ def _describe(planned: Export, preview: Preview) -> None:
     preview.remark([_unreadable(each) for each in plan.unreadable], "more unreadable parts")
 
 
-def _unreadable(each: Failed) -> Remark:
-    return Remark("cannot be read", f"{each.message}{f' ({each.remedy})' if each.remedy else ''}", "bad")
+def _unreadable(each: FailedRead) -> PlanRemark:
+    return PlanRemark("cannot be read", f"{each.message}{f' ({each.remedy})' if each.remedy else ''}", "bad")

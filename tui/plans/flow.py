@@ -18,13 +18,13 @@ from stantools.errors import StantoolsError
 from stantools.notation import format_size, short_number
 from tui.cells import Cell, bar, counted, name_text
 from tui.jobs import Job, JobState
-from tui.plans.wizard import Outcome, Preview, Wizard
+from tui.plans.wizard import PlanOutcome, PlanPreview, Wizard
 
 #: Seconds after which a rate is shown.
 _SETTLED = 1.0
 
 
-class Step(enum.StrEnum):
+class WizardStep(enum.StrEnum):
     CHOOSE = "choose"
     LOOK = "look"
     PREVIEW = "preview"
@@ -33,29 +33,29 @@ class Step(enum.StrEnum):
     RESULT = "result"
 
 
-class Flow:
+class WizardFlow:
     def __init__(self, wizard: Wizard[Any]) -> None:
         self.wizard = wizard
-        self.step = Step.CHOOSE
-        self.preview: Preview | None = None  #: result of LOOK
-        self.outcome: Outcome | None = None  #: result of RUN
+        self.step = WizardStep.CHOOSE
+        self.preview: PlanPreview | None = None  #: result of LOOK
+        self.outcome: PlanOutcome | None = None  #: result of RUN
         self.problem: StantoolsError | None = None  #: reason why there is no preview or outcome
         self.cancelled = False  #: the user cancelled the run
-        self.job: Job[Preview] | Job[Outcome] | None = None  #: the job of LOOK or RUN
+        self.job: Job[PlanPreview] | Job[PlanOutcome] | None = None  #: the job of LOOK or RUN
 
-    def look(self) -> Job[Preview]:
-        self.step, self.preview, self.outcome, self.problem, self.cancelled = Step.LOOK, None, None, None, False
+    def look(self) -> Job[PlanPreview]:
+        self.step, self.preview, self.outcome, self.problem, self.cancelled = WizardStep.LOOK, None, None, None, False
         self.job = job = Job(self.wizard.VERB, self.wizard.preview)
         return job
 
-    def looked(self, job: Job[Preview]) -> None:
+    def looked(self, job: Job[PlanPreview]) -> None:
         if job is not self.job:
             return
         self.job = None
         if job.state is JobState.CANCELLED:
-            self.step = Step.CHOOSE
+            self.step = WizardStep.CHOOSE
             return
-        self.step, self.problem = Step.PREVIEW, job.problem
+        self.step, self.problem = WizardStep.PREVIEW, job.problem
         if job.state is JobState.DONE:
             self.preview = job.result
 
@@ -68,9 +68,9 @@ class Flow:
         return self.preview.idle
 
     def confirm(self) -> bool:
-        if self.step is not Step.PREVIEW or self.obstacle():
+        if self.step is not WizardStep.PREVIEW or self.obstacle():
             return False
-        self.step = Step.CONFIRM
+        self.step = WizardStep.CONFIRM
         return True
 
     def answer(self, text: str, *, unlocked: bool) -> str:
@@ -82,42 +82,46 @@ class Flow:
             return f"type the store's name exactly: {wanted}" if text else f"type the store's name: {wanted}"
         return ""
 
-    def run(self, text: str, *, unlocked: bool) -> Job[Outcome]:
+    def run(self, text: str, *, unlocked: bool) -> Job[PlanOutcome]:
         """Returns the job that carries out the plan; the caller starts it.
 
         Raises `RuntimeError` if it is not confirmed.
         """
-        if self.step is not Step.CONFIRM or self.answer(text, unlocked=unlocked):
+        if self.step is not WizardStep.CONFIRM or self.answer(text, unlocked=unlocked):
             raise RuntimeError("the plan was not confirmed")
-        self.step = Step.RUN
+        self.step = WizardStep.RUN
         self.job = job = Job(self.wizard.VERB, self.wizard.run)
         return job
 
-    def ran(self, job: Job[Outcome]) -> None:
+    def ran(self, job: Job[PlanOutcome]) -> None:
         if job is not self.job:
             return
         self.job = None
-        self.step, self.problem = Step.RESULT, job.problem
+        self.step, self.problem = WizardStep.RESULT, job.problem
         self.cancelled = job.state is JobState.CANCELLED
         if job.state is JobState.DONE:
             self.outcome = job.result
 
     def back(self) -> bool:
         """Returns to the previous step; False in the first step and after a finished run."""
-        if self.step is Step.CONFIRM:
-            self.step = Step.PREVIEW
-        elif self.step is Step.CHOOSE or (self.step is Step.RESULT and self.outcome is not None):
+        if self.step is WizardStep.CONFIRM:
+            self.step = WizardStep.PREVIEW
+        elif self.step is WizardStep.CHOOSE or (self.step is WizardStep.RESULT and self.outcome is not None):
             return False
-        elif self.step in (Step.PREVIEW, Step.RESULT):
-            self.step, self.problem, self.cancelled = Step.CHOOSE, None, False
+        elif self.step in (WizardStep.PREVIEW, WizardStep.RESULT):
+            self.step, self.problem, self.cancelled = WizardStep.CHOOSE, None, False
         return True
 
     @property
     def writing(self) -> str:
-        return f"{self.wizard.VERB} is at work on {name_text(self.wizard.source.name)}" if self.step is Step.RUN else ""
+        return (
+            f"{self.wizard.VERB} is at work on {name_text(self.wizard.source.name)}"
+            if self.step is WizardStep.RUN
+            else ""
+        )
 
 
-class Pace:
+class PhaseProgress:
     """Progress of a job, phase by phase, in a `unit` such as `bytes`. `clock` returns seconds."""
 
     def __init__(self, job: Job[Any], unit: str, clock: Callable[[], float] = time.monotonic) -> None:

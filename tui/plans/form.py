@@ -26,7 +26,7 @@ class FieldError(UsageError):
 
 
 @dataclass
-class Field:
+class FormField:
     name: str  #: name on the command line, without dashes
     help: str  #: purpose, in a sentence
     value: str = ""  #: current value
@@ -52,7 +52,7 @@ class Field:
             yield from (f"--{self.name}", value)
 
 
-def field_of(name: str, option: Option, help: str, value: str | None = None) -> Field:
+def field_of(name: str, option: Option, help: str, value: str | None = None) -> FormField:
     """Returns a field for a declared option with its name, default, choices and parser.
 
     `help` is the text for the form; `value` is the first value, by default the default of the option.
@@ -70,10 +70,10 @@ def field_of(name: str, option: Option, help: str, value: str | None = None) -> 
     if choices and not default:
         choices = ("", *choices)
     value = default if value is None else value
-    return Field(flag, help, value, default, choices, many=option.default == (), parse=parse)
+    return FormField(flag, help, value, default, choices, many=option.default == (), parse=parse)
 
 
-def fields_of(taker: type, **helps: str) -> Iterator[Field]:
+def fields_of(taker: type, **helps: str) -> Iterator[FormField]:
     """Yields the fields for a dataclass of options; `helps` gives their order and texts."""
     options = dict(declared(taker))
     return (field_of(name, options[name], help) for name, help in helps.items())
@@ -102,13 +102,13 @@ _KINDS: dict[type, Callable[[str], Any]] = {Path: path, int: whole_number}
 _FEW = 9
 
 
-class Form:
+class OptionForm:
     """The fields of a form, in the order of the screen."""
 
-    def __init__(self, *fields: Field) -> None:
+    def __init__(self, *fields: FormField) -> None:
         self.fields = {each.name: each for each in fields}
 
-    def __iter__(self) -> Iterator[Field]:
+    def __iter__(self) -> Iterator[FormField]:
         return iter(self.fields.values())
 
     def text(self, name: str) -> str:

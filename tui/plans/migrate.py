@@ -10,13 +10,21 @@ from pathlib import Path
 from typing import ClassVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
-from stantools.migration.journal import Stage, StreamResult, Watch
-from stantools.migration.options import Applying
-from stantools.migration.plan.model import LeftOut, Level, Note, Places, Plan, StreamPlan, Way
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.journal import JournalObserver, StreamResult, StreamStage
+from stantools.migration.plan.migration_plan import (
+    LoadMethod,
+    MigrationPlan,
+    OmittedPart,
+    Remark,
+    RemarkLevel,
+    StreamPlan,
+    TargetPaths,
+)
 from stantools.migration.plan.overrides import Override, mapping_override, read_overrides
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.targets.loading import ApplyOptions, Existing
+from stantools.migration.run_options import ApplySettings
+from stantools.migration.targets.stream_load import ApplyOptions, ExistingPolicy
 from stantools.migration.targets.target import opened
 from stantools.migration.workflow import (
     Migration,
@@ -26,25 +34,25 @@ from stantools.migration.workflow import (
     read_source,
     serious,
 )
-from stantools.nats.options import ConnectOptions, split_servers
+from stantools.nats.connect_options import ConnectOptions, split_servers
 from stantools.notation import format_size
 from stantools.options import LimitOptions, Option, declared
 from stantools.store.limits import ChannelLimits, PatternLimits
 from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, Role, counted, name_text, number
 from tui.jobs import Cancelled, Job
-from tui.plans.form import Field, FieldError, field_of, fields_of
-from tui.plans.wizard import Outcome, Preview, Remark, SourceStore, Wizard
-from tui.rows import Column, count_column
+from tui.plans.form import FieldError, FormField, field_of, fields_of
+from tui.plans.wizard import PlanOutcome, PlanPreview, PlanRemark, SourceStore, Wizard
+from tui.rows import TableColumn, count_column
 
-_COLUMNS: Sequence[Column[StreamPlan]] = (
-    Column("stream", 14, lambda stream: name_text(stream.name), grows=True),
-    Column("from channel", 14, lambda stream: name_text(stream.origin), grows=True),
+_COLUMNS: Sequence[TableColumn[StreamPlan]] = (
+    TableColumn("stream", 14, lambda stream: name_text(stream.name), grows=True),
+    TableColumn("from channel", 14, lambda stream: name_text(stream.origin), grows=True),
     count_column("messages", 10, lambda stream: stream.messages, zero=True),
-    Column("sequences", 12, lambda stream: stream.span, grows=True),
-    Column("payload", 10, lambda stream: format_size(stream.bytes), right=True),
+    TableColumn("sequences", 12, lambda stream: stream.span, grows=True),
+    TableColumn("payload", 10, lambda stream: format_size(stream.bytes), right=True),
     count_column("cons", 4, lambda stream: len(stream.consumers)),
-    Column("remarks", 8, lambda stream: (", ".join(stream.remarks), "warn" if stream.lost else "dim"), grows=True),
+    TableColumn("remarks", 8, lambda stream: (", ".join(stream.remarks), "warn" if stream.lost else "dim"), grows=True),
 )
 
 
@@ -56,33 +64,33 @@ def _proof(each: StreamResult) -> Cell:
     return f"{counted(each.proven, 'message')} compared" if each.proven or each.prove_seconds else ""
 
 
-_RESULTS: Sequence[Column[StreamResult]] = (
-    Column("stream", 16, lambda each: name_text(each.stream), grows=True),
-    Column("what was done", 15, lambda each: each.outcome.value),
+_RESULTS: Sequence[TableColumn[StreamResult]] = (
+    TableColumn("stream", 16, lambda each: name_text(each.stream), grows=True),
+    TableColumn("what was done", 15, lambda each: each.outcome.value),
     count_column("messages", 11, lambda each: each.messages, zero=True),
-    Column("size", 10, lambda each: format_size(each.bytes), right=True),
-    Column("proof", 20, _proof, grows=True),
+    TableColumn("size", 10, lambda each: format_size(each.bytes), right=True),
+    TableColumn("proof", 20, _proof, grows=True),
 )
-_LEVELS: dict[Level, Role] = {Level.PROBLEM: "bad", Level.WARNING: "warn", Level.INFO: "dim"}
+_LEVELS: dict[RemarkLevel, Role] = {RemarkLevel.PROBLEM: "bad", RemarkLevel.WARNING: "warn", RemarkLevel.INFO: "dim"}
 
 
 @dataclass(frozen=True)
-class _Made:
+class _PreparedPlan:
     migration: Migration
-    places: Places
+    places: TargetPaths
     connecting: ConnectOptions
 
 
-class _JobWatch(Watch):
+class _JobWatch(JournalObserver):
     """Reports the progress of a migration to a job."""
 
-    def __init__(self, job: Job[Outcome], *, stops: bool) -> None:
+    def __init__(self, job: Job[PlanOutcome], *, stops: bool) -> None:
         self._job = job
         self._stops = stops
         self.notes: list[str] = []
 
-    def begin(self, stream: str, stage: Stage, messages: int) -> None:
-        self._job.phase = f"{'loading' if stage is Stage.LOAD else 'comparing'} {name_text(stream)}"
+    def begin(self, stream: str, stage: StreamStage, messages: int) -> None:
+        self._job.phase = f"{'loading' if stage is StreamStage.LOAD else 'comparing'} {name_text(stream)}"
 
     def advance(self, stream: str, messages: int) -> None:
         try:
@@ -95,7 +103,7 @@ class _JobWatch(Watch):
         self.notes.append(text)
 
 
-class MigrateWizard(Wizard[_Made]):
+class MigrateWizard(Wizard[_PreparedPlan]):
     VERB = "migrate"
     UNIT = "messages"
     COLUMNS = _COLUMNS
@@ -113,13 +121,13 @@ class MigrateWizard(Wizard[_Made]):
         file = os.fspath(default_plan_file(source.path))
         super().__init__(
             source,
-            Field(
+            FormField(
                 "server",
                 "a running server: nats://host:4222; embedded starts one; or fill in one of the next two",
                 self._given,
             ),
             *fields_of(
-                Places,
+                TargetPaths,
                 out="without a server: a directory for stream backups, for nats stream restore",
                 jetstream_store="the store directory of a stopped nats-server",
                 account="with jetstream-store: the account",
@@ -157,7 +165,7 @@ class MigrateWizard(Wizard[_Made]):
                 keep_encrypted="migrate encrypted payloads as they are stored, without a key",
             ),
             *fields_of(
-                Applying,
+                ApplySettings,
                 accept_loss="continue although the store is damaged and data is lost",
                 replace="delete existing streams that differ, and load them again",
                 append_missing="publish the messages missing at the end of an existing stream",
@@ -165,7 +173,7 @@ class MigrateWizard(Wizard[_Made]):
                 compress="compress network traffic",
             ),
             *fields_of(
-                Places,
+                TargetPaths,
                 force="with jetstream-store: continue although a server seems to use the directory",
                 embedded_store="directory for the streams of an embedded server",
             ),
@@ -185,7 +193,7 @@ class MigrateWizard(Wizard[_Made]):
             words += ["--encryption-key-env", "NATS_STREAMING_ENCRYPTION_KEY"]
         return [*words, "--yes"]
 
-    def look(self, job: Job[Preview], preview: Preview) -> _Made:
+    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> _PreparedPlan:
         form, source = self.form, self.source
         places, connecting = self._target()
         file: Path = form.needed("plan", "no plan file")
@@ -196,7 +204,7 @@ class MigrateWizard(Wizard[_Made]):
         names = store.chosen(planning.channels)
         for use in check_not_in_use(source.path, force=True):
             preview.remarks.append(
-                Remark(
+                PlanRemark(
                     "warning",
                     f"{use.detail}: messages written from now on are not migrated; stop the server first",
                     "warn",
@@ -221,9 +229,9 @@ class MigrateWizard(Wizard[_Made]):
             )
         if places.out is not None:
             preview.add_free(places.out / "1")
-        return _Made(migration, places, connecting)
+        return _PreparedPlan(migration, places, connecting)
 
-    def _target(self) -> tuple[Places, ConnectOptions]:
+    def _target(self) -> tuple[TargetPaths, ConnectOptions]:
         form, given = self.form, self.source.connecting
         out, store, server = form.value("out"), form.value("jetstream-store"), form.text("server")
         if out and store:
@@ -232,7 +240,7 @@ class MigrateWizard(Wizard[_Made]):
             raise FieldError("server", "the target is already a directory", "leave one of them empty")
         if not (server or out or store or given):
             raise FieldError("server", "no target for the streams", form.fields["server"].help)
-        places = form.taken(Places)
+        places = form.taken(TargetPaths)
         connecting = given or ConnectOptions()
         if server and server != self._given:
             try:
@@ -249,11 +257,11 @@ class MigrateWizard(Wizard[_Made]):
         file = self.form.value("override")
         return (*mapped, *(read_overrides(file) if file else ()))
 
-    def _applying(self, way: Way) -> ApplyOptions:
+    def _applying(self, way: LoadMethod) -> ApplyOptions:
         form = self.form
         if form.flag("replace") and form.flag("append-missing"):
             raise FieldError("replace", "it and --append-missing exclude each other", "choose one of them")
-        return form.taken(Applying).options(way)
+        return form.taken(ApplySettings).options(way)
 
     def question(self) -> str:
         plan = self.plan.migration.plan
@@ -263,7 +271,7 @@ class MigrateWizard(Wizard[_Made]):
             f"{self.source.shown} is only read."
         )
         options = self.plan.migration.options
-        if options and options.existing is Existing.REPLACE:
+        if options and options.existing is ExistingPolicy.REPLACE:
             text += " Existing streams that differ are deleted."
         return text
 
@@ -273,7 +281,7 @@ class MigrateWizard(Wizard[_Made]):
             f"again. {self.source.shown} is unchanged"
         )
 
-    def run(self, job: Job[Outcome]) -> Outcome:
+    def run(self, job: Job[PlanOutcome]) -> PlanOutcome:
         made = self.plan
         migration = made.migration
         job.begin_phase("asking the target", migration.amount)
@@ -288,7 +296,7 @@ class MigrateWizard(Wizard[_Made]):
                 results = migration.apply(journal, watch)
         return self._told(migration, results, watch.notes)
 
-    def _told(self, migration: Migration, results: list[StreamResult], notes: list[str]) -> Outcome:
+    def _told(self, migration: Migration, results: list[StreamResult], notes: list[str]) -> PlanOutcome:
         plan, file = migration.plan, os.fspath(migration.file or "")
         outcome = self.outcome(ExitCode(exit_code(plan, results, changed=True)), _RESULTS, results)
         failed = [each for each in results if each.error]
@@ -320,10 +328,12 @@ class MigrateWizard(Wizard[_Made]):
         for each in failed:
             assert each.error is not None
             remedy = f" → {each.error.remedy}" if each.error.remedy else ""
-            outcome.remarks.append(Remark("failed", f"{name_text(each.stream)}: {each.error.message}{remedy}", "bad"))
+            outcome.remarks.append(
+                PlanRemark("failed", f"{name_text(each.stream)}: {each.error.message}{remedy}", "bad")
+            )
         findings = [finding for each in different for finding in each.findings]
-        outcome.remark([Remark(finding.code, finding.detail, "bad") for finding in findings], "more differences")
-        outcome.remarks += [Remark("note", text) for text in notes]
+        outcome.remark([PlanRemark(finding.code, finding.detail, "bad") for finding in findings], "more differences")
+        outcome.remarks += [PlanRemark("note", text) for text in notes]
         return outcome
 
 
@@ -343,7 +353,7 @@ def _connecting_words(connecting: ConnectOptions) -> Iterator[str]:
             yield from (flag, os.fspath(value))
 
 
-def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) -> None:
+def _describe(plan: MigrationPlan, file: Path, problems: list[Remark], preview: PlanPreview) -> None:
     text = f"{counted(len(plan.streams), 'stream')} would be created from {counted(plan.messages, 'message')}"
     if plan.lost:
         preview.verdict = (f"{text}; {number(plan.lost)} are missing before", "warn")
@@ -363,20 +373,20 @@ def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) ->
         RefusedError(f"{name_text(note.about)}: {note.text}" if note.about else note.text, note.remedy)
         for note in serious(problems)
     ]
-    notes = [*plan.notes, *(note for note in problems if note.level is not Level.PROBLEM)]
-    notes.sort(key=lambda note: tuple(Level).index(note.level), reverse=True)
+    notes = [*plan.notes, *(note for note in problems if note.level is not RemarkLevel.PROBLEM)]
+    notes.sort(key=lambda note: tuple(RemarkLevel).index(note.level), reverse=True)
     preview.remark([_left_out(each) for each in plan.left_out if each.loss], "more losses")
     preview.remark([_note(note) for note in notes], "more notes")
     preview.remark([_left_out(each) for each in plan.left_out if not each.loss], "more parts left out")
 
 
-def _note(note: Note) -> Remark:
+def _note(note: Remark) -> PlanRemark:
     text = f"{name_text(note.about)}: {note.text}" if note.about else note.text
-    return Remark(note.level.value, f"{text}{f' → {note.remedy}' if note.remedy else ''}", _LEVELS[note.level])
+    return PlanRemark(note.level.value, f"{text}{f' → {note.remedy}' if note.remedy else ''}", _LEVELS[note.level])
 
 
-def _left_out(each: LeftOut) -> Remark:
+def _left_out(each: OmittedPart) -> PlanRemark:
     channel = f"{name_text(each.channel)}: " if each.channel else ""
     count = f" ({each.count})" if each.count > 1 else ""
     word, role = ("missing", "bad") if each.loss else ("left out", "dim")
-    return Remark(word, f"{channel}{each.what}{count}: {each.detail}", role)  # type: ignore[arg-type]
+    return PlanRemark(word, f"{channel}{each.what}{count}: {each.detail}", role)  # type: ignore[arg-type]

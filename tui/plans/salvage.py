@@ -16,21 +16,21 @@ from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, SalvageResult, apply_salvage, plan_salvage
 from stantools.recovery.salvage.apply import room_needed
 from stantools.recovery.salvage.check import NewStoreCheck, check_new_store, exit_code
-from stantools.recovery.salvage.model import ChannelPlan, Dropped
+from stantools.recovery.salvage.model import ChannelSalvage, DroppedData
 from stantools.store.atomic import absolute, check_vacant
 from tui.cells import counted, name_text, number
 from tui.jobs import Cancelled, Job
 from tui.plans.form import field_of, fields_of
-from tui.plans.wizard import Outcome, Preview, Remark, SourceStore, Wizard
-from tui.rows import Column, count_column
+from tui.plans.wizard import PlanOutcome, PlanPreview, PlanRemark, SourceStore, Wizard
+from tui.rows import TableColumn, count_column
 
-_COLUMNS: Sequence[Column[ChannelPlan]] = (
-    Column("channel", 15, lambda each: name_text(each.name), grows=True),
+_COLUMNS: Sequence[TableColumn[ChannelSalvage]] = (
+    TableColumn("channel", 15, lambda each: name_text(each.name), grows=True),
     count_column("kept", 10, lambda each: each.sequences.count(), zero=True),
-    Column("sequences", 20, lambda each: describe_ranges(each.sequences, 4), grows=True),
+    TableColumn("sequences", 20, lambda each: describe_ranges(each.sequences, 4), grows=True),
     count_column("filled", 6, lambda each: each.filled.count()),
     count_column("subs", 4, lambda each: len(each.subscriptions)),
-    Column("origin", 8, lambda each: each.origin, grows=True),
+    TableColumn("origin", 8, lambda each: each.origin, grows=True),
 )
 
 
@@ -65,7 +65,7 @@ class SalvageWizard(Wizard[SalvagePlan]):
         )
         self._out = Path()
 
-    def look(self, job: Job[Preview], preview: Preview) -> SalvagePlan:
+    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> SalvagePlan:
         source = self.source
         out = self.form.needed("out", "no directory for the new store")
         options = self.form.taken(SalvageOptions, workers=source.workers)
@@ -89,7 +89,7 @@ class SalvageWizard(Wizard[SalvagePlan]):
             f"store, {name_text(self._out)}. {self.source.shown} is only read."
         )
 
-    def run(self, job: Job[Outcome]) -> Outcome:
+    def run(self, job: Job[PlanOutcome]) -> PlanOutcome:
         plan = self.plan
         self.refuse_uses(job)
         job.begin_phase("writing", plan.bytes)
@@ -112,7 +112,7 @@ class SalvageWizard(Wizard[SalvagePlan]):
         return outcome
 
 
-def _describe(plan: SalvagePlan, out: Path, preview: Preview) -> None:
+def _describe(plan: SalvagePlan, out: Path, preview: PlanPreview) -> None:
     kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')} would be kept"
     lacks = [(plan.missing, "missing before"), (plan.lost, "lost by this step")]
     if any(count for count, _ in lacks):
@@ -132,24 +132,24 @@ def _describe(plan: SalvagePlan, out: Path, preview: Preview) -> None:
     _remarks(plan, preview)
 
 
-def _remarks(plan: SalvagePlan, account: Preview | Outcome) -> None:
+def _remarks(plan: SalvagePlan, account: PlanPreview | PlanOutcome) -> None:
     account.remark([_dropped(each) for each in plan.dropped if each.loss], "more missing parts")
     if plan.server_note:
-        account.remarks.append(Remark("server.dat", plan.server_note))
-    account.remark([Remark("changed", text) for text in plan.changes], "more changes")
+        account.remarks.append(PlanRemark("server.dat", plan.server_note))
+    account.remark([PlanRemark("changed", text) for text in plan.changes], "more changes")
     account.remark([_dropped(each) for each in plan.dropped if not each.loss], "more parts left out")
 
 
-def _dropped(each: Dropped) -> Remark:
+def _dropped(each: DroppedData) -> PlanRemark:
     place = name_text(each.file) + (f" at {each.offset}" if each.offset >= 0 else "")
     place += f", {format_size(each.length)}" if each.length else ""
     text = f"{place}: {each.reason}"
     if each.sequences:
         text += f" (sequences {describe_ranges(each.sequences, 4)})"
-    return Remark(each.fate.value, text, "bad" if each.loss else "dim")
+    return PlanRemark(each.fate.value, text, "bad" if each.loss else "dim")
 
 
-def _judge(check: NewStoreCheck | None, result: SalvageResult, outcome: Outcome) -> None:
+def _judge(check: NewStoreCheck | None, result: SalvageResult, outcome: PlanOutcome) -> None:
     if check is not None and check.good:
         outcome.verdict = ("the new store is verified: it is clean, and the server would start with it", "good")
         outcome.next_text = "open the new store (o); start the server on it, not on the old one"
@@ -162,6 +162,8 @@ def _judge(check: NewStoreCheck | None, result: SalvageResult, outcome: Outcome)
     outcome.verdict = ("verify or forecast found a problem in the new store", "bad")
     outcome.next_text = "this is a bug in stantools: please report it, with verify's report on both stores"
     found = [each for each in check.findings if each.severity.value != "info"]
-    outcome.remarks[:0] = [Remark(each.code, f"{name_text(each.file)}: {each.detail}", "bad") for each in found[:20]]
+    outcome.remarks[:0] = [
+        PlanRemark(each.code, f"{name_text(each.file)}: {each.detail}", "bad") for each in found[:20]
+    ]
     if check.start.error:
-        outcome.remarks.insert(0, Remark("server", check.start.error, "bad"))
+        outcome.remarks.insert(0, PlanRemark("server", check.start.error, "bad"))

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from stantools.errors import ExitCode
-from stantools.inspection.forecast.options import SERVER_VERSIONS, own_server
+from stantools.inspection.forecast.server_options import SERVER_VERSIONS, own_server
 from stantools.notation import describe_ranges, format_size
 from stantools.options import FORCE, Option
-from stantools.recovery.options import BACKUP
 from stantools.recovery.place import check_outside, check_room
+from stantools.recovery.recovery_options import BACKUP
 from stantools.recovery.truncate import (
     RemovedRecord,
     TruncationPlan,
@@ -27,16 +27,16 @@ from stantools.recovery.truncate.backup import default_backup, saved_bytes
 from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import field_of
-from tui.plans.wizard import Outcome, Preview, Remark, SourceStore, Wizard
-from tui.rows import Column
+from tui.plans.wizard import PlanOutcome, PlanPreview, PlanRemark, SourceStore, Wizard
+from tui.rows import TableColumn
 
-_COLUMNS: Sequence[Column[RemovedRecord]] = (
-    Column("file", 18, lambda each: name_text(each.file), grows=True),
-    Column("at", 9, lambda each: str(each.offset), right=True),
-    Column("bytes", 7, lambda each: str(each.length), right=True),
-    Column("what goes", 14, lambda each: each.what, grows=True),
-    Column("intact", 6, lambda each: ("yes", "bad") if each.intact else ("no", "dim")),
-    Column("sequence", 9, lambda each: "" if each.sequence is None else str(each.sequence), right=True),
+_COLUMNS: Sequence[TableColumn[RemovedRecord]] = (
+    TableColumn("file", 18, lambda each: name_text(each.file), grows=True),
+    TableColumn("at", 9, lambda each: str(each.offset), right=True),
+    TableColumn("bytes", 7, lambda each: str(each.length), right=True),
+    TableColumn("what goes", 14, lambda each: each.what, grows=True),
+    TableColumn("intact", 6, lambda each: ("yes", "bad") if each.intact else ("no", "dim")),
+    TableColumn("sequence", 9, lambda each: "" if each.sequence is None else str(each.sequence), right=True),
 )
 #: Maximum number of records listed one by one.
 _MAX_RECORDS = 1000
@@ -76,7 +76,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
     def changes_store(self) -> bool:
         return True
 
-    def look(self, job: Job[Preview], preview: Preview) -> TruncationPlan:
+    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> TruncationPlan:
         source, force = self.source, self.form.flag("force")
         backup = self._backup = self.form.needed("backup", "no directory for the backup")
         store = source.open()
@@ -110,7 +110,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
             "otherwise the repair is carried out to the end, because half a repair is none"
         )
 
-    def run(self, job: Job[Outcome]) -> Outcome:
+    def run(self, job: Job[PlanOutcome]) -> PlanOutcome:
         job.begin_phase("saving the bytes to remove", saved_bytes(self.plan.steps))
 
         def advance(count: int) -> None:
@@ -122,12 +122,12 @@ class TruncateWizard(Wizard[TruncationPlan]):
         result = apply_truncation(self.plan, self._backup, force=self.form.flag("force"), progress=advance)
         return self._told(result)
 
-    def _told(self, result: TruncationResult) -> Outcome:
+    def _told(self, result: TruncationResult) -> PlanOutcome:
         plan = self.plan
         sizes = plan.forecast.files_changed()
-        columns: Sequence[Column[str]] = (
-            Column("changed", 30, name_text, grows=True),
-            Column("what", 20, lambda file: _changed(*sizes.get(file, (None, None))), grows=True),
+        columns: Sequence[TableColumn[str]] = (
+            TableColumn("changed", 30, name_text, grows=True),
+            TableColumn("what", 20, lambda file: _changed(*sizes.get(file, (None, None))), grows=True),
         )
         outcome = self.outcome(exit_code(plan, result), columns, result.changed)
         outcome.changed = True
@@ -150,7 +150,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
         return outcome
 
 
-def _describe(plan: TruncationPlan, backup: Path, preview: Preview, force: bool) -> None:
+def _describe(plan: TruncationPlan, backup: Path, preview: PlanPreview, force: bool) -> None:
     removed = plan.removed_bytes
     intact = sum(cut.intact for cut in plan.cuts)
     verdict = f"{counted(len(plan.cuts), 'file')} would be cut by {format_size(removed)}"
@@ -169,23 +169,25 @@ def _describe(plan: TruncationPlan, backup: Path, preview: Preview, force: bool)
     preview.add_free(backup / "1")
     if plan.refusals and not force:
         preview.obstacles.append(refusal(plan))
-    preview.remarks += [Remark("against it", each, "warn") for each in plan.refusals if force]
+    preview.remarks += [PlanRemark("against it", each, "warn") for each in plan.refusals if force]
     if not plan.before.starts:
-        preview.remarks.append(Remark("now", f"the server does not start: {plan.before.error}", "warn"))
+        preview.remarks.append(PlanRemark("now", f"the server does not start: {plan.before.error}", "warn"))
     for cut in plan.cuts:
         text = f"{name_text(cut.file)} from {number(cut.size_before)} to {number(cut.size_after)} bytes, "
         text += f"{counted(cut.kept, 'record')} kept"
         if cut.intact:
             text += f"; {counted(cut.intact, 'intact record')} removed"
             text += f" (sequences {describe_ranges(cut.sequences, 4)})" if cut.sequences else ""
-        preview.remarks.append(Remark("cut", text, "bad" if cut.intact else "accent"))
+        preview.remarks.append(PlanRemark("cut", text, "bad" if cut.intact else "accent"))
     cut_files = {cut.file for cut in plan.cuts}
     for file, (before, after) in plan.forecast.files_changed().items():
         if file not in cut_files:
-            preview.remarks.append(Remark("changed as well", f"{name_text(file)}, {_size(before)} to {_size(after)}"))
+            preview.remarks.append(
+                PlanRemark("changed as well", f"{name_text(file)}, {_size(before)} to {_size(after)}")
+            )
     preview.rows = list(islice(plan.removed(), _MAX_RECORDS))
     if len(preview.rows) == _MAX_RECORDS:
-        preview.remarks.insert(0, Remark("…", f"and perhaps more records than the first {_MAX_RECORDS:,}"))
+        preview.remarks.insert(0, PlanRemark("…", f"and perhaps more records than the first {_MAX_RECORDS:,}"))
 
 
 def _size(size: int | None) -> str:

@@ -12,16 +12,16 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import IEEE
-from stantools.nats.options import ConnectOptions
+from stantools.nats.connect_options import ConnectOptions
 from stantools.notation import format_size
 from stantools.recovery.place import free_bytes
 from stantools.store.directory import Datastore
 from stantools.store.locks import check_not_in_use
-from stantools.store.options import ReadOptions, open_store
+from stantools.store.read_options import ReadOptions, open_store
 from tui.cells import Cell, Role, name_text, store_name
 from tui.jobs import Job
-from tui.plans.form import Field, Form
-from tui.rows import Column
+from tui.plans.form import FormField, OptionForm
+from tui.rows import TableColumn
 
 _Plan = TypeVar("_Plan")
 
@@ -30,29 +30,29 @@ MANY = 200
 
 
 @dataclass(frozen=True)
-class Remark:
+class PlanRemark:
     word: str  #: its kind: "missing before", "changed", "warning"
     text: str
     role: Role = "dim"  #: meaning of the word
 
 
 @dataclass
-class Account:
+class FactTable:
     verdict: Cell = ""  #: the most important fact, in a sentence
     facts: list[tuple[str, Cell]] = field(default_factory=list)  #: label and value
-    columns: Sequence[Column[Any]] = ()
+    columns: Sequence[TableColumn[Any]] = ()
     rows: Sequence[Any] = ()
-    remarks: list[Remark] = field(default_factory=list)  #: facts that do not fit into a row
+    remarks: list[PlanRemark] = field(default_factory=list)  #: facts that do not fit into a row
 
-    def remark(self, remarks: Sequence[Remark], many: str) -> None:
+    def remark(self, remarks: Sequence[PlanRemark], many: str) -> None:
         """Adds remarks up to a limit; beyond it, their number with the noun `many`: "more places"."""
         self.remarks += remarks[:MANY]
         if len(remarks) > MANY:
-            self.remarks.append(Remark("…", f"and {len(remarks) - MANY:,} {many}"))
+            self.remarks.append(PlanRemark("…", f"and {len(remarks) - MANY:,} {many}"))
 
 
 @dataclass
-class Preview(Account):
+class PlanPreview(FactTable):
     obstacles: list[StantoolsError] = field(default_factory=list)  #: reasons why the plan cannot be carried out
     idle: str = ""  #: reason why there is nothing to do; "" if there is something
 
@@ -71,7 +71,7 @@ class Preview(Account):
 
 
 @dataclass
-class Outcome(Account):
+class PlanOutcome(FactTable):
     code: ExitCode = ExitCode.CLEAN  #: exit code of the equivalent command
     meaning: str = ""  #: its meaning
     opens: Path | None = None  #: a new store that can be opened
@@ -139,15 +139,15 @@ class Wizard(ABC, Generic[_Plan]):
     #: unit of the progress: bytes or messages
     UNIT: ClassVar[str] = "bytes"
     #: columns of the preview
-    COLUMNS: ClassVar[Sequence[Column[Any]]] = ()
+    COLUMNS: ClassVar[Sequence[TableColumn[Any]]] = ()
     #: the verb has --no-crc
     UNCHECKED: ClassVar[bool] = False
     #: texts for exit codes
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {}
 
-    def __init__(self, source: SourceStore, *fields: Field) -> None:
+    def __init__(self, source: SourceStore, *fields: FormField) -> None:
         self.source = source
-        self.form = Form(*fields)
+        self.form = OptionForm(*fields)
         self._plan: _Plan | None = None
 
     @property
@@ -170,46 +170,46 @@ class Wizard(ABC, Generic[_Plan]):
         words += self.source.reading_words(unchecked=self.UNCHECKED)
         return [*words, *(["--yes"] if self.changes_store else [])]
 
-    def preview(self, job: Job[Preview]) -> Preview:
+    def preview(self, job: Job[PlanPreview]) -> PlanPreview:
         """Makes the plan; only reads. Raises `StantoolsError` if there is no plan."""
         self._plan = None
-        preview = Preview(columns=self.COLUMNS)
+        preview = PlanPreview(columns=self.COLUMNS)
         self._plan = self.look(job, preview)
         return preview
 
     @abstractmethod
-    def look(self, job: Job[Preview], preview: Preview) -> _Plan: ...
+    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> _Plan: ...
 
     @abstractmethod
     def question(self) -> str: ...
 
     @abstractmethod
-    def run(self, job: Job[Outcome]) -> Outcome:
+    def run(self, job: Job[PlanOutcome]) -> PlanOutcome:
         """Carries out the last plan. A cancelled run leaves everything unchanged, or as `cancelled` says."""
 
     def cancelled(self) -> str:
         return f"nothing was written; {self.source.shown} is unchanged"
 
-    def look_for_uses(self, job: Job[Preview], preview: Preview, warning: str) -> None:
+    def look_for_uses(self, job: Job[PlanPreview], preview: PlanPreview, warning: str) -> None:
         """Adds signs of a server that uses the store, with a `warning`. Without `force` they are obstacles."""
         job.begin_phase("looking for a server")
         try:
             for use in check_not_in_use(self.source.path, force=self.form.flag("force")):
-                preview.remarks.append(Remark("warning", f"{use.detail}: {warning}", "warn"))
+                preview.remarks.append(PlanRemark("warning", f"{use.detail}: {warning}", "warn"))
         except StantoolsError as problem:
             preview.obstacles.append(problem)
 
-    def refuse_uses(self, job: Job[Outcome]) -> None:
+    def refuse_uses(self, job: Job[PlanOutcome]) -> None:
         """Raises `RefusedError` if a server is using the store, unless the form overrides the check."""
         job.begin_phase("looking for a server")
         check_not_in_use(self.source.path, force=self.form.flag("force"))
 
-    def outcome(self, code: ExitCode, columns: Sequence[Column[Any]], rows: Sequence[Any]) -> Outcome:
-        return Outcome(code=code, meaning=self.MEANINGS.get(code, "failed"), columns=columns, rows=rows)
+    def outcome(self, code: ExitCode, columns: Sequence[TableColumn[Any]], rows: Sequence[Any]) -> PlanOutcome:
+        return PlanOutcome(code=code, meaning=self.MEANINGS.get(code, "failed"), columns=columns, rows=rows)
 
 
 @dataclass(frozen=True)
-class Entry:
+class WizardEntry:
     verb: str  #: verb of the command line
     does: str  #: purpose, in a sentence
     changes: str  #: effect on the open store
@@ -222,30 +222,30 @@ class Entry:
         return made
 
 
-WIZARDS: tuple[Entry, ...] = (
-    Entry("salvage", "a new store with every intact message", "only read", "tui.plans.salvage", "SalvageWizard"),
-    Entry(
+WIZARDS: tuple[WizardEntry, ...] = (
+    WizardEntry("salvage", "a new store with every intact message", "only read", "tui.plans.salvage", "SalvageWizard"),
+    WizardEntry(
         "compact",
         "the same store without dead records",
         "read, or replaced and kept beside it",
         "tui.plans.compact",
         "CompactWizard",
     ),
-    Entry(
+    WizardEntry(
         "truncate-bad-eof",
         "the server's own repair: broken ends are cut off",
         "changed; removed bytes are saved first",
         "tui.plans.truncate",
         "TruncateWizard",
     ),
-    Entry(
+    WizardEntry(
         "export",
         "messages, or another table, as Parquet, ndjson or csv",
         "only read",
         "tui.plans.export",
         "ExportWizard",
     ),
-    Entry(
+    WizardEntry(
         "migrate",
         "channels into JetStream streams, durables into consumers",
         "only read",
@@ -255,5 +255,5 @@ WIZARDS: tuple[Entry, ...] = (
 )
 
 
-def entry(verb: str | None) -> Entry | None:
+def entry(verb: str | None) -> WizardEntry | None:
     return next((each for each in WIZARDS if each.verb == verb), None)

@@ -15,14 +15,14 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from stantools.errors import StantoolsError
-from stantools.nats.options import ConnectOptions
+from stantools.nats.connect_options import ConnectOptions
 from stantools.notation import format_size
 from tui.cells import Cell, counted, cut, name_text, number, role_of, store_name, text_of
 from tui.jobs import Job, JobState
 from tui.session import StoreSession
-from tui.views import Place, View
+from tui.views import View, ViewTarget
 from tui.widgets.keyline import KeyLine, TabLine
-from tui.widgets.line import Line
+from tui.widgets.line import TextLine
 
 _T = TypeVar("_T")
 
@@ -32,7 +32,7 @@ LOOK = 0.1
 _MIN_NAME = 12
 
 
-class Browser(Protocol):
+class BrowserActions(Protocol):
     """The part of `tui.app.Browser` that a view uses."""
 
     unlocked: bool
@@ -43,7 +43,7 @@ class Browser(Protocol):
 
     def refusal(self, view: View) -> str: ...
 
-    def open_view(self, view: View, place: Place | None = None, *, above: bool = False) -> None: ...
+    def open_view(self, view: View, place: ViewTarget | None = None, *, above: bool = False) -> None: ...
 
     def open_store(self, path: Path) -> None: ...
 
@@ -69,7 +69,7 @@ class ViewScreen(Screen[None]):
     #: The tab of the view.
     TAB: ClassVar[View]
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         super().__init__()
         self.place = place
         self._session = session
@@ -82,15 +82,15 @@ class ViewScreen(Screen[None]):
         return self._session
 
     @property
-    def browser(self) -> Browser:
-        return cast(Browser, self.app)
+    def browser(self) -> BrowserActions:
+        return cast(BrowserActions, self.app)
 
     @property
     def channel(self) -> str | None:
         return self.place.channel
 
     def compose(self) -> ComposeResult:
-        yield Line(id="status")
+        yield TextLine(id="status")
         if self._session is not None:
             yield TabLine(self.TAB, self.browser.view_bindings, self.browser.refusal)
         yield from self.compose_body()
@@ -141,7 +141,7 @@ class ViewScreen(Screen[None]):
 
     def status_changed(self) -> None:
         if self.is_mounted:
-            self.query_one("#status", Line).show(*_fitting(self.status_cells(), self.size.width - 2))
+            self.query_one("#status", TextLine).show(*_fitting(self.status_cells(), self.size.width - 2))
 
     def status_cells(self) -> Sequence[Cell]:
         lock: Cell = ("UNLOCKED", "bad") if self.browser.unlocked else ("READ ONLY", "good")
@@ -239,7 +239,7 @@ class ViewScreen(Screen[None]):
             self.app.pop_screen()
 
 
-class Latest(Generic[_T]):
+class LatestWork(Generic[_T]):
     """A job of which only the latest counts: a new one cancels the one before, whose end is not reported."""
 
     def __init__(self, node: DOMNode) -> None:

@@ -14,14 +14,14 @@ from textual.suggester import Suggester
 from textual.widgets import Input
 
 from tui.cells import Cell
-from tui.rows import Column, ListRows
+from tui.rows import ListRows, TableColumn
 from tui.session import StoreSession
 from tui.views import View
-from tui.widgets.line import Line
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 
-class _Names(Suggester):
+class _NameSuggester(Suggester):
     def __init__(self, session: StoreSession | None) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
         self._names = [*(view.value for view in View), *(session.channels if session else ())]
@@ -67,13 +67,13 @@ class PromptScreen(ModalScreen[str | None]):
                 select_on_focus=False,
                 compact=True,
             )
-            yield Line([(self._hint, "dim")], id="hint")
+            yield TextLine([(self._hint, "dim")], id="hint")
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         problem = self._check(event.value) if self._check else ""
         if problem:
-            self.query_one("#hint", Line).show((problem, "bad"))
+            self.query_one("#hint", TextLine).show((problem, "bad"))
             return
         self.dismiss(event.value)
 
@@ -85,7 +85,7 @@ class GoToScreen(PromptScreen):
 
     def __init__(self, hint: str, session: StoreSession | None) -> None:
         super().__init__("where to", f"{hint}; a view; a channel" if hint else "a view; a channel")
-        self._suggester = _Names(session)
+        self._suggester = _NameSuggester(session)
 
 
 class QuestionScreen(ModalScreen[bool]):
@@ -103,8 +103,8 @@ class QuestionScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="prompt wizard-question"):
-            yield Line([(self._question, "strong"), "  ", ("y yes   n no", "accent")])
-            yield Line([(self._consequence, "dim")])
+            yield TextLine([(self._question, "strong"), "  ", ("y yes   n no", "accent")])
+            yield TextLine([(self._consequence, "dim")])
 
 
 class CommandsScreen(ModalScreen[None]):
@@ -118,7 +118,7 @@ class CommandsScreen(ModalScreen[None]):
         self._commands = list(commands)
 
     def compose(self) -> ComposeResult:
-        column: Column[str] = Column("the same on the command line (y copies)", 40, str, grows=True)
+        column: TableColumn[str] = TableColumn("the same on the command line (y copies)", 40, str, grows=True)
         yield RowTable(ListRows([column], self._commands), classes="sheet")
 
     def on_mount(self) -> None:
@@ -145,11 +145,11 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="sheet"):
-            yield Line(id="keys")
+            yield TextLine(id="keys")
 
     def on_mount(self) -> None:
         self.query_one(".sheet").border_title = "active keys"
-        self.query_one("#keys", Line).show_lines(self._lines)
+        self.query_one("#keys", TextLine).show_lines(self._lines)
 
     def action_scroll(self, way: str) -> None:
         sheet = self.query_one(VerticalScroll)

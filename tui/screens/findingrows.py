@@ -16,7 +16,7 @@ from typing import Any
 from stantools.inspection.findings import RANKS, Finding, Severity
 from stantools.inspection.records import FileKind, kind_of
 from tui.cells import SYMBOLS, Cell, counted, name_text
-from tui.rows import Column, RowSource
+from tui.rows import RowSource, TableColumn
 from tui.session import ChannelFacts, StoreSession
 
 _SEVERITIES = tuple(RANKS)
@@ -31,7 +31,7 @@ class Grouping(enum.StrEnum):
 
 
 @dataclass(eq=False)
-class Group:
+class FindingGroup:
     name: str  #: the channel, code or severity; "" for findings without a channel
     #: Numbers of its findings, by severity, each list in ascending order.
     members: tuple[list[int], list[int], list[int]] = field(default_factory=lambda: ([], [], []))
@@ -75,7 +75,7 @@ def of_subscription(finding: Finding) -> bool:
     return kind_of(PurePosixPath(finding.file).name) is FileKind.SUBS
 
 
-class FindingRows(RowSource[Group | int]):
+class FindingRows(RowSource[FindingGroup | int]):
     def __init__(self, session: StoreSession) -> None:
         self._session = session
         self.grouping = Grouping.CHANNEL
@@ -91,8 +91,8 @@ class FindingRows(RowSource[Group | int]):
         self._coming: deque[list[Finding]] = deque()
         self._begun = 0
         self._next = 0
-        self._groups: dict[str, Group] = {}
-        self.groups: list[Group] = []
+        self._groups: dict[str, FindingGroup] = {}
+        self.groups: list[FindingGroup] = []
         self._sorted = True
         self._starts: list[int] = []
         self._closed = False
@@ -101,12 +101,12 @@ class FindingRows(RowSource[Group | int]):
 
     def arrange(self) -> None:
         """Chooses the columns; those repeated in the group headings are left out."""
-        code: Column[Any] = Column("code", 22, lambda at: self.findings[at].code)
-        self.columns: Sequence[Column[Any]] = (
-            Column("", 3, self._symbol),
+        code: TableColumn[Any] = TableColumn("code", 22, lambda at: self.findings[at].code)
+        self.columns: Sequence[TableColumn[Any]] = (
+            TableColumn("", 3, self._symbol),
             *(() if self.grouping is Grouping.CODE else (code,)),
-            Column("where", 30 if self.wide else 24, self._place),
-            Column("what", 24, lambda at: self.findings[at].detail, grows=True),
+            TableColumn("where", 30 if self.wide else 24, self._place),
+            TableColumn("what", 24, lambda at: self.findings[at].detail, grows=True),
         )
 
     def _symbol(self, at: Any) -> Cell:
@@ -184,7 +184,7 @@ class FindingRows(RowSource[Group | int]):
         name = self._name(finding)
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = Group(name, open=self._closed == (name in self._toggled))
+            group = self._groups[name] = FindingGroup(name, open=self._closed == (name in self._toggled))
             self.groups.append(group)
         rank = RANKS[finding.severity]
         self._sorted &= group.size > 0 and rank >= group.worst
@@ -209,7 +209,7 @@ class FindingRows(RowSource[Group | int]):
         """Opens all groups made from now on."""
         self._closed, self._toggled = False, set()
 
-    def toggle(self, group: Group) -> None:
+    def toggle(self, group: FindingGroup) -> None:
         group.open = not group.open
         self._toggled ^= {group.name}
         self._count_rows()
@@ -220,7 +220,7 @@ class FindingRows(RowSource[Group | int]):
             group.open = not self._closed
         self._count_rows()
 
-    def at(self, row: int) -> Group | int | None:
+    def at(self, row: int) -> FindingGroup | int | None:
         """Returns the group or the number of the finding in a row."""
         if not 0 <= row < self._count:
             return None
@@ -228,12 +228,12 @@ class FindingRows(RowSource[Group | int]):
         group, inside = self.groups[place], row - self._starts[place]
         return group.number(inside - 1) if inside else group
 
-    def group_of(self, row: int) -> Group | None:
+    def group_of(self, row: int) -> FindingGroup | None:
         return self.groups[bisect_right(self._starts, row) - 1] if 0 <= row < self._count else None
 
-    def row_of(self, what: Group | int) -> int | None:
+    def row_of(self, what: FindingGroup | int) -> int | None:
         """Returns the row of a group or finding; the row of the group if it is closed; None if it is filtered out."""
-        if isinstance(what, Group):
+        if isinstance(what, FindingGroup):
             group, inside = self._groups.get(what.name), 0
         else:
             finding = self.findings[what]
@@ -258,17 +258,17 @@ class FindingRows(RowSource[Group | int]):
             place = max(bisect_left(self._starts, row) - 1, 0)
         return self._starts[place]
 
-    def things(self, start: int, stop: int) -> Sequence[Group | int]:
+    def things(self, start: int, stop: int) -> Sequence[FindingGroup | int]:
         found = (self.at(row) for row in range(start, min(stop, self._count)))
         return [each for each in found if each is not None]
 
-    def heading(self, thing: Group | int) -> Cell | None:
-        if not isinstance(thing, Group):
+    def heading(self, thing: FindingGroup | int) -> Cell | None:
+        if not isinstance(thing, FindingGroup):
             return None
         symbol, role = SYMBOLS[_SEVERITIES[min(thing.worst, 2)].value]
         return f"{'▾' if thing.open else '▸'} {symbol} {self.title(thing)}: {thing.counts()}", role
 
-    def title(self, group: Group) -> str:
+    def title(self, group: FindingGroup) -> str:
         if self.grouping is Grouping.CHANNEL:
             return name_text(group.name) if group.name else "the store as a whole"
         return group.name

@@ -16,11 +16,11 @@ from stantools.inspection.explain import Explanation, explain
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.records import kind_of
 from tui.cells import SYMBOLS, Cell, counted, number
-from tui.screens.findingrows import FindingRows, Group, Grouping, of_subscription, place_words
+from tui.screens.findingrows import FindingGroup, FindingRows, Grouping, of_subscription, place_words
 from tui.screens.tableview import FilteredView, FilterField, filtering
 from tui.session import StoreSession
-from tui.views import Place, View
-from tui.widgets.line import Line
+from tui.views import View, ViewTarget
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
 
@@ -36,16 +36,16 @@ _SEVERITY_WORDS = {
 }
 
 
-def place_of(session: StoreSession, finding: Finding) -> tuple[View, Place] | None:
+def place_of(session: StoreSession, finding: Finding) -> tuple[View, ViewTarget] | None:
     if finding.file and finding.offset is not None:
-        return View.SLICES, Place(channel=finding.channel, file=finding.file, offset=finding.offset)
+        return View.SLICES, ViewTarget(channel=finding.channel, file=finding.file, offset=finding.offset)
     if finding.channel is not None and finding.seq is not None:
         if of_subscription(finding):
-            return View.SUBSCRIPTIONS, Place(channel=finding.channel, seq=finding.seq)
-        return View.MESSAGES, Place(channel=finding.channel, seq=finding.seq)
+            return View.SUBSCRIPTIONS, ViewTarget(channel=finding.channel, seq=finding.seq)
+        return View.MESSAGES, ViewTarget(channel=finding.channel, seq=finding.seq)
     named = kind_of(PurePosixPath(finding.file).name) is not None
     if named and (session.store.path / finding.file).is_file():
-        return View.SLICES, Place(channel=finding.channel, file=finding.file)
+        return View.SLICES, ViewTarget(channel=finding.channel, file=finding.file)
     return None
 
 
@@ -67,13 +67,13 @@ class FindingsScreen(FilteredView):
         Binding("K", "scroll(-1)", "Explanation up", show=False, id="findings.explanation_up"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         # The place selects a finding; it does not restrict the view to a channel.
-        super().__init__(session, Place())
-        self._target: Place | None = place if place != Place() else None
+        super().__init__(session, ViewTarget())
+        self._target: ViewTarget | None = place if place != ViewTarget() else None
         self._searched = 0
         self.rows = FindingRows(self.session)
-        self._pin: Group | int | None = None
+        self._pin: FindingGroup | int | None = None
         self._reading = 0
 
     @property
@@ -87,7 +87,7 @@ class FindingsScreen(FilteredView):
         return self.rows.findings[what] if isinstance(what, int) else None
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="find-summary")
+        yield TextLine(id="find-summary")
         yield FilterField("part of a channel, code, file or text", id="find-filter")
         yield TablePane(self.rows, id="find-body")
 
@@ -114,7 +114,7 @@ class FindingsScreen(FilteredView):
         if self._reading != self.rows.readings:
             if self._reading and kept is not None and self._target is None:
                 # The store was opened again: the finding at the cursor may have another number now.
-                self._target = Place(kept.channel, kept.seq, file=kept.file, offset=kept.offset, code=kept.code)
+                self._target = ViewTarget(kept.channel, kept.seq, file=kept.file, offset=kept.offset, code=kept.code)
             self._reading, self._searched, self._pin = self.rows.readings, 0, None
             news = True
         if news:
@@ -159,14 +159,14 @@ class FindingsScreen(FilteredView):
             cells.append((" (errors only)", "accent"))
         if not self.session.scanned:
             cells.append(("  the scan is not complete", "dim"))
-        self.query_one("#find-summary", Line).show(*cells)
+        self.query_one("#find-summary", TextLine).show(*cells)
         self._write_explanation()
 
     def _write_explanation(self) -> None:
         what = self.rows.at(self.table.cursor)
         self.pane.show_lines(list(self._explanation(what)))
 
-    def _explanation(self, what: Group | int | None) -> Iterator[Sequence[Cell]]:
+    def _explanation(self, what: FindingGroup | int | None) -> Iterator[Sequence[Cell]]:
         rows = self.rows
         if isinstance(what, int):
             finding = rows.findings[what]
@@ -276,7 +276,7 @@ class FindingsScreen(FilteredView):
         return "a code or a channel that has findings"
 
 
-def _matches(finding: Finding, place: Place) -> bool:
+def _matches(finding: Finding, place: ViewTarget) -> bool:
     wanted = (
         (place.code, finding.code),
         (place.channel, finding.channel),
@@ -287,7 +287,7 @@ def _matches(finding: Finding, place: Place) -> bool:
     return all(given is None or given == found for given, found in wanted)
 
 
-def finding_lines(finding: Finding, place: tuple[View, Place] | None, store: Path) -> Iterator[Sequence[Cell]]:
+def finding_lines(finding: Finding, place: tuple[View, ViewTarget] | None, store: Path) -> Iterator[Sequence[Cell]]:
     """Yields the explanation of a finding as lines. `store` is named in the commands."""
     symbol, role = SYMBOLS[finding.severity.value]
     where = place_words(finding, channel=True) or "the store as a whole"

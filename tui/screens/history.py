@@ -16,11 +16,11 @@ from stantools.inspection.subscribers import Subscriber
 from stantools.notation import format_size
 from tui.cells import Cell, Role, bar, counted, name_text, number
 from tui.jobs import Job, JobState
-from tui.rows import Column, ListRows, RowSource
+from tui.rows import ListRows, RowSource, TableColumn
 from tui.screens.base import ViewScreen
 from tui.session import StoreSession
-from tui.views import Place, View
-from tui.widgets.line import Line
+from tui.views import View, ViewTarget
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 
@@ -29,10 +29,10 @@ def _pending_rows(sequences: Sequence[int]) -> ListRows[int]:
         gap = sequences[row] - sequences[row - 1] - 1 if row else 0
         return number(gap) if gap else ""
 
-    columns: Sequence[Column[int]] = (
-        Column("#", 10, lambda row: (number(row + 1), "dim"), right=True),
-        Column("sequence", 20, lambda row: str(sequences[row]), right=True),
-        Column("after a gap of", 20, gap, right=True, grows=True),
+    columns: Sequence[TableColumn[int]] = (
+        TableColumn("#", 10, lambda row: (number(row + 1), "dim"), right=True),
+        TableColumn("sequence", 20, lambda row: str(sequences[row]), right=True),
+        TableColumn("after a gap of", 20, gap, right=True, grows=True),
     )
     return ListRows(columns, range(len(sequences)))
 
@@ -41,17 +41,17 @@ class PendingScreen(ViewScreen):
     NAME: ClassVar[str] = "pending messages"
     TAB = View.SUBSCRIPTIONS
 
-    def __init__(self, session: StoreSession, place: Place, one: Subscriber) -> None:
+    def __init__(self, session: StoreSession, place: ViewTarget, one: Subscriber) -> None:
         super().__init__(session, place)
         self._one = one
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="subject")
+        yield TextLine(id="subject")
         yield RowTable(_pending_rows(self._one.pending))
 
     def on_mount(self) -> None:
         one = self._one
-        self.query_one("#subject", Line).show(
+        self.query_one("#subject", TextLine).show(
             (f"subscription {one.state.id}", "strong"),
             f" of client {name_text(one.state.client_id) or 'none'}: ",
             f"{counted(len(one.pending), 'message')} sent and not acknowledged",
@@ -62,7 +62,7 @@ class PendingScreen(ViewScreen):
     def action_open(self) -> None:
         row = self.query_one(RowTable).cursor
         if row < len(self._one.pending):
-            place = Place(channel=self.channel, seq=self._one.pending[row])
+            place = ViewTarget(channel=self.channel, seq=self._one.pending[row])
             self.browser.open_view(View.MESSAGES, place, above=True)
 
     def go_to(self, text: str) -> str | None:
@@ -99,13 +99,13 @@ class HistoryRows(RowSource[HistoryRecord | StantoolsError]):
 
     def __init__(self, history: LogHistory, *, of_client: bool) -> None:
         self._history = history
-        columns: list[Column[Any]] = [
-            Column("offset", 11, lambda each: str(each.record.offset), right=True),
-            Column("bytes", 6, lambda each: (str(each.record.length), "dim"), right=True),
-            Column("record", 13, lambda each: _WORDS.get(each.record.type, (each.record.type, ""))),
-            Column("sequence", 9, lambda each: "" if each.sequence is None else str(each.sequence), right=True),
-            Column("pending", 8, lambda each: number(each.pending) if each.pending else ("0", "dim"), right=True),
-            Column("says", 24, lambda each: (" ".join(_said(each)), "dim"), grows=True),
+        columns: list[TableColumn[Any]] = [
+            TableColumn("offset", 11, lambda each: str(each.record.offset), right=True),
+            TableColumn("bytes", 6, lambda each: (str(each.record.length), "dim"), right=True),
+            TableColumn("record", 13, lambda each: _WORDS.get(each.record.type, (each.record.type, ""))),
+            TableColumn("sequence", 9, lambda each: "" if each.sequence is None else str(each.sequence), right=True),
+            TableColumn("pending", 8, lambda each: number(each.pending) if each.pending else ("0", "dim"), right=True),
+            TableColumn("says", 24, lambda each: (" ".join(_said(each)), "dim"), grows=True),
         ]
         self.columns = [*columns[:3], columns[5]] if of_client else columns
 
@@ -154,7 +154,9 @@ class HistoryScreen(ViewScreen):
         Binding("m", "messages", "Message", id="history.messages"),
     ]
 
-    def __init__(self, session: StoreSession, place: Place, path: Path | None, who: int | bytes, about: str) -> None:
+    def __init__(
+        self, session: StoreSession, place: ViewTarget, path: Path | None, who: int | bytes, about: str
+    ) -> None:
         super().__init__(session, place)
         self._path = path
         self._who = who
@@ -163,9 +165,9 @@ class HistoryScreen(ViewScreen):
         self._job: Job[LogHistory] | None = None
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="subject")
+        yield TextLine(id="subject")
         yield RowTable(ListRows(()))
-        yield Line(id="record")
+        yield TextLine(id="record")
 
     def on_mount(self) -> None:
         self.query_one(RowTable).focus()
@@ -187,7 +189,7 @@ class HistoryScreen(ViewScreen):
         self._say(("reading …", "dim"))
 
     def _say(self, *cells: Cell) -> None:
-        self.query_one("#subject", Line).show((self._about, "strong"), "  ", *cells)
+        self.query_one("#subject", TextLine).show((self._about, "strong"), "  ", *cells)
 
     def _progress(self) -> None:
         assert self._job is not None
@@ -214,13 +216,13 @@ class HistoryScreen(ViewScreen):
     def _show_record(self) -> None:
         found = self._record()
         if not isinstance(found, HistoryRecord):
-            self.query_one("#record", Line).show("")
+            self.query_one("#record", TextLine).show("")
             return
         record = found.record
         kind = _WORDS[record.type][0] if record.type in _WORDS else record.type
         cells: list[Cell] = [(f"{kind} at {record.offset}: ", "strong")]
         cells.append(record.detail if not record.ok else " ".join(_said(found)) or f"message {found.sequence}")
-        self.query_one("#record", Line).show(*cells)
+        self.query_one("#record", TextLine).show(*cells)
 
     def _record(self) -> HistoryRecord | StantoolsError | None:
         return self.rows.at(self.query_one(RowTable).cursor) if self.rows is not None else None
@@ -238,7 +240,7 @@ class HistoryScreen(ViewScreen):
         if found is None or self._path is None:
             return
         file = self._path.relative_to(self.session.store.path).as_posix()
-        place = Place(channel=self.channel, file=file, offset=found.record.offset)
+        place = ViewTarget(channel=self.channel, file=file, offset=found.record.offset)
         self.browser.open_view(View.SLICES, place, above=True)
 
     def action_messages(self) -> None:
@@ -246,4 +248,4 @@ class HistoryScreen(ViewScreen):
         if found is None or found.sequence is None:
             self.notify("this record names no message", severity="warning")
             return
-        self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=found.sequence), above=True)
+        self.browser.open_view(View.MESSAGES, ViewTarget(channel=self.channel, seq=found.sequence), above=True)

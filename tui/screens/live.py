@@ -15,11 +15,11 @@ from textual.widget import Widget
 from stantools.errors import StantoolsError
 from stantools.notation import format_size
 from tui.cells import Cell, Role, counted, cut, name_text
-from tui.live.facts import Server
-from tui.live.jetstream import Streams
+from tui.live.facts import ServerFacts
 from tui.live.monitor import Monitor
-from tui.live.source import Meter
-from tui.live.watching import Watching
+from tui.live.source import RateMeter
+from tui.live.sources import LiveSources
+from tui.live.streams_source import StreamsSource
 from tui.screens.livetables import (
     channel_rows,
     client_rows,
@@ -32,8 +32,8 @@ from tui.screens.livetables import (
 from tui.screens.liveview import WATCHING, LiveView
 from tui.screens.tableview import TabbedView
 from tui.session import StoreSession
-from tui.views import Place
-from tui.widgets.line import Line
+from tui.views import ViewTarget
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 #: Role of the server's state.
@@ -69,7 +69,7 @@ def server_head(monitor: Monitor, width: int) -> Iterable[Sequence[Cell]]:
         yield [(f"{name_text(server.role)}: the leader of the cluster serves the subscriptions", "warn")]
 
 
-def _who(monitor: Monitor, server: Server, width: int, grey: Role) -> Sequence[Cell]:
+def _who(monitor: Monitor, server: ServerFacts, width: int, grey: Role) -> Sequence[Cell]:
     state = name_text(server.state) or "state unknown"
     if server.role:
         state += f" {name_text(server.role)}"
@@ -91,14 +91,14 @@ def _who(monitor: Monitor, server: Server, width: int, grey: Role) -> Sequence[C
     return cells
 
 
-def _flow(title: str, messages: Meter, size: Meter, width: int, grey: Role) -> Sequence[Cell]:
+def _flow(title: str, messages: RateMeter, size: RateMeter, width: int, grey: Role) -> Sequence[Cell]:
     rate = f"{rate_text(messages.rate) or '…':>5} msg/s"
     amount = f"{format_size(int(size.rate or 0))}/s"
     figures = f"{title} {rate} {amount:>12} "
     return rate_cells(figures, messages, width, grey)
 
 
-def _limits(monitor: Monitor, server: Server) -> str:
+def _limits(monitor: Monitor, server: ServerFacts) -> str:
     parts = []
     store, nats = monitor.store, monitor.nats
     if store is not None:
@@ -120,7 +120,7 @@ def _limits(monitor: Monitor, server: Server) -> str:
     return " · ".join(parts)
 
 
-def account_head(streams: Streams, width: int) -> Iterable[Sequence[Cell]]:
+def account_head(streams: StreamsSource, width: int) -> Iterable[Sequence[Cell]]:
     account = streams.account
     if account is None:
         if streams.problem is None:
@@ -149,8 +149,8 @@ def _of(what: str, used: str, most: str | int) -> str:
 
 
 #: Watched servers, kept while other views are open, so that earlier figures are not lost.
-_WATCHED: WeakKeyDictionary[App[Any], Watching] = WeakKeyDictionary()
-_CHANNELS, _CLIENTS, _SUBSCRIPTIONS, _STREAMS = "Channels", "Clients", "Subscriptions", "Streams"
+_WATCHED: WeakKeyDictionary[App[Any], LiveSources] = WeakKeyDictionary()
+_CHANNELS, _CLIENTS, _SUBSCRIPTIONS, _STREAMS = "Channels", "Clients", "Subscriptions", "StreamsSource"
 
 
 class LiveScreen(TabbedView, LiveView):
@@ -164,7 +164,7 @@ class LiveScreen(TabbedView, LiveView):
         Binding("equals_sign", "compare", "Compare", key_display="=", show=False, id="live.compare"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self._problem: StantoolsError | None = None
 
@@ -174,7 +174,7 @@ class LiveScreen(TabbedView, LiveView):
         return None
 
     @property
-    def source(self) -> Monitor | Streams | None:
+    def source(self) -> Monitor | StreamsSource | None:
         if self._watching is None:
             return None
         return self._watching.streams if self.tab == _STREAMS else self._watching.monitor
@@ -183,14 +183,14 @@ class LiveScreen(TabbedView, LiveView):
         self._begin()
         for widget in super().compose_body():
             if widget.id == "live-filter":
-                yield Line(id="live-tabs")
+                yield TextLine(id="live-tabs")
             yield widget
 
     def _begin(self) -> None:
         try:
             self._watching = _WATCHED.get(self.app)
             if self._watching is None:
-                self._watching = _WATCHED[self.app] = Watching(self.browser.monitor, self.browser.connecting)
+                self._watching = _WATCHED[self.app] = LiveSources(self.browser.monitor, self.browser.connecting)
         except StantoolsError as problem:
             self._problem = problem
         monitor = self._watching.monitor if self._watching else None
@@ -205,7 +205,7 @@ class LiveScreen(TabbedView, LiveView):
     def on_mount(self) -> None:
         if self._watching is None:
             if self._problem is not None:
-                self.query_one("#live-trouble", Line).show_lines(
+                self.query_one("#live-trouble", TextLine).show_lines(
                     [[("✗ ", "bad"), (self._problem.message, "bad")], ["  ", self._problem.remedy]]
                 )
             return
@@ -227,11 +227,11 @@ class LiveScreen(TabbedView, LiveView):
         source = self.source
         if isinstance(source, Monitor):
             yield from server_head(source, width)
-        elif isinstance(source, Streams):
+        elif isinstance(source, StreamsSource):
             yield from account_head(source, width)
 
     def fill_rows(self) -> None:
-        if isinstance(self.source, Streams):
+        if isinstance(self.source, StreamsSource):
             self.source.focus = None
         self.rows.fill(self._things(self.tab) or ())
 
@@ -248,7 +248,7 @@ class LiveScreen(TabbedView, LiveView):
         if self.rows.filter:
             shown = f"{len(self.rows):,} with {name_text(self.rows.filter)}"
             cells.append((f" {shown}", "accent"))
-        self.query_one("#live-tabs", Line).show(*cells)
+        self.query_one("#live-tabs", TextLine).show(*cells)
 
     def _things(self, name: str) -> Collection[Any] | None:
         if self._watching is None:

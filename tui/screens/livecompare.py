@@ -18,26 +18,26 @@ from textual.widgets import Input
 from stantools.errors import StantoolsError
 from stantools.inspection.findings import Finding
 from stantools.migration.proof.match import channels_of, match_stream, stream_info, taking_of
-from stantools.migration.proof.stream import ExpectedStream, Proof
+from stantools.migration.proof.stream_proof import ExpectedStream, Proof
 from stantools.migration.source import open_source
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.notation import format_size
 from tui.cells import SYMBOLS, Cell, bar, counted, name_text, number
 from tui.jobs import Job, JobState
-from tui.live.facts import Stream
-from tui.live.jetstream import Streams, run_async
-from tui.live.watching import Watching
-from tui.rows import Column, ListRows
+from tui.live.facts import LiveStream
+from tui.live.sources import LiveSources
+from tui.live.streams_source import StreamsSource, run_async
+from tui.rows import ListRows, TableColumn
 from tui.screens.base import ViewScreen
 from tui.screens.liveview import LiveView
 from tui.session import StoreSession
-from tui.views import Place, View
-from tui.widgets.line import Line
+from tui.views import View, ViewTarget
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 
-def compare(view: LiveView, watching: Watching, stream: Stream) -> None:
+def compare(view: LiveView, watching: LiveSources, stream: LiveStream) -> None:
     """Compares a stream with its channel; asks the user for the channel if it is not clear."""
     session = view._session
     if session is None:
@@ -67,11 +67,11 @@ def _choice(names: Sequence[str]) -> Cell:
     return name_text(names[0]) if len(names) == 1 else (f"all {len(names)} of them, renumbered", "accent")
 
 
-_CHOICE: Column[Sequence[str]] = Column("channel", 20, _choice, grows=True)
-_DIFFERENCES: Sequence[Column[Finding]] = (
-    Column(" ", 1, lambda finding: SYMBOLS[finding.severity.value]),
-    Column("difference", 20, lambda finding: finding.code),
-    Column("", 20, lambda finding: finding.detail, grows=True),
+_CHOICE: TableColumn[Sequence[str]] = TableColumn("channel", 20, _choice, grows=True)
+_DIFFERENCES: Sequence[TableColumn[Finding]] = (
+    TableColumn(" ", 1, lambda finding: SYMBOLS[finding.severity.value]),
+    TableColumn("difference", 20, lambda finding: finding.code),
+    TableColumn("", 20, lambda finding: finding.detail, grows=True),
 )
 
 
@@ -94,13 +94,15 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet"):
-            yield Line(id="question")
+            yield TextLine(id="question")
             yield Input(placeholder="part of a channel's name", compact=True)
             yield RowTable(ListRows([_CHOICE]))
 
     def on_mount(self) -> None:
         why = "its subjects are those of several channels" if self._candidates else "its configuration does not tell"
-        self.query_one("#question", Line).show(f"Which channel is stream {name_text(self._stream)} made of? ({why})")
+        self.query_one("#question", TextLine).show(
+            f"Which channel is stream {name_text(self._stream)} made of? ({why})"
+        )
         self._fill("")
         self.query_one(RowTable).focus()
 
@@ -123,7 +125,7 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
 
 
 @dataclass(frozen=True)
-class Compared:
+class LiveComparison:
     """The expected contents of the stream, and the differences. A comparison changes neither side."""
 
     channels: Sequence[str]
@@ -147,23 +149,23 @@ class LiveCompareScreen(ViewScreen):
     ]
 
     def __init__(
-        self, session: StoreSession, place: Place, streams: Streams, stream: str, channels: Sequence[str]
+        self, session: StoreSession, place: ViewTarget, streams: StreamsSource, stream: str, channels: Sequence[str]
     ) -> None:
         super().__init__(session, replace(place, channel=None))
         self._streams = streams
         self._stream = stream
         self._channels = channels
         self.findings: Sequence[Finding] = ()
-        self.job: Job[Compared] | None = None
+        self.job: Job[LiveComparison] | None = None
 
     @property
     def channel(self) -> str | None:
         return self._channels[0] if len(self._channels) == 1 else None
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="live-head")
+        yield TextLine(id="live-head")
         yield RowTable(ListRows(()))
-        yield Line(id="live-finding")
+        yield TextLine(id="live-finding")
 
     def on_mount(self) -> None:
         self.query_one(RowTable).focus()
@@ -182,7 +184,7 @@ class LiveCompareScreen(ViewScreen):
         self._write()
         self.refresh_bindings()
 
-    async def _compare(self, job: Job[Compared]) -> Compared:
+    async def _compare(self, job: Job[LiveComparison]) -> LiveComparison:
         """Does the same as `stantools diff STORE URL#STREAM`."""
         session, channels = self.session, self._channels
         taking = taking_of(channels, session.workers)
@@ -195,7 +197,7 @@ class LiveCompareScreen(ViewScreen):
             expected = await match_stream(js, info, source, channels)
             job.begin_phase("reading the stream", expected.source.count)
             proof = await expected.prove(js, progress=job.advance)
-        return Compared(channels, expected, proof)
+        return LiveComparison(channels, expected, proof)
 
     def action_cancel(self) -> None:
         if self.job is not None and self.job.running:
@@ -221,7 +223,7 @@ class LiveCompareScreen(ViewScreen):
         self._show_whole(event.row)
 
     def _show_whole(self, row: int) -> None:
-        line = self.query_one("#live-finding", Line)
+        line = self.query_one("#live-finding", TextLine)
         line.display = bool(self.findings)
         if row < len(self.findings):
             each = self.findings[row]
@@ -229,7 +231,7 @@ class LiveCompareScreen(ViewScreen):
             line.show_lines([[each.detail], *remedy])
 
     def _write(self) -> None:
-        self.query_one("#live-head", Line).show_lines(list(self._lines()))
+        self.query_one("#live-head", TextLine).show_lines(list(self._lines()))
 
     def _lines(self) -> Iterable[Sequence[Cell]]:
         names = ", ".join(map(name_text, self._channels[:5])) + (" …" if len(self._channels) > 5 else "")
@@ -259,7 +261,7 @@ class LiveCompareScreen(ViewScreen):
             return
         finding = self.findings[row]
         if finding.channel in self.session.channels:
-            place = Place(channel=finding.channel, seq=finding.seq)
+            place = ViewTarget(channel=finding.channel, seq=finding.seq)
             self.browser.open_view(View.MESSAGES, place, above=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -269,7 +271,7 @@ class LiveCompareScreen(ViewScreen):
         return bool(self.findings) if action == "open" else super().check_action(action, parameters)
 
 
-def _verdict(result: Compared) -> Iterable[Sequence[Cell]]:
+def _verdict(result: LiveComparison) -> Iterable[Sequence[Cell]]:
     proof, source = result.proof, result.expected.source
     verdict: Cell = ("✓ equal", "good") if result.equal else ("✗ different", "bad")
     same = f": {counted(proof.messages, 'message')} ({format_size(proof.bytes)}) of the stream compared"

@@ -10,19 +10,19 @@ from textual.binding import Binding, BindingType
 
 from stantools.notation import format_size
 from tui.cells import Cell, Role, counted, cut, name_text, number
-from tui.live.facts import Stream
-from tui.live.jetstream import Streams
+from tui.live.facts import LiveStream
 from tui.live.monitor import Monitor, WatchedChannel
-from tui.live.watching import Watching
+from tui.live.sources import LiveSources
+from tui.live.streams_source import StreamsSource
 from tui.screens.livetables import consumer_rows, inflow_cells, subjects_text, subscription_rows, trouble_cells
 from tui.screens.liveview import WATCHING, LiveView
 from tui.session import StoreSession
-from tui.views import Place, View
+from tui.views import View, ViewTarget
 from tui.widgets.rowtable import RowTable
 
 
 class _MonitorView(LiveView):
-    def __init__(self, session: StoreSession | None, place: Place, watching: Watching, name: str) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget, watching: LiveSources, name: str) -> None:
         super().__init__(session, place, watching)
         self._thing = name
 
@@ -47,7 +47,7 @@ class LiveChannelScreen(_MonitorView):
     ]
 
     def __init__(
-        self, session: StoreSession | None, place: Place, watching: Watching, name: str, at: Hashable = None
+        self, session: StoreSession | None, place: ViewTarget, watching: LiveSources, name: str, at: Hashable = None
     ) -> None:
         super().__init__(session, place, watching, name)
         self.rows = subscription_rows(channel=False)
@@ -108,7 +108,7 @@ class LiveChannelScreen(_MonitorView):
     def action_messages(self) -> None:
         chosen = self.row
         seq = chosen.facts.last_sent if chosen else None
-        self.browser.open_view(View.MESSAGES, Place(channel=self._thing, seq=seq), above=True)
+        self.browser.open_view(View.MESSAGES, ViewTarget(channel=self._thing, seq=seq), above=True)
 
 
 class LiveClientScreen(_MonitorView):
@@ -117,7 +117,7 @@ class LiveClientScreen(_MonitorView):
     NAME = "live › client"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "open", "Channel", id="live.open"), *WATCHING]
 
-    def __init__(self, session: StoreSession | None, place: Place, watching: Watching, name: str) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget, watching: LiveSources, name: str) -> None:
         super().__init__(session, place, watching, name)
         self.rows = subscription_rows(client=False)
 
@@ -151,7 +151,7 @@ class LiveStreamScreen(LiveView):
         *WATCHING,
     ]
 
-    def __init__(self, session: StoreSession | None, place: Place, watching: Watching, name: str) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget, watching: LiveSources, name: str) -> None:
         super().__init__(session, place, watching)
         self._stream = name
         self.rows = consumer_rows()
@@ -161,7 +161,7 @@ class LiveStreamScreen(LiveView):
         return None
 
     @property
-    def source(self) -> Streams:
+    def source(self) -> StreamsSource:
         assert self.watching.streams is not None
         return self.watching.streams
 
@@ -211,7 +211,7 @@ class LiveStreamScreen(LiveView):
             compare(self, self.watching, watched.facts)
 
 
-def _nature(facts: Stream) -> str:
+def _nature(facts: LiveStream) -> str:
     parts = [name_text(facts.storage), name_text(facts.retention), f"{counted(facts.replicas, 'replica')}"]
     if facts.leader:
         parts.append(f"led by {cut(name_text(facts.leader), 40)}")

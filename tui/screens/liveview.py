@@ -11,14 +11,14 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from tui.cells import Cell
-from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor
-from tui.live.watching import Watching
+from tui.live.sources import LiveSources
+from tui.live.streams_source import StreamsSource
 from tui.screens.livetables import seconds_text
 from tui.screens.tableview import FilterField, TableView, filtering, sorting
 from tui.session import StoreSession
-from tui.views import Place, View
-from tui.widgets.line import Line
+from tui.views import View, ViewTarget
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 _LOOK = 0.1
@@ -43,7 +43,7 @@ class LiveView(TableView):
     NAME: ClassVar[str] = "live"
     TAB = View.LIVE
 
-    def __init__(self, session: StoreSession | None, place: Place, watching: Watching | None = None) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget, watching: LiveSources | None = None) -> None:
         # The channel of another view is unrelated to this one.
         super().__init__(session, replace(place, channel=None))
         self._watching = watching
@@ -51,20 +51,20 @@ class LiveView(TableView):
         self._looks = 0
 
     @property
-    def watching(self) -> Watching:
+    def watching(self) -> LiveSources:
         assert self._watching is not None
         return self._watching
 
     @property
-    def source(self) -> Monitor | Streams | None:
+    def source(self) -> Monitor | StreamsSource | None:
         raise NotImplementedError
 
     def head(self) -> Iterable[Sequence[Cell]]:
         raise NotImplementedError
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="live-head")
-        yield Line(id="live-trouble")
+        yield TextLine(id="live-head")
+        yield TextLine(id="live-trouble")
         yield FilterField("part of a name", id="live-filter")
         yield RowTable(self.rows)
 
@@ -105,7 +105,7 @@ class LiveView(TableView):
     def write_head(self) -> None:
         if self.is_mounted and self._watching is not None:
             for name, lines in (("#live-head", list(self.head())), ("#live-trouble", list(self.trouble()))):
-                shown = self.query_one(name, Line)
+                shown = self.query_one(name, TextLine)
                 shown.display = bool(lines)
                 shown.show_lines(lines)
             self.status_changed()

@@ -13,19 +13,19 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widget import Widget
 
-from stantools.browse.payload_views import Form, likely_form
+from stantools.browse.payload_views import PayloadForm, likely_form
 from stantools.browse.protobuf_fields import is_text
-from stantools.browse.window import Note, Row, WindowMessage
+from stantools.browse.window import Row, RowNote, WindowMessage
 from stantools.errors import StantoolsError, StoreUnwritableError
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Job, JobState
-from tui.screens.base import Latest, ViewScreen
+from tui.screens.base import LatestWork, ViewScreen
 from tui.screens.dialogs import PromptScreen, QuestionScreen
 from tui.screens.messagesearch import MessageSearch
 from tui.screens.messagetable import HINT, MessageTable
 from tui.session import StoreSession
-from tui.views import Place, View
-from tui.widgets.line import Line
+from tui.views import View, ViewTarget
+from tui.widgets.line import TextLine
 from tui.widgets.messagedetail import MessageDetail
 from tui.widgets.rowtable import RowTable
 
@@ -60,9 +60,9 @@ class MessagesScreen(ViewScreen):
         Binding("escape", "leave", "Back, or end the search", show=False, id="messages.leave"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
-        self._loading: Latest[Row] = Latest(self)
+        self._loading: LatestWork[Row] = LatestWork(self)
         self._asked: bool | None = None  # whether the user wants the detail; None: decided by the size of the screen
         self._said: Sequence[Cell] = ()
 
@@ -74,7 +74,7 @@ class MessagesScreen(ViewScreen):
             self._search = MessageSearch(table, self.session)
             yield table
             yield MessageDetail(id="message-detail")
-        yield Line(id="message-line")
+        yield TextLine(id="message-line")
 
     def on_mount(self) -> None:
         self.table.focus()
@@ -154,7 +154,7 @@ class MessagesScreen(ViewScreen):
     @on(RowTable.Selected)
     def action_open(self) -> None:
         row = self.table.row()
-        if isinstance(row, Note) and row.offset is not None:
+        if isinstance(row, RowNote) and row.offset is not None:
             self.action_bytes()
         elif row is not None:
             self.action_detail()
@@ -181,7 +181,7 @@ class MessagesScreen(ViewScreen):
     @on(MessageTable.Progress)
     def _write_line(self) -> None:
         if self.is_mounted:
-            self.query_one("#message-line", Line).show(*self._line())
+            self.query_one("#message-line", TextLine).show(*self._line())
 
     def _line(self) -> Iterable[Cell]:
         window = self.table.window
@@ -264,7 +264,7 @@ class MessagesScreen(ViewScreen):
 
     def action_timeline(self) -> None:
         message = self.table.message()
-        place = Place(
+        place = ViewTarget(
             channel=self.table.channel,
             seq=message.sequence if message else None,
             timestamp=message.timestamp if message else None,
@@ -275,11 +275,11 @@ class MessagesScreen(ViewScreen):
         row = self.table.row()
         file = f"{self.table.channel}/{row.file}" if row is not None and row.file else None
         seq = row.sequence if isinstance(row, WindowMessage) else None
-        place = Place(channel=self.table.channel, file=file, offset=row.offset if row else None, seq=seq)
+        place = ViewTarget(channel=self.table.channel, file=file, offset=row.offset if row else None, seq=seq)
         self.browser.open_view(View.SLICES, place, above=True)
 
     def action_findings(self) -> None:
-        self.browser.open_view(View.FINDINGS, Place(channel=self.table.channel), above=True)
+        self.browser.open_view(View.FINDINGS, ViewTarget(channel=self.table.channel), above=True)
 
     def action_leave(self) -> None:
         if self._search.running:
@@ -290,7 +290,7 @@ class MessagesScreen(ViewScreen):
             self.action_back()
 
 
-_ENDINGS = {Form.JSON: "json", Form.TEXT: "txt", Form.PROTOBUF: "bin", Form.HEX: "bin"}
+_ENDINGS = {PayloadForm.JSON: "json", PayloadForm.TEXT: "txt", PayloadForm.PROTOBUF: "bin", PayloadForm.HEX: "bin"}
 _UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
 _LONGEST = 80
 

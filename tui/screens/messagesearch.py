@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable
 from typing import cast
 
-from stantools.browse.search import Query, Searcher, parse_query
+from stantools.browse.search import Searcher, SearchQuery, parse_query
 from stantools.errors import StantoolsError
 from tui.cells import Cell, name_text
 from tui.jobs import Job, JobState
-from tui.screens.base import Latest, ViewScreen
+from tui.screens.base import LatestWork, ViewScreen
 from tui.screens.dialogs import PromptScreen
 from tui.screens.messagetable import MessageTable
 from tui.session import StoreSession
@@ -24,8 +24,8 @@ class MessageSearch:
     def __init__(self, table: MessageTable, session: StoreSession) -> None:
         self._table = table
         self._session = session
-        self._query: Query | None = None
-        self._job: Latest[int | None] = Latest(table)
+        self._query: SearchQuery | None = None
+        self._job: LatestWork[int | None] = LatestWork(table)
 
     @property
     def running(self) -> bool:
@@ -56,7 +56,7 @@ class MessageSearch:
         cast(ViewScreen, self._table.screen).note(*words, *_options(self._query))
         self._search(self._query, 1)
 
-    def _search(self, query: Query, way: int) -> None:
+    def _search(self, query: SearchQuery, way: int) -> None:
         table, window, session = self._table, self._table.window, self._session
         if window is None:
             return
@@ -80,7 +80,7 @@ class MessageSearch:
         )
         table.say()
 
-    def _ended(self, job: Job[int | None], query: Query, at: int, way: int) -> None:
+    def _ended(self, job: Job[int | None], query: SearchQuery, at: int, way: int) -> None:
         table, shown = self._table, name_text(query.text)
         if job.state is JobState.CANCELLED:
             table.say(("the search was cancelled", "warn"))
@@ -96,7 +96,7 @@ class MessageSearch:
             table.say((f"found: {shown}{around}", "good"), ("  n next  N previous", "dim"))
 
 
-def _options(query: Query) -> list[str]:
+def _options(query: SearchQuery) -> list[str]:
     pattern, kind = query.text, query.text[:2]
     if kind in ("r:", "x:", "t:"):
         pattern = pattern[2:]

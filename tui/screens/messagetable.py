@@ -10,7 +10,7 @@ from typing import Any, cast
 from textual.message import Message
 
 from stantools.browse.payload_views import preview
-from stantools.browse.window import Note, NoteKind, Row, Window, WindowMessage, open_window, refine
+from stantools.browse.window import Row, RowNote, RowNoteKind, RowWindow, WindowMessage, open_window, refine
 from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.format.layout import Flag
 from stantools.inspection.survey import ChannelSurvey
@@ -18,50 +18,50 @@ from stantools.notation import format_size
 from stantools.store.directory import ChannelFiles
 from tui.cells import Cell, Role, time_text
 from tui.jobs import Job, JobState
-from tui.rows import Column, RowSource
-from tui.screens.base import Latest, ViewScreen
+from tui.rows import RowSource, TableColumn
+from tui.screens.base import LatestWork, ViewScreen
 from tui.session import StoreSession
-from tui.views import Place, share_of, time_of
+from tui.views import ViewTarget, share_of, time_of
 from tui.widgets.rowtable import RowTable
 
 #: Interval for looking at the files, in seconds.
 _WATCH = 0.4
 #: Differs whenever the files of a channel have changed; () if its directory is gone.
 _Signature = tuple[object, ...]
-_NOTE_ROLES: dict[NoteKind, Role] = {
-    NoteKind.GAP: "warn",
-    NoteKind.DAMAGE: "bad",
-    NoteKind.BACK: "warn",
-    NoteKind.INDEX: "dim",
-    NoteKind.NAMED: "bad",
-    NoteKind.UNINDEXED: "warn",
-    NoteKind.FOREIGN: "warn",
-    NoteKind.FILE: "bad",
-    NoteKind.PENDING: "dim",
+_NOTE_ROLES: dict[RowNoteKind, Role] = {
+    RowNoteKind.GAP: "warn",
+    RowNoteKind.DAMAGE: "bad",
+    RowNoteKind.BACK: "warn",
+    RowNoteKind.INDEX: "dim",
+    RowNoteKind.NAMED: "bad",
+    RowNoteKind.UNINDEXED: "warn",
+    RowNoteKind.FOREIGN: "warn",
+    RowNoteKind.FILE: "bad",
+    RowNoteKind.PENDING: "dim",
 }
 _PREVIEW = 200
 
 
-class MessageRows(RowSource[Row]):
+class MessageTableRows(RowSource[Row]):
     def __init__(self) -> None:
-        self.window: Window | None = None  #: the rows; None before the files are open
+        self.window: RowWindow | None = None  #: the rows; None before the files are open
         self.wide = False  #: the screen has room for milliseconds
         self.arrange()
 
     def arrange(self) -> None:
         digits = max(len(str(self.window.highest)) if self.window is not None else 0, 5)
         time = 23 if self.wide else 19
-        self.columns: Sequence[Column[Any]] = (
-            Column("seq", digits, lambda row: str(row.sequence), right=True),
-            Column("time (UTC)", time, lambda row: time_text(row.timestamp)[:time]),
-            Column(
+        self.columns: Sequence[TableColumn[Any]] = (
+            TableColumn("seq", digits, lambda row: str(row.sequence), right=True),
+            TableColumn("time (UTC)", time, lambda row: time_text(row.timestamp)[:time]),
+            TableColumn(
                 "size",
                 9,
                 lambda row: format_size(row.size if row.error or not row.whole else len(row.data)),
                 right=True,
             ),
-            Column("", 3, _flags),
-            Column("payload", 10, self._payload, grows=True),
+            TableColumn("", 3, _flags),
+            TableColumn("payload", 10, self._payload, grows=True),
         )
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class MessageRows(RowSource[Row]):
         return self.window.rows(start, stop) if self.window is not None else []
 
     def heading(self, thing: Row) -> Cell | None:
-        return (f"— {thing.sentence()} —", _NOTE_ROLES[thing.kind]) if isinstance(thing, Note) else None
+        return (f"— {thing.sentence()} —", _NOTE_ROLES[thing.kind]) if isinstance(thing, RowNote) else None
 
     def _payload(self, row: WindowMessage) -> Cell:
         if row.error or (row.encrypted and self.window is not None and not self.window.decrypts):
@@ -99,49 +99,49 @@ HINT = "a sequence; -1 the last; 50%; a time such as 2026-11-21T03:00:00Z, 03:00
 
 
 @dataclass(frozen=True)
-class Jump:
+class JumpTarget:
     row: int
     remark: str = ""  #: the difference from the place the user typed; "" if none
 
 
-def find(text: str, window: Window, today: int) -> Jump | None:
+def find(text: str, window: RowWindow, today: int) -> JumpTarget | None:
     """Finds the row of a sequence, share or time; None if the text is none of them.
 
     `today` is a time in nanoseconds on the day of a time of day. Raises `StoreUnreadableError`.
     """
     text = text.strip()
     if (share := share_of(text)) is not None:
-        return Jump(window.row_of_share(share))
+        return JumpTarget(window.row_of_share(share))
     if _NUMBER.fullmatch(text):
         number = int(text)
-        return Jump(window.row_from_end(-number)) if number < 0 else to_sequence(window, number)
+        return JumpTarget(window.row_from_end(-number)) if number < 0 else to_sequence(window, number)
     try:
         return to_time(window, time_of(text, today))
     except (ValueError, OverflowError):
         return None
 
 
-def to_sequence(window: Window, sequence: int) -> Jump:
+def to_sequence(window: RowWindow, sequence: int) -> JumpTarget:
     """Finds the row of a sequence, or the nearest one. Raises `StoreUnreadableError`."""
     row = window.row_of_sequence(sequence)
     there = window.rows(row, row + 1)
     if not there:
-        return Jump(0, "there are no messages")
+        return JumpTarget(0, "there are no messages")
     found = there[0]
-    if isinstance(found, Note):
-        return Jump(row, "" if found.first <= sequence <= found.last else f"sequence {sequence} does not exist")
+    if isinstance(found, RowNote):
+        return JumpTarget(row, "" if found.first <= sequence <= found.last else f"sequence {sequence} does not exist")
     if found.sequence == sequence:
-        return Jump(row)
-    return Jump(row, f"sequence {sequence} does not exist; this is the nearest")
+        return JumpTarget(row)
+    return JumpTarget(row, f"sequence {sequence} does not exist; this is the nearest")
 
 
-def to_time(window: Window, timestamp: int) -> Jump:
+def to_time(window: RowWindow, timestamp: int) -> JumpTarget:
     """Finds the first message that is not older than a time. Raises `StoreUnreadableError`."""
     row = window.row_of_time(timestamp)
     there = window.rows(row, row + 1)
     if there and isinstance(there[0], WindowMessage) and there[0].timestamp < timestamp:
-        return Jump(row, "all messages are older")
-    return Jump(row)
+        return JumpTarget(row, "all messages are older")
+    return JumpTarget(row)
 
 
 class MessageTable(RowTable):
@@ -162,9 +162,9 @@ class MessageTable(RowTable):
     class Progress(Message):
         pass
 
-    def __init__(self, session: StoreSession, place: Place, *, id: str | None = None) -> None:
+    def __init__(self, session: StoreSession, place: ViewTarget, *, id: str | None = None) -> None:
         assert place.channel is not None
-        self._rows_shown = MessageRows()
+        self._rows_shown = MessageTableRows()
         super().__init__(self._rows_shown, id=id)
         self._session, self._place, self.channel = session, place, place.channel
         self.state = ""  #: problem with the files since they were opened
@@ -173,7 +173,7 @@ class MessageTable(RowTable):
         self._files: ChannelFiles | None = None
         self._known: ChannelSurvey | None = None
         self._stamp: _Signature = ()
-        self._refining: Latest[tuple[Window, _Signature]] = Latest(self)
+        self._refining: LatestWork[tuple[RowWindow, _Signature]] = LatestWork(self)
 
     def on_mount(self) -> None:
         self.set_interval(_WATCH, self._watch)
@@ -183,7 +183,7 @@ class MessageTable(RowTable):
             self.window.close()
 
     @property
-    def window(self) -> Window | None:
+    def window(self) -> RowWindow | None:
         return self._rows_shown.window
 
     def show_milliseconds(self, *, wide: bool) -> None:
@@ -259,7 +259,7 @@ class MessageTable(RowTable):
         """Determines the exact rows of the present files in the background."""
         have, known, session, live, name = self.window, self._known, self._session, self.follows, self.channel
 
-        def work(job: Job[tuple[Window, _Signature]]) -> tuple[Window, _Signature]:
+        def work(job: Job[tuple[RowWindow, _Signature]]) -> tuple[RowWindow, _Signature]:
             files = session.store.channel(name)
             seen = _signature(files)
             job.total = sum(each.index_size or each.data_size for each in files.slices)
@@ -267,7 +267,7 @@ class MessageTable(RowTable):
             window = refine(have, files, session.store.crc, key=key, survey=known, live=live, progress=job.advance)
             return window, seen
 
-        def done(job: Job[tuple[Window, _Signature]]) -> None:
+        def done(job: Job[tuple[RowWindow, _Signature]]) -> None:
             if job.state is JobState.DONE:
                 window, self._stamp = job.result
                 self.state = ""
@@ -319,7 +319,7 @@ class MessageTable(RowTable):
         self.state = ""
         self._refine(to_end=at_end)
 
-    def _replace(self, window: Window, *, to_end: bool = False) -> None:
+    def _replace(self, window: RowWindow, *, to_end: bool = False) -> None:
         """Replaces the rows; the cursor stays on its message, or goes to the last row."""
         row = self.row()
         self._use(window)
@@ -327,13 +327,13 @@ class MessageTable(RowTable):
             self.cursor = max(len(window) - 1, 0)
         elif not self._moved:
             self._to_place(window)
-        elif isinstance(row, WindowMessage) or (isinstance(row, Note) and row.offset is not None):
+        elif isinstance(row, WindowMessage) or (isinstance(row, RowNote) and row.offset is not None):
             file, offset = row.file, row.offset or 0
             found = self._lookup(lambda: window.row_of_place(file, offset))
             if found is not None:
                 self.show(found)
 
-    def _use(self, window: Window) -> None:
+    def _use(self, window: RowWindow) -> None:
         before, self._rows_shown.window = self.window, window
         self._rows_shown.arrange()
         if before is not None:
@@ -360,7 +360,7 @@ class MessageTable(RowTable):
         return ""
 
     def go_to_row(self, row: int) -> None:
-        self._jump(Jump(row))
+        self._jump(JumpTarget(row))
 
     def go_to_note(self, way: int) -> None:
         if self.window is None:
@@ -371,14 +371,14 @@ class MessageTable(RowTable):
         else:
             self.go_to_row(found)
 
-    def _jump(self, jump: Jump) -> None:
+    def _jump(self, jump: JumpTarget) -> None:
         self._moved = True
         self.show(jump.row)
         self.post_message(self.Said([(jump.remark, "warn")] if jump.remark else ()))
         self.post_message(self.Replaced())
         self.call_after_refresh(self._note_rows)
 
-    def _to_place(self, window: Window) -> None:
+    def _to_place(self, window: RowWindow) -> None:
         place = self._place
         if not len(window):
             return

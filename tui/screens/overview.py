@@ -14,11 +14,11 @@ from textual.widget import Widget
 from stantools.inspection.findings import Finding
 from stantools.notation import format_size
 from tui.cells import SYMBOLS, Cell, Role, bar, counted, cut, name_text, number, time_text
-from tui.rows import Column, Rows
+from tui.rows import TableColumn, TableRows
 from tui.screens.tableview import FilterField, TableView, filtering, sorting
 from tui.session import ChannelFacts, StoreSession
-from tui.views import Place, View
-from tui.widgets.line import Line
+from tui.views import View, ViewTarget
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _known(
     key: str = "",
     smallest: bool = False,
     wide: bool | None = None,
-) -> Column[ChannelFacts]:
+) -> TableColumn[ChannelFacts]:
     """Returns a column of facts from the indexes; empty before they are read."""
 
     def order(facts: ChannelFacts) -> int:
@@ -59,23 +59,27 @@ def _known(
     def shown(facts: ChannelFacts) -> Cell:
         return cell(facts.overview) if facts.overview else ("…", "dim")
 
-    return Column(title, width, shown, order, key=key, right=True, wide=wide)
+    return TableColumn(title, width, shown, order, key=key, right=True, wide=wide)
 
 
-def _time_column(title: str, *, last: bool) -> Column[ChannelFacts]:
+def _time_column(title: str, *, last: bool) -> TableColumn[ChannelFacts]:
     def shown(facts: ChannelFacts) -> Cell:
         if facts.overview is None:
             return "…", "dim"
         time = _time(facts, last=last)
         return time_text(time)[:19] if time else ""
 
-    return Column(title, 19, shown, (lambda facts: -_time(facts, last=True)) if last else None, wide=True)
+    return TableColumn(title, 19, shown, (lambda facts: -_time(facts, last=True)) if last else None, wide=True)
 
 
-def channel_rows() -> Rows[ChannelFacts]:
-    columns: Sequence[Column[ChannelFacts]] = (
-        Column(" ", 1, lambda facts: SYMBOLS[facts.state], lambda facts: (_RANK[facts.state], facts.name), key="state"),
-        Column("channel", 15, lambda facts: name_text(facts.name), lambda facts: facts.name, key="name", grows=True),
+def channel_rows() -> TableRows[ChannelFacts]:
+    columns: Sequence[TableColumn[ChannelFacts]] = (
+        TableColumn(
+            " ", 1, lambda facts: SYMBOLS[facts.state], lambda facts: (_RANK[facts.state], facts.name), key="state"
+        ),
+        TableColumn(
+            "channel", 15, lambda facts: name_text(facts.name), lambda facts: facts.name, key="name", grows=True
+        ),
         _known("messages", 10, lambda k: number(k.count), lambda k: k.count),
         _known("first", 9, lambda k: str(k.first_seq), lambda k: k.first_seq, smallest=True),
         _known("last", 9, lambda k: str(k.last_seq), lambda k: k.last_seq),
@@ -92,7 +96,7 @@ def channel_rows() -> Rows[ChannelFacts]:
             for title, width, wide in (("lag", 6, False), ("worst lag", 9, True))
         ),
     )
-    return Rows(columns, lambda facts: facts.name, lambda facts: facts.name, "name")
+    return TableRows(columns, lambda facts: facts.name, lambda facts: facts.name, "name")
 
 
 class OverviewScreen(TableView):
@@ -106,7 +110,7 @@ class OverviewScreen(TableView):
         *sorting("overview"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self.rows = channel_rows()
         self.fill_rows()
@@ -121,8 +125,8 @@ class OverviewScreen(TableView):
         self.rows.fill(self.session.channels.values())
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="verdict")
-        yield Line(id="findings")
+        yield TextLine(id="verdict")
+        yield TextLine(id="findings")
         yield FilterField("part of a channel's name", id="filter")
         yield RowTable(self.rows)
 
@@ -154,33 +158,33 @@ class OverviewScreen(TableView):
         verdict += _node(self.session, self.size.width - 2, whole=high)
         if high:
             verdict += _identity(self.session)
-        self.query_one("#verdict", Line).show_lines(verdict)
+        self.query_one("#verdict", TextLine).show_lines(verdict)
         findings = list(_top_findings(self.session, 3 if self.size.height < 35 else 8, self.size.width - 2))
-        shown = self.query_one("#findings", Line)
+        shown = self.query_one("#findings", TextLine)
         shown.display = bool(findings)
         shown.show_lines(findings)
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
         if self.channel is not None:
-            self.browser.open_view(View.MESSAGES, Place(channel=self.channel), above=True)
+            self.browser.open_view(View.MESSAGES, ViewTarget(channel=self.channel), above=True)
 
     def action_findings(self) -> None:
-        self.browser.open_view(View.FINDINGS, Place(), above=True)
+        self.browser.open_view(View.FINDINGS, ViewTarget(), above=True)
 
     def action_plan(self) -> None:
         advice = self.session.advice()
         plan = advice.command[1] if advice and len(advice.command) > 1 else None
-        self.browser.open_view(View.PLANS, Place(plan=plan), above=True)
+        self.browser.open_view(View.PLANS, ViewTarget(plan=plan), above=True)
 
 
 def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
     totals, channels = session.totals, len(session.channels)
     job = session.job
     if session.scanned:
-        from stantools.inspection.outcomes import Totals
+        from stantools.inspection.outcomes import OutcomeTotals
 
-        became = Totals.of(session.outcomes.values())
+        became = OutcomeTotals.of(session.outcomes.values())
         role: Role = "bad" if became.missing else "warn" if became.unknown else "good"
         others = [(became.archived, "archived"), (became.missing, "missing before")]
         unknown = f"; the last messages of {counted(became.unknown, 'channel')} are unknown" if became.unknown else ""

@@ -11,13 +11,13 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from tui.cells import Cell
-from tui.plans.wizard import WIZARDS, Entry, SourceStore, Wizard, entry
-from tui.rows import Column, ListRows
+from tui.plans.wizard import WIZARDS, SourceStore, Wizard, WizardEntry, entry
+from tui.rows import ListRows, TableColumn
 from tui.screens.base import ViewScreen
 from tui.screens.wizard import WizardScreen
 from tui.session import StoreSession
-from tui.views import Place, View
-from tui.widgets.line import Line
+from tui.views import View, ViewTarget
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 
@@ -28,16 +28,16 @@ class PlansScreen(ViewScreen):
         Binding("enter", "open", "Choose", id="plans.open"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
-        super().__init__(session, Place(plan=place.plan))  # plans apply to the whole store
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+        super().__init__(session, ViewTarget(plan=place.plan))  # plans apply to the whole store
         self._wanted = entry(place.plan)
         self._row_seen = False
         self._opening = False
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="plan-advice")
+        yield TextLine(id="plan-advice")
         yield RowTable(self._entries(), id="plans")
-        yield Line(
+        yield TextLine(
             [("Each plan is shown before anything is written. To run it, press W and type the store's name.", "dim")],
             id="plan-note",
         )
@@ -59,7 +59,7 @@ class PlansScreen(ViewScreen):
             rows.append([("Next: ", "strong"), advice.text])
             if advice.command:
                 rows.append([("  $ " + shlex.join(advice.command), "accent")])
-        self.query_one("#plan-advice", Line).show_lines(rows)
+        self.query_one("#plan-advice", TextLine).show_lines(rows)
         table = self.query_one(RowTable)
         table.source = self._entries()
         if (advised := self._advised()) and not self._row_seen:
@@ -69,18 +69,18 @@ class PlansScreen(ViewScreen):
     def on_resize(self) -> None:
         self.query_one(RowTable).source = self._entries()
 
-    def _entries(self) -> ListRows[Entry]:
+    def _entries(self) -> ListRows[WizardEntry]:
         advised = self._advised()
-        columns: list[Column[Entry]] = [
-            Column(" ", 1, lambda each: ("▸", "accent") if each is advised else ""),
-            Column("plan", 16, lambda each: (each.verb, "strong")),
-            Column("what it makes", 52, lambda each: each.does, grows=True),
+        columns: list[TableColumn[WizardEntry]] = [
+            TableColumn(" ", 1, lambda each: ("▸", "accent") if each is advised else ""),
+            TableColumn("plan", 16, lambda each: (each.verb, "strong")),
+            TableColumn("what it makes", 52, lambda each: each.does, grows=True),
         ]
         if self.is_attached and self.app.size.width >= 120:
-            columns.append(Column("the store is", 40, lambda each: (each.changes, "dim")))
+            columns.append(TableColumn("the store is", 40, lambda each: (each.changes, "dim")))
         return ListRows(columns, WIZARDS)
 
-    def _advised(self) -> Entry | None:
+    def _advised(self) -> WizardEntry | None:
         advice = self.session.advice()
         return entry(advice.command[1]) if advice and len(advice.command) > 1 else None
 
@@ -88,7 +88,7 @@ class PlansScreen(ViewScreen):
     def action_open(self) -> None:
         self._open(WIZARDS[self.query_one(RowTable).cursor])
 
-    def _open(self, chosen: Entry) -> None:
+    def _open(self, chosen: WizardEntry) -> None:
         if self._opening:
             return
         session = self.session
@@ -100,7 +100,7 @@ class PlansScreen(ViewScreen):
     def _opened(self, wizard: Wizard[Any]) -> None:
         self._opening = False
         if self.is_current:
-            self.app.push_screen(WizardScreen(self.session, Place(), wizard))
+            self.app.push_screen(WizardScreen(self.session, ViewTarget(), wizard))
 
     def _not_opened(self) -> None:
         self._opening = False

@@ -13,7 +13,7 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from stantools.browse.record_fields import PartRole, RecordPart
-from stantools.browse.record_map import RecordMap, Single, map_of_survey, map_records
+from stantools.browse.record_map import RecordMap, SingleRecord, map_of_survey, map_records
 from stantools.browse.record_reader import RecordReader
 from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.inspection.records import FileKind, FileRecord, kind_of
@@ -22,12 +22,12 @@ from stantools.notation import format_size
 from stantools.store.mapping import mapped
 from tui.cells import Cell, Role, bar, counted, name_text, number, time_text
 from tui.jobs import Job, JobState
-from tui.rows import Column, ListRows, RowSource
-from tui.screens.base import Latest, ViewScreen
+from tui.rows import ListRows, RowSource, TableColumn
+from tui.screens.base import LatestWork, ViewScreen
 from tui.session import StoreSession
-from tui.views import Place, View, share_of
+from tui.views import View, ViewTarget, share_of
 from tui.widgets.hexview import HexView
-from tui.widgets.line import Line
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 _WRONG: dict[PartRole, Role] = {PartRole.WRONG: "bad", PartRole.UNKNOWN: "warn", PartRole.ZEROS: "warn"}
@@ -38,13 +38,13 @@ class RecordRows(RowSource[FileRecord]):
     def __init__(self) -> None:
         self.reader: RecordReader | None = None  #: the file; None before it is open
         self.columns = (
-            Column(" ", 1, lambda row: ("✓", "good") if row.ok else ("✗", "bad")),
-            Column("offset", 10, lambda row: str(row.offset), right=True),
-            Column("bytes", 7, lambda row: str(row.length), right=True),
-            Column("type", 9, lambda row: (row.type, "" if row.ok else "bad")),
-            Column("seq", 8, lambda row: "" if row.sequence is None else str(row.sequence), right=True),
-            Column("CRC", 8, _crc),
-            Column("what it says", 20, _detail, grows=True),
+            TableColumn(" ", 1, lambda row: ("✓", "good") if row.ok else ("✗", "bad")),
+            TableColumn("offset", 10, lambda row: str(row.offset), right=True),
+            TableColumn("bytes", 7, lambda row: str(row.length), right=True),
+            TableColumn("type", 9, lambda row: (row.type, "" if row.ok else "bad")),
+            TableColumn("seq", 8, lambda row: "" if row.sequence is None else str(row.sequence), right=True),
+            TableColumn("CRC", 8, _crc),
+            TableColumn("what it says", 20, _detail, grows=True),
         )
 
     def __len__(self) -> int:
@@ -90,13 +90,13 @@ class RecordScreen(ViewScreen):
         Binding("m", "messages", "Messages", id="record.messages"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         assert place.file is not None
         self._path = self.session.store.path / place.file
         self._kind = kind_of(self._path.name)
         self._reader: RecordReader | None = None
-        self._reading: Latest[RecordMap] = Latest(self)
+        self._reading: LatestWork[RecordMap] = LatestWork(self)
         self._survey: SliceSurvey | None = None
         self._problem: StantoolsError | None = None
         self._rows = RecordRows()
@@ -108,9 +108,9 @@ class RecordScreen(ViewScreen):
         self.sought: int | None = None
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="record-file")
+        yield TextLine(id="record-file")
         yield RowTable(self._rows, id="records")
-        yield Line(id="record-about")
+        yield TextLine(id="record-about")
         with Horizontal(id="record-bytes"):
             yield HexView(id="hex")
             yield RowTable(ListRows(_FIELDS), id="fields")
@@ -207,8 +207,8 @@ class RecordScreen(ViewScreen):
     def _write(self) -> None:
         if not self.is_mounted:
             return
-        self.query_one("#record-file", Line).show(*self._file_cells())
-        self.query_one("#record-about", Line).show_lines(list(self._about()))
+        self.query_one("#record-file", TextLine).show(*self._file_cells())
+        self.query_one("#record-about", TextLine).show_lines(list(self._about()))
 
     def _file_cells(self) -> Iterable[Cell]:
         job, reader = self._reading.job, self._reader
@@ -235,7 +235,7 @@ class RecordScreen(ViewScreen):
 
     def _version_rows(self) -> int:
         first = self._reader.map.entries[0] if self._reader and self._reader.map.entries else None
-        return int(isinstance(first, Single) and first.ok and first.type == "version")
+        return int(isinstance(first, SingleRecord) and first.ok and first.type == "version")
 
     def _about(self) -> Iterable[Sequence[Cell]]:
         if self._problem is not None:
@@ -262,7 +262,7 @@ class RecordScreen(ViewScreen):
 
     def _next_good(self, row: FileRecord, reader: RecordReader) -> Iterable[Cell]:
         entry = reader.map.at_offset(row.offset)
-        good = reader.map.next_good(entry) if isinstance(entry, Single) else None
+        good = reader.map.next_good(entry) if isinstance(entry, SingleRecord) else None
         if good is not None:
             yield f"; next good record at {good} = 0x{good:x}"
         elif reader.map.size > row.length:
@@ -338,7 +338,7 @@ class RecordScreen(ViewScreen):
         if self.channel is None or self.row is None or self.row.sequence is None:
             self.notify("this record is not a message of a channel", severity="warning")
             return
-        self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=self.row.sequence), above=True)
+        self.browser.open_view(View.MESSAGES, ViewTarget(channel=self.channel, seq=self.row.sequence), above=True)
 
     # Places
 
@@ -403,10 +403,10 @@ def _part_role(part: RecordPart) -> Role:
     return _WRONG.get(part.role, "")
 
 
-_FIELDS: Sequence[Column[RecordPart]] = (
-    Column("offset", 8, lambda part: str(part.start), right=True),
-    Column("bytes", 5, lambda part: number(part.end - part.start), right=True),
-    Column(
+_FIELDS: Sequence[TableColumn[RecordPart]] = (
+    TableColumn("offset", 8, lambda part: str(part.start), right=True),
+    TableColumn("bytes", 5, lambda part: number(part.end - part.start), right=True),
+    TableColumn(
         "field",
         16,
         lambda part: (
@@ -414,5 +414,5 @@ _FIELDS: Sequence[Column[RecordPart]] = (
             _part_role(part) or ("dim" if part.role is PartRole.TAG else ""),
         ),
     ),
-    Column("value", 20, lambda part: (part.value, _part_role(part)), grows=True),
+    TableColumn("value", 20, lambda part: (part.value, _part_role(part)), grows=True),
 )

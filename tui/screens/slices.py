@@ -22,12 +22,12 @@ from stantools.store.directory import ChannelFiles, SliceFiles, size_of
 from stantools.store.ranges import Ranges
 from tui.cells import SYMBOLS, Cell, Role, counted, cut, name_text, number, time_text
 from tui.jobs import Job
-from tui.rows import Column, ListRows
+from tui.rows import ListRows, TableColumn
 from tui.screens.base import ViewScreen
 from tui.screens.record import RecordScreen
 from tui.session import StoreSession, worst
-from tui.views import Place, View
-from tui.widgets.line import Line
+from tui.views import View, ViewTarget
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 from tui.widgets.slicebar import BAR, SliceTable, bar_text, legend
 
@@ -44,7 +44,7 @@ _FILES = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class SliceEntry:
     """A row: a slice, another file, or a heading."""
 
     path: Path | None  #: the file; None for a heading
@@ -54,7 +54,7 @@ class Entry:
     level: str = "unknown"  #: severity of the heading
 
 
-class SliceRows(ListRows[Entry]):
+class SliceRows(ListRows[SliceEntry]):
     def __init__(self) -> None:
         super().__init__(())
         self.surveys: dict[Path, SliceSurvey] = {}
@@ -64,10 +64,10 @@ class SliceRows(ListRows[Entry]):
     def arrange(self, width: int) -> None:
         """Gives the bar the width that the other columns leave."""
         wide = width >= 120
-        columns: list[Column[Entry]] = [
-            Column(" ", 1, lambda entry: SYMBOLS[self.level(entry)]),
-            Column("file", 15, lambda entry: name_text(entry.path.name) if entry.path else ""),
-            Column("size", 9, lambda entry: format_size(entry.size), right=True),
+        columns: list[TableColumn[SliceEntry]] = [
+            TableColumn(" ", 1, lambda entry: SYMBOLS[self.level(entry)]),
+            TableColumn("file", 15, lambda entry: name_text(entry.path.name) if entry.path else ""),
+            TableColumn("size", 9, lambda entry: format_size(entry.size), right=True),
             self._of_survey("messages", 10 if wide else 8, lambda survey: number(sum(r.count for r in survey.runs))),
             self._of_survey(
                 "first", 9 if wide else 6, lambda survey: str(held.first) if (held := _held(survey)) else ""
@@ -75,47 +75,47 @@ class SliceRows(ListRows[Entry]):
             self._of_survey("last", 9 if wide else 6, lambda survey: str(held.last) if (held := _held(survey)) else ""),
         ]
         if wide:
-            columns.append(Column("newest", 19, self._newest))
-        columns.append(Column("index", 16 if wide else 12, self._index))
+            columns.append(TableColumn("newest", 19, self._newest))
+        columns.append(TableColumn("index", 16 if wide else 12, self._index))
         taken = sum(column.width for column in columns) + len(columns)
         room = max(width - 3 - taken, 4)
         title = "map of its bytes" if wide else "map"
-        columns.insert(3, Column(title, room, lambda entry: self._map(entry, room), key=BAR))
+        columns.insert(3, TableColumn(title, room, lambda entry: self._map(entry, room), key=BAR))
         self.columns = columns
 
-    def _survey(self, entry: Entry) -> SliceSurvey | None:
+    def _survey(self, entry: SliceEntry) -> SliceSurvey | None:
         return self.surveys.get(entry.path) if entry.slice and entry.path else None
 
-    def _of_survey(self, title: str, width: int, cell: Callable[[SliceSurvey], str]) -> Column[Entry]:
-        def shown(entry: Entry) -> Cell:
+    def _of_survey(self, title: str, width: int, cell: Callable[[SliceSurvey], str]) -> TableColumn[SliceEntry]:
+        def shown(entry: SliceEntry) -> Cell:
             if entry.slice is None:
                 return ""
             survey = self._survey(entry)
             return cell(survey) if survey is not None else ("…", "dim")
 
-        return Column(title, width, shown, right=True)
+        return TableColumn(title, width, shown, right=True)
 
-    def _map(self, entry: Entry, width: int) -> Cell:
+    def _map(self, entry: SliceEntry, width: int) -> Cell:
         if entry.slice is not None:
             return bar_text(cells(segments(self._survey(entry)), entry.slice.data_size, width))
         kind = kind_of(entry.path.name) if entry.path else None
         return _FILES[kind] if kind else "", "dim"
 
-    def _newest(self, entry: Entry) -> Cell:
+    def _newest(self, entry: SliceEntry) -> Cell:
         survey = self._survey(entry)
         return time_text(survey.runs[-1].last_timestamp)[:19] if survey is not None and survey.runs else ""
 
-    def _index(self, entry: Entry) -> Cell:
+    def _index(self, entry: SliceEntry) -> Cell:
         survey = self._survey(entry)
         if survey is None:
             return ("not scanned", "dim") if entry.slice else ""
         state = index_state(survey)
         return f"{SYMBOLS[state.level][0]} {state.short}", _INDEX_ROLES[state.level]
 
-    def heading(self, thing: Entry) -> Cell | None:
+    def heading(self, thing: SliceEntry) -> Cell | None:
         return thing.text if thing.path is None else None
 
-    def level(self, entry: Entry) -> str:
+    def level(self, entry: SliceEntry) -> str:
         if entry.path is None:
             return entry.level
         known = self.worst.get(entry.path)
@@ -140,7 +140,7 @@ class SlicesScreen(ViewScreen):
         Binding("s", "scan", "Scan an archived slice", show=False, id="slices.scan"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self._rows = SliceRows()
         self._files: ChannelFiles | None = None
@@ -153,7 +153,7 @@ class SlicesScreen(ViewScreen):
 
     def compose_body(self) -> Iterable[Widget]:
         yield SliceTable(self._rows, id="slices")
-        yield Line(id="slice-about")
+        yield TextLine(id="slice-about")
 
     def on_mount(self) -> None:
         self.query_one(SliceTable).focus()
@@ -250,13 +250,13 @@ class SlicesScreen(ViewScreen):
     # Texts
 
     @property
-    def _entry(self) -> Entry | None:
+    def _entry(self) -> SliceEntry | None:
         row = self.query_one(SliceTable).cursor
         return self._rows.shown[row] if row < len(self._rows.shown) else None
 
     def _write(self) -> None:
         if self.is_mounted:
-            self.query_one("#slice-about", Line).show_lines(list(self._about()))
+            self.query_one("#slice-about", TextLine).show_lines(list(self._about()))
 
     def _about(self) -> Iterable[Sequence[Cell]]:
         room = self.size.width - 2
@@ -315,10 +315,10 @@ class SlicesScreen(ViewScreen):
         survey = self._rows.surveys.get(entry.path) if entry is not None and entry.path is not None else None
         first = survey.runs[0].first if survey is not None and survey.runs else None
         if self.channel is not None:
-            self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=first), above=True)
+            self.browser.open_view(View.MESSAGES, ViewTarget(channel=self.channel, seq=first), above=True)
 
     def action_findings(self) -> None:
-        self.browser.open_view(View.FINDINGS, Place(channel=self.channel), above=True)
+        self.browser.open_view(View.FINDINGS, ViewTarget(channel=self.channel), above=True)
 
     def action_scan(self) -> None:
         entry = self._entry
@@ -330,7 +330,7 @@ class SlicesScreen(ViewScreen):
 
     def _open_file(self, path: Path, offset: int | None = None) -> RecordScreen:
         name = path.relative_to(self.session.store.path).as_posix()
-        screen = RecordScreen(self.session, Place(channel=self.channel, file=name, offset=offset))
+        screen = RecordScreen(self.session, ViewTarget(channel=self.channel, file=name, offset=offset))
         self.app.push_screen(screen)
         return screen
 
@@ -373,7 +373,7 @@ def _held(survey: SliceSurvey) -> Ranges:
     return Ranges.union(run.sequences for run in survey.runs)
 
 
-def _entries(session: StoreSession, files: ChannelFiles | None, survey: ChannelSurvey | None) -> Iterable[Entry]:
+def _entries(session: StoreSession, files: ChannelFiles | None, survey: ChannelSurvey | None) -> Iterable[SliceEntry]:
     store = session.store
     others: list[Path] = []
     if files is not None:
@@ -382,18 +382,18 @@ def _entries(session: StoreSession, files: ChannelFiles | None, survey: ChannelS
         for each in slices:
             if each.data and not each.archived and (gap := gaps.get(each.number)):
                 text = f"! slice {gap.numbers} is missing, with sequences {gap.first} to {gap.last}"
-                yield Entry(None, text, level="warning")
+                yield SliceEntry(None, text, level="warning")
             path = each.data or each.index
             if path is not None:
-                yield Entry(path, slice=each, size=each.data_size if each.data else each.index_size)
+                yield SliceEntry(path, slice=each, size=each.data_size if each.data else each.index_size)
         others += [each.index for each in slices if each.index and each.data]
         others += [files.subs] if files.subs else []
         others += [path for path in (*files.misnamed, *files.foreign) if kind_of(path.name)]
     others += [path for path in (store.clients, store.server, *store.leftovers) if path]
     if others:
-        yield Entry(None, "— other files —")
+        yield SliceEntry(None, "— other files —")
     for path in others:
-        yield Entry(path, size=size_of(path))
+        yield SliceEntry(path, size=size_of(path))
 
 
 def _survey_lines(survey: SliceSurvey, room: int, most: int) -> Iterable[Sequence[Cell]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stantools.browse.log_history import LogLoss
-from stantools.inspection.forecast.model import Forecast
+from stantools.inspection.forecast.channel_forecast import Forecast
 from stantools.inspection.forecast.startup import subscription_outlook
 from stantools.inspection.subscribers import Subscriber, first_ranges
 from stantools.store.sublog import SubStatus

@@ -9,10 +9,10 @@ from typing import Any
 
 from stantools.escaping import text
 from stantools.inspection.overview import ChannelOverview, ClientList, ClientStatus, ClientSummary, Overview
-from stantools.inspection.subscribers import QueueGroup, Subscriber, queue_groups
+from stantools.inspection.subscribers import QueueGroupSummary, Subscriber, queue_groups
 from stantools.store.sublog import SubStatus
 from tui.cells import Cell, Role, bar, name_text, number
-from tui.rows import Column, Rows, count_column
+from tui.rows import TableColumn, TableRows, count_column
 from tui.session import StoreSession
 
 #: Status of a subscription in the server -> symbol and role.
@@ -46,7 +46,7 @@ class SubscriptionRow:
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupRow:
     channel: ChannelOverview
-    group: QueueGroup
+    group: QueueGroupSummary
     words: str
     members: Sequence[SubscriptionRow]
 
@@ -68,7 +68,7 @@ class ClientRow:
 Row = SubscriptionRow | GroupRow | ClientRow
 
 
-class Gathered:
+class SubscriptionTree:
     """All subscriptions and clients in the logs read so far; `channel` restricts them to one channel."""
 
     def __init__(self, session: StoreSession, channel: str | None) -> None:
@@ -193,37 +193,37 @@ def _lag(row: SubscriptionRow | GroupRow) -> int:
     return 0 if row.member else row.one.lag  # a member belongs to the lag of its group
 
 
-def _bar(width: int, wide: bool | None) -> Column[SubscriptionRow | GroupRow]:
+def _bar(width: int, wide: bool | None) -> TableColumn[SubscriptionRow | GroupRow]:
     """Returns the column of the lag as a share of the channel's messages."""
 
     def cell(row: SubscriptionRow | GroupRow) -> Cell:
         messages = max(row.channel.last_seq - row.channel.first_seq + 1, 1)
         return (bar(lag / messages, width), "warn") if (lag := _lag(row)) else ""
 
-    return Column("", width, cell, key="bar", wide=wide)
+    return TableColumn("", width, cell, key="bar", wide=wide)
 
 
-def _of_one(title: str, width: int, cell: Callable[[Subscriber], str], *, wide: bool | None = None) -> Column[Any]:
+def _of_one(title: str, width: int, cell: Callable[[Subscriber], str], *, wide: bool | None = None) -> TableColumn[Any]:
     """Returns a column that is empty for groups."""
-    return Column(
+    return TableColumn(
         title, width, lambda row: cell(row.one) if isinstance(row, SubscriptionRow) else "", right=True, wide=wide
     )
 
 
-def _columns(*, one_channel: bool, groups: bool) -> Sequence[Column[Any]]:
+def _columns(*, one_channel: bool, groups: bool) -> Sequence[TableColumn[Any]]:
     state = None if groups else (lambda row: -list(STATUS).index(row.one.status))
     client = None if groups else (lambda row: row.one.state.client_id)
     # On narrow screens the name of the channel takes space from the client and the bar.
     wide = None if one_channel else True
-    columns: list[Column[Any]] = [
-        Column("", 1, _symbol, state, key="state"),
-        Column("channel", 10, _channel, lambda row: row.channel.name, grows=True),
+    columns: list[TableColumn[Any]] = [
+        TableColumn("", 1, _symbol, state, key="state"),
+        TableColumn("channel", 10, _channel, lambda row: row.channel.name, grows=True),
         _of_one("id", 4, lambda one: str(one.state.id)),
-        Column("client", 9, _client, client, grows=True, wide=wide),
-        Column("client", 9, _client, client, wide=False),
-        Column("kind", 18, _kind, grows=True),
+        TableColumn("client", 9, _client, client, grows=True, wide=wide),
+        TableColumn("client", 9, _client, client, wide=False),
+        TableColumn("kind", 18, _kind, grows=True),
         count_column("sent", 6, _sent, zero=True),
-        Column("pend", 5, _pending_cell, lambda row: -_pending(row), key="pending", right=True),
+        TableColumn("pend", 5, _pending_cell, lambda row: -_pending(row), key="pending", right=True),
         count_column("lag", 6, _lag, "warn"),
         _bar(8, wide),
         _bar(4, wide=False),
@@ -235,27 +235,29 @@ def _columns(*, one_channel: bool, groups: bool) -> Sequence[Column[Any]]:
     return columns
 
 
-_CLIENT_COLUMNS: Sequence[Column[ClientRow]] = (
-    Column("", 1, _symbol, lambda row: -list(CLIENT_STATUS).index(row.client.status), key="state"),
-    Column("client", 14, lambda row: name_text(row.client.id), lambda row: row.client.id, grows=True),
-    Column("status", 10, lambda row: (row.client.status.value, CLIENT_STATUS[row.client.status][1])),
-    Column(
+_CLIENT_COLUMNS: Sequence[TableColumn[ClientRow]] = (
+    TableColumn("", 1, _symbol, lambda row: -list(CLIENT_STATUS).index(row.client.status), key="state"),
+    TableColumn("client", 14, lambda row: name_text(row.client.id), lambda row: row.client.id, grows=True),
+    TableColumn("status", 10, lambda row: (row.client.status.value, CLIENT_STATUS[row.client.status][1])),
+    TableColumn(
         "subs",
         5,
         lambda row: number(row.client.subscriptions) if row.client.channels else "",
         lambda row: -row.client.subscriptions,
         right=True,
     ),
-    Column("channels", 8, lambda row: number(len(row.client.channels)) if row.client.channels else "", right=True),
+    TableColumn("channels", 8, lambda row: number(len(row.client.channels)) if row.client.channels else "", right=True),
     count_column("pending", 8, lambda row: row.client.pending),
-    Column(
+    TableColumn(
         "heartbeat inbox",
         18,
         lambda row: name_text(row.client.info.hb_inbox) if row.client.info else ("not in clients.dat", "dim"),
         grows=True,
     ),
-    Column("protocol", 8, lambda row: str(row.client.info.protocol) if row.client.info else "", right=True, wide=True),
-    Column(
+    TableColumn(
+        "protocol", 8, lambda row: str(row.client.info.protocol) if row.client.info else "", right=True, wide=True
+    ),
+    TableColumn(
         "connection",
         12,
         lambda row: name_text(row.client.info.conn_id) if row.client.info else "",
@@ -265,7 +267,7 @@ _CLIENT_COLUMNS: Sequence[Column[ClientRow]] = (
 )
 
 
-class SubRows(Rows[Any]):
+class SubRows(TableRows[Any]):
     """The rows of a tab: `subscriptions`, `queue groups` (with their members below them) or `clients`."""
 
     def __init__(self, kind: str) -> None:
@@ -278,7 +280,7 @@ class SubRows(Rows[Any]):
             lambda found: [each for row in found for each in (row, *row.members)] if kind == "queue groups" else found,
         )
 
-    def take(self, gathered: Gathered) -> None:
+    def take(self, gathered: SubscriptionTree) -> None:
         if self._kind == "clients":
             self.fill(gathered.clients, _CLIENT_COLUMNS)
             return

@@ -17,11 +17,11 @@ from stantools.inspection.records import FileKind
 from tui.cells import Cell, counted, name_text, number
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subdetail import detail, loss_lines
-from tui.screens.subrows import ClientRow, Gathered, GroupRow, SubRows, SubscriptionRow
+from tui.screens.subrows import ClientRow, GroupRow, SubRows, SubscriptionRow, SubscriptionTree
 from tui.screens.tableview import FilterField, TabbedView, filtering, sorting
 from tui.session import StoreSession
-from tui.views import Place, View
-from tui.widgets.line import Line
+from tui.views import View, ViewTarget
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
 
@@ -48,10 +48,10 @@ class SubscriptionsScreen(TabbedView):
         Binding("K", "scroll(-1)", "Details up", show=False, id="subscriptions.details_up"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self._home = place.channel
-        self.gathered = Gathered(self.session, place.channel)
+        self.gathered = SubscriptionTree(self.session, place.channel)
         self.tabs = {kind: SubRows(kind) for kind in _TABS}
         self.choose_tab(_TABS[0])
         self._wanted = place.seq
@@ -70,8 +70,8 @@ class SubscriptionsScreen(TabbedView):
         return self.place.channel
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="sub-tabs")
-        yield Line(id="sub-problems")
+        yield TextLine(id="sub-tabs")
+        yield TextLine(id="sub-problems")
         yield FilterField("part of a channel, client, durable, group or status", id="sub-filter")
         yield TablePane(self.rows, id="sub-body")
 
@@ -140,11 +140,11 @@ class SubscriptionsScreen(TabbedView):
             cells.append((f" {number(gathered.read)} of {counted(total, 'channel')} read", "accent"))
         elif self.rows.filter:
             cells.append((f" {number(len(self.rows))} shown", "accent"))
-        self.query_one("#sub-tabs", Line).show(*cells)
+        self.query_one("#sub-tabs", TextLine).show(*cells)
 
     def _write_problems(self) -> None:
         lines = list(self._problems(2 if self.size.height < 35 else 5))
-        shown = self.query_one("#sub-problems", Line)
+        shown = self.query_one("#sub-problems", TextLine)
         shown.display = bool(lines)
         shown.show_lines(lines)
 
@@ -219,8 +219,8 @@ class SubscriptionsScreen(TabbedView):
             self.notify("choose a row first", severity="warning")
             return
         row = self.row
-        self.place = Place(channel=wanted)
-        self.gathered = Gathered(self.session, wanted)
+        self.place = ViewTarget(channel=wanted)
+        self.gathered = SubscriptionTree(self.session, wanted)
         self.gathered.update()
         self.table.cursor = 0
         self.update_rows()
@@ -238,11 +238,11 @@ class SubscriptionsScreen(TabbedView):
                 f"subscription {one.state.id} of {name_text(name)}, client {name_text(one.state.client_id) or 'none'}"
             )
             path = self._file(f"{name}/subs.dat")
-            self.app.push_screen(HistoryScreen(self.session, Place(channel=name), path, one.state.id, about))
+            self.app.push_screen(HistoryScreen(self.session, ViewTarget(channel=name), path, one.state.id, about))
         elif isinstance(row, ClientRow):
             about = f"client {name_text(row.client.id)}"
             path = self._file("clients.dat")
-            place = Place(channel=self.place.channel)
+            place = ViewTarget(channel=self.place.channel)
             self.app.push_screen(HistoryScreen(self.session, place, path, row.client.id, about))
         elif isinstance(row, GroupRow):
             self.notify("choose a member: each has a history of its own", severity="information")
@@ -258,12 +258,12 @@ class SubscriptionsScreen(TabbedView):
         else:
             self.notify("choose a subscription first", severity="warning")
             return
-        self.browser.open_view(View.MESSAGES, Place(channel=row.channel.name, seq=seq or None), above=True)
+        self.browser.open_view(View.MESSAGES, ViewTarget(channel=row.channel.name, seq=seq or None), above=True)
 
     def action_pending(self) -> None:
         row = self.row
         if isinstance(row, SubscriptionRow) and row.one.pending:
-            self.app.push_screen(PendingScreen(self.session, Place(channel=row.channel.name), row.one))
+            self.app.push_screen(PendingScreen(self.session, ViewTarget(channel=row.channel.name), row.one))
         else:
             self.notify("no pending messages here", severity="warning")
 

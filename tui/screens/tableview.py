@@ -10,10 +10,10 @@ from textual.binding import Binding
 from textual.widgets import Input
 
 from tui.cells import Cell
-from tui.rows import Rows
+from tui.rows import TableRows
 from tui.screens.base import ViewScreen
 from tui.session import StoreSession
-from tui.views import Place
+from tui.views import ViewTarget
 from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
 
@@ -86,7 +86,7 @@ class FilteredView(ViewScreen):
 
 
 class TableView(FilteredView):
-    rows: Rows[Any]  #: rows of the table
+    rows: TableRows[Any]  #: rows of the table
 
     #: Minimum number of columns of the screen for the complete table.
     WIDE: ClassVar[int] = 120
@@ -125,9 +125,9 @@ class TabbedView(TableView):
     #: Separator of the names.
     SPACE: ClassVar[str] = " "
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
-        self.tabs: dict[str, Rows[Any]] = {}  #: names and rows
+        self.tabs: dict[str, TableRows[Any]] = {}  #: names and rows
         self.tab = ""  #: name of the visible tab
         self._cursors: dict[str, int] = {}
 

@@ -16,11 +16,11 @@ from stantools.inspection.survey import ChannelSurvey
 from stantools.notation import format_size, format_time, span_text
 from tui.cells import Cell, Role, bar, counted, number, text_of, time_text
 from tui.jobs import Job
-from tui.screens.base import Latest, ViewScreen
+from tui.screens.base import LatestWork, ViewScreen
 from tui.session import StoreSession
-from tui.views import Place, View, share_of, time_of
-from tui.widgets.line import Line
-from tui.widgets.plot import Bars, Plot
+from tui.views import View, ViewTarget, share_of, time_of
+from tui.widgets.line import TextLine
+from tui.widgets.plot import Plot, PlotBars
 
 _UNITS = ("messages", "bytes", "mean size")
 _SECOND, _MILLISECOND = 10**9, 10**6
@@ -45,11 +45,11 @@ class TimelineScreen(ViewScreen):
         Binding("G,end", "end(1)", "End", show=False, id="timeline.last"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: Place) -> None:
+    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self._timeline: Timeline | None = None
-        self._reads: Latest[Timeline] = Latest(self)
-        self._detail_reads: Latest[Histogram] = Latest(self)
+        self._reads: LatestWork[Timeline] = LatestWork(self)
+        self._detail_reads: LatestWork[Histogram] = LatestWork(self)
         self._detail: Histogram | None = None
         self._survey: ChannelSurvey | None = None
         self._problem = ""
@@ -60,9 +60,9 @@ class TimelineScreen(ViewScreen):
         self._shown: Histogram | None = None
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="timeline-summary")
+        yield TextLine(id="timeline-summary")
         yield Plot(id="timeline-plot")
-        yield Line(id="timeline-bucket")
+        yield TextLine(id="timeline-bucket")
 
     def on_mount(self) -> None:
         self.query_one(Plot).focus()
@@ -190,13 +190,13 @@ class TimelineScreen(ViewScreen):
         if not self.is_mounted:
             return
         plot, shown = self.query_one(Plot), self._shown
-        self.query_one("#timeline-summary", Line).show_lines(list(self._summary()))
+        self.query_one("#timeline-summary", TextLine).show_lines(list(self._summary()))
         if shown is None:
-            plot.show(Bars())
-            self.query_one("#timeline-bucket", Line).show("")
+            plot.show(PlotBars())
+            self.query_one("#timeline-bucket", TextLine).show("")
             return
         plot.show(_bars(shown, self._unit, self._at))
-        self.query_one("#timeline-bucket", Line).show_lines(
+        self.query_one("#timeline-bucket", TextLine).show_lines(
             list(_bucket_lines(shown.bucket(self._at), self.size.width))
         )
 
@@ -305,7 +305,7 @@ class TimelineScreen(ViewScreen):
         if self._shown is None:
             return
         bucket = self._shown.bucket(self._at)
-        place = Place(channel=self.channel, timestamp=bucket.start)
+        place = ViewTarget(channel=self.channel, timestamp=bucket.start)
         self.browser.open_view(View.MESSAGES, place, above=True)
 
     @on(Plot.Chosen)
@@ -364,7 +364,7 @@ class TimelineScreen(ViewScreen):
         self._arrange()
 
 
-def _bars(shown: Histogram, unit: int, cursor: int) -> Bars:
+def _bars(shown: Histogram, unit: int, cursor: int) -> PlotBars:
     if unit == 2:
         values = (shown.bytes / np.maximum(shown.count, 1)).tolist()
     else:
@@ -385,7 +385,7 @@ def _bars(shown: Histogram, unit: int, cursor: int) -> Bars:
             mark = ("", "") if count[place] else ("·", "dim")
         marks.append((mark[0] or " ", mark[1]))
         roles.append(role)
-    return Bars(shown.start, shown.width, values, roles, marks, cursor)
+    return PlotBars(shown.start, shown.width, values, roles, marks, cursor)
 
 
 def _bucket_lines(bucket: Bucket, room: int) -> Iterable[Sequence[Cell]]:

@@ -19,25 +19,25 @@ from stantools.errors import ExitCode, StantoolsError
 from stantools.escaping import escape_line
 from tui.cells import Cell, Role, text_of
 from tui.jobs import Job
-from tui.plans.flow import Flow, Pace, Step
+from tui.plans.flow import PhaseProgress, WizardFlow, WizardStep
 from tui.plans.form import FieldError
-from tui.plans.wizard import Account, Outcome, Preview, Remark, Wizard
-from tui.rows import Column, RowSource
+from tui.plans.wizard import FactTable, PlanOutcome, PlanPreview, PlanRemark, Wizard
+from tui.rows import RowSource, TableColumn
 from tui.screens.base import ViewScreen
 from tui.screens.dialogs import QuestionScreen
 from tui.session import StoreSession
-from tui.views import Place, View
+from tui.views import View, ViewTarget
 from tui.widgets.form import FormView
-from tui.widgets.line import Line
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 
 class AccountRows(RowSource[Any]):
     """The table of an account, followed by its remarks, wrapped to `width` columns."""
 
-    def __init__(self, account: Account, width: int) -> None:
+    def __init__(self, account: FactTable, width: int) -> None:
         # A row with a single cell needs at least two columns to span.
-        spare: list[Column[Any]] = [Column("", 1, lambda _: "", grows=True)] * (2 - len(account.columns))
+        spare: list[TableColumn[Any]] = [TableColumn("", 1, lambda _: "", grows=True)] * (2 - len(account.columns))
         self.columns = [*account.columns, *spare]
         self._rows = account.rows
         self._paragraphs = [line for remark in account.remarks for line in _lines(remark, max(width, 20))]
@@ -62,7 +62,7 @@ class _Paragraph:
     role: Role = ""
 
 
-def _lines(remark: Remark, width: int) -> Iterator[_Paragraph]:
+def _lines(remark: PlanRemark, width: int) -> Iterator[_Paragraph]:
     text = f"{remark.word}: {remark.text}" if remark.word != "…" else f"… {remark.text}"
     parts = [
         part for line in text.split("\n") for part in textwrap.wrap(escape_line(line), width, subsequent_indent="    ")
@@ -72,12 +72,12 @@ def _lines(remark: Remark, width: int) -> Iterator[_Paragraph]:
 
 
 #: The steps for the user, with the steps of the flow.
-_TRAIL: Sequence[tuple[str, frozenset[Step]]] = (
-    ("choose", frozenset({Step.CHOOSE})),
-    ("preview", frozenset({Step.LOOK, Step.PREVIEW})),
-    ("confirm", frozenset({Step.CONFIRM})),
-    ("run", frozenset({Step.RUN})),
-    ("result", frozenset({Step.RESULT})),
+_TRAIL: Sequence[tuple[str, frozenset[WizardStep]]] = (
+    ("choose", frozenset({WizardStep.CHOOSE})),
+    ("preview", frozenset({WizardStep.LOOK, WizardStep.PREVIEW})),
+    ("confirm", frozenset({WizardStep.CONFIRM})),
+    ("run", frozenset({WizardStep.RUN})),
+    ("result", frozenset({WizardStep.RESULT})),
 )
 _SIGNS: dict[Role, str] = {"good": "✓ ", "warn": "! ", "bad": "✗ "}
 #: Obstacles that are shown; usually there is one.
@@ -109,10 +109,10 @@ class WizardScreen(ViewScreen):
     #: Each step sets its own focus; a hidden widget must get no keys after a dialog.
     AUTO_FOCUS = ""
 
-    def __init__(self, session: StoreSession, place: Place, wizard: Wizard[Any]) -> None:
+    def __init__(self, session: StoreSession, place: ViewTarget, wizard: Wizard[Any]) -> None:
         super().__init__(session, place)
-        self.flow = Flow(wizard)
-        self._pace: Pace | None = None
+        self.flow = WizardFlow(wizard)
+        self._pace: PhaseProgress | None = None
         self._asking: QuestionScreen | None = None
         self._unlocked: bool | None = None
 
@@ -121,18 +121,18 @@ class WizardScreen(ViewScreen):
         yield from ("plans", (self.flow.wizard.VERB, "strong"))
 
     def compose_body(self) -> Iterable[Widget]:
-        yield Line(id="trail")
-        yield Line(id="said")
+        yield TextLine(id="trail")
+        yield TextLine(id="said")
         with ContentSwitcher(initial="form", id="steps"):
             yield FormView(self.flow.wizard.form, id="form")
-            yield Line(id="progress")
-            yield _AccountTable(AccountRows(Account(), 80), id="account")
+            yield TextLine(id="progress")
+            yield _AccountTable(AccountRows(FactTable(), 80), id="account")
             with Vertical(id="confirm"):
-                yield Line(id="question")
+                yield TextLine(id="question")
                 yield Input(placeholder="the store's name", compact=True, id="name")
-                yield Line(id="why-not")
-        yield Line(id="hint")
-        yield Line(id="command")
+                yield TextLine(id="why-not")
+        yield TextLine(id="hint")
+        yield TextLine(id="command")
 
     def on_mount(self) -> None:
         self._show()
@@ -146,7 +146,7 @@ class WizardScreen(ViewScreen):
         super().status_changed()
         if self.is_mounted and self._unlocked != self.browser.unlocked:
             self._unlocked = self.browser.unlocked
-            if self.flow.step is Step.CONFIRM:
+            if self.flow.step is WizardStep.CONFIRM:
                 self._show()
 
     def busy(self) -> str:
@@ -157,11 +157,11 @@ class WizardScreen(ViewScreen):
         if action == "open":
             return self._opens() is not None
         if action == "cancel":
-            return step in (Step.LOOK, Step.RUN)
+            return step in (WizardStep.LOOK, WizardStep.RUN)
         if action == "next":
-            return step in (Step.CHOOSE, Step.PREVIEW)
+            return step in (WizardStep.CHOOSE, WizardStep.PREVIEW)
         if action == "copy":
-            return step in (Step.PREVIEW, Step.RESULT)
+            return step in (WizardStep.PREVIEW, WizardStep.RESULT)
         return True
 
     # Texts
@@ -170,23 +170,23 @@ class WizardScreen(ViewScreen):
         step = self.flow.step
         self._show_trail()
         self._show_command()
-        hint = self.query_one("#hint", Line)
-        hint.display = step is Step.CHOOSE
+        hint = self.query_one("#hint", TextLine)
+        hint.display = step is WizardStep.CHOOSE
         self.query_one("#steps", ContentSwitcher).current = {
-            Step.CHOOSE: "form",
-            Step.LOOK: "progress",
-            Step.RUN: "progress",
-            Step.CONFIRM: "confirm",
+            WizardStep.CHOOSE: "form",
+            WizardStep.LOOK: "progress",
+            WizardStep.RUN: "progress",
+            WizardStep.CONFIRM: "confirm",
         }.get(step, "account")
         self._show_said()
-        if step is Step.CHOOSE:
+        if step is WizardStep.CHOOSE:
             self.query_one(FormView).focus_field()
-        elif step in (Step.PREVIEW, Step.RESULT):
+        elif step in (WizardStep.PREVIEW, WizardStep.RESULT):
             self._show_account()
             table = self.query_one("#account", RowTable)
             table.cursor = 0
             table.focus()
-        elif step is Step.CONFIRM:
+        elif step is WizardStep.CONFIRM:
             self._show_question()
         else:
             self.set_focus(None)
@@ -198,12 +198,12 @@ class WizardScreen(ViewScreen):
         for name, steps in _TRAIL:
             at = self.flow.step in steps
             cells += [(f"▸ {name}" if at else name, "accent" if at else "dim"), "   "]
-        self.query_one("#trail", Line).show(*cells)
+        self.query_one("#trail", TextLine).show(*cells)
 
     def _show_command(self) -> None:
-        shown = self.query_one("#command", Line)
+        shown = self.query_one("#command", TextLine)
         outcome = self.flow.outcome
-        if outcome is not None and self.flow.step is Step.RESULT:
+        if outcome is not None and self.flow.step is WizardStep.RESULT:
             rows: list[list[Cell]] = [[("Next: ", "strong"), outcome.next_text]] if outcome.next_text else []
             command = shlex.join(outcome.next_command) if outcome.next_command else self._line()
             rows.append([(f"$ {command}", "accent" if outcome.next_command else "dim")])
@@ -220,22 +220,22 @@ class WizardScreen(ViewScreen):
         if flow.problem is not None:
             rows += _problem_rows(flow.problem)
             rows.append([("Escape goes back to the options, which are kept.", "dim")])
-        elif flow.step is Step.RESULT and flow.cancelled:
+        elif flow.step is WizardStep.RESULT and flow.cancelled:
             rows.append([("! ", "warn"), ("cancelled: " + flow.wizard.cancelled(), "warn")])
-        elif flow.step is Step.RESULT and flow.outcome is not None:
+        elif flow.step is WizardStep.RESULT and flow.outcome is not None:
             rows += _outcome_rows(flow.outcome, self.size.width - 2)
-        elif flow.step is Step.PREVIEW and flow.preview is not None:
+        elif flow.step is WizardStep.PREVIEW and flow.preview is not None:
             rows += _preview_rows(flow.preview, self.size.width - 2)
-        said = self.query_one("#said", Line)
+        said = self.query_one("#said", TextLine)
         said.display = bool(rows)
         said.show_lines(rows)
 
     def _show_account(self) -> None:
-        account = self.flow.outcome if self.flow.step is Step.RESULT else self.flow.preview
-        if self.flow.step not in (Step.PREVIEW, Step.RESULT) or self.flow.problem or self.flow.cancelled:
+        account = self.flow.outcome if self.flow.step is WizardStep.RESULT else self.flow.preview
+        if self.flow.step not in (WizardStep.PREVIEW, WizardStep.RESULT) or self.flow.problem or self.flow.cancelled:
             account = None
         table = self.query_one("#account", RowTable)
-        table.source = AccountRows(account or Account(), self.size.width - 3)
+        table.source = AccountRows(account or FactTable(), self.size.width - 3)
 
     def _show_question(self) -> None:
         wizard, unlocked = self.flow.wizard, self.browser.unlocked
@@ -247,8 +247,8 @@ class WizardScreen(ViewScreen):
             rows.append(["Type the name of the store and press Enter to begin: ", (wizard.source.name, "accent")])
         else:
             rows.append([("✗ Read only: press W to allow changes.", "bad")])
-        self.query_one("#question", Line).show_lines(rows)
-        self.query_one("#why-not", Line).show("")
+        self.query_one("#question", TextLine).show_lines(rows)
+        self.query_one("#why-not", TextLine).show("")
         field = self.query_one("#name", Input)
         field.display = unlocked
         field.value = ""
@@ -265,13 +265,13 @@ class WizardScreen(ViewScreen):
             rows.append([("cancelling and undoing partial changes…", "warn")])
         else:
             rows.append([("c or Escape cancels", "dim")])
-        self.query_one("#progress", Line).show_lines(rows)
+        self.query_one("#progress", TextLine).show_lines(rows)
 
     # Steps
 
     @on(FormView.Reached)
     def _reached(self, event: FormView.Reached) -> None:
-        self.query_one("#hint", Line).show_lines(
+        self.query_one("#hint", TextLine).show_lines(
             [[(f"{event.field.name}: ", "strong"), (event.field.help, "dim")], [(_KEYS_OF_FORM, "dim")]]
         )
 
@@ -283,19 +283,19 @@ class WizardScreen(ViewScreen):
 
     @on(FormView.Submitted)
     def _form_filled(self) -> None:
-        if self.flow.step is Step.CHOOSE:
+        if self.flow.step is WizardStep.CHOOSE:
             self.action_next()
 
     @on(RowTable.Selected)
     def _agreed(self) -> None:
-        if self.flow.step is Step.PREVIEW:
+        if self.flow.step is WizardStep.PREVIEW:
             self.action_next()
 
     def action_next(self) -> None:
         flow = self.flow
-        if flow.step is Step.CHOOSE:
+        if flow.step is WizardStep.CHOOSE:
             self._make_plan()
-        elif flow.step is Step.PREVIEW:
+        elif flow.step is WizardStep.PREVIEW:
             if flow.confirm():
                 self._show()
             elif text := flow.obstacle():
@@ -303,12 +303,12 @@ class WizardScreen(ViewScreen):
 
     def _make_plan(self) -> None:
         job = self.flow.look()
-        self._pace = Pace(job, "bytes")
+        self._pace = PhaseProgress(job, "bytes")
         self.note(*self.flow.wizard.command())
         self.watch_job(job, lambda: self._plan_made(job), self._show_progress)
         self._show()
 
-    def _plan_made(self, job: Job[Preview]) -> None:
+    def _plan_made(self, job: Job[PlanPreview]) -> None:
         self.flow.looked(job)
         self._show()
         problem = self.flow.problem
@@ -317,7 +317,7 @@ class WizardScreen(ViewScreen):
             self.flow.back()
             self._show()
             self.query_one(FormView).focus_field(problem.name)
-            self.query_one("#said", Line).show_lines(_problem_rows(problem))
+            self.query_one("#said", TextLine).show_lines(_problem_rows(problem))
             self.query_one("#said").display = True
 
     @on(Input.Submitted, "#name")
@@ -325,14 +325,14 @@ class WizardScreen(ViewScreen):
         event.stop()
         text, unlocked = event.value.strip(), self.browser.unlocked
         if reason := self.flow.answer(text, unlocked=unlocked):
-            self.query_one("#why-not", Line).show((f"✗ {reason}", "bad"))
+            self.query_one("#why-not", TextLine).show((f"✗ {reason}", "bad"))
             return
         job = self.flow.run(text, unlocked=unlocked)
-        self._pace = Pace(job, self.flow.wizard.UNIT)
+        self._pace = PhaseProgress(job, self.flow.wizard.UNIT)
         self.watch_job(job, lambda: self._ran(job), self._show_progress)
         self._show()
 
-    def _ran(self, job: Job[Outcome]) -> None:
+    def _ran(self, job: Job[PlanOutcome]) -> None:
         if self._asking is not None and self._asking.is_current:
             self._asking.dismiss(False)
         self._asking = None
@@ -348,9 +348,9 @@ class WizardScreen(ViewScreen):
         job = self.flow.job
         if job is None or not job.running:
             return
-        if self.flow.step is Step.LOOK:
+        if self.flow.step is WizardStep.LOOK:
             job.cancel()
-        elif self.flow.step is Step.RUN and self._asking is None:
+        elif self.flow.step is WizardStep.RUN and self._asking is None:
             self._asking = QuestionScreen(f"Cancel {self.flow.wizard.VERB}?", f"Then {self.flow.wizard.cancelled()}.")
             self.app.push_screen(self._asking, self._asked)
 
@@ -360,7 +360,7 @@ class WizardScreen(ViewScreen):
             self.flow.job.cancel()
 
     def action_back(self) -> None:
-        if self.flow.step in (Step.LOOK, Step.RUN):
+        if self.flow.step in (WizardStep.LOOK, WizardStep.RUN):
             self.action_cancel()
         elif self.flow.back():
             self._show()
@@ -369,13 +369,13 @@ class WizardScreen(ViewScreen):
 
     def action_copy(self) -> None:
         outcome = self.flow.outcome
-        following = outcome.next_command if outcome is not None and self.flow.step is Step.RESULT else ()
+        following = outcome.next_command if outcome is not None and self.flow.step is WizardStep.RESULT else ()
         self.app.copy_to_clipboard(shlex.join(following) if following else self._line())
         self.notify("copied")
 
     def _opens(self) -> os.PathLike[str] | None:
         outcome = self.flow.outcome
-        return outcome.opens if outcome is not None and self.flow.step is Step.RESULT else None
+        return outcome.opens if outcome is not None and self.flow.step is WizardStep.RESULT else None
 
     def action_open(self) -> None:
         outcome = self.flow.outcome
@@ -398,7 +398,7 @@ def _problem_rows(problem: StantoolsError) -> list[list[Cell]]:
     return rows
 
 
-def _preview_rows(preview: Preview, width: int) -> list[list[Cell]]:
+def _preview_rows(preview: PlanPreview, width: int) -> list[list[Cell]]:
     rows = _account_rows(preview, width)
     for each in preview.obstacles[:_OBSTACLES]:
         rows += _problem_rows(each)
@@ -409,14 +409,14 @@ def _preview_rows(preview: Preview, width: int) -> list[list[Cell]]:
     return rows
 
 
-def _outcome_rows(outcome: Outcome, width: int) -> list[list[Cell]]:
+def _outcome_rows(outcome: PlanOutcome, width: int) -> list[list[Cell]]:
     rows = _account_rows(outcome, width)
     code = ExitCode(outcome.code)
     rows.append([("exit code ", "dim"), (str(code.value), outcome.role), f": {outcome.meaning}"])
     return rows
 
 
-def _account_rows(account: Account, width: int) -> list[list[Cell]]:
+def _account_rows(account: FactTable, width: int) -> list[list[Cell]]:
     text, role = (account.verdict, "") if isinstance(account.verdict, str) else account.verdict
     sign = _SIGNS.get(role, "")  # type: ignore[call-overload]
     rows: list[list[Cell]] = [[(f"{sign}{text}", role)]] if text else []  # type: ignore[list-item]

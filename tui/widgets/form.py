@@ -15,8 +15,8 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from tui.plans.form import Field
-from tui.widgets.line import Line
+from tui.plans.form import FormField
+from tui.widgets.line import TextLine
 
 
 class Choice(Static, can_focus=True):
@@ -28,7 +28,7 @@ class Choice(Static, can_focus=True):
         Binding("enter", "submit", "Continue", show=False, id="form.submit"),
     ]
 
-    def __init__(self, field: Field) -> None:
+    def __init__(self, field: FormField) -> None:
         super().__init__(markup=False, classes="choice")
         self.field = field
 
@@ -56,7 +56,7 @@ class Choice(Static, can_focus=True):
 
 
 class _FieldInput(Input):
-    def __init__(self, field: Field) -> None:
+    def __init__(self, field: FormField) -> None:
         super().__init__(field.value, compact=True, select_on_focus=False)
         self.field = field
 
@@ -69,23 +69,23 @@ class FormView(VerticalScroll, can_focus=False):
 
     @dataclass
     class Reached(Message):
-        field: Field
+        field: FormField
 
     @dataclass
     class Changed(Message):
-        field: Field
+        field: FormField
 
     class Submitted(Message):
         pass
 
-    def __init__(self, fields: Iterable[Field], *, id: str | None = None) -> None:
+    def __init__(self, fields: Iterable[FormField], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._fields = list(fields)
 
     def compose(self) -> ComposeResult:
         for field in self._fields:
             with Horizontal(classes="field"):
-                yield Line([field.name], classes="field-name")
+                yield TextLine([field.name], classes="field-name")
                 yield Choice(field) if field.choices else _FieldInput(field)
 
     def focus_field(self, name: str = "") -> None:

@@ -16,7 +16,7 @@ from textual.strip import Strip
 
 from stantools.browse.record_fields import PartRole, RecordPart
 from stantools.browse.record_reader import part_at
-from tui.widgets.lines import Lines, moving
+from tui.widgets.lines import LineView, moving
 
 _ROW = 16
 #: Bytes read at once.
@@ -26,7 +26,7 @@ _BLOCK = 1 << 12
 Read = Callable[[int, int], bytes]
 
 
-class HexView(Lines):
+class HexView(LineView):
     """Bytes of a file in rows of sixteen, each field in its colour; the selected field is reversed.
 
     Rows with damage have a mark, visible without colours.

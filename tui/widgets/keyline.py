@@ -16,7 +16,7 @@ from textual.screen import Screen
 
 from tui.cells import Cell, Role, text_of
 from tui.views import View
-from tui.widgets.line import Line
+from tui.widgets.line import TextLine
 
 #: Screens with fewer lines show the keys on one line.
 _ROOM = 16
@@ -33,7 +33,7 @@ class _KeyLabel:
         self.width = sum(cell_len(text_of(cell)) for cell in cells)
 
 
-class _PressedLine(Line):
+class _PressedLine(TextLine):
     """Lines of keys; a click on a key presses it."""
 
     def __init__(self, id: str, gap: int) -> None:

@@ -35,7 +35,7 @@ def lines(rows: Sequence[Sequence[Cell]]) -> Content:
     return content(cells)
 
 
-class Line(Static):
+class TextLine(Static):
     """Text with roles, without markup."""
 
     def __init__(self, cells: Sequence[Cell] = (), *, id: str | None = None, classes: str | None = None) -> None:

@@ -27,7 +27,7 @@ def moving(group: str, first: str, last: str) -> list[Binding]:
     return [Binding(key, action, text, show=False, id=f"{group}.{name}") for key, action, text, name in keys]
 
 
-class Lines(ScrollView, can_focus=True):
+class LineView(ScrollView, can_focus=True):
     """Scrollable lines; subclasses render them and set their number with `virtual_size`."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {

@@ -13,14 +13,14 @@ from textual.containers import Vertical
 from textual.geometry import Size
 from textual.strip import Strip
 
-from stantools.browse.payload_views import LEVELS, Form, Line, Syntax, likely_form, lines_of
-from stantools.browse.window import Note, NoteKind, Row, WindowMessage
+from stantools.browse.payload_views import LEVELS, Line, PayloadForm, Syntax, likely_form, lines_of
+from stantools.browse.window import Row, RowNote, RowNoteKind, WindowMessage
 from stantools.escaping import escape
 from stantools.format.layout import Flag
 from stantools.notation import format_size, format_time
 from tui.cells import Cell, Role, counted, cut, role_of, text_of
-from tui.widgets.line import Line as LineWidget
-from tui.widgets.lines import Lines, moving
+from tui.widgets.line import TextLine as LineWidget
+from tui.widgets.lines import LineView, moving
 
 _ROLES: dict[Syntax, Role] = {
     "": "",
@@ -31,7 +31,7 @@ _ROLES: dict[Syntax, Role] = {
     "mark": "dim",
     "note": "dim",
 }
-_ORDER = list(Form)
+_ORDER = list(PayloadForm)
 #: Minimum number of columns for sequence and time on one line.
 _WIDE = 76
 #: Flags in words.
@@ -41,20 +41,20 @@ FLAG_WORDS: dict[Flag, str] = {
     Flag.UNUSUAL: "unusual encoding",
     Flag.BAD_CRC: "CRC differs",
 }
-_WHY: dict[NoteKind, str] = {
-    NoteKind.GAP: "The channel's files do not contain these sequences.",
-    NoteKind.DAMAGE: "These bytes are not a good record. x shows them; f shows how the server reads them.",
-    NoteKind.BACK: "Repeated records (a copied slice), or a restart of the channel, follow.",
-    NoteKind.INDEX: "The messages are read from the data file instead. f shows the server's behaviour.",
-    NoteKind.NAMED: "They are in the index, but not in the data: they are lost unless another copy has them.",
-    NoteKind.UNINDEXED: "They are intact in the data file. A salvage keeps them.",
-    NoteKind.FOREIGN: "The subject in the records differs from the channel's name.",
-    NoteKind.FILE: "The readable part of the file is shown.",
-    NoteKind.PENDING: "It is being read in the background.",
+_WHY: dict[RowNoteKind, str] = {
+    RowNoteKind.GAP: "The channel's files do not contain these sequences.",
+    RowNoteKind.DAMAGE: "These bytes are not a good record. x shows them; f shows how the server reads them.",
+    RowNoteKind.BACK: "Repeated records (a copied slice), or a restart of the channel, follow.",
+    RowNoteKind.INDEX: "The messages are read from the data file instead. f shows the server's behaviour.",
+    RowNoteKind.NAMED: "They are in the index, but not in the data: they are lost unless another copy has them.",
+    RowNoteKind.UNINDEXED: "They are intact in the data file. A salvage keeps them.",
+    RowNoteKind.FOREIGN: "The subject in the records differs from the channel's name.",
+    RowNoteKind.FILE: "The readable part of the file is shown.",
+    RowNoteKind.PENDING: "It is being read in the background.",
 }
 
 
-class TextPane(Lines):
+class TextPane(LineView):
     """Lines of cells; their text is escaped."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*moving("text", "First line", "Last line")]
@@ -86,7 +86,7 @@ class MessageDetail(Vertical):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._row: Row | None = None
-        self._form: Form | None = None
+        self._form: PayloadForm | None = None
         self._levels = LEVELS
         self._key = False
 
@@ -95,9 +95,9 @@ class MessageDetail(Vertical):
         return self._row if isinstance(self._row, WindowMessage) else None
 
     @property
-    def form(self) -> Form:
+    def form(self) -> PayloadForm:
         if self._form is not None or self.message is None:
-            return self._form or Form.TEXT
+            return self._form or PayloadForm.TEXT
         return likely_form(self.message.data)
 
     def compose(self) -> ComposeResult:
@@ -208,7 +208,7 @@ def _remarks(message: WindowMessage, *, key: bool) -> Iterable[str]:
             yield words
 
 
-def _of_note(note: Note, width: int) -> list[Sequence[Cell]]:
+def _of_note(note: RowNote, width: int) -> list[Sequence[Cell]]:
     lines: list[Sequence[Cell]] = [[part] for part in _wrapped(note.sentence(), width)]
     lines += [[]]
     lines += [[(part, "dim")] for part in _wrapped(_WHY[note.kind], width)]

@@ -26,7 +26,7 @@ _DAY = 86400 * 10**9
 
 
 @dataclass(frozen=True)
-class Bars:
+class PlotBars:
     start: int = 0  #: time of the first bar, in nanoseconds since 1970
     width: int = 1  #: nanoseconds of a bar
     values: Sequence[float] = ()  #: height of each bar
@@ -55,7 +55,7 @@ class Plot(Widget, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._bars = Bars()
+        self._bars = PlotBars()
         self._styles: dict[str, Style] = {}
         self._drawn: tuple[int, Sequence[int]] = (0, ())
 
@@ -68,10 +68,10 @@ class Plot(Widget, can_focus=True):
         return max(self.size.width - _SCALE - 1, 1)
 
     @property
-    def bars(self) -> Bars:
+    def bars(self) -> PlotBars:
         return self._bars
 
-    def show(self, bars: Bars) -> None:
+    def show(self, bars: PlotBars) -> None:
         self._bars, self._drawn = bars, (0, ())
         self._styles.clear()
         self.refresh()

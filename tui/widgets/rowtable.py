@@ -20,10 +20,10 @@ from textual.strip import Strip
 
 from tui.cells import Cell, role_of, text_of
 from tui.rows import RowSource
-from tui.widgets.lines import Lines, moving
+from tui.widgets.lines import LineView, moving
 
 
-class RowTable(Lines):
+class RowTable(LineView):
     """A source of rows with a cursor.
 
     Posts `Highlighted` when the cursor moves to another row and `Selected` when the user chooses a row.

@@ -10,7 +10,7 @@ from textual.containers import Container, VerticalScroll
 
 from tui.cells import Cell
 from tui.rows import RowSource
-from tui.widgets.line import Line
+from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 #: Lines of a scroll step of the pane.
@@ -25,13 +25,13 @@ class TablePane(Container):
     def compose(self) -> ComposeResult:
         yield RowTable(self._source)
         with VerticalScroll(can_focus=False):
-            yield Line()
+            yield TextLine()
 
     def lay_out(self, *, wide: bool) -> None:
         self.set_class(wide, "-wide")
 
     def show_lines(self, rows: Sequence[Sequence[Cell]]) -> None:
-        self.query_one(Line).show_lines(rows)
+        self.query_one(TextLine).show_lines(rows)
 
     def show_beginning(self) -> None:
         self.query_one(VerticalScroll).scroll_home(animate=False)

@@ -14,10 +14,10 @@ from broker.nats.client import Counters
 from broker.nats.routes import wire
 
 if TYPE_CHECKING:
-    from broker.nats.options import ClusterOptions
-    from broker.nats.routes.wire import Message, Wish
-    from broker.nats.turns import Turns
-    from stantools.nats.login import Server
+    from broker.nats.fair_scheduler import FairScheduler
+    from broker.nats.nats_options import ClusterOptions
+    from broker.nats.routes.wire import RemoteInterest, RoutedMessage
+    from stantools.nats.login import NatsAddress
 
 _SECOND: Final = 1_000_000_000
 #: Maximum seconds between two pings, and maximum number of unanswered pings.
@@ -28,38 +28,38 @@ _FLUSH_SIZE: Final = 256 * 1024
 _PATIENT_LIMIT: Final = 8 << 20
 
 
-class Net(Protocol):
+class RouteNetwork(Protocol):
     """All links together, as one of them sees it."""
 
     cluster: ClusterOptions
-    turns: Turns
+    turns: FairScheduler
     max_pending: int
 
-    def about(self, link: Link) -> dict[str, Any]: ...
+    def about(self, link: Route) -> dict[str, Any]: ...
 
-    def credentials(self, link: Link) -> dict[str, Any]: ...
+    def credentials(self, link: Route) -> dict[str, Any]: ...
 
     def agrees(self, fields: Any) -> str:
         """Returns the reason why a server cannot be in this cluster; empty if it can."""
 
-    def connected(self, link: Link) -> None: ...
+    def connected(self, link: Route) -> None: ...
 
-    def introduced(self, link: Link) -> bool: ...
+    def introduced(self, link: Route) -> bool: ...
 
-    def informed(self, link: Link, fields: Any) -> None:
+    def informed(self, link: Route, fields: Any) -> None:
         """The other end has sent a new INFO about itself, or about a third server."""
 
-    def wished(self, link: Link, wish: Wish) -> None: ...
+    def wished(self, link: Route, wish: RemoteInterest) -> None: ...
 
-    def arrived(self, link: Link, message: Message) -> None: ...
+    def arrived(self, link: Route, message: RoutedMessage) -> None: ...
 
     def overloaded(self) -> bool:
         """Delivers messages between parts of this process. Returns whether some are left."""
 
-    def gone(self, link: Link) -> None: ...
+    def gone(self, link: Route) -> None: ...
 
 
-class Link(asyncio.Protocol):
+class Route(asyncio.Protocol):
     """A connection to another server.
 
     Args:
@@ -75,7 +75,9 @@ class Link(asyncio.Protocol):
         closed: The connection has ended.
     """
 
-    def __init__(self, number: int, net: Net, url: Server | None = None, *, configured: bool = False) -> None:
+    def __init__(
+        self, number: int, net: RouteNetwork, url: NatsAddress | None = None, *, configured: bool = False
+    ) -> None:
         self.number = number
         self.url = url
         self.configured = configured
@@ -254,12 +256,12 @@ class Link(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _handle(self, event: wire.Event) -> None:
-        if isinstance(event, wire.Message):
+        if isinstance(event, wire.RoutedMessage):
             if self.open:
                 self.counters.in_msgs += 1
                 self.counters.in_bytes += len(event.payload)
                 self._net.arrived(self, event)
-        elif isinstance(event, wire.Wish):
+        elif isinstance(event, wire.RemoteInterest):
             if self.open:
                 self._net.wished(self, event)
         elif event == wire.PING:
@@ -268,11 +270,11 @@ class Link(asyncio.Protocol):
             self._pings = 0
             if self._pinged:
                 self.rtt, self._pinged = time.monotonic_ns() - self._pinged, 0
-        elif isinstance(event, wire.Info):
+        elif isinstance(event, wire.RouteInfo):
             self._informed(event.fields)
-        elif isinstance(event, wire.Connect):
+        elif isinstance(event, wire.RouteConnect):
             self._connect(event.fields)
-        elif isinstance(event, wire.Error):
+        elif isinstance(event, wire.RouteError):
             NATS.log(
                 logging.DEBUG if self._close_expected else logging.ERROR, "%s - Route Error '%s'", self, event.text
             )

@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from broker.listening import address, open_sockets, unspecified
 from broker.log import NATS
 from broker.nats import tls
-from broker.nats.abroad import Abroad
-from broker.nats.options import parse_route
+from broker.nats.nats_options import parse_route
+from broker.nats.remote_interest import RemoteInterestTable
 from broker.nats.routes import wire
-from broker.nats.routes.link import Link
+from broker.nats.routes.link import Route
 from stantools.errors import UsageError
 from stantools.nats.interest import Interest
-from stantools.nats.login import Server
+from stantools.nats.login import NatsAddress
 
 if TYPE_CHECKING:
-    from broker.nats.abroad import Far
-    from broker.nats.options import ClusterOptions, NatsOptions
+    from broker.nats.fair_scheduler import FairScheduler
+    from broker.nats.nats_options import ClusterOptions, NatsOptions
+    from broker.nats.remote_interest import RemoteServer
     from broker.nats.router import Router
     from broker.nats.subscriptions import Subscriptions
-    from broker.nats.turns import Turns
 
 #: Seconds between two attempts to connect, partly random, so that two servers do not collide every time.
 _RETRY: Final = 1.0
@@ -46,14 +46,14 @@ _MAX_REMOVALS: Final = 1024
 _PROTOCOL: Final = 2
 
 
-class Host(Protocol):
+class MeshHost(Protocol):
     options: NatsOptions
     id: str
     name: str
     version: str
     router: Router
     subscriptions: Subscriptions
-    turns: Turns
+    turns: FairScheduler
 
     @property
     def port(self) -> int: ...
@@ -66,18 +66,18 @@ class Host(Protocol):
     def announce(self) -> None: ...
 
 
-class Mesh:
+class RouteMesh:
     """The routes of a server.
 
     Raises `TLSError` for unusable TLS options, `UsageError` for a wrong URL.
     """
 
-    def __init__(self, host: Host, cluster: ClusterOptions) -> None:
+    def __init__(self, host: MeshHost, cluster: ClusterOptions) -> None:
         self.cluster = cluster
         self.turns = host.turns
         self.max_pending = host.options.max_pending
         self.name = cluster.name or secrets.token_hex(11)  #: name of the cluster
-        self.links: dict[int, Link] = {}  #: all connections by number, also those in their handshake
+        self.links: dict[int, Route] = {}  #: all connections by number, also those in their handshake
         self.port = 0  #: listening port; 0 before `start`
         self._host = host
         self._dynamic = not cluster.name
@@ -88,9 +88,9 @@ class Mesh:
         self._stopped = False
         self._local_interest: dict[tuple[bytes, bytes], int] = {}
         #: Interest on other servers: link, subject, queue group.
-        self._remote_interest: Interest[tuple[Link, bytes, bytes]] = Interest()
+        self._remote_interest: Interest[tuple[Route, bytes, bytes]] = Interest()
         #: Server id -> the connection for its messages.
-        self._ways: dict[str, Link] = {}
+        self._ways: dict[str, Route] = {}
         #: URL -> id of the server there, if known.
         self._server_ids: dict[str, str] = {}
         #: URLs with a connection or attempts to connect.
@@ -150,14 +150,14 @@ class Mesh:
             link.look_after(now)
         self._timer = asyncio.get_running_loop().call_later(1.0, self._look_after)
 
-    def _new_link(self, url: Server | None, *, configured: bool) -> Link:
+    def _new_link(self, url: NatsAddress | None, *, configured: bool) -> Route:
         self._numbers += 1
-        return Link(self._numbers, self, url, configured=configured)
+        return Route(self._numbers, self, url, configured=configured)
 
-    def connected(self, link: Link) -> None:
+    def connected(self, link: Route) -> None:
         self.links[link.number] = link
 
-    def _spawn(self, url: Server, *, configured: bool) -> None:
+    def _spawn(self, url: NatsAddress, *, configured: bool) -> None:
         if self._stopped:
             return
         place = f"{url.host}:{url.port}"
@@ -171,7 +171,7 @@ class Mesh:
 
         task.add_done_callback(over)
 
-    async def _connect(self, url: Server, *, configured: bool) -> None:
+    async def _connect(self, url: NatsAddress, *, configured: bool) -> None:
         """Keeps a connection to a configured URL, or makes one to a discovered URL."""
         loop = asyncio.get_running_loop()
         place = f"{url.host}:{url.port}"
@@ -208,7 +208,7 @@ class Mesh:
                 link.send(wire.info(self.about(link) | {"ldm": True}))
 
     @property
-    def ways(self) -> list[Link]:
+    def ways(self) -> list[Route]:
         return list(self._ways.values())
 
     @property
@@ -218,7 +218,7 @@ class Mesh:
 
     # Callbacks of links
 
-    def about(self, link: Link) -> dict[str, Any]:
+    def about(self, link: Route) -> dict[str, Any]:
         host, cluster = self._host, self.cluster
         fields: dict[str, Any] = {
             "server_id": host.id,
@@ -250,7 +250,7 @@ class Mesh:
             return options.client_advertise
         return address(local_host if unspecified(options.host) and local_host else options.host, self._host.port)
 
-    def credentials(self, link: Link) -> dict[str, Any]:
+    def credentials(self, link: Route) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "echo": True,
             "verbose": False,
@@ -282,7 +282,7 @@ class Mesh:
             return ""  # the other end adopts our name
         return f'Rejecting connection, cluster name "{theirs}" does not match "{self.name}"'
 
-    def introduced(self, link: Link) -> bool:
+    def introduced(self, link: Route) -> bool:
         """The other end has sent its CONNECT. Returns whether it is accepted."""
         other = link.remote_id
         if link.url is not None:
@@ -316,7 +316,7 @@ class Mesh:
                 if link is not self._ways.get(other):
                     link.close("Duplicate Route")
 
-    def _announce_server(self, newcomer: Link) -> None:
+    def _announce_server(self, newcomer: Route) -> None:
         told = {name: value for name, value in newcomer.remote.items() if name != "nonce"}
         if not told.get("ip"):
             told["ip"] = f"nats-route://{address(newcomer.host, int(told.get('port') or 0))}/"
@@ -324,7 +324,7 @@ class Mesh:
             if other != newcomer.remote_id:
                 link.send(wire.info(told))
 
-    def informed(self, link: Link, fields: Any) -> None:
+    def informed(self, link: Route, fields: Any) -> None:
         other = str(fields.get("server_id", ""))
         if other == link.remote_id:
             link.remote |= fields
@@ -349,7 +349,7 @@ class Mesh:
             return []
         return [str(url) for link in self._ways.values() for url in link.remote.get("connect_urls") or ()]
 
-    def gone(self, link: Link) -> None:
+    def gone(self, link: Route) -> None:
         self.links.pop(link.number, None)
         other = link.remote_id
         if self._ways.get(other) is not link:
@@ -366,7 +366,7 @@ class Mesh:
 
     # Interest
 
-    def wished(self, link: Link, wish: wire.Wish) -> None:
+    def wished(self, link: Route, wish: wire.RemoteInterest) -> None:
         if wish.account != wire.ACCOUNT:
             return
         key = wish.subject, wish.queue
@@ -382,7 +382,7 @@ class Mesh:
                 self._remote_interest.remove(wish.subject, (link, *key), wish.queue)
             self._host.subscriptions.changed(wish.subject)
 
-    def _apply_interest(self, link: Link, *, leave: bool = False) -> None:
+    def _apply_interest(self, link: Route, *, leave: bool = False) -> None:
         """Adds or removes the whole interest of a server."""
         change = self._remote_interest.remove if leave else self._remote_interest.insert
         many = len(link.wishes) > _MAX_REMOVALS
@@ -393,17 +393,17 @@ class Mesh:
         if many:
             self._host.subscriptions.forget()
 
-    def match(self, subject: bytes) -> Abroad | None:
+    def match(self, subject: bytes) -> RemoteInterestTable | None:
         """Returns the receivers of a subject on other servers; None if there are none."""
         found = self._remote_interest.match(subject)
         if not found.plain and not found.queues:
             return None
-        groups: dict[bytes, dict[Far, int]] = {}
+        groups: dict[bytes, dict[RemoteServer, int]] = {}
         for members in found.queues:
             for link, pattern, queue in members:
                 group = groups.setdefault(queue, {})
                 group[link] = group.get(link, 0) + link.wishes[pattern, queue]
-        return Abroad(
+        return RemoteInterestTable(
             tuple(dict.fromkeys(link for link, _, _ in found.plain)),
             {queue: tuple(weights.items()) for queue, weights in groups.items()},
         )
@@ -422,7 +422,7 @@ class Mesh:
 
     # Messages
 
-    def arrived(self, link: Link, message: wire.Message) -> None:
+    def arrived(self, link: Route, message: wire.RoutedMessage) -> None:
         if message.account == wire.ACCOUNT:
             self._host.router.arrive(
                 message.subject, message.reply, message.payload, message.header_size, message.queues

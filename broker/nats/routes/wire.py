@@ -23,21 +23,21 @@ class WireError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
+class RouteInfo:
     """Facts about the sender, or another server."""
 
     fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Connect:
+class RouteConnect:
     """Credentials and options of a server that wants to be a route."""
 
     fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RemoteInterest:
     """Interest of the other server's clients in a subject."""
 
     account: bytes  #: account of the clients
@@ -47,7 +47,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RoutedMessage:
     account: bytes  #: account of the clients
     subject: bytes
     reply: bytes  #: reply subject; empty for none
@@ -57,12 +57,12 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Error:
+class RouteError:
     text: str
 
 
 #: Besides these: `PING` and `PONG` as bytes.
-Event = Info | Connect | Wish | Message | Error | bytes
+Event = RouteInfo | RouteConnect | RemoteInterest | RoutedMessage | RouteError | bytes
 
 
 class Parser:
@@ -91,7 +91,7 @@ class Parser:
                             return
                         if buffer[after + size : after + size + 2] != b"\r\n":
                             raise WireError("a message without CRLF at its end")
-                        yield Message(*message, bytes(buffer[after : after + size]))
+                        yield RoutedMessage(*message, bytes(buffer[after : after + size]))
                         after += size + 2
                     elif (event := _line(operation, rest)) is not None:
                         yield event
@@ -112,11 +112,11 @@ def _line(operation: bytes, rest: bytes) -> Event | None:
         case b"PONG":
             return PONG
         case b"INFO":
-            return Info(_fields(rest))
+            return RouteInfo(_fields(rest))
         case b"CONNECT":
-            return Connect(_fields(rest))
+            return RouteConnect(_fields(rest))
         case b"-ERR":
-            return Error(rest.strip().strip(b"'").decode("utf-8", "replace"))
+            return RouteError(rest.strip().strip(b"'").decode("utf-8", "replace"))
         case b"+OK" | b"LS+" | b"LS-" | b"A+" | b"A-":
             # For leaf nodes and accounts, which do not exist here.
             return None
@@ -133,7 +133,7 @@ def _fields(text: bytes) -> dict[str, Any]:
     return found
 
 
-def _wish(operation: bytes, words: Sequence[bytes]) -> Wish:
+def _wish(operation: bytes, words: Sequence[bytes]) -> RemoteInterest:
     added = operation == b"RS+"
     if len(words) == 2:
         account, subject, queue, weight = *words, b"", int(added)
@@ -146,7 +146,7 @@ def _wish(operation: bytes, words: Sequence[bytes]) -> Wish:
         raise WireError(f"{operation.decode()} with {len(words)} words")
     if account == ACCOUNT and not valid_pattern(subject):
         raise WireError(f"{operation.decode()} with the subject {subject[:80]!r}")
-    return Wish(account, subject, queue, weight)
+    return RemoteInterest(account, subject, queue, weight)
 
 
 def _message(

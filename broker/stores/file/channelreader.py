@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.blocks import Records
 from broker.log import STREAMING
+from broker.record_buffer import MessageRecordBuffer
 from broker.stores.blocklist import BlockList, empty
 from broker.stores.file.reading import ReadAhead, SliceReader
 from broker.stores.file.services import Services
@@ -88,7 +88,7 @@ class ChannelReader:
         self._cache.leave(self)
         self._slices.release()
 
-    def read(self, first: int, count: int, size: int) -> Records:
+    def read(self, first: int, count: int, size: int) -> MessageRecordBuffer:
         """Returns messages in order, from one on that is there; see `MessageStore.read`."""
         recent = self.recent
         if recent.first and first >= recent.first:

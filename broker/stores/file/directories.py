@@ -19,7 +19,7 @@ from pathlib import Path
 
 from broker.log import STREAMING
 from broker.stores.file.services import Services
-from broker.stores.interface import Flush, Outcome, StorageError
+from broker.stores.interface import Flush, FlushOutcome, StorageError
 from stantools.errors import StantoolsError
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE
@@ -142,7 +142,7 @@ class ChannelDirectory:
             return
         self.making = None
         if not self._made:
-            making.outcome, making.error = Outcome.REFUSED, self._problem
+            making.outcome, making.error = FlushOutcome.REFUSED, self._problem
             assert self._gone is not None
             self._gone()
         self._gone = None

@@ -16,7 +16,7 @@ Conclusion = Callable[[Exception | None], None]
 Wanted = tuple[Sequence[int], Conclusion]
 
 
-class _Request(ctypes.Structure):
+class _IoControlBlock(ctypes.Structure):
     """`struct iocb` of linux/aio_abi.h."""
 
     _fields_ = (
@@ -29,7 +29,7 @@ class _Request(ctypes.Structure):
     )
 
 
-class _Event(ctypes.Structure):
+class _IoEvent(ctypes.Structure):
     """`struct io_event` of linux/aio_abi.h."""
 
     _fields_ = (
@@ -42,7 +42,7 @@ class _Event(ctypes.Structure):
 
 _FSYNC: Final = 2  # IOCB_CMD_FSYNC
 _POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
-_SIZE: Final = ctypes.sizeof(_Request)
+_SIZE: Final = ctypes.sizeof(_IoControlBlock)
 #: Files that are synced at a time at most.
 REQUESTS: Final = 2048
 #: Numbers of io_setup, io_destroy, io_submit, io_getevents.
@@ -176,12 +176,14 @@ class KernelSyncs:
         if not self._possible:
             return False
         self._context = context
-        self._requests = (_Request * REQUESTS)(*(_Request(number, 0, _FSYNC) for number in range(REQUESTS)))
+        self._requests = (_IoControlBlock * REQUESTS)(
+            *(_IoControlBlock(number, 0, _FSYNC) for number in range(REQUESTS))
+        )
         self._first = ctypes.addressof(self._requests)
         self._pointers = (ctypes.c_void_p * REQUESTS)()
         self._free = [*range(REQUESTS)]
         self._syncs: list[_Sync] = [_Sync(0, _nothing)] * REQUESTS
-        self._events = (_Event * REQUESTS)()
+        self._events = (_IoEvent * REQUESTS)()
         self._timeout = (ctypes.c_long * 2)()
         return True
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from broker.blocks import Records
 from broker.log import FailedLookups
+from broker.record_buffer import MessageRecordBuffer
 from broker.stores.blocklist import empty, part_of
-from broker.stores.file.services import OpenFiles
+from broker.stores.file.services import OpenFileCount
 from stantools.format import index as index_format
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
@@ -27,7 +27,7 @@ from stantools.format.layout import (
     INDEX_RECORD_SIZE,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
-    Stop,
+    ScanStop,
 )
 from stantools.inspection.forecast.server_reading import decode_message, read_payload
 from stantools.store.retention import Retention
@@ -52,7 +52,7 @@ class UnreadableError(Exception):
         self.sequence = sequence  #: which one
 
 
-class _Columns:
+class _LookupColumns:
     """Room for what the kernels find, used by all readers in turn (there is one thread)."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Columns:
         self.stops = np.zeros(MAX_ROWS, np.uint8)
 
 
-_columns = _Columns()
+_columns = _LookupColumns()
 
 
 class SliceReader:
@@ -79,7 +79,7 @@ class SliceReader:
         directory: Path,
         channel: bytes,
         crc: Crc,
-        open_files: OpenFiles,
+        open_files: OpenFileCount,
         odd_paths: dict[int, Path],
     ) -> None:
         self.files = 0  #: how many files it has open
@@ -91,7 +91,9 @@ class SliceReader:
         self._number: int | None = None
         self._data = self._index = -1
 
-    def read(self, found: SliceState, first: int, count: int, size: int, removed: int = 0) -> Records | None:
+    def read(
+        self, found: SliceState, first: int, count: int, size: int, removed: int = 0
+    ) -> MessageRecordBuffer | None:
         """Reads messages of a slice.
 
         Args:
@@ -193,7 +195,9 @@ class SliceReader:
             raise OSError(0, "the index is shorter than it was")
         return np.frombuffer(data, index_format.dtype(), len(data) // INDEX_RECORD_SIZE)
 
-    def _messages(self, entries: np.ndarray[tuple[int], np.dtype[np.void]], first: int, size: int) -> Records:
+    def _messages(
+        self, entries: np.ndarray[tuple[int], np.dtype[np.void]], first: int, size: int
+    ) -> MessageRecordBuffer:
         """Reads the messages that index records point to, up to the first one that is not as it should be."""
         offsets = np.ascontiguousarray(entries["offset"])
         wanted = entries["sequence"]
@@ -213,13 +217,13 @@ class SliceReader:
         columns, stops = _columns.messages.take(rows), _columns.stops[:rows]
         places = offsets[:rows] - begin
         kernels.read_messages_at(data, len(data), places, self._crc, self._channel, columns, stops)
-        good = (stops == Stop.END) & (columns.sequence == wanted[:rows]) & (columns.size == entries["size"][:rows])
+        good = (stops == ScanStop.END) & (columns.sequence == wanted[:rows]) & (columns.size == entries["size"][:rows])
         if not good[0]:
             return self._one(data, entries[0])
         if not good.all():
             rows = int(np.flatnonzero(~good)[0])
             columns = columns.take(rows)
-        return Records(
+        return MessageRecordBuffer(
             data,
             places[:rows] + RECORD_HEADER_SIZE,
             columns.size.copy(),
@@ -227,7 +231,7 @@ class SliceReader:
             columns.timestamp.copy(),
         )
 
-    def _behind(self, row: int, entry: np.void) -> Records | None:
+    def _behind(self, row: int, entry: np.void) -> MessageRecordBuffer | None:
         """Reads the record that follows the one before a row, if it is the message that belongs there."""
         _, offset, _, size, _ = self.entry(row - 1) if row else (0, FILE_HEADER_SIZE - RECORD_HEADER_SIZE, 0, 0, 0)
         offset += RECORD_HEADER_SIZE + size
@@ -244,7 +248,7 @@ class SliceReader:
             return None
         return _single(data, size, message.sequence, message.timestamp)
 
-    def _one(self, data: bytes, entry: np.void) -> Records:
+    def _one(self, data: bytes, entry: np.void) -> MessageRecordBuffer:
         """Reads a record that is not as it should be: only its header may be damaged."""
         size, sequence = int(entry["size"]), int(entry["sequence"])
         view = memoryview(data)
@@ -277,11 +281,11 @@ class ReadAhead:
         self._retention = retention
         self._buffer_size = buffer_size
         self._ordered = _in_order(retention.slices)
-        self._blocks: list[tuple[int, Records]] = []  # each with the sequence that was asked for
+        self._blocks: list[tuple[int, MessageRecordBuffer]] = []  # each with the sequence that was asked for
         self._next = 0
         self._failed = FailedLookups(channel)
 
-    def held(self, first: int, count: int, size: int) -> Records | None:
+    def held(self, first: int, count: int, size: int) -> MessageRecordBuffer | None:
         """Returns messages that were read ahead, None if the first one is not among them."""
         for place, (begin, block) in enumerate(self._blocks):
             if begin <= first <= int(block.sequences[-1]):
@@ -290,7 +294,7 @@ class ReadAhead:
                 return part_of(block, int(block.sequences.searchsorted(first)), count, size)
         return None
 
-    def read(self, states: Sequence[SliceState], first: int, count: int, size: int) -> Records:
+    def read(self, states: Sequence[SliceState], first: int, count: int, size: int) -> MessageRecordBuffer:
         """Returns messages in order, as `MessageStore.read` does.
 
         Args:
@@ -326,7 +330,7 @@ class ReadAhead:
     def _measure(self) -> None:
         self.size = sum(len(block.data) for _, block in self._blocks)
 
-    def _read(self, states: Sequence[SliceState], first: int, count: int, size: int) -> Records | None:
+    def _read(self, states: Sequence[SliceState], first: int, count: int, size: int) -> MessageRecordBuffer | None:
         slices = self._retention.slices
         candidates: Iterator[SliceState]
         if self._ordered:
@@ -354,8 +358,8 @@ def _in_order(slices: Iterable[SliceState]) -> bool:
     return True
 
 
-def _single(data: bytes, size: int, sequence: int, timestamp: int) -> Records:
-    return Records(
+def _single(data: bytes, size: int, sequence: int, timestamp: int) -> MessageRecordBuffer:
+    return MessageRecordBuffer(
         data,
         np.array([RECORD_HEADER_SIZE], np.int64),
         np.array([size], np.uint32),

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.log import STREAMING
-from broker.stores.file.messages import FoundSlices
+from broker.stores.file.file_messages import FoundSlices
 from broker.stores.interface import DamagedStoreError, StorageError
-from broker.stores.options import FileOptions
+from broker.stores.store_options import FileOptions
 from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
@@ -24,7 +24,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import CurrentUser, ServerOptions
 from stantools.inspection.forecast.channel import RecoveredChannel
 from stantools.inspection.forecast.recover import recover
-from stantools.inspection.forecast.slices import Recovery, Slice
+from stantools.inspection.forecast.slices import RecoveredSlice, RecoveryContext
 from stantools.recovery.changes import carry_out
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import WITNESS_FILE, Datastore, open_datastore
@@ -46,7 +46,7 @@ _OF_THE_SERVER = re.compile(r"Recovering the state\.\.\.|No recovered state|Reco
 
 
 @dataclass
-class FoundChannel:
+class RecoveredFiles:
     """A channel that was found."""
 
     name: bytes  #: the channel
@@ -55,15 +55,15 @@ class FoundChannel:
 
 
 @dataclass
-class Found:
+class RecoveredDirectory:
     """What was found in a directory."""
 
     server: pb.ServerInfo | None = None  #: who the server was; None if there is nothing
     clients: ClientsState = field(default_factory=ClientsState)  #: what clients.dat adds up to
-    channels: list[FoundChannel] = field(default_factory=list)  #: the channels, by name
+    channels: list[RecoveredFiles] = field(default_factory=list)  #: the channels, by name
 
 
-def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) -> Found:
+def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) -> RecoveredDirectory:
     """Opens a store, repairs it as the original does, and returns what is in it.
 
     Args:
@@ -88,7 +88,7 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
             access=CurrentUser(),
             workers=options.parallel_recovery,
         )
-        recovery = Recovery(root, server, CurrentUser(), options.truncate_bad_eof, {}, drop_begun=True)
+        recovery = RecoveryContext(root, server, CurrentUser(), options.truncate_bad_eof, {}, drop_begun=True)
         start = recover(recovery, store)
         for line in start.forecast.log:
             _log(line)
@@ -97,9 +97,11 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
         if not start.forecast.starts:
             raise _refusal(start.forecast.error or "the store cannot be recovered", root)
         if not start.forecast.recovered:
-            return Found()
+            return RecoveredDirectory()
         clients = ClientsState(clients=start.forecast.clients)
-        return Found(start.forecast.server_info, clients, [_channel(root, each) for each in start.channels])
+        return RecoveredDirectory(
+            start.forecast.server_info, clients, [_channel(root, each) for each in start.channels]
+        )
     except OSError as error:
         raise StorageError(unwritable(error).message) from error
     except StorageError:
@@ -140,7 +142,7 @@ def _log(line: str) -> None:
         STREAMING.log(_LEVELS[match[1]], "%s", match[2])
 
 
-def _channel(root: Path, found: RecoveredChannel) -> FoundChannel:
+def _channel(root: Path, found: RecoveredChannel) -> RecoveredFiles:
     directory = root / found.name
     slices, odd = [], {}
     current = None
@@ -159,10 +161,10 @@ def _channel(root: Path, found: RecoveredChannel) -> FoundChannel:
     if current is None:
         number = max(number, _used_numbers(directory))
     layout = FoundSlices(slices, current, number, found.totals.last, odd)
-    return FoundChannel(found.raw_name, layout, found.subs)
+    return RecoveredFiles(found.raw_name, layout, found.subs)
 
 
-def _state(directory: Path, found: Slice) -> tuple[SliceState, int]:
+def _state(directory: Path, found: RecoveredSlice) -> tuple[SliceState, int]:
     """Returns what a writer has to know of a slice, and where its last record ends."""
     descriptor = os.open(directory / f"msgs.{found.number}.idx", os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Protocol
 
 from broker.log import STREAMING
+from broker.stores.file.deferred_log_writes import DeferredLogWrites
 from broker.stores.file.disk import Disk
-from broker.stores.file.later import Later
 from broker.stores.interface import Flush
-from broker.stores.options import FileOptions
+from broker.stores.store_options import FileOptions
 from stantools.format.crc import Crc
 from stantools.format.quoting import quote
 
@@ -30,7 +30,7 @@ _ASKED = 16
 _CACHE_BYTES = 32 << 20
 
 
-class Releasable(Protocol):
+class FileHolder(Protocol):
     """Something with open files."""
 
     files: int
@@ -39,7 +39,7 @@ class Releasable(Protocol):
         """Closes them, if nothing speaks against it. Returns whether they are closed."""
 
 
-class OpenFiles:
+class OpenFileCount:
     """Counts open files.
 
     Args:
@@ -51,11 +51,11 @@ class OpenFiles:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             limit = (1 << 62) if soft == resource.RLIM_INFINITY else max(soft // _SHARE, _LEAST)
         self._limit = limit
-        self._open: OrderedDict[Releasable, int] = OrderedDict()
+        self._open: OrderedDict[FileHolder, int] = OrderedDict()
         self.count = 0
         self.few = True  #: so few that nobody need say that files are used which were open before
 
-    def touch(self, owner: Releasable) -> None:
+    def touch(self, owner: FileHolder) -> None:
         """Takes note that an owner uses its files now, and closes those of others if that is too much."""
         held = self._open
         self.count += owner.files - held.get(owner, 0)
@@ -65,11 +65,11 @@ class OpenFiles:
         if self.count > self._limit:
             self._close_some(owner)
 
-    def leave(self, owner: Releasable) -> None:
+    def leave(self, owner: FileHolder) -> None:
         """Takes note that an owner has closed its files."""
         self.count -= self._open.pop(owner, 0)
 
-    def _close_some(self, user: Releasable) -> None:
+    def _close_some(self, user: FileHolder) -> None:
         # Where many are at work each call asks a few: who cannot close them now is asked again after the others.
         for other in tuple(islice(self._open, _ASKED)):
             if other is user:
@@ -82,7 +82,7 @@ class OpenFiles:
                 self._open.move_to_end(other)
 
 
-class Forgetful(Protocol):
+class MessageCache(Protocol):
     """Something that holds messages that can be read again."""
 
     def forget(self) -> None:
@@ -97,10 +97,10 @@ class CacheBudget:
 
     def __init__(self, limit: int = _CACHE_BYTES) -> None:
         self._limit = limit
-        self._held: OrderedDict[Forgetful, int] = OrderedDict()
+        self._held: OrderedDict[MessageCache, int] = OrderedDict()
         self._total = 0
 
-    def use(self, owner: Forgetful, size: int) -> None:
+    def use(self, owner: MessageCache, size: int) -> None:
         """Takes note that an owner was used and how many bytes it holds now."""
         held = self._held
         self._total += size - held.get(owner, 0)
@@ -111,7 +111,7 @@ class CacheBudget:
             self._total -= freed
             other.forget()
 
-    def leave(self, owner: Forgetful) -> None:
+    def leave(self, owner: MessageCache) -> None:
         """Takes note that an owner holds nothing any more."""
         self._total -= self._held.pop(owner, 0)
 
@@ -168,7 +168,7 @@ class Archiver:
             STREAMING.info("Output of archive script for %s (%s and %s): %s", channel, data, index, text)
 
 
-class Syncable(Protocol):
+class SyncTarget(Protocol):
     """Something that holds what is not durable."""
 
     def write_out(self) -> list[Path]:
@@ -182,12 +182,14 @@ class Services:
     options: FileOptions  #: of the store
     crc: Crc  #: the store's CRC
     wall: Callable[[], int]  #: nanoseconds since the epoch
-    open_files: OpenFiles  #: counts open files
+    open_files: OpenFileCount  #: counts open files
     cache: CacheBudget  #: bounds the memory for messages
     archiver: Archiver  #: runs the archive script
     disk: Disk = field(default_factory=Disk)  #: writes and syncs
-    later: Later = field(default_factory=Later)  #: has subscription stores write what nobody waits for
+    later: DeferredLogWrites = field(
+        default_factory=DeferredLogWrites
+    )  #: has subscription stores write what nobody waits for
     completed: list[Flush] = field(default_factory=list)  #: flushes that were under way and are not any more
-    unsynced: set[Syncable] = field(default_factory=set)  #: message stores that hold something which is not durable
-    unsynced_logs: set[Syncable] = field(default_factory=set)  #: subscription stores that do
+    unsynced: set[SyncTarget] = field(default_factory=set)  #: message stores that hold something which is not durable
+    unsynced_logs: set[SyncTarget] = field(default_factory=set)  #: subscription stores that do
     at_once: bool = False  #: what makes files is done by the loop, and complete when it returns

@@ -1,4 +1,4 @@
-"""All of a server's state in the files of a directory; see `broker.stores.interface.Store`."""
+"""All of a server's state in the files of a directory; see `broker.stores.interface.StateStore`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from broker.log import STREAMING
 from broker.stores.file.compaction import RETRY, Compaction
 from broker.stores.file.directories import ChannelDirectory, cut_behind
+from broker.stores.file.file_messages import FileMessages
+from broker.stores.file.file_subscriptions import FileSubscriptions
 from broker.stores.file.locks import lock_directory, make_directory, unlock_directory
-from broker.stores.file.messages import FileMessages
-from broker.stores.file.recovery import Found, FoundChannel, recover_directory
-from broker.stores.file.services import Archiver, CacheBudget, OpenFiles, Services
-from broker.stores.file.subscriptions import FileSubscriptions
+from broker.stores.file.recovery import RecoveredDirectory, RecoveredFiles, recover_directory
+from broker.stores.file.services import Archiver, CacheBudget, OpenFileCount, Services
 from broker.stores.interface import ANY_SIZE, ChannelStore, Flush, Recovered, RecoveredSubscription, StorageError
-from broker.stores.options import FileOptions
+from broker.stores.store_options import FileOptions
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE
@@ -73,7 +73,7 @@ class FileStore:
             options,
             self.crc,
             wall,
-            OpenFiles(options.fds_limit),
+            OpenFileCount(options.fds_limit),
             CacheBudget(),
             Archiver(options.slice_archive_script),
         )
@@ -113,7 +113,7 @@ class FileStore:
             raise _storage_error(error) from error
         return Recovered(found.server, list(self._clients.values()), channels)
 
-    def _take_clients(self, found: Found) -> None:
+    def _take_clients(self, found: RecoveredDirectory) -> None:
         self._clients = dict(found.clients.clients)
         with mapped(self._root / CLIENTS_FILE) as buffer:
             if found.server is None:
@@ -123,7 +123,7 @@ class FileStore:
                 self._deletes, self._clients_end = state.deletes, FILE_HEADER_SIZE + state.record_bytes
         self._open = True
 
-    def _recover_channel(self, found: FoundChannel) -> tuple[ChannelStore, list[RecoveredSubscription]]:
+    def _recover_channel(self, found: RecoveredFiles) -> tuple[ChannelStore, list[RecoveredSubscription]]:
         directory = ChannelDirectory(self._root / os.fsdecode(found.name), self._services)
         limits = self.limits.limits_for(os.fsdecode(found.name))
         messages = FileMessages(directory, found.name, limits, self._services, found.slices)

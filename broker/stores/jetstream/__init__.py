@@ -12,5 +12,5 @@ is read from a copy in files, which is a cache: it can be behind, or gone.
     opening         what a start finds, and what it refuses
     store           all of it as a `Store`
 
-None of it knows of sockets: `ports` says what it needs, `broker.bus.jetstream` is that.
+None of it knows of sockets: `ports` says what it needs, `broker.bus.jetstream_link` is that.
 """

@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from broker.blocks import Records
 from broker.log import STREAMING
+from broker.record_buffer import MessageRecordBuffer
 from broker.stores.blocklist import block_of, decoded, part_of
 from broker.stores.interface import Flush, MessageStore, StorageError
-from broker.stores.jetstream.chain import Chain, Piece
+from broker.stores.jetstream.exact_publisher import Chain, ChainLink
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.quoting import quote
 from stantools.nats.errors import NatsError
 from stantools.nats.publishing.kernels import read_origins
 from stantools.streamfiles import headers
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from broker.stores.jetstream.ports import Streams
+    from broker.stores.jetstream.jetstream_port import JetStreamPort
     from stantools.format.envelope import Buffer
     from stantools.nats.inbox import Received
     from stantools.store.limits import ChannelLimits
@@ -44,7 +44,7 @@ _ROWS: Final = 2048
 
 
 @dataclass(slots=True)
-class Channel:
+class CopiedChannel:
     """What a channel is called here and there, and what it may hold."""
 
     name: bytes
@@ -54,10 +54,10 @@ class Channel:
     limits: ChannelLimits
 
 
-class Copies(Protocol):
+class CopySet(Protocol):
     """The copies of all channels, and what else these share."""
 
-    streams: Streams
+    streams: JetStreamPort
     writer: bytes
     crc: Crc | None
     led: bool
@@ -84,7 +84,7 @@ class Copies(Protocol):
         """Returns the last flush of a channel that only waits for that."""
 
 
-class Copy:
+class ChannelCopy:
     """The copy of one channel.
 
     Args:
@@ -96,7 +96,7 @@ class Copy:
         files: The messages that are in files; another store when the copy starts over.
     """
 
-    def __init__(self, channel: Channel, copies: Copies) -> None:
+    def __init__(self, channel: CopiedChannel, copies: CopySet) -> None:
         self.channel = channel
         self.files = copies.copy_of(channel.name)
         self._copies = copies
@@ -104,7 +104,7 @@ class Copy:
         self._crc = copies.crc or Crc()
         self._end, self._since = -1, 0.0  # where the stream is said to end, before where it did, and since when
 
-    def keep(self, records: Records) -> None:
+    def keep(self, records: MessageRecordBuffer) -> None:
         """Adds messages to the copy, which starts over where they do not follow.
 
         Raises:
@@ -248,7 +248,7 @@ class Copy:
             last = self.files.first - 1
             if last == until:
                 return
-        again = _Again()
+        again = _RepublishOwner()
         chain = Chain(self._streams, self.channel.stream, self._copies.writer + b"r", again, leads=self._copies.leads)
         try:
             chain.restart(last)
@@ -258,7 +258,7 @@ class Copy:
                     raise StorageError(f"sequence {last + 1} cannot be read from the copy")
                 first, last = last + 1, int(records.sequences[-1])
                 done = again.settle if last == until else again.answered
-                chain.submit(Piece(self.batch(records), first, last, done))
+                chain.submit(ChainLink(self.batch(records), first, last, done))
             if problem := await again.outcome:
                 raise NatsError(problem)
         finally:
@@ -266,13 +266,15 @@ class Copy:
 
     # How the stream has messages, and how the copy does
 
-    def batch(self, records: Records) -> Batch:
+    def batch(self, records: MessageRecordBuffer) -> MessageBatch:
         """Returns messages as they are published."""
         columns, _ = decoded(records, self.channel.name, self._crc)
-        batch = Batch(self.channel.name, self.channel.subject, memoryview(records.data), columns, columns.sequence)
+        batch = MessageBatch(
+            self.channel.name, self.channel.subject, memoryview(records.data), columns, columns.sequence
+        )
         return _with_safe_replies(batch) if columns.reply_size.any() else batch
 
-    def _records(self, received: Received) -> Records:
+    def _records(self, received: Received) -> MessageRecordBuffer:
         """Returns messages of the stream as the channel has them."""
         columns, count = received.columns, len(received)
         times, starts, sizes = columns.timestamp.copy(), np.empty(count, np.int64), np.empty(count, np.uint32)
@@ -285,7 +287,7 @@ class Copy:
         return block_of(encoded, lengths, sequences, times)
 
 
-class _Again:
+class _RepublishOwner:
     """The owner of a chain that publishes again."""
 
     def __init__(self) -> None:
@@ -313,7 +315,7 @@ def _holes(state: Mapping[str, Any]) -> int:
     return int(state.get("num_deleted") or 0) if int(state["messages"]) else 0
 
 
-def _same(records: Records, copy: Records) -> bool:
+def _same(records: MessageRecordBuffer, copy: MessageRecordBuffer) -> bool:
     """Returns whether the first messages of two blocks are the same."""
     if not len(copy):
         return False
@@ -326,7 +328,7 @@ def _parts(buffer: Buffer, starts: NDArray[np.int64], sizes: NDArray[np.uint32])
     return [bytes(view[begin:end]) for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-def _with_safe_replies(batch: Batch) -> Batch:
+def _with_safe_replies(batch: MessageBatch) -> MessageBatch:
     """Returns messages whose replies can be header values."""
     replies = [batch.reply(row) for row in range(len(batch))]
     if all(headers.is_safe_value(reply) for reply in replies):
@@ -338,4 +340,4 @@ def _with_safe_replies(batch: Batch) -> Batch:
             safe = headers.safe_value(reply)
             columns.reply_start[row], columns.reply_size[row] = len(buffer), len(safe)
             buffer += safe
-    return Batch(batch.channel, batch.subject, memoryview(bytes(buffer)), columns, batch.sequence)
+    return MessageBatch(batch.channel, batch.subject, memoryview(bytes(buffer)), columns, batch.sequence)

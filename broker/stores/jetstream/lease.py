@@ -72,7 +72,7 @@ class Lease:
             raise ValueError(f"it is not a lease: {problem!r}") from problem
 
 
-class Tenure:
+class LeaseTerm:
     """The time for which a server has the lease.
 
     Args:

@@ -23,18 +23,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.log import STREAMING
-from broker.stores.interface import Flush, Outcome, StorageError
-from broker.stores.jetstream.chain import Chain, Piece
-from broker.stores.jetstream.lease import LEASE, Lease, Tenure
+from broker.stores.interface import Flush, FlushOutcome, StorageError
+from broker.stores.jetstream.exact_publisher import Chain, ChainLink
+from broker.stores.jetstream.lease import LEASE, Lease, LeaseTerm
 from stantools.format.columns import MessageColumns
 from stantools.nats.errors import NatsError
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.stores.jetstream.ports import Streams
-    from stantools.nats.channel_streams import Names
+    from broker.stores.jetstream.jetstream_port import JetStreamPort
+    from stantools.nats.channel_streams import StreamNames
 
 START: Final = b"start"
 #: Seconds between two writings of progress, how many records they have at most, and how many may be under way then.
@@ -47,7 +47,7 @@ _STRANGERS: Final = 8, 60.0
 _AROUND: Final = 1024
 
 
-class Progress(Protocol):
+class ProgressRecord(Protocol):
     """Something whose record is written from time to time."""
 
     @property
@@ -62,7 +62,7 @@ class Progress(Protocol):
         """Returns its record as it is now; nothing if it is gone."""
 
 
-class State:
+class BrokerState:
     """Writes records.
 
     Args:
@@ -76,8 +76,8 @@ class State:
 
     def __init__(
         self,
-        streams: Streams,
-        names: Names,
+        streams: JetStreamPort,
+        names: StreamNames,
         writer: bytes,
         completed: Callable[[Flush], None],
         lost: Callable[[str], None],
@@ -88,16 +88,16 @@ class State:
         self._completed = completed
         self._lost = lost
         self._seconds = seconds
-        self._tenure: Tenure | None = None
+        self._tenure: LeaseTerm | None = None
         self._chain = Chain(streams, names.state, writer, self, origin=False)
         self._own = b": %b." % writer
         self._last = 0
-        self._records: dict[bytes, bytes | Progress] = {}  # what there is: content, or what knows it
-        self._under_way: dict[Piece, tuple[bytes, bytes | Progress, Flush, float]] = {}
+        self._records: dict[bytes, bytes | ProgressRecord] = {}  # what there is: content, or what knows it
+        self._under_way: dict[ChainLink, tuple[bytes, bytes | ProgressRecord, Flush, float]] = {}
         self._strangers: deque[float] = deque(maxlen=_STRANGERS[0])
         self._reading: asyncio.Task[None] | None = None
         self._opening: asyncio.Future[bool] | None = None
-        self._dirty: dict[Progress, None] = {}
+        self._dirty: dict[ProgressRecord, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._gone: list[int] = []
         self._removing: asyncio.Task[None] | None = None
@@ -137,7 +137,7 @@ class State:
         if lease is None:
             self.put(START, self._own)
         else:
-            self._tenure = Tenure(lease, self._seconds, partial(self.put, lease.subject), self._lost)
+            self._tenure = LeaseTerm(lease, self._seconds, partial(self.put, lease.subject), self._lost)
             self.put(lease.subject, lease.encode())
         whole = await self._opening
         self._opening = None
@@ -151,7 +151,7 @@ class State:
             self._under_way.clear()
         return whole
 
-    def add(self, thing: Progress) -> None:
+    def add(self, thing: ProgressRecord) -> None:
         """Takes note of something that has a record."""
         self._records[thing.subject] = thing
 
@@ -170,19 +170,19 @@ class State:
         self._submit(subject, content, flush)
         return flush
 
-    def _submit(self, subject: bytes, thing: bytes | Progress, flush: Flush) -> None:
+    def _submit(self, subject: bytes, thing: bytes | ProgressRecord, flush: Flush) -> None:
         content = thing if isinstance(thing, bytes) else thing.encode(self._streams.max_payload - _AROUND)
         columns = MessageColumns(1)
         self._last += 1
         columns.sequence[0], columns.data_size[0] = self._last, len(content)
         full = self._names.records.encode() + subject
-        batch = Batch(b"", full, memoryview(content), columns, columns.sequence)
+        batch = MessageBatch(b"", full, memoryview(content), columns, columns.sequence)
         sequence = self._last
-        piece = Piece(batch, sequence, sequence, lambda: self._stored(piece, sequence, gone=not content))
+        piece = ChainLink(batch, sequence, sequence, lambda: self._stored(piece, sequence, gone=not content))
         self._under_way[piece] = subject, thing, flush, asyncio.get_running_loop().time()
         self._chain.submit(piece)
 
-    def write(self, thing: Progress) -> Flush:
+    def write(self, thing: ProgressRecord) -> Flush:
         """Writes a record as it is now. Raises StorageError if it cannot be one."""
         self._dirty.pop(thing, None)
         flush = Flush()
@@ -193,7 +193,7 @@ class State:
             self._records[thing.subject] = thing
         return flush
 
-    def note(self, thing: Progress) -> None:
+    def note(self, thing: ProgressRecord) -> None:
         """Has a record written soon."""
         self._dirty[thing] = None
         if self._timer is None and not self._closed:
@@ -229,13 +229,13 @@ class State:
         if self._dirty and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._write_some)
 
-    def _write(self, thing: Progress) -> None:
+    def _write(self, thing: ProgressRecord) -> None:
         try:
             self.write(thing)
         except StorageError as problem:
             STREAMING.error("Unable to store subscriptions: %s", problem)
 
-    def _stored(self, piece: Piece, sequence: int, *, gone: bool) -> None:
+    def _stored(self, piece: ChainLink, sequence: int, *, gone: bool) -> None:
         if gone:
             self._gone.append(sequence)
         _, _, flush, sent = self._under_way.pop(piece)
@@ -268,7 +268,7 @@ class State:
         self._last = self._chain.proven
         self._chain.restart(self._last)
         for _, thing, flush, _ in refused.values():
-            flush.outcome, flush.error = Outcome.REFUSED if certain else Outcome.UNKNOWN, error
+            flush.outcome, flush.error = FlushOutcome.REFUSED if certain else FlushOutcome.UNKNOWN, error
             self._completed(flush)
             if not isinstance(thing, bytes):
                 self.note(thing)

@@ -1,4 +1,4 @@
-"""All of a server's state in streams; see `broker.stores.interface.Store`."""
+"""All of a server's state in streams; see `broker.stores.interface.StateStore`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Final
 
 from broker.log import STREAMING
 from broker.stores.file import FileStore
-from broker.stores.interface import ChannelStore, FasterError, Flush, InUseError, MessageStore, Recovered, StorageError
-from broker.stores.jetstream.copy import Channel, Copy
-from broker.stores.jetstream.cutting import cut_back
+from broker.stores.interface import (
+    ChannelStore,
+    Flush,
+    InUseError,
+    LeaseLostError,
+    MessageStore,
+    Recovered,
+    StorageError,
+)
+from broker.stores.jetstream.copy import ChannelCopy, CopiedChannel
+from broker.stores.jetstream.copy_repair import cut_back
+from broker.stores.jetstream.jetstream_messages import HEADER, JetStreamMessages
+from broker.stores.jetstream.jetstream_subscriptions import JetStreamSubscriptions
 from broker.stores.jetstream.lease import RENEWALS, TTL, Lease
-from broker.stores.jetstream.messages import HEADER, JetStreamMessages
-from broker.stores.jetstream.opening import Found, Opening, set_aside
-from broker.stores.jetstream.state import State
-from broker.stores.jetstream.subscriptions import JetStreamSubscriptions
+from broker.stores.jetstream.start_check import FoundStreams, StreamsOpening, set_aside
+from broker.stores.jetstream.state import BrokerState
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
@@ -31,8 +39,8 @@ from stantools.store.durable import replace_file, sync_tree, writing
 from stantools.store.limits import StoreLimits
 
 if TYPE_CHECKING:
-    from broker.stores.jetstream.ports import Streams
-    from stantools.nats.channel_streams import Names
+    from broker.stores.jetstream.jetstream_port import JetStreamPort
+    from stantools.nats.channel_streams import StreamNames
     from stantools.store.limits import ChannelLimits
 
 #: Seconds that the end waits for what is under way, and between two looks at that.
@@ -52,11 +60,11 @@ _Settled = tuple[Flush, Callable[[], None] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Backing:
+class StreamBacking:
     """Where streams are, and what they are called."""
 
-    streams: Streams  #: JetStream
-    names: Names  #: of the cluster id
+    streams: JetStreamPort  #: JetStream
+    names: StreamNames  #: of the cluster id
     failed: Callable[[str], None]  #: called with the reason when the store cannot be used any more
     node: str = ""  #: what this server is called among those with the same streams; empty for a single one
     seconds: float = TTL  #: how long a lease is good for, where there are several
@@ -85,7 +93,7 @@ class JetStreamStore:
     kind = "JETSTREAM"
 
     def __init__(
-        self, backing: Backing, directory: Path, copy: Callable[[], FileStore], limits: StoreLimits | None = None
+        self, backing: StreamBacking, directory: Path, copy: Callable[[], FileStore], limits: StoreLimits | None = None
     ) -> None:
         self.limits = limits or StoreLimits()
         self.writer = secrets.token_hex(6).encode()
@@ -105,7 +113,7 @@ class JetStreamStore:
         self._opened = False  # the copy
         self._known: Lease | None = None  # the last lease, as far as the copy knows
         self._heard: Lease | None = None  # the lease of whoever has said last that he leads
-        self._followed: dict[bytes, Copy] = {}
+        self._followed: dict[bytes, ChannelCopy] = {}
         self._channels: dict[bytes, tuple[JetStreamMessages, JetStreamSubscriptions]] = {}
         self._removals: dict[bytes, asyncio.Task[None]] = {}
         self._completed: list[_Settled] = []
@@ -113,7 +121,7 @@ class JetStreamStore:
         self._syncing: dict[bytes, list[_Settled]] = {}
         self._unsynced: dict[bytes, list[_Settled]] = {}
         self._sync_runs = False
-        self._state = State(streams, names, self.writer, self.completed_flush, self._lost, backing.seconds)
+        self._state = BrokerState(streams, names, self.writer, self.completed_flush, self._lost, backing.seconds)
         self._recovered: Recovered | None = None
 
     # The start
@@ -125,7 +133,7 @@ class JetStreamStore:
             StorageError: They are not, or JetStream cannot be reached.
         """
         self._open_copy()
-        await Opening(self.streams, self._names).look()
+        await StreamsOpening(self.streams, self._names).look()
 
     async def follow(self) -> None:
         """Makes the copy follow the streams, to which another server writes.
@@ -144,7 +152,7 @@ class JetStreamStore:
                 if info is not None and names.stream(name) == stream:
                     there.add(name)
                     if name not in self._followed:
-                        self._followed[name] = Copy(self._channel(name), self)
+                        self._followed[name] = ChannelCopy(self._channel(name), self)
                     await self._followed[name].follow(info["state"])
         for name in set(self._followed) - there:
             # It was deleted; one that comes back is another one.
@@ -164,7 +172,7 @@ class JetStreamStore:
             StorageError: It cannot be gone on with, JetStream cannot be reached, or another server was faster.
         """
         self._open_copy()
-        opening = Opening(self.streams, self._names)
+        opening = StreamsOpening(self.streams, self._names)
         before: Lease | None = None
         begin = asyncio.get_running_loop().time()
         while True:
@@ -193,7 +201,7 @@ class JetStreamStore:
         if self.led:
             self._note(lease or Lease())
         for name in found.channels:
-            copy = self._followed.pop(name, None) or Copy(self._channel(name), self)
+            copy = self._followed.pop(name, None) or ChannelCopy(self._channel(name), self)
             self._channels[name] = JetStreamMessages(copy, self), subscribed[name]
         await _all_of(
             partial(
@@ -271,7 +279,7 @@ class JetStreamStore:
         except (OSError, ValueError):
             return None
 
-    def _take_lost_channels(self, found: Found) -> None:
+    def _take_lost_channels(self, found: FoundStreams) -> None:
         """Adds the channels of which only the copy is left."""
         for name in sorted(set(self._copies) - set(found.channels)):
             if self._copies[name].messages.last:
@@ -288,7 +296,7 @@ class JetStreamStore:
         new = bool(self._node) and lease != self._heard
         return lease.node not in ("", self._node) and (new or waited > self._seconds / RENEWALS)
 
-    async def _still(self, found: Found) -> Lease:
+    async def _still(self, found: FoundStreams) -> Lease:
         """Waits for longer than it takes to write a lease again. Returns the lease, if whoever has it did not.
 
         Raises:
@@ -297,7 +305,7 @@ class JetStreamStore:
         await asyncio.sleep(_MORE * self._seconds / RENEWALS)
         info = await self.streams.stream_info(self._names.state)
         if info is None or int(info["state"]["last_seq"]) > found.last:
-            raise FasterError(f'node "{found.lease.node}" was faster')
+            raise LeaseLostError(f'node "{found.lease.node}" was faster')
         return found.lease
 
     def _next_lease(self, found: Lease, before: Lease | None) -> Lease | None:
@@ -312,7 +320,7 @@ class JetStreamStore:
         """
         if self._node:
             if before is not None and found.epoch > before.epoch:
-                raise FasterError(f'node "{found.node}" was faster')
+                raise LeaseLostError(f'node "{found.node}" was faster')
             return found.taken_by(self._node)
         if found.node:
             raise StorageError(
@@ -420,7 +428,7 @@ class JetStreamStore:
             raise StorageError(problem)
         if name in self._copies:
             self._drop_copy(name)
-        messages = JetStreamMessages(Copy(self._channel(name), self), self)
+        messages = JetStreamMessages(ChannelCopy(self._channel(name), self), self)
         self._state.put(CHANNEL + name, BEGUN)
         subscriptions = JetStreamSubscriptions(name, messages.limits, self._state)
         self._channels[name] = messages, subscriptions
@@ -461,10 +469,10 @@ class JetStreamStore:
     def _limits_of(self, name: bytes) -> ChannelLimits:
         return self.limits.limits_for(os.fsdecode(name))
 
-    def _channel(self, name: bytes) -> Channel:
+    def _channel(self, name: bytes) -> CopiedChannel:
         limits = self._limits_of(name)
         names = self._names
-        return Channel(name, names.stream(name), names.subject(name), names.channel_config(name, limits), limits)
+        return CopiedChannel(name, names.stream(name), names.subject(name), names.channel_config(name, limits), limits)
 
     # For the channels
 

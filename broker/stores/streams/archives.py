@@ -19,8 +19,8 @@ from stantools.store.durable import fsync_directory, sync_tree
 from stantools.streamfiles.framing import (
     END,
     STORED,
+    ByteSource,
     Framer,
-    Pull,
     file_header,
     padding,
     read_files,
@@ -46,7 +46,7 @@ _MOST_FILES: Final = 200_000
 _SECOND: Final = 1_000_000_000
 
 
-class Taken:
+class StreamSnapshot:
     """The files of a stream as they are now, whatever becomes of them, to be read once.
 
     Args:
@@ -135,7 +135,7 @@ def _bounded(parts: Iterable[ReadableBuffer], limit: int) -> Iterator[ReadableBu
         yield part
 
 
-class Coming:
+class IncomingArchive:
     """An archive that comes in pieces, and becomes the directory of a stream.
 
     Args:
@@ -181,7 +181,7 @@ class Coming:
             self._file.seek(0)
             pieces = iter(lambda: self._file.read(_PIECE), b"")
             expanded = _bounded(unframe(pieces, "the archive"), limit)
-            files = read_files(Pull(expanded, "the archive"))
+            files = read_files(ByteSource(expanded, "the archive"))
             for number, file in enumerate(files):
                 if number == _MOST_FILES:
                     raise ArchiveError(f"the archive has more than {_MOST_FILES} files")

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.stores.interface import StorageError
 from stantools.store.durable import fsync_file
-from stantools.streamfiles import highway
+from stantools.streamfiles import highwayhash
 
 #: Blocks that are open at a time, of all streams.
 _MOST_OPEN: Final = 256
@@ -54,7 +54,7 @@ class Descriptors:
             os.close(self._open.popitem()[1])
 
 
-class Block:
+class MessageBlock:
     """A file of records.
 
     Attributes:
@@ -68,7 +68,7 @@ class Block:
         self.number = number  #: its number, in its name and in the hashes of its records
         self.path = directory / f"{number}.blk"  #: the file
         self._name = str(self.path)
-        self.key = highway.block_key(stream, number)  #: of the hashes
+        self.key = highwayhash.block_key(stream, number)  #: of the hashes
         self.size = 0  #: bytes that are in the file
         self.waiting = bytearray()  #: bytes that are still to be written to its end
         self.graves = array("Q")  #: sequences that its tombstones take out

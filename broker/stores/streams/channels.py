@@ -13,11 +13,11 @@ from typing import Any, Final, NoReturn
 
 from google.protobuf.message import DecodeError
 
-from broker.blocks import Records
+from broker.record_buffer import MessageRecordBuffer
 from broker.stores.interface import ChannelLog, StorageError
-from broker.stores.streams.contents import Contents, Filter, Segment, Subject
+from broker.stores.streams.contents import Contents, RowSegment, SubjectFilter, SubjectRows
 from broker.stores.streams.interface import Stored
-from broker.stores.streams.memory import Unkept
+from broker.stores.streams.memory import VolatileStream
 from broker.stores.streams.metafiles import KeptConsumers
 from stantools.format.proto import store_pb2 as pb
 from stantools.nats.subjects import matches
@@ -28,7 +28,7 @@ _AHEAD: Final = 256
 _AHEAD_BYTES: Final = 256 << 10
 
 
-class Run(Contents):
+class ChannelContents(Contents):
     """The sequences of a channel, without a table.
 
     Args:
@@ -39,10 +39,10 @@ class Run(Contents):
     def __init__(self, subject: bytes, time_of: Callable[[int], int]) -> None:
         super().__init__()
         self._time_of = time_of
-        self._entry = Subject(subject, 0)
+        self._entry = SubjectRows(subject, 0)
         self._numbered.append(self._entry)
         #: A row that represents every message.
-        self._row = Segment(0)
+        self._row = RowSegment(0)
         self._row.subjects.append(0)
         self._row.sizes.append(1)
 
@@ -58,7 +58,7 @@ class Run(Contents):
         self._entry.count, self._entry.first, self._entry.last = self.messages, self.first, last
         self.subjects = {self._entry.name: self._entry} if self.messages else {}
 
-    def locate(self, sequence: int) -> tuple[Segment, int] | None:
+    def locate(self, sequence: int) -> tuple[RowSegment, int] | None:
         """Returns the row that represents every message; None if there is no such message."""
         return (self._row, 0) if self.first <= sequence <= self.last else None
 
@@ -67,16 +67,16 @@ class Run(Contents):
         yield from ()
         return self.last if self.messages and matches(pattern, self._entry.name) else 0
 
-    def last_match(self, wanted: Filter | None) -> int:
+    def last_match(self, wanted: SubjectFilter | None) -> int:
         """Returns the sequence of the last message, if it matches; 0 otherwise."""
         return self.last if self.messages and (wanted is None or wanted.has(0)) else 0
 
-    def last_before(self, sequence: int, entry: Subject) -> int:
+    def last_before(self, sequence: int, entry: SubjectRows) -> int:
         """Returns the last sequence of a subject before another one; 0 if there is none."""
         last = min(self.last, sequence - 1)
         return last if last >= self.first else 0
 
-    def select(self, patterns: Sequence[bytes]) -> Iterator[Subject | None]:
+    def select(self, patterns: Sequence[bytes]) -> Iterator[SubjectRows | None]:
         """Iterates over the only subject, if it matches and has messages."""
         if self.messages and self._matches(patterns):
             yield self._entry
@@ -84,21 +84,21 @@ class Run(Contents):
     def _matches(self, patterns: Sequence[bytes]) -> bool:
         return not patterns or any(matches(pattern, self._entry.name) for pattern in patterns)
 
-    def make_filter(self, patterns: Sequence[bytes]) -> Generator[None, None, Filter | None]:
+    def make_filter(self, patterns: Sequence[bytes]) -> Generator[None, None, SubjectFilter | None]:
         """Returns a filter of patterns; None if every subject matches. The subject counts without messages as well."""
         found = yield from super().make_filter(patterns)
         if found is not None and self._matches(patterns):
             found.learn(self._entry)
         return found
 
-    def matching(self, wanted: Subject | Filter | None, start: int, most: int) -> list[int]:
+    def matching(self, wanted: SubjectRows | SubjectFilter | None, start: int, most: int) -> list[int]:
         """Returns sequences of messages that match, from `start` on."""
-        if isinstance(wanted, Filter) and not wanted.has(0):
+        if isinstance(wanted, SubjectFilter) and not wanted.has(0):
             return []
         start = max(start, self.first)
         return list(range(start, min(start + most, self.last + 1)))
 
-    def count(self, wanted: Filter | None, start: int) -> int:
+    def count(self, wanted: SubjectFilter | None, start: int) -> int:
         """Returns how many messages match, from `start` on."""
         if wanted is not None and not wanted.has(0):
             return 0
@@ -109,7 +109,7 @@ class Run(Contents):
         return bisect_left(range(self.last + 1), time, lo=self.first, key=self._time_of)
 
 
-class ChannelStream(Unkept):
+class ChannelStream(VolatileStream):
     """A channel as a stream that nobody can write to.
 
     Args:
@@ -119,8 +119,8 @@ class ChannelStream(Unkept):
 
     def __init__(self, log: ChannelLog, subject: bytes) -> None:
         self._log, self._subject = log, subject
-        self.contents: Run = Run(subject, self._time_of)
-        self._block: Records | None = None
+        self.contents: ChannelContents = ChannelContents(subject, self._time_of)
+        self._block: MessageRecordBuffer | None = None
         self._first = self._next = 0
         self.flush()
 

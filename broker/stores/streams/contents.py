@@ -38,7 +38,7 @@ _FEW: Final = 4
 _NEAR: Final = 64
 
 
-class Subject:
+class SubjectRows:
     """A subject that messages are stored under.
 
     Attributes:
@@ -56,7 +56,7 @@ class Subject:
         self.count = self.first = self.last = 0
 
 
-class Filter:
+class SubjectFilter:
     """Patterns, of which a subject has to match one.
 
     Attributes:
@@ -69,7 +69,7 @@ class Filter:
 
     def __init__(self, patterns: tuple[bytes, ...]) -> None:
         self.patterns = patterns
-        self.few: dict[int, Subject] | None = {}
+        self.few: dict[int, SubjectRows] | None = {}
         self.mask = bytearray()
         self.users = 0
 
@@ -79,7 +79,7 @@ class Filter:
             return number in self.few
         return number < len(self.mask) and self.mask[number] != 0
 
-    def learn(self, subject: Subject) -> None:
+    def learn(self, subject: SubjectRows) -> None:
         """Adds a subject that matches."""
         few, number = self.few, subject.number
         if few is None:
@@ -109,7 +109,7 @@ class Filter:
             self.mask.extend(bytes(max(64, size - len(self.mask), len(self.mask))))
 
 
-class Segment:
+class RowSegment:
     """Rows of messages one after the other.
 
     Attributes:
@@ -152,28 +152,28 @@ class Contents:
     """
 
     def __init__(self, next_sequence: int = 1) -> None:
-        self.segments: list[Segment] = []  #: the rows
+        self.segments: list[RowSegment] = []  #: the rows
         self._firsts: list[int] = []
-        self.subjects: dict[bytes, Subject] = {}  #: subjects that have messages
-        self._numbered: list[Subject | None] = []
+        self.subjects: dict[bytes, SubjectRows] = {}  #: subjects that have messages
+        self._numbered: list[SubjectRows | None] = []
         self._free: list[int] = []
         #: The same by their tokens: None until a pattern is asked for; then subjects that are still to be added.
-        self._tree: SubjectTree[Subject] | None = None
-        self._unindexed: list[Subject] = []
-        self._filters: dict[tuple[bytes, ...], Filter] = {}
+        self._tree: SubjectTree[SubjectRows] | None = None
+        self._unindexed: list[SubjectRows] = []
+        self._filters: dict[tuple[bytes, ...], SubjectFilter] = {}
         #: The patterns of filters, which new subjects are held against.
-        self._filtered: Interest[Filter] = Interest()
+        self._filtered: Interest[SubjectFilter] = Interest()
         self._scratch = bytearray()  # a mask for few subjects, all 0 between searches
-        self._asked: dict[bytes, Filter] = {}
+        self._asked: dict[bytes, SubjectFilter] = {}
         self.messages = self.bytes = 0
         self.first, self.last = next_sequence, next_sequence - 1
         self.first_time = self.last_time = 0
 
     # Rows
 
-    def begin(self, first: int, block: int = 0) -> Segment:
+    def begin(self, first: int, block: int = 0) -> RowSegment:
         """Begins a segment behind the others."""
-        segment = Segment(first, block)
+        segment = RowSegment(first, block)
         self.segments.append(segment)
         self._firsts.append(first)
         return segment
@@ -220,7 +220,7 @@ class Contents:
         if not self.messages:
             self.first = sequence + 1
 
-    def locate(self, sequence: int) -> tuple[Segment, int] | None:
+    def locate(self, sequence: int) -> tuple[RowSegment, int] | None:
         """Returns where the row of a message is; None if there is no such message."""
         if not self.segments:
             return None
@@ -235,13 +235,13 @@ class Contents:
         sizes = segment.sizes
         return (segment, row) if row < len(sizes) and sizes[row] else None
 
-    def subject_at(self, segment: Segment, row: int) -> bytes:
+    def subject_at(self, segment: RowSegment, row: int) -> bytes:
         """Returns the subject of a row."""
         entry = self._numbered[segment.subjects[row]]
         assert entry is not None
         return entry.name
 
-    def discard(self, segment: Segment, row: int) -> None:
+    def discard(self, segment: RowSegment, row: int) -> None:
         """Takes out the message of a row."""
         sequence, size = segment.first + row, segment.sizes[row]
         entry = self._numbered[segment.subjects[row]]
@@ -280,13 +280,13 @@ class Contents:
                 self._drop(segment, slice(0, rows))
         self.advance()
 
-    def drop_rows(self, gone: Iterable[tuple[Segment, NDArray[np.int64]]]) -> None:
+    def drop_rows(self, gone: Iterable[tuple[RowSegment, NDArray[np.int64]]]) -> None:
         """Takes out the messages of some rows."""
         for segment, rows in gone:
             self._drop(segment, rows)
         self.advance()
 
-    def _drop(self, segment: Segment, rows: slice | NDArray[np.int64]) -> None:
+    def _drop(self, segment: RowSegment, rows: slice | NDArray[np.int64]) -> None:
         sizes = np.frombuffer(segment.sizes, np.uint32)
         part = sizes[rows]
         live = part > 0
@@ -312,7 +312,7 @@ class Contents:
             elif self.locate(entry.last) is None:
                 entry.last = self._before(entry.last, entry)
 
-    def remove_segment(self, segment: Segment) -> None:
+    def remove_segment(self, segment: RowSegment) -> None:
         """Takes out a segment that has no messages."""
         index = bisect_right(self._firsts, segment.first) - 1
         while self.segments[index] is not segment:
@@ -342,10 +342,10 @@ class Contents:
 
     # Subjects
 
-    def named(self, name: bytes) -> Subject:
+    def named(self, name: bytes) -> SubjectRows:
         """Returns a new entry for a subject that has no messages yet."""
         number = self._free.pop() if self._free else len(self._numbered)
-        entry = self.subjects[name] = Subject(name, number)
+        entry = self.subjects[name] = SubjectRows(name, number)
         if number == len(self._numbered):
             self._numbered.append(entry)
         else:
@@ -360,7 +360,7 @@ class Contents:
                 each.learn(entry)
         return entry
 
-    def _forget(self, entry: Subject) -> None:
+    def _forget(self, entry: SubjectRows) -> None:
         entry.count = 0
         del self.subjects[entry.name]
         if self._tree is not None:
@@ -371,13 +371,13 @@ class Contents:
         self._numbered[entry.number] = None
         self._free.append(entry.number)
 
-    def last_before(self, sequence: int, entry: Subject) -> int:
+    def last_before(self, sequence: int, entry: SubjectRows) -> int:
         """Returns the last sequence of a subject before another one; 0 if there is none."""
         return entry.last if entry.last < sequence else self._before(sequence, entry)
 
-    def _before(self, sequence: int, wanted: Subject | Filter | None) -> int:
+    def _before(self, sequence: int, wanted: SubjectRows | SubjectFilter | None) -> int:
         """The message before a sequence that matches; 0 for none."""
-        if isinstance(wanted, Filter) and wanted.few is not None:
+        if isinstance(wanted, SubjectFilter) and wanted.few is not None:
             within = [entry for entry in wanted.few.values() if entry.first < sequence]
             if all(entry.last < sequence for entry in within):
                 return max((entry.last for entry in within), default=0)
@@ -392,7 +392,7 @@ class Contents:
                 rows = begin
         return 0
 
-    def first_of(self, entry: Subject) -> int:
+    def first_of(self, entry: SubjectRows) -> int:
         """Returns the sequence of the first message of a subject."""
         if entry.count == 1:
             entry.first = entry.last
@@ -400,7 +400,7 @@ class Contents:
             entry.first = self.matching(entry, max(entry.first, self.first), 1)[0]
         return entry.first
 
-    def select(self, patterns: Sequence[bytes]) -> Iterator[Subject | None]:
+    def select(self, patterns: Sequence[bytes]) -> Iterator[SubjectRows | None]:
         """Iterates over the subjects that match one of some patterns, all without patterns; None lets others go first.
 
         Subjects that come or go meanwhile may be among them or not.
@@ -446,7 +446,7 @@ class Contents:
             del self._unindexed[-STEP:]
             yield
 
-    def selected(self, patterns: Sequence[bytes]) -> Iterator[Subject]:
+    def selected(self, patterns: Sequence[bytes]) -> Iterator[SubjectRows]:
         """As `select`, at once."""
         return (entry for entry in self.select(patterns) if entry is not None)
 
@@ -471,7 +471,7 @@ class Contents:
             self._asked[pattern] = wanted
         return self._before(self.last + 1, wanted)
 
-    def last_match(self, wanted: Filter | None) -> int:
+    def last_match(self, wanted: SubjectFilter | None) -> int:
         """Returns the sequence of the last message that matches; 0 if there is none."""
         return self._before(self.last + 1, wanted)
 
@@ -482,18 +482,18 @@ class Contents:
         self.release(wanted)
         return found[0] if found else 0
 
-    def filter(self, patterns: Sequence[bytes]) -> Filter | None:
+    def filter(self, patterns: Sequence[bytes]) -> SubjectFilter | None:
         """Returns a filter of patterns, to be given back with `release`; None if every subject matches."""
         return finished(self.make_filter(patterns))
 
-    def make_filter(self, patterns: Sequence[bytes]) -> Generator[None, None, Filter | None]:
+    def make_filter(self, patterns: Sequence[bytes]) -> Generator[None, None, SubjectFilter | None]:
         """As `filter`, but work that can be interrupted."""
         key = tuple(patterns)
         if not key or b">" in key:
             return None
         found = self._filters.get(key)
         if found is None:
-            made = Filter(key)
+            made = SubjectFilter(key)
             # From now on it learns what is new; others get it when it knows what was there.
             for pattern in key:
                 self._filtered.insert(pattern, made)
@@ -510,7 +510,7 @@ class Contents:
         found.users += 1
         return found
 
-    def release(self, used: Filter | None) -> None:
+    def release(self, used: SubjectFilter | None) -> None:
         """Releases a filter."""
         if used is not None:
             used.users -= 1
@@ -518,19 +518,19 @@ class Contents:
                 del self._filters[used.patterns]
                 self._drop_filter(used)
 
-    def _drop_filter(self, used: Filter) -> None:
+    def _drop_filter(self, used: SubjectFilter) -> None:
         for pattern in used.patterns:
             self._filtered.remove(pattern, used)
 
     # Searches
 
-    def matching(self, wanted: Subject | Filter | None, start: int, most: int) -> list[int]:
+    def matching(self, wanted: SubjectRows | SubjectFilter | None, start: int, most: int) -> list[int]:
         """Returns sequences of messages that match, from `start` on, at most `most`.
 
         Not all there are, perhaps, but one at least if there is one.
         """
         start, stop = max(start, self.first), self.last + 1
-        if isinstance(wanted, Filter) and wanted.few is not None:
+        if isinstance(wanted, SubjectFilter) and wanted.few is not None:
             within = [entry for entry in wanted.few.values() if entry.last >= start]
             if all(entry.count == 1 for entry in within):
                 return sorted(entry.last for entry in within)[:most]
@@ -552,7 +552,7 @@ class Contents:
                     return found_here
         return []
 
-    def count(self, wanted: Filter | None, start: int) -> int:
+    def count(self, wanted: SubjectFilter | None, start: int) -> int:
         """Returns how many messages match, from `start` on."""
         if start <= self.first and (wanted is None or not self.messages):
             return self.messages
@@ -572,7 +572,7 @@ class Contents:
             total += len(self._rows(segment, wanted, max(start - segment.first, 0), rows))
         return total
 
-    def rows(self, wanted: Filter | None, below: int = 0) -> Iterator[tuple[Segment, NDArray[np.int64]]]:
+    def rows(self, wanted: SubjectFilter | None, below: int = 0) -> Iterator[tuple[RowSegment, NDArray[np.int64]]]:
         """Iterates over the segments with the rows that match, with sequences below one (0: all)."""
         first = 0
         if wanted is not None and wanted.few is not None:
@@ -613,10 +613,12 @@ class Contents:
         if most > 0:
             yield list(range(expected, min(self.last + 1, expected + most)))
 
-    def _rows(self, segment: Segment, wanted: Subject | Filter | None, begin: int, end: int) -> NDArray[np.int64]:
+    def _rows(
+        self, segment: RowSegment, wanted: SubjectRows | SubjectFilter | None, begin: int, end: int
+    ) -> NDArray[np.int64]:
         live = np.frombuffer(segment.sizes, np.uint32)[begin:end] > 0
         numbers = np.frombuffer(segment.subjects, np.uint32)[begin:end]
-        if isinstance(wanted, Subject):
+        if isinstance(wanted, SubjectRows):
             live &= numbers == wanted.number
         elif wanted is not None and wanted.few is not None:
             scratch = self._scratch

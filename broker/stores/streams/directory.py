@@ -17,13 +17,13 @@ from typing import Any, Final
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
-from broker.stores.streams.archives import Coming, Taken
+from broker.stores.streams.archives import IncomingArchive, StreamSnapshot
 from broker.stores.streams.blocks import Descriptors
-from broker.stores.streams.files import FileStream
+from broker.stores.streams.file_stream import FileStream
 from broker.stores.streams.interface import StreamStore
 from broker.stores.streams.memory import MemoryStream
 from broker.stores.streams.metafiles import META, make_directories, read_meta, remove_left
-from stantools.streamfiles import highway
+from stantools.streamfiles import highwayhash
 
 _ACCOUNT: Final = "$G"
 _LOCK: Final = "streams.lock"
@@ -89,7 +89,7 @@ class StreamsDirectory:
             if (directory / "meta.key").exists():
                 NATS.error("  %s is encrypted by its server, it is left alone: restore it from a backup", directory)
                 continue
-            found = read_meta(directory, highway.stream_key(directory.name))
+            found = read_meta(directory, highwayhash.stream_key(directory.name))
             if found is None or found[0].get("name") != directory.name:
                 NATS.warning("  %s has no valid %s, it is left alone", directory, META)
                 continue
@@ -141,21 +141,21 @@ class StreamsDirectory:
         self._open.pop(name, None)
         store.delete()
 
-    def take(self, name: str, *, consumers: bool, time: int) -> Taken:
+    def take(self, name: str, *, consumers: bool, time: int) -> StreamSnapshot:
         """Takes the files of a stream as they are now, to be read.
 
         Raises:
             StorageError: They cannot be linked.
         """
-        return Taken(self._streams / name, consumers=consumers, time=time)
+        return StreamSnapshot(self._streams / name, consumers=consumers, time=time)
 
-    def expect(self, name: str) -> Coming:
+    def expect(self, name: str) -> IncomingArchive:
         """Begins to take the archive of a stream.
 
         Raises:
             StorageError: It cannot be written.
         """
-        return Coming(self._streams / name)
+        return IncomingArchive(self._streams / name)
 
     def sync(self) -> None:
         """Syncs what was written, in a thread."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.stores.interface import StorageError
-from broker.stores.streams.contents import Contents, Filter
+from broker.stores.streams.contents import Contents, SubjectFilter
 from stantools.nats.frames import Frames, frame_table, rows
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.meta import ConsumerState, CopiedState
@@ -32,7 +32,7 @@ class Stored(NamedTuple):
     payload: bytes
 
 
-class Table(NamedTuple):
+class MessageTableColumns(NamedTuple):
     """Messages as rows of a table, without replies and routes."""
 
     buffer: bytearray  #: where they are
@@ -113,7 +113,7 @@ class StreamStore(ABC):
         block = located(found.header, stream, found.subject, sequence, found.time)
         return block + found.payload, len(block)
 
-    def table(self, sequences: Sequence[int], room: int) -> Table | None:
+    def table(self, sequences: Sequence[int], room: int) -> MessageTableColumns | None:
         """Returns messages, from the first one on as many as can be had at once.
 
         Args:
@@ -145,7 +145,7 @@ class StreamStore(ABC):
             frames[row] = (at, len(subject), 0, 0, len(header), body, len(buffer) - body, -1)
         end = len(buffer)
         buffer += bytes(room * len(found))
-        return Table(buffer, end, frames, np.array([each.time for each in found], np.int64))
+        return MessageTableColumns(buffer, end, frames, np.array([each.time for each in found], np.int64))
 
     @abstractmethod
     def remove(self, sequence: int, *, erase: bool = False) -> bool:
@@ -161,7 +161,7 @@ class StreamStore(ABC):
         """Takes out the messages below a sequence so that they do not come back."""
 
     @abstractmethod
-    def purge_matching(self, wanted: Filter, below: int) -> None:
+    def purge_matching(self, wanted: SubjectFilter, below: int) -> None:
         """Takes out the messages that match and are below a sequence, so that they do not come back."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-from broker.stores.streams.contents import Contents, Segment, Subject
+from broker.stores.streams.contents import Contents, RowSegment, SubjectRows
 from stantools.format.envelope import Buffer
 from stantools.nats.frames import Frames
 
@@ -29,7 +29,7 @@ def enter_rows(
     place: int,
     room: int,
     most: int,
-) -> tuple[bytes, list[Subject]]:
+) -> tuple[bytes, list[SubjectRows]]:
     """Adds messages that have come at the same time as the next rows of the last segment, as many as there is room for.
 
     Args:
@@ -52,8 +52,8 @@ def enter_rows(
     """
 
 def drop_firsts(
-    contents: Contents, over: list[Subject], most: int, key: bytes
-) -> tuple[list[tuple[int, int]], list[tuple[Segment, int]], bytes, bytes]:
+    contents: Contents, over: list[SubjectRows], most: int, key: bytes
+) -> tuple[list[tuple[int, int]], list[tuple[RowSegment, int]], bytes, bytes]:
     """Takes out the first messages of subjects that have too many.
 
     Args:

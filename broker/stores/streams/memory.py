@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from broker.stores.streams.contents import Contents, Filter
+from broker.stores.streams.contents import Contents, SubjectFilter
 from broker.stores.streams.interface import Stored, StreamStore
 from stantools.streamfiles.meta import ConsumerState
 
@@ -15,7 +15,7 @@ _SEGMENT: Final = 65536
 _OVERHEAD: Final = 16
 
 
-class Unkept(StreamStore):
+class VolatileStream(StreamStore):
     """A stream of which nothing outlives the process, neither configuration nor consumers."""
 
     def configure(self, config: Mapping[str, Any], created: int) -> None:
@@ -37,7 +37,7 @@ class Unkept(StreamStore):
         """There is nothing to be forgotten."""
 
 
-class MemoryStream(Unkept):
+class MemoryStream(VolatileStream):
     """A stream in memory.
 
     Args:
@@ -87,7 +87,7 @@ class MemoryStream(Unkept):
         self.contents.drop_below(sequence)
         self._tidy(self.contents.first)
 
-    def purge_matching(self, wanted: Filter, below: int) -> None:
+    def purge_matching(self, wanted: SubjectFilter, below: int) -> None:
         """Takes out the messages that match and are below a sequence."""
         self.contents.drop_rows(list(self.contents.rows(wanted, below)))
         self._tidy(self.contents.last)

@@ -19,12 +19,12 @@ from typing import Any, Final, TypeVar
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
-from broker.stores.streams.aside import move_aside
 from broker.stores.streams.interface import StreamStore
+from broker.stores.streams.quarantine import move_aside
 from stantools.errors import StantoolsError
 from stantools.notation import parse_moment
 from stantools.store.durable import fsync_directory, fsync_file, replace_file, sync_tree
-from stantools.streamfiles import highway
+from stantools.streamfiles import highwayhash
 from stantools.streamfiles.layout import ArchiveError
 from stantools.streamfiles.meta import (
     ConsumerState,
@@ -53,7 +53,7 @@ _State = TypeVar("_State")
 _MOST_META: Final = 16 << 20
 
 
-class StateFile(Enum):
+class StateFileCondition(Enum):
     """What a loss of power would leave of a state."""
 
     WRITTEN = enum.auto()  #: the state before; the new one is not synced
@@ -73,7 +73,7 @@ class KeptConsumers(StreamStore, ABC):
     _forgotten = False  #: a consumer was removed since the directory was synced
 
     @cached_property
-    def _states(self) -> dict[Path, StateFile]:
+    def _states(self) -> dict[Path, StateFileCondition]:
         return {}
 
     def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
@@ -87,7 +87,7 @@ class KeptConsumers(StreamStore, ABC):
         for directory in sorted(folder.iterdir()) if folder.is_dir() else ():
             if directory.name.startswith(".") or not directory.is_dir():
                 continue
-            found = read_meta(directory, highway.consumer_key(self._name, directory.name))
+            found = read_meta(directory, highwayhash.consumer_key(self._name, directory.name))
             if found is None:
                 # A position that is lost is worse than a letter that is wrong: servers do not look at the hash.
                 found = _decoded(_read_small(directory / META))
@@ -129,7 +129,7 @@ class KeptConsumers(StreamStore, ABC):
                     # The process before may have written it just before it was killed.
                     fsync_file(path)
                     fsync_directory(path.parent)
-                    self._states[path] = StateFile.SYNCED
+                    self._states[path] = StateFileCondition.SYNCED
                 return state
             except FileNotFoundError:
                 continue
@@ -148,12 +148,12 @@ class KeptConsumers(StreamStore, ABC):
         temporary = path.with_suffix(".tmp")
         try:
             temporary.write_bytes(data)
-            if self._states.get(path) is StateFile.SYNCED:
+            if self._states.get(path) is StateFileCondition.SYNCED:
                 path.rename(path.with_suffix(_OLD))
             temporary.replace(path)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-        self._states[path] = StateFile.WRITTEN
+        self._states[path] = StateFileCondition.WRITTEN
 
     def _possible(self, name: str, path: Path, state: ConsumerState) -> ConsumerState:
         """Returns a state without what is beyond the end of the stream."""
@@ -184,7 +184,7 @@ class KeptConsumers(StreamStore, ABC):
         Raises:
             StorageError: It cannot be written.
         """
-        data, key = full_consumer_meta(name, config, created), highway.consumer_key(self._name, name)
+        data, key = full_consumer_meta(name, config, created), highwayhash.consumer_key(self._name, name)
         directory = self._directory / CONSUMERS / name
         if directory.exists():
             write_meta(directory, data, key)
@@ -192,7 +192,7 @@ class KeptConsumers(StreamStore, ABC):
             state = {} if begins is None else {STATE: encode_consumer(begins)}
             place_directory(directory, {META: data, META_SUM: meta_sum(data, key), **state})
             if state:
-                self._states[directory / STATE] = StateFile.SYNCED
+                self._states[directory / STATE] = StateFileCondition.SYNCED
 
     def keep_state(self, name: str, state: ConsumerState) -> None:
         """Writes the state of a consumer. It is not synced: what is lost comes again.
@@ -205,10 +205,10 @@ class KeptConsumers(StreamStore, ABC):
     def unsynced(self) -> list[Path]:
         """Returns the states that were written since this was called last; those of the last call are synced by now."""
         for path, state in self._states.items():
-            if state is StateFile.SYNCING:
-                self._states[path] = StateFile.SYNCED
-        written = [path for path, state in self._states.items() if state is StateFile.WRITTEN]
-        self._states.update(dict.fromkeys(written, StateFile.SYNCING))
+            if state is StateFileCondition.SYNCING:
+                self._states[path] = StateFileCondition.SYNCED
+        written = [path for path, state in self._states.items() if state is StateFileCondition.WRITTEN]
+        self._states.update(dict.fromkeys(written, StateFileCondition.SYNCING))
         paths = written + [path.parent for path in written]
         if self._forgotten:
             paths.append(self._directory / CONSUMERS)
@@ -238,10 +238,10 @@ class KeptConsumers(StreamStore, ABC):
             OSError: It cannot be synced.
         """
         path = self._directory / COPIED
-        if self._states.get(path, StateFile.SYNCED) is not StateFile.SYNCED:
+        if self._states.get(path, StateFileCondition.SYNCED) is not StateFileCondition.SYNCED:
             fsync_file(path)
             fsync_directory(self._directory)
-            self._states[path] = StateFile.SYNCED
+            self._states[path] = StateFileCondition.SYNCED
 
     def forget_consumer(self, name: str) -> None:
         """Removes what is kept of a consumer."""

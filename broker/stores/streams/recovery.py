@@ -20,25 +20,25 @@ import numpy as np
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
-from broker.stores.streams.aside import copy_aside, move_aside
-from broker.stores.streams.blocks import Block, Descriptors
+from broker.stores.streams.blocks import Descriptors, MessageBlock
 from broker.stores.streams.metafiles import CONSUMERS, META, STATE, is_at_start
+from broker.stores.streams.quarantine import copy_aside, move_aside
 from stantools.errors import StantoolsError
 from stantools.store.durable import replace_file
-from stantools.streamfiles import highway
+from stantools.streamfiles import highwayhash
 from stantools.streamfiles.damage import Gap, intact_records, is_record, scan_block
 from stantools.streamfiles.framing import MAX_FILE_SIZE, unframe
 from stantools.streamfiles.indexes import KnownStream, read_index, read_old_index
-from stantools.streamfiles.layout import HASH_SIZE, MAX_RECORD_SIZE, ArchiveError, Flaw, RecordColumns
+from stantools.streamfiles.layout import HASH_SIZE, MAX_RECORD_SIZE, ArchiveError, RecordColumns, RecordFlaw
 from stantools.streamfiles.meta import decode_consumer
-from stantools.streamfiles.varints import Numbers
+from stantools.streamfiles.varints import VarintReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from broker.stores.streams.contents import Contents, Segment
+    from broker.stores.streams.contents import Contents, RowSegment
 
 MESSAGES: Final = "msgs"
 _BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
@@ -61,13 +61,13 @@ _MOST_CLAIMED: Final = 1 << 16
 #: Lines about one block.
 _MOST_LINES: Final = 10
 _FLAWS: Final = {
-    Flaw.CUT: "the record ends beyond the file",
-    Flaw.BAD_LENGTH: "the record has impossible sizes",
-    Flaw.BAD_HASH: "the record has another hash than its content",
+    RecordFlaw.CUT: "the record ends beyond the file",
+    RecordFlaw.BAD_LENGTH: "the record has impossible sizes",
+    RecordFlaw.BAD_HASH: "the record has another hash than its content",
 }
 
 
-class Recovery:
+class StreamRecovery:
     """Reads the messages of a stream once.
 
     Args:
@@ -82,7 +82,7 @@ class Recovery:
     """
 
     def __init__(
-        self, directory: Path, stream: str, files: Descriptors, contents: Contents, blocks: dict[int, Block]
+        self, directory: Path, stream: str, files: Descriptors, contents: Contents, blocks: dict[int, MessageBlock]
     ) -> None:
         self._directory, self._messages, self._stream = directory, directory / MESSAGES, stream
         self._files, self._contents, self._blocks = files, contents, blocks
@@ -113,7 +113,7 @@ class Recovery:
                 path.unlink(missing_ok=True)
         graves: dict[int, int] = {}
         for number in self._placed(self._numbers()):
-            block = self._blocks[number] = Block(self._messages, self._stream, number, self._files)
+            block = self._blocks[number] = MessageBlock(self._messages, self._stream, number, self._files)
             self._read(block, self._content(block), graves)
         contents = self._contents
         for sequence in graves:
@@ -144,10 +144,10 @@ class Recovery:
 
     def _end_rewrite(self, path: Path, number: int) -> None:
         """Uses a block that was being written anew if the block itself is damaged."""
-        block, key = self._messages / f"{number}.blk", highway.block_key(self._stream, number)
-        if block.is_file() and scan_block(block.read_bytes(), key)[2] is Flaw.NONE and block.stat().st_size:
+        block, key = self._messages / f"{number}.blk", highwayhash.block_key(self._stream, number)
+        if block.is_file() and scan_block(block.read_bytes(), key)[2] is RecordFlaw.NONE and block.stat().st_size:
             path.unlink()
-        elif scan_block(path.read_bytes(), key)[2] is not Flaw.NONE:
+        elif scan_block(path.read_bytes(), key)[2] is not RecordFlaw.NONE:
             NATS.warning("%s is not complete: moved to %s", path, move_aside(path, self._directory))
         else:
             aside = move_aside(block, self._directory) if block.exists() else "missing"
@@ -181,13 +181,13 @@ class Recovery:
             if head == _COMPRESSED or not 0 < size <= MAX_RECORD_SIZE:
                 return number
             record = head + file.read(size - len(head))
-        if is_record(record, 0, highway.block_key(self._stream, number)):
+        if is_record(record, 0, highwayhash.block_key(self._stream, number)):
             return number
         others = range(1, numbers[-1] + _MORE_KEYS)
-        found = (each for each in others if is_record(record, 0, highway.block_key(self._stream, each)))
+        found = (each for each in others if is_record(record, 0, highwayhash.block_key(self._stream, each)))
         return next(found, number)
 
-    def _content(self, block: Block) -> bytes:
+    def _content(self, block: MessageBlock) -> bytes:
         try:
             size = block.path.stat().st_size
             if size > MAX_FILE_SIZE:
@@ -200,7 +200,7 @@ class Recovery:
         self._tails[block.number] = data[-HASH_SIZE:]
         if not data.startswith(_COMPRESSED):
             return data
-        numbers, parts, problem = Numbers(data, len(_COMPRESSED)), list[bytes](), ""
+        numbers, parts, problem = VarintReader(data, len(_COMPRESSED)), list[bytes](), ""
         try:
             numbers.take()
             for piece in unframe([data[numbers.position : -HASH_SIZE]], str(block.path)):
@@ -218,12 +218,12 @@ class Recovery:
         replace_file(block.path, plain, mode=0o600)
         return plain
 
-    def _read(self, block: Block, data: bytes, graves: dict[int, int]) -> None:
+    def _read(self, block: MessageBlock, data: bytes, graves: dict[int, int]) -> None:
         batches, position, flaw = scan_block(data, block.key)
         if any((columns.flags == 0).any() for columns in batches):
             # There are messages beyond a record that was damaged.
             self._claimed = 0
-        if flaw is not Flaw.NONE:
+        if flaw is not RecordFlaw.NONE:
             data = self._mend(block, data)
             batches, position, _ = scan_block(data, block.key)
         block.size = position
@@ -250,7 +250,7 @@ class Recovery:
                     self.repeated.add(block.number)
                 place += size
 
-    def _mend(self, block: Block, data: bytes) -> bytes:
+    def _mend(self, block: MessageBlock, data: bytes) -> bytes:
         """Writes a block anew without what is no record. Returns its bytes."""
         good, gaps = intact_records(data, block.key)
         reached = self._contents.last
@@ -273,7 +273,7 @@ class Recovery:
     def _read_indexes(self) -> None:
         path, contents = self._messages / INDEX, self._contents
         try:
-            known = self._index = read_index(path.read_bytes(), highway.stream_key(self._stream))
+            known = self._index = read_index(path.read_bytes(), highwayhash.stream_key(self._stream))
         except FileNotFoundError:
             self._index = self._old_indexes()
             return
@@ -332,9 +332,9 @@ class Recovery:
         known.last = max((each.last for each in known.blocks.values()), default=0)
         return known
 
-    def gone(self) -> list[tuple[Segment, NDArray[np.int64]]]:
+    def gone(self) -> list[tuple[RowSegment, NDArray[np.int64]]]:
         """Takes out the messages that an index knows to be gone. Returns their rows."""
-        known, found = self._index, list[tuple["Segment", "NDArray[np.int64]"]]()
+        known, found = self._index, list[tuple["RowSegment", "NDArray[np.int64]"]]()
         for segment, rows in self._contents.rows(None) if known is not None else ():
             assert known is not None
             block, sequences = known.blocks.get(segment.block), rows + segment.first

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.stores.streams.blocks import Block
-from broker.stores.streams.contents import ABSENT, Contents, Segment
+from broker.stores.streams.blocks import MessageBlock
+from broker.stores.streams.contents import ABSENT, Contents, RowSegment
 from stantools.streamfiles.indexes import BlockEntry, StreamEntry, encode_index
 from stantools.streamfiles.layout import HASH_SIZE
 
@@ -22,7 +22,7 @@ _MOST_SUBJECTS: Final = 200_000
 _MOST_DELETED: Final = 1_000_000
 
 
-def index_of(contents: Contents, blocks: Mapping[int, Block], key: bytes, *, lifetimes: bool) -> bytes | None:
+def index_of(contents: Contents, blocks: Mapping[int, MessageBlock], key: bytes, *, lifetimes: bool) -> bytes | None:
     """Returns the bytes of the index of a stream that is flushed; None if it has none, or it would take too long.
 
     Args:
@@ -38,7 +38,7 @@ def index_of(contents: Contents, blocks: Mapping[int, Block], key: bytes, *, lif
         return None
     if gaps > _MOST_DELETED:
         return None
-    segments: dict[int, list[Segment]] = {number: [] for number in blocks}
+    segments: dict[int, list[RowSegment]] = {number: [] for number in blocks}
     for segment in contents.segments:
         segments[segment.block].append(segment)
     entries = [
@@ -52,7 +52,7 @@ def index_of(contents: Contents, blocks: Mapping[int, Block], key: bytes, *, lif
     return encode_index(stream, _subjects(contents, segments), entries, last_hash, key)
 
 
-def _entry(number: int, segments: list[Segment], last: int, last_time: int, *, lifetimes: bool) -> BlockEntry:
+def _entry(number: int, segments: list[RowSegment], last: int, last_time: int, *, lifetimes: bool) -> BlockEntry:
     """Returns the entry of a block: it goes up to its last record, the last one of a stream to the last sequence."""
     rows = [np.flatnonzero(np.frombuffer(segment.sizes, np.uint32)) for segment in segments]
     parts = [each + segment.first for segment, each in zip(segments, rows, strict=True)]
@@ -73,7 +73,7 @@ def _entry(number: int, segments: list[Segment], last: int, last_time: int, *, l
     return BlockEntry(number, size, first, first_time, last, last_time, begins + within, len(live) if lifetimes else 0)
 
 
-def _subjects(contents: Contents, blocks: Mapping[int, list[Segment]]) -> Iterator[tuple[bytes, int, int, int]]:
+def _subjects(contents: Contents, blocks: Mapping[int, list[RowSegment]]) -> Iterator[tuple[bytes, int, int, int]]:
     """Iterates over the subjects: name, messages, numbers of the first and the last block with one."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}

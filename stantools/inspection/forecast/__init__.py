@@ -21,20 +21,33 @@ planned changes (`changes`), which `recovery.truncate` can apply.
 
 from __future__ import annotations
 
-from stantools.inspection.forecast.changes import Append, Change, Cut, Delete, RebuildIndex, Write
+from stantools.inspection.forecast.changes import (
+    AppendChange,
+    Change,
+    CutChange,
+    DeleteChange,
+    RebuildIndex,
+    WriteChange,
+)
+from stantools.inspection.forecast.channel_forecast import ChannelForecast, Forecast, Harm, Lookups, Loss
 from stantools.inspection.forecast.forecaster import forecast, forecast_both, forecast_versions
-from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm, Lookups, Loss
-from stantools.inspection.forecast.options import SERVER_VERSIONS, Access, CurrentUser, OtherUser, ServerOptions
+from stantools.inspection.forecast.server_options import (
+    SERVER_VERSIONS,
+    CurrentUser,
+    FileAccess,
+    OtherUser,
+    ServerOptions,
+)
 
 __all__ = [
     "SERVER_VERSIONS",
-    "Access",
-    "Append",
+    "AppendChange",
     "Change",
     "ChannelForecast",
     "CurrentUser",
-    "Cut",
-    "Delete",
+    "CutChange",
+    "DeleteChange",
+    "FileAccess",
     "Forecast",
     "Harm",
     "Lookups",
@@ -42,7 +55,7 @@ __all__ = [
     "OtherUser",
     "RebuildIndex",
     "ServerOptions",
-    "Write",
+    "WriteChange",
     "forecast",
     "forecast_both",
     "forecast_versions",

@@ -12,24 +12,24 @@ from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 
 
 @dataclass(frozen=True)
-class Write:
+class WriteChange:
     """The file gets this content."""
 
     data: bytes
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutChange:
     pass
 
 
 @dataclass(frozen=True)
-class Append:
+class AppendChange:
     data: bytes = b""  #: the bytes; empty if only their number is known
 
 
 @dataclass(frozen=True)
-class Delete:
+class DeleteChange:
     pass
 
 
@@ -47,7 +47,7 @@ class RebuildIndex:
         return FILE_HEADER_SIZE + INDEX_RECORD_SIZE * self.count
 
 
-Action = Write | Cut | Append | Delete | RebuildIndex
+Action = WriteChange | CutChange | AppendChange | DeleteChange | RebuildIndex
 
 
 @dataclass(frozen=True)

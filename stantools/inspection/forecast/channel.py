@@ -16,27 +16,27 @@ from typing import Generic, TypeVar, cast
 
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, ScanStop
 from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
-from stantools.inspection.forecast.changes import Change, Cut, Delete, Write
+from stantools.inspection.forecast.changes import Change, CutChange, DeleteChange, WriteChange
 from stantools.inspection.forecast.slices import (
-    Recovery,
-    Slice,
+    RecoveredSlice,
+    RecoveryContext,
     SliceOutcome,
     drop_slice,
     recover_slice,
     recovered_rows,
 )
-from stantools.inspection.slicesummary import Held, Totals, remove_by_limits
+from stantools.inspection.slicesummary import LimitedSlice, ServerTotals, remove_by_limits
 from stantools.store.clientlog import ClientsState, read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, Datastore, SliceFiles
 from stantools.store.logscan import LogEnd, LogState
 from stantools.store.mapping import Buffer, Seen, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import Rows
+from stantools.store.slice_reader import MessageRecords
 from stantools.store.sublog import SubsState, read_subs
-from stantools.work import Task, Threads
+from stantools.work import ThreadWork, WorkItem
 
 _S = TypeVar("_S", bound=LogState)
 
@@ -52,7 +52,7 @@ class LogOutcome(Generic[_S]):
     error: str = ""  #: reason why the server does not start, in the server's words; "" if it starts
 
 
-def open_clients(recovery: Recovery, path: Path | None) -> tuple[str, list[Change]]:
+def open_clients(recovery: RecoveryContext, path: Path | None) -> tuple[str, list[Change]]:
     """Forecasts the opening of clients.dat, the first step of the recovery.
 
     Returns why it fails ("" if it does not), and the changes to the file.
@@ -66,7 +66,7 @@ def open_clients(recovery: Recovery, path: Path | None) -> tuple[str, list[Chang
     return (f"unable to recover client file {quote(CLIENTS_FILE)}: {error}" if error else ""), []
 
 
-def recover_clients(recovery: Recovery, path: Path | None) -> LogOutcome[ClientsState]:
+def recover_clients(recovery: RecoveryContext, path: Path | None) -> LogOutcome[ClientsState]:
     outcome = _recover(recovery, path, CLIENTS_FILE, read_clients, ClientsState())
     if outcome.error:
         name = quote(recovery.full_name(CLIENTS_FILE))
@@ -74,7 +74,7 @@ def recover_clients(recovery: Recovery, path: Path | None) -> LogOutcome[Clients
     return outcome
 
 
-def recover_subs(recovery: Recovery, channel: str, files: ChannelFiles) -> LogOutcome[SubsState]:
+def recover_subs(recovery: RecoveryContext, channel: str, files: ChannelFiles) -> LogOutcome[SubsState]:
     outcome = _recover(recovery, files.subs, f"{channel}/{SUBS_FILE}", read_subs, SubsState(), files.subs_seen)
     if outcome.error:
         outcome.error = f"unable to recover subscription store for [{channel}]: {outcome.error}"
@@ -82,7 +82,7 @@ def recover_subs(recovery: Recovery, channel: str, files: ChannelFiles) -> LogOu
 
 
 def _recover(
-    recovery: Recovery,
+    recovery: RecoveryContext,
     path: Path | None,
     file: str,
     read: Callable[[Buffer, Crc], _S],
@@ -95,11 +95,11 @@ def _recover(
         return outcome
     if path is None:
         outcome.changes.append(_created(file))
-        outcome.state.end = LogEnd(FILE_HEADER_SIZE, Stop.END, "", FILE_HEADER_SIZE)
+        outcome.state.end = LogEnd(FILE_HEADER_SIZE, ScanStop.END, "", FILE_HEADER_SIZE)
         return outcome
     with mapped(path, seen=seen) as buffer:
         if buffer == FILE_HEADER_BYTES:
-            outcome.state.end = LogEnd(FILE_HEADER_SIZE, Stop.END, "", FILE_HEADER_SIZE)
+            outcome.state.end = LogEnd(FILE_HEADER_SIZE, ScanStop.END, "", FILE_HEADER_SIZE)
             return outcome
         if path not in recovery.folds:
             recovery.folds[path] = read(buffer, recovery.crc)
@@ -114,17 +114,17 @@ def _recover(
             )
             if recovery.truncate:
                 outcome.log += report.repaired(name, end.offset)
-        elif end.stop is Stop.BAD_CRC:
+        elif end.stop is ScanStop.BAD_CRC:
             outcome.log = report.corrupted_record(buffer, end.offset, file=name, reason=end.error, typed=True)
     if not (end.torn and recovery.truncate):
         outcome.error = end.error
     if outcome.size != end.file_size:
-        outcome.changes.append(Change(file, end.file_size, outcome.size, Cut()))
+        outcome.changes.append(Change(file, end.file_size, outcome.size, CutChange()))
     return outcome
 
 
 def _created(file: str) -> Change:
-    return Change(file, None, FILE_HEADER_SIZE, Write(FILE_HEADER_BYTES))
+    return Change(file, None, FILE_HEADER_SIZE, WriteChange(FILE_HEADER_BYTES))
 
 
 #: Assumed size of a subs.dat whose size is unknown: most are small, some take long.
@@ -137,8 +137,8 @@ class RecoveredChannel:
 
     name: str
     raw_name: bytes  #: name as in subjects
-    slices: list[Slice] = field(default_factory=list)  #: slices that hold messages, by number, after limits
-    totals: Totals = field(default_factory=Totals)  #: counts of the server
+    slices: list[RecoveredSlice] = field(default_factory=list)  #: slices that hold messages, by number, after limits
+    totals: ServerTotals = field(default_factory=ServerTotals)  #: counts of the server
     subs: SubsState = field(default_factory=SubsState)
     subs_size: int = FILE_HEADER_SIZE  #: size of subs.dat after the recovery
     opened: str = ""  #: slice file opened last, which errors name
@@ -165,7 +165,7 @@ class RecoveredChannel:
         *others, last = self.slices
         if all(each.last < last.first for each in others):
             return Ranges()
-        own = Ranges.from_sequences(Rows.joined(recovered_rows(last, crc, self.raw_name)).sequence)
+        own = Ranges.from_sequences(MessageRecords.joined(recovered_rows(last, crc, self.raw_name)).sequence)
         spans = Ranges.of((each.first, each.last) for each in others)
         return (spans & Ranges.of([(last.first, self.totals.last)])) - own
 
@@ -181,7 +181,7 @@ class RecoveredChannel:
             self.slices.append(found)
             self.totals.add(found.first, found.last, found.rows, found.bytes)
 
-    def complete(self, recovery: Recovery, subs: LogOutcome[SubsState]) -> None:
+    def complete(self, recovery: RecoveryContext, subs: LogOutcome[SubsState]) -> None:
         """Applies limits after all slices are there, and adds the result for subs.dat."""
         self.slices.sort(key=lambda found: found.number)
         _apply_limits(self, recovery)
@@ -195,10 +195,10 @@ class RecoveredChannel:
 _Part = tuple[RecoveredChannel, SliceOutcome | LogOutcome[SubsState]]
 
 
-def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[RecoveredChannel]:
+def recover_channels(recovery: RecoveryContext, store: Datastore) -> Iterator[RecoveredChannel]:
     """Forecasts the recovery of all channels, in the server's order; it ends with the first one that has an error."""
     tasks = (task for name in store.server_channel_names for task in _tasks(recovery, store, name))
-    for channel, part in Threads(recovery.options.workers).tasks(tasks):
+    for channel, part in ThreadWork(recovery.options.workers).tasks(tasks):
         if isinstance(part, SliceOutcome):
             channel.add(part)
         else:
@@ -209,12 +209,12 @@ def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[Recovered
             return
 
 
-def _tasks(recovery: Recovery, store: Datastore, name: str) -> Iterator[Task[_Part]]:
+def _tasks(recovery: RecoveryContext, store: Datastore, name: str) -> Iterator[WorkItem[_Part]]:
     """The parts of a channel's recovery: its slices in lexical order of their names, then its subscriptions."""
     channel = RecoveredChannel(name, os.fsencode(name))
 
-    def part(size: int, work: Callable[[], SliceOutcome | LogOutcome[SubsState]]) -> Task[_Part]:
-        return Task(size, lambda: (channel, work()))
+    def part(size: int, work: Callable[[], SliceOutcome | LogOutcome[SubsState]]) -> WorkItem[_Part]:
+        return WorkItem(size, lambda: (channel, work()))
 
     directory = store.path / name
     if not recovery.access.may_list(directory):
@@ -240,12 +240,13 @@ def _lexical(files: ChannelFiles) -> list[SliceFiles | Path]:
     return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
 
-def _apply_limits(channel: RecoveredChannel, recovery: Recovery) -> None:
+def _apply_limits(channel: RecoveredChannel, recovery: RecoveryContext) -> None:
     """Removes messages beyond the limits; a slice that loses all of them is deleted, unless it is the last one."""
     slices, options = channel.slices, recovery.options
     now_ns = time.time_ns() if options.now_ns is None else options.now_ns
     held = [
-        Held(each.rows, each.bytes, partial(recovered_rows, each, recovery.crc, channel.raw_name)) for each in slices
+        LimitedSlice(each.rows, each.bytes, partial(recovered_rows, each, recovery.crc, channel.raw_name))
+        for each in slices
     ]
     removed = remove_by_limits(held, channel.totals, options.limits.limits_for(channel.name), now_ns)
     if removed is None:
@@ -255,7 +256,7 @@ def _apply_limits(channel: RecoveredChannel, recovery: Recovery) -> None:
     if emptied == len(slices):
         emptied, gone = emptied - 1, slices[-1].rows
     for each in slices[:emptied]:
-        channel.changes.append(Change(each.data_file, each.data_size, None, Delete()))
-        channel.changes.append(Change(each.index_file, each.index_size, None, Delete()))
+        channel.changes.append(Change(each.data_file, each.data_size, None, DeleteChange()))
+        channel.changes.append(Change(each.index_file, each.index_size, None, DeleteChange()))
     del slices[:emptied]
     slices[0].removed, slices[0].first = gone, channel.totals.first

@@ -7,21 +7,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from stantools.inspection.forecast.changes import Append, Change
+from stantools.inspection.forecast.changes import AppendChange, Change
 from stantools.inspection.forecast.channel import RecoveredChannel
+from stantools.inspection.forecast.channel_forecast import ChannelForecast, Forecast, Lookups, complete
 from stantools.inspection.forecast.lookup import lookup_slice, panic, unite, wanted_of_slices
 from stantools.inspection.forecast.losses import destroyed
-from stantools.inspection.forecast.model import ChannelForecast, Forecast, Lookups, complete
-from stantools.inspection.forecast.options import SERVER_VERSIONS, ServerOptions, owner_of
-from stantools.inspection.forecast.recover import Start, recover
+from stantools.inspection.forecast.recover import ForecastStart, recover
+from stantools.inspection.forecast.server_options import SERVER_VERSIONS, ServerOptions, owner_of
 from stantools.inspection.forecast.server_reading import DataScan
-from stantools.inspection.forecast.slices import Recovery
+from stantools.inspection.forecast.slices import RecoveryContext
 from stantools.inspection.forecast.startup import restore_subscriptions, start_delivery
-from stantools.inspection.subscribers import Subscribers
+from stantools.inspection.subscribers import SubscriberList
 from stantools.progress import Progress
 from stantools.store.directory import SUBS_FILE, Datastore
 from stantools.store.logscan import LogState
-from stantools.work import Task, Threads
+from stantools.work import ThreadWork, WorkItem
 
 
 def forecast(
@@ -83,7 +83,7 @@ class _Forecaster:
 
     def start(self, options: ServerOptions, truncate: bool) -> Forecast:
         access = options.access or owner_of(self._store.path)
-        recovery = Recovery(self._store.path, options, access, truncate, self._scans, self._folds)
+        recovery = RecoveryContext(self._store.path, options, access, truncate, self._scans, self._folds)
         start = recover(recovery, self._store)
         result = start.forecast
         result.destroys = destroyed(recovery, self._store, start)
@@ -92,11 +92,11 @@ class _Forecaster:
             self._known |= {_key(channel): result.channels[channel.name] for channel in start.channels}
         return result
 
-    def _add_channels(self, recovery: Recovery, start: Start) -> None:
+    def _add_channels(self, recovery: RecoveryContext, start: ForecastStart) -> None:
         """Adds the channels to the forecast of a recovery."""
         result = start.forecast
         waiting: list[_Found] = []
-        for channel, found in Threads(recovery.options.workers).tasks(self._tasks(recovery, start)):
+        for channel, found in ThreadWork(recovery.options.workers).tasks(self._tasks(recovery, start)):
             if found is not None:
                 waiting.append(found)
             if channel is not None:
@@ -115,22 +115,22 @@ class _Forecaster:
         for name, count in appended.items():
             if count:
                 file = f"{name}/{SUBS_FILE}"
-                result.run_changes[file] = Change(file, sizes[name], sizes[name] + count, Append())
+                result.run_changes[file] = Change(file, sizes[name], sizes[name] + count, AppendChange())
 
-    def _tasks(self, recovery: Recovery, start: Start) -> Iterator[Task[_Part]]:
+    def _tasks(self, recovery: RecoveryContext, start: ForecastStart) -> Iterator[WorkItem[_Part]]:
         """Looks up the messages, one task per slice; the last task of a channel returns the channel."""
         for channel in start.channels:
             if not self._lookups or not channel.slices:
-                yield Task(0, partial(_part, channel, None))
+                yield WorkItem(0, partial(_part, channel, None))
             elif channel.unusable:
-                yield Task(0, partial(_part, channel, (panic(channel.totals.first, channel.totals.last), None)))
+                yield WorkItem(0, partial(_part, channel, (panic(channel.totals.first, channel.totals.last), None)))
             elif (same := self._known.get(_key(channel))) is not None:
-                yield Task(0, partial(_part, channel, (same.lookups, same.alone)))
+                yield WorkItem(0, partial(_part, channel, (same.lookups, same.alone)))
             else:
                 last = channel.slices[-1]
                 for each, wanted in zip(channel.slices, wanted_of_slices(channel.slices), strict=True):
                     work = partial(lookup_slice, recovery, channel.raw_name, each, wanted, self._progress)
-                    yield Task(each.data_size, partial(_lookup_part, channel if each is last else None, work))
+                    yield WorkItem(each.data_size, partial(_lookup_part, channel if each is last else None, work))
 
 
 #: The lookups in a slice, or in a whole channel.
@@ -169,7 +169,7 @@ def _channel_forecast(
         alone,
         limited=channel.limited,
         misplaces=channel.misplaces,
-        subscriptions=Subscribers(channel.subs, result.clients, totals.first, totals.last),
+        subscriptions=SubscriberList(channel.subs, result.clients, totals.first, totals.last),
     )
     complete(forecast)
     return forecast

@@ -17,13 +17,13 @@ from stantools.format import index as index_format
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.encryption import ChannelCipher, DecryptError
-from stantools.format.layout import RECORD_HEADER_SIZE, Stop
-from stantools.inspection.forecast.model import MAX_TEXTS, Lookups
-from stantools.inspection.forecast.server_reading import ReadAhead, SliceData
-from stantools.inspection.forecast.slices import Recovery, Slice, data_batches
+from stantools.format.layout import RECORD_HEADER_SIZE, ScanStop
+from stantools.inspection.forecast.channel_forecast import MAX_TEXTS, Lookups
+from stantools.inspection.forecast.server_reading import ServerReadAhead, SliceData
+from stantools.inspection.forecast.slices import RecoveredSlice, RecoveryContext, data_batches
 from stantools.progress import Progress
 from stantools.store.indexes import index_parts
-from stantools.store.mapping import Buffer, Window, mapped
+from stantools.store.mapping import Buffer, MappedWindow, mapped
 from stantools.store.ranges import Ranges
 
 _ROWS = 16384
@@ -55,7 +55,7 @@ class _Sequences:
 
 
 @dataclass
-class _Answers:
+class _LookupResults:
     readable: _Sequences = field(default_factory=_Sequences)
     failing: _Sequences = field(default_factory=_Sequences)
     errors: dict[int, str] = field(default_factory=dict)
@@ -76,11 +76,11 @@ class _Answers:
 
 
 @dataclass
-class _Both:
+class _LookupPair:
     """Results for a reader that goes through the slice, and for lookups of single messages."""
 
-    ahead: _Answers = field(default_factory=_Answers)
-    alone: _Answers = field(default_factory=_Answers)
+    ahead: _LookupResults = field(default_factory=_LookupResults)
+    alone: _LookupResults = field(default_factory=_LookupResults)
     differ: bool = False
 
     def add_readable(self, sequences: NDArray[np.uint64]) -> None:
@@ -109,7 +109,7 @@ def span(first: int, last: int) -> Ranges:
 
 
 def lookup_slice(
-    recovery: Recovery, channel: bytes, found: Slice, wanted: Ranges | None, progress: Progress | None
+    recovery: RecoveryContext, channel: bytes, found: RecoveredSlice, wanted: Ranges | None, progress: Progress | None
 ) -> tuple[Lookups, Lookups | None]:
     """Looks up all sequences of a slice (after limits).
 
@@ -118,7 +118,7 @@ def lookup_slice(
     """
     key = recovery.options.encryption_key
     cipher = None if key is None else ChannelCipher(key, channel)
-    answers = _Both()
+    answers = _LookupPair()
     if found.removed == found.rows:
         return answers.finish()
     if found.index is None and cipher is None and found.ascending and found.last - found.first + 1 == found.rows:
@@ -152,7 +152,7 @@ class _SliceLookup:
         read_buffer_size: int,
         wanted: Ranges | None,
         rows: int,
-        answers: _Both,
+        answers: _LookupPair,
         progress: Progress | None,
     ) -> None:
         self._source = source
@@ -160,15 +160,15 @@ class _SliceLookup:
         self._wanted = wanted
         self._answers = answers
         self._progress = progress
-        self._ahead = ReadAhead(source, read_buffer_size) if read_buffer_size else None
+        self._ahead = ServerReadAhead(source, read_buffer_size) if read_buffer_size else None
         self._columns = MessageColumns(rows)
         self._stops = np.zeros(rows, np.uint8)
-        self._window = Window(source.data)
+        self._window = MappedWindow(source.data)
 
-    def from_data(self, found: Slice) -> None:
+    def from_data(self, found: RecoveredSlice) -> None:
         """Looks up messages whose index was made from good records: only decryption can fail."""
         source, skipped = self._source, found.removed
-        disordered = _Disordered()
+        disordered = _UnorderedIndex()
         for batch in data_batches(source.data, source.end, source.crc, self._channel):
             begin = min(skipped, batch.capacity)
             skipped -= begin
@@ -248,7 +248,7 @@ class _SliceLookup:
             columns,
             stops,
         )
-        good = (stops == Stop.END) & ((columns.size == sizes) | (sizes == 0))
+        good = (stops == ScanStop.END) & ((columns.size == sizes) | (sizes == 0))
         failed = self._undecryptable(columns, good)
         for row in failed:
             good[row] = False
@@ -269,9 +269,9 @@ class _SliceLookup:
                 failed[row] = str(error)
         return failed
 
-    def disordered(self, index: Buffer, found: Slice) -> None:
+    def disordered(self, index: Buffer, found: RecoveredSlice) -> None:
         """Looks up messages by an index whose sequences are not ascending."""
-        disordered = _Disordered()
+        disordered = _UnorderedIndex()
         for part in index_parts(index_format.view(index, found.rows), found.removed):
             for start in range(0, len(part), _ROWS):
                 rows = part[start : start + _ROWS]
@@ -281,7 +281,7 @@ class _SliceLookup:
                 self._advance(int(sizes.sum()) + RECORD_HEADER_SIZE * len(sizes))
         self._look_up(disordered, found)
 
-    def _look_up(self, rows: _Disordered, found: Slice) -> None:
+    def _look_up(self, rows: _UnorderedIndex, found: RecoveredSlice) -> None:
         """Looks up the sequences of unordered rows, in ascending order."""
         rows.join()
         asked, positions = _positions(rows.order, found)
@@ -319,7 +319,7 @@ class _SliceLookup:
             self._progress(count)
 
 
-class _Disordered:
+class _UnorderedIndex:
     """The rows of an unordered index: sequence, offset and size, and the result of reading each record on its own."""
 
     def __init__(self) -> None:
@@ -355,7 +355,7 @@ class _Cache:
     position that it would have if each sequence were there once. Each message is kept under the sequence of its row.
     """
 
-    def __init__(self, rows: _Disordered, source: SliceData, capacity: int, asked: NDArray[np.uint64]) -> None:
+    def __init__(self, rows: _UnorderedIndex, source: SliceData, capacity: int, asked: NDArray[np.uint64]) -> None:
         self._rows, self._source, self._capacity, self._asked = rows, source, capacity, asked
         self._ends = rows.offsets + rows.sizes + RECORD_HEADER_SIZE
         plain = rows.good & (rows.got == rows.order)
@@ -415,7 +415,7 @@ class _Cache:
                 self._other.pop(place, None)
 
 
-def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _positions(order: NDArray[np.uint64], found: RecoveredSlice) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Finds, in an unordered index, the record that the server finds for each sequence.
 
     The search begins at the position that the sequence would have if none were missing, and goes back to the first
@@ -443,7 +443,7 @@ def panic(first: int, last: int) -> Lookups:
     return Lookups(failing=span(first, last), errors={first: PANIC})
 
 
-def wanted_of_slices(slices: list[Slice]) -> Iterator[Ranges | None]:
+def wanted_of_slices(slices: list[RecoveredSlice]) -> Iterator[Ranges | None]:
     """Returns the sequences looked for in each slice: where slices overlap, the last one comes first."""
     if len(slices) == 1:
         yield None

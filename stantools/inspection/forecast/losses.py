@@ -22,11 +22,11 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubRecord
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.forecast.changes import Change, Cut, Delete
+from stantools.inspection.forecast.changes import Change, CutChange, DeleteChange
 from stantools.inspection.forecast.channel import RecoveredChannel
-from stantools.inspection.forecast.model import Harm, Loss
-from stantools.inspection.forecast.recover import Start
-from stantools.inspection.forecast.slices import Recovery, recovered_rows
+from stantools.inspection.forecast.channel_forecast import Harm, Loss
+from stantools.inspection.forecast.recover import ForecastStart
+from stantools.inspection.forecast.slices import RecoveryContext, recovered_rows
 from stantools.inspection.slicesummary import held_sequences
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, list_channel
@@ -35,8 +35,8 @@ from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, judge_row, scan_log
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import scan_slice
-from stantools.store.resync import Damage
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import scan_slice
 from stantools.store.sublog import IN_DURABLE_GROUP, STATUSES, SubStatus, read_subs
 
 _SUBS_WORDS: dict[int, str] = {
@@ -125,7 +125,7 @@ class CutFile:
                     intact = part.repair is not None
                     yield RemovedRecord(self.file, part.offset, part.length, intact, part.kind.value, known)
 
-    def _slice(self, stack: ExitStack) -> Iterator[MessageColumns | Damage]:
+    def _slice(self, stack: ExitStack) -> Iterator[MessageColumns | DamagedRange]:
         path = self.root / self.file
         buffer = stack.enter_context(mapped(path))
         channel = self.file.rpartition("/")[0].encode("utf-8", "surrogateescape")
@@ -170,7 +170,7 @@ def _references(message: object) -> tuple[int | None, int | None, str | None]:
     return None, message.id, None
 
 
-def destroyed(recovery: Recovery, store: Datastore, start: Start) -> list[Loss]:
+def destroyed(recovery: RecoveryContext, store: Datastore, start: ForecastStart) -> list[Loss]:
     """Returns the intact data that a start destroys, see `Harm`."""
     forecast = start.forecast
     losses = [loss for change in forecast.changes.values() for loss in _file_losses(recovery, store, change)]
@@ -188,14 +188,14 @@ def destroyed(recovery: Recovery, store: Datastore, start: Start) -> list[Loss]:
     return losses
 
 
-def _file_losses(recovery: Recovery, store: Datastore, change: Change) -> Iterator[Loss]:
+def _file_losses(recovery: RecoveryContext, store: Datastore, change: Change) -> Iterator[Loss]:
     channel, _, file = change.path.rpartition("/")
-    if isinstance(change.action, Cut) and file.endswith(".dat"):
+    if isinstance(change.action, CutChange) and file.endswith(".dat"):
         assert change.after is not None
         behind = CutFile(store.path, change.path, change.after, recovery.crc).count()
         if behind.intact:
             yield Loss(Harm.CUT, channel, change.path, change.after, behind.sequences, behind.intact)
-    elif isinstance(change.action, Delete) and file.endswith(".dat"):
+    elif isinstance(change.action, DeleteChange) and file.endswith(".dat"):
         for files in store.channel(channel).slices:
             if (
                 files.data is not None
@@ -205,7 +205,7 @@ def _file_losses(recovery: Recovery, store: Datastore, change: Change) -> Iterat
                 yield Loss(Harm.REMOVED, channel, change.path, 0, held, held.count())
 
 
-def _reused_sequences(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss]:
+def _reused_sequences(recovery: RecoveryContext, channel: RecoveredChannel) -> Iterator[Loss]:
     """Iterates over the messages on disk whose sequences the server considers free."""
     last = channel.totals.last
     parts = []
@@ -233,7 +233,7 @@ def _lost_positions(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInf
         yield Loss(Harm.GHOST, channel.name, f"{channel.name}/{SUBS_FILE}", records=len(gone), groups=groups)
 
 
-def _stored_sequences(recovery: Recovery, directory: Path) -> Ranges:
+def _stored_sequences(recovery: RecoveryContext, directory: Path) -> Ranges:
     """Returns the sequences of the messages in a channel's directory; none if it cannot be read."""
     try:
         files = list_channel(directory)

@@ -9,10 +9,10 @@ from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
-from stantools.inspection.forecast.changes import Change, Delete, Write, by_path
+from stantools.inspection.forecast.changes import Change, DeleteChange, WriteChange, by_path
 from stantools.inspection.forecast.channel import RecoveredChannel, open_clients, recover_channels, recover_clients
-from stantools.inspection.forecast.model import Forecast
-from stantools.inspection.forecast.slices import Recovery
+from stantools.inspection.forecast.channel_forecast import Forecast
+from stantools.inspection.forecast.slices import RecoveryContext
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import (
@@ -30,25 +30,25 @@ _NOT_RECOVERED = (
 )
 
 
-class _FatalError(Exception):
+class _StartFailedError(Exception):
     """The server does not start; the message is its error."""
 
 
 @dataclass
-class Start:
+class ForecastStart:
     """The recovery of a store: the forecast so far, and the channels, whose messages are not looked up yet."""
 
     forecast: Forecast
     channels: list[RecoveredChannel] = field(default_factory=list)
 
 
-def recover(recovery: Recovery, store: Datastore) -> Start:
+def recover(recovery: RecoveryContext, store: Datastore) -> ForecastStart:
     """Forecasts everything up to the point where the server has recovered its state, or given up."""
-    steps = _Steps(recovery, store)
+    steps = _RecoverySteps(recovery, store)
     forecast = steps.start.forecast
     try:
         steps.run()
-    except _FatalError as fatal:
+    except _StartFailedError as fatal:
         forecast.error = str(fatal)
         forecast.exit_code = 1
         forecast.log.append(f"[FTL] STREAM: Failed to start: {fatal}")
@@ -62,11 +62,11 @@ def recover(recovery: Recovery, store: Datastore) -> Start:
     return steps.start
 
 
-class _Steps:
-    def __init__(self, recovery: Recovery, store: Datastore) -> None:
+class _RecoverySteps:
+    def __init__(self, recovery: RecoveryContext, store: Datastore) -> None:
         self._recovery = recovery
         self._store = store
-        self.start = Start(Forecast(recovery.options.version, recovery.truncate))
+        self.start = ForecastStart(Forecast(recovery.options.version, recovery.truncate))
         self.changes: list[Change] = []
 
     def run(self) -> None:
@@ -98,38 +98,38 @@ class _Steps:
         path = self._store.path / WITNESS_FILE
         if not self._recovery.truncate:
             if self._store.witness:
-                self.changes.append(Change(WITNESS_FILE, path.stat().st_size, None, Delete()))
+                self.changes.append(Change(WITNESS_FILE, path.stat().st_size, None, DeleteChange()))
             return
         if self._store.witness:
-            raise _FatalError(_WITNESS_THERE)
+            raise _StartFailedError(_WITNESS_THERE)
         if denied := self._recovery.denied(WITNESS_FILE, None):
-            raise _FatalError(denied)
-        self.changes.append(Change(WITNESS_FILE, None, 0, Write(b"")))
+            raise _StartFailedError(denied)
+        self.changes.append(Change(WITNESS_FILE, None, 0, WriteChange(b"")))
 
     def _server_file(self) -> ServerFile:
         """Opens server.dat and clients.dat and reads server.dat."""
         recovery, store, log = self._recovery, self._store, self.start.forecast.log
         quoted = quote(SERVER_FILE_WHEN_OPENED)
         if denied := recovery.denied(SERVER_FILE, store.server):
-            raise _FatalError(f"unable to recover server file {quoted}: {denied}")
+            raise _StartFailedError(f"unable to recover server file {quoted}: {denied}")
         if store.server is None:
-            self.changes.append(Change(SERVER_FILE, None, FILE_HEADER_SIZE, Write(FILE_HEADER_BYTES)))
+            self.changes.append(Change(SERVER_FILE, None, FILE_HEADER_SIZE, WriteChange(FILE_HEADER_BYTES)))
             server = read_server_info(None, recovery.crc)
         else:
             with mapped(store.server) as buffer:
                 server = read_server_info(buffer, recovery.crc)
         if server.at_open:
-            raise _FatalError(f"unable to recover server file {quoted}: {server.error}")
+            raise _StartFailedError(f"unable to recover server file {quoted}: {server.error}")
         error, changes = open_clients(recovery, store.clients)
         self.changes += changes
         if error:
-            raise _FatalError(error)
+            raise _StartFailedError(error)
         if server.outcome is ServerOutcome.REFUSED:
             quoted = quote(recovery.full_name(SERVER_FILE))
             if server.reported:
                 log.append(report.error(f"Server file {quoted} corrupted: {server.error}"))
                 log.append(report.error("Follow instructions in documentation in order to recover from this"))
-            raise _FatalError(f"unable to recover server file {quoted}: {server.error}")
+            raise _StartFailedError(f"unable to recover server file {quoted}: {server.error}")
         return server
 
     def _write_server_file(self) -> None:
@@ -137,7 +137,7 @@ class _Steps:
         recovery, store = self._recovery, self._store
         content = encode_server_file(new_server_info(recovery.options.cluster_id), recovery.crc)
         before = store.server.stat().st_size if store.server is not None else None
-        self.start.forecast.run_changes[SERVER_FILE] = Change(SERVER_FILE, before, len(content), Write(content))
+        self.start.forecast.run_changes[SERVER_FILE] = Change(SERVER_FILE, before, len(content), WriteChange(content))
 
     def _clients(self) -> None:
         forecast = self.start.forecast
@@ -145,7 +145,7 @@ class _Steps:
         forecast.log += clients.log
         self.changes += clients.changes
         if clients.error:
-            raise _FatalError(clients.error)
+            raise _StartFailedError(clients.error)
         forecast.clients = dict(clients.state.clients)
 
     def _channels(self) -> None:
@@ -154,7 +154,7 @@ class _Steps:
             self.start.forecast.version_matters |= channel.version_matters
             self.changes += channel.changes
             if channel.error:
-                raise _FatalError(channel.error)
+                raise _StartFailedError(channel.error)
             channel.log, channel.changes = [], []
             self.start.channels.append(channel)
 
@@ -163,4 +163,4 @@ class _Steps:
         assert info is not None
         if text(info.cluster_id) != configured:
             recovered = quote(text(info.cluster_id))
-            raise _FatalError(f"cluster ID {quote(configured)} does not match recovered value of {recovered}")
+            raise _StartFailedError(f"cluster ID {quote(configured)} does not match recovered value of {recovered}")

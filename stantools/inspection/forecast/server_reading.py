@@ -17,9 +17,9 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.envelope import EOF_TEXT, PADDED_TEXT, crc_error_text
-from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, RECORD_HEADER, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, RECORD_HEADER, RECORD_HEADER_SIZE, ScanStop
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.mapping import Buffer, Window
+from stantools.store.mapping import Buffer, MappedWindow
 
 #: Result of a read at the very end of a file.
 END_TEXT = "EOF"
@@ -95,7 +95,7 @@ class DataScan:
     last: int  #: sequence of the last one
     ascending: bool  #: sequences rise from record to record
     end: int  #: end of the scan
-    stop: Stop  #: reason for the end
+    stop: ScanStop  #: reason for the end
     error: str  #: the server's text for a wrong CRC or a payload that is not a message; else ""
     same_index: bool  #: the present index equals a new one
 
@@ -103,16 +103,16 @@ class DataScan:
 def scan_data(buffer: Buffer, channel: bytes, crc: Crc, index: Buffer | None) -> DataScan:
     """Scans a data file (after its version header) up to the first problem, and compares `index` with a new index."""
     columns = MessageColumns(_ROWS)
-    window = Window(buffer)
+    window = MappedWindow(buffer)
     count = size = first = 0
     last = -1
     ascending = True
     compared = 0 if index is None else FILE_HEADER_SIZE
-    at, stop = FILE_HEADER_SIZE, Stop.FULL
-    while stop is Stop.FULL:
+    at, stop = FILE_HEADER_SIZE, ScanStop.FULL
+    while stop is ScanStop.FULL:
         window.reach(at)
         rows, at, code = kernels.scan_messages(buffer, at, len(buffer), crc, channel, columns)
-        stop = Stop(code)
+        stop = ScanStop(code)
         if rows:
             batch = columns.take(rows)
             if not count:
@@ -137,13 +137,13 @@ def _compare(index: Buffer, position: int, batch: MessageColumns, crc: Crc) -> i
     return end if index[position:end] == records else 0
 
 
-def _error(buffer: Buffer, offset: int, stop: Stop, crc: Crc) -> str:
-    if stop not in (Stop.BAD_CRC, Stop.BAD_DECODE):
+def _error(buffer: Buffer, offset: int, stop: ScanStop, crc: Crc) -> str:
+    if stop not in (ScanStop.BAD_CRC, ScanStop.BAD_DECODE):
         return ""
     size, stored = RECORD_HEADER.unpack_from(buffer, offset)
     begin = offset + RECORD_HEADER_SIZE
     payload = buffer[begin : begin + size]
-    return crc_error_text(stored, crc(payload)) if stop is Stop.BAD_CRC else decode_message(payload)[1]
+    return crc_error_text(stored, crc(payload)) if stop is ScanStop.BAD_CRC else decode_message(payload)[1]
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class SliceData:
         return message.sequence, ""
 
 
-class ReadAhead:
+class ServerReadAhead:
     """The state of the server's buffer while it reads a slice from one message to the next.
 
     The server looks a message up in the index of its slice. Without read-ahead it then reads the record at the

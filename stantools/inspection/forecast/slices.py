@@ -27,22 +27,22 @@ from stantools.format.layout import (
     INDEX_RECORD_SIZE,
     MESSAGE_OVERHEAD,
     RECORD_HEADER_SIZE,
-    Stop,
+    ScanStop,
 )
 from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
-from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
-from stantools.inspection.forecast.options import Access, ServerOptions
+from stantools.inspection.forecast.changes import Change, CutChange, DeleteChange, RebuildIndex, WriteChange
+from stantools.inspection.forecast.server_options import FileAccess, ServerOptions
 from stantools.inspection.forecast.server_reading import DataScan, check_last_message, scan_data
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import index_parts, scan_index
 from stantools.store.logscan import LogState
-from stantools.store.mapping import Buffer, Window, mapped
-from stantools.store.reading import BATCH_ROWS, Rows
+from stantools.store.mapping import Buffer, MappedWindow, mapped
+from stantools.store.slice_reader import BATCH_ROWS, MessageRecords
 
 
 @dataclass(slots=True)
-class Slice:
+class RecoveredSlice:
     """A recovered slice; it holds at least one message."""
 
     number: int
@@ -67,7 +67,7 @@ class Slice:
 class SliceOutcome:
     """The result of the recovery of one slice."""
 
-    slice: Slice | None = None  #: None if it holds no message
+    slice: RecoveredSlice | None = None  #: None if it holds no message
     log: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)  #: changes to its files
     error: str = ""  #: reason why the server does not start; "" if it starts
@@ -76,12 +76,12 @@ class SliceOutcome:
 
 
 @dataclass(frozen=True)
-class Recovery:
+class RecoveryContext:
     """Constants of one start."""
 
     root: Path  #: the store's directory
     options: ServerOptions
-    access: Access  #: permissions of the server's user
+    access: FileAccess  #: permissions of the server's user
     truncate: bool  #: with the truncate option
     scans: dict[Path, DataScan]  #: scans of data files for an earlier forecast of the same store
     folds: dict[Path, LogState] = field(default_factory=dict)  #: folds of logs for it
@@ -111,7 +111,7 @@ class Recovery:
         return "" if allowed else f"open {self.full_name(file)}: permission denied"
 
 
-def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: SliceFiles) -> SliceOutcome:
+def recover_slice(recovery: RecoveryContext, channel: str, raw_channel: bytes, files: SliceFiles) -> SliceOutcome:
     assert files.data is not None
     data_file = f"{channel}/{files.data.name}"
     index_file = f"{channel}/msgs.{files.number}.idx"
@@ -127,12 +127,12 @@ def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: S
         if denied := recovery.denied(index_file, files.index):
             outcome.error = denied
             return outcome
-        found = Slice(
+        found = RecoveredSlice(
             files.number, files.data, data_file, len(data), len(data), len(data), files.index, index_file, None
         )  # fmt: skip
-        step = _Step(recovery, raw_channel, data, found, outcome)
+        step = _SliceStep(recovery, raw_channel, data, found, outcome)
         if files.index is None:
-            outcome.changes.append(Change(index_file, None, FILE_HEADER_SIZE, Write(FILE_HEADER_BYTES)))
+            outcome.changes.append(Change(index_file, None, FILE_HEADER_SIZE, WriteChange(FILE_HEADER_BYTES)))
             step.scan(None)
             return outcome
         with mapped(files.index) as index:
@@ -144,21 +144,21 @@ def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: S
     return outcome
 
 
-def drop_slice(recovery: Recovery, channel: str, files: SliceFiles) -> SliceOutcome:
+def drop_slice(recovery: RecoveryContext, channel: str, files: SliceFiles) -> SliceOutcome:
     """Plans the removal of an empty slice."""
     assert files.data is not None
     file = f"{channel}/{files.data.name}"
     name = quote(recovery.full_name(file))
     line = f"File {name} is empty and has no index: a slice that was begun and not used. Removed, nothing is lost"
-    return SliceOutcome(log=[report.warning(line)], changes=[Change(file, 0, None, Delete())], opened=file)
+    return SliceOutcome(log=[report.warning(line)], changes=[Change(file, 0, None, DeleteChange())], opened=file)
 
 
 @dataclass
-class _Step:
-    recovery: Recovery
+class _SliceStep:
+    recovery: RecoveryContext
     channel: bytes
     data: Buffer
-    found: Slice
+    found: RecoveredSlice
     outcome: SliceOutcome
 
     def read_index(self, index: Buffer) -> None:
@@ -167,12 +167,12 @@ class _Step:
         scanned = scan_index(index, crc)
         count, stop = scanned.rows, scanned.stop
         end = FILE_HEADER_SIZE + count * INDEX_RECORD_SIZE
-        if stop is Stop.ZEROS:
-            self.outcome.changes.append(Change(found.index_file, len(index), end, Cut()))
-        elif stop is Stop.SHORT_HEADER:
+        if stop is ScanStop.ZEROS:
+            self.outcome.changes.append(Change(found.index_file, len(index), end, CutChange()))
+        elif stop is ScanStop.SHORT_HEADER:
             self._rebuild(index, EOF_TEXT)
             return
-        elif stop is Stop.BAD_CRC:
+        elif stop is ScanStop.BAD_CRC:
             *_, stored = INDEX_RECORD.unpack_from(index, end)
             self._rebuild(index, crc_error_text(stored, crc(index[end : end + INDEX_RECORD_SIZE - 4])))
             return
@@ -217,13 +217,13 @@ class _Step:
             recovery.scans[found.data] = result
         if error := self._judge(result, header_only=header_only):
             self.outcome.error = error
-            self.outcome.changes.append(Change(found.index_file, found.index_size, None, Delete()))
+            self.outcome.changes.append(Change(found.index_file, found.index_size, None, DeleteChange()))
             return
         found.index, found.end = None, result.end
         found.rows, found.bytes, found.ascending = result.count, result.bytes, result.ascending
         found.first, found.last = result.first, result.last
         if found.data_end != found.data_size:
-            self.outcome.changes.append(Change(found.data_file, found.data_size, found.data_end, Cut()))
+            self.outcome.changes.append(Change(found.data_file, found.data_size, found.data_end, CutChange()))
         rebuilt = RebuildIndex(found.data_file, result.end, result.count)
         if not result.same_index:
             self.outcome.changes.append(Change(found.index_file, found.index_size, rebuilt.size, rebuilt))
@@ -233,7 +233,7 @@ class _Step:
     def _judge(self, result: DataScan, *, header_only: bool) -> str:
         """Returns why the server does not start after a scan, "" if it continues; logs, and sets the new file end."""
         found, recovery, log = self.found, self.recovery, self.outcome.log
-        torn = result.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD)
+        torn = result.stop in (ScanStop.SHORT_HEADER, ScanStop.SHORT_PAYLOAD)
         repaired = torn and recovery.truncate and not header_only
         name = recovery.full_name(found.index_file if header_only else found.data_file)
         # The server takes the index for the data file here, and shows no bytes of it.
@@ -243,35 +243,35 @@ class _Step:
             log += report.torn_record(shown, result.end, file=name, store=store, typed=False, truncate=option)
             if repaired:
                 log += report.repaired(name, result.end)
-        elif result.stop is Stop.BAD_CRC:
+        elif result.stop is ScanStop.BAD_CRC:
             log += report.corrupted_record(shown, result.end, file=name, reason=result.error, typed=False)
-        if header_only and (result.stop is Stop.ZEROS or (torn and recovery.truncate)):
+        if header_only and (result.stop is ScanStop.ZEROS or (torn and recovery.truncate)):
             closed = f"write {name}: file already closed"
             if not torn:
                 return closed
             return f"unable to repair file {quote(name)} by truncating at offset {result.end}: {closed}"
-        if result.stop is Stop.ZEROS or repaired:
+        if result.stop is ScanStop.ZEROS or repaired:
             found.data_end = result.end
             return ""
         return EOF_TEXT if torn else result.error
 
 
-def recovered_rows(found: Slice, crc: Crc, channel: bytes) -> Iterator[Rows]:
+def recovered_rows(found: RecoveredSlice, crc: Crc, channel: bytes) -> Iterator[MessageRecords]:
     """Iterates over all messages of a recovered slice, including removed ones; each part is valid until the next."""
     if found.index is None:
         with mapped(found.data) as data:
             for batch in data_batches(data, found.data_end, crc, channel):
-                yield Rows.of_columns(batch)
+                yield MessageRecords.of_columns(batch)
     else:
         with mapped(found.index) as index:
             for part in index_parts(index_format.view(index, found.rows)):
-                yield Rows.of_index(part)
+                yield MessageRecords.of_index(part)
 
 
 def data_batches(data: Buffer, end: int, crc: Crc, channel: bytes) -> Iterator[MessageColumns]:
     """Iterates over the good records of a data file in batches, each valid until the next."""
     columns = MessageColumns(BATCH_ROWS)
-    window = Window(data)
+    window = MappedWindow(data)
     at, rows = FILE_HEADER_SIZE, BATCH_ROWS
     while rows == BATCH_ROWS and at < end - RECORD_HEADER_SIZE:
         window.reach(at)

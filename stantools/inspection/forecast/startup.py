@@ -20,7 +20,7 @@ from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
-from stantools.inspection.forecast.model import ChannelForecast, Forecast
+from stantools.inspection.forecast.channel_forecast import ChannelForecast, Forecast
 from stantools.inspection.subscribers import Subscriber
 from stantools.store.sublog import SubStatus
 
@@ -64,11 +64,11 @@ def restore_subscriptions(channel: ChannelForecast) -> Startup:
 
 def start_delivery(channel: ChannelForecast) -> Startup:
     """Forecasts redelivery and the first delivery of new messages in one channel."""
-    return _Delivery(channel).run()
+    return _ForecastDelivery(channel).run()
 
 
 @dataclass
-class _Member:
+class _ActiveSubscription:
     """An active subscription during delivery."""
 
     state: pb.SubState
@@ -79,16 +79,16 @@ class _Member:
         return len(self.pending) >= self.state.max_in_flight
 
 
-class _Delivery:
+class _ForecastDelivery:
     def __init__(self, channel: ChannelForecast) -> None:
         self._channel = channel
         self._found = channel.lookups.found().pairs()
         self._startup = Startup()
 
     def run(self) -> Startup:
-        groups: dict[bytes, list[_Member]] = {}
+        groups: dict[bytes, list[_ActiveSubscription]] = {}
         for each in self._channel.subscriptions.having(SubStatus.ACTIVE):
-            member = _Member(each.state, set(each.pending))
+            member = _ActiveSubscription(each.state, set(each.pending))
             self._redeliver(member)
             if each.state.q_group:
                 groups.setdefault(each.state.q_group, []).append(member)
@@ -99,7 +99,7 @@ class _Delivery:
             self._send_new(members, max(state.last_sent for state in states))
         return self._startup
 
-    def _redeliver(self, member: _Member) -> None:
+    def _redeliver(self, member: _ActiveSubscription) -> None:
         sent: set[int] = set()
         for sequence in sorted(member.pending):
             if self._fails(sequence):
@@ -117,7 +117,7 @@ class _Delivery:
                 break
             self._log_redelivery(member, sequence)
 
-    def _log_redelivery(self, member: _Member, sequence: int) -> None:
+    def _log_redelivery(self, member: _ActiveSubscription, sequence: int) -> None:
         self._startup.log.append(
             report.error(
                 f"Error getting message for redelivery subid={member.state.id}, seq={sequence},"
@@ -125,7 +125,7 @@ class _Delivery:
             )
         )
 
-    def _send_new(self, members: list[_Member], last_sent: int) -> None:
+    def _send_new(self, members: list[_ActiveSubscription], last_sent: int) -> None:
         ready = [member for member in members if not member.stalled]
         sequence = self._next(last_sent + 1)
         while ready and sequence is not None:

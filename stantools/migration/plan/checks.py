@@ -10,20 +10,20 @@ import os
 from collections.abc import Iterable, Iterator
 
 from stantools.migration.plan.fields import CONSUMER_FIELDS, FOUND, STREAM_FIELDS
-from stantools.migration.plan.model import (
+from stantools.migration.plan.migration_plan import (
     ChannelPart,
     ConsumerKind,
     ConsumerPlan,
-    Level,
-    Note,
-    Plan,
+    LoadMethod,
+    MigrationPlan,
+    Remark,
+    RemarkLevel,
     StreamPlan,
     TargetKind,
-    Way,
 )
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.stream_names import LONGEST, name_problem, reserved, subject_problem
-from stantools.nats.subjects import Taken
+from stantools.nats.subjects import SubjectOwners
 from stantools.notation import counted, format_duration
 from stantools.store.directory import subject_matches
 
@@ -31,7 +31,7 @@ _SHORTEST_AGE = 100_000_000
 _MANY_STREAMS = 500
 
 
-def find_problems(plan: Plan) -> list[Note]:
+def find_problems(plan: MigrationPlan) -> list[Remark]:
     """Returns problems, with which a plan must not be applied, and warnings, in the order of the plan."""
     notes = [*_plan_notes(plan)]
     for stream in plan.streams:
@@ -46,21 +46,21 @@ def find_problems(plan: Plan) -> list[Note]:
     return notes
 
 
-def _problem(about: str, text: str, remedy: str) -> Note:
-    return Note(Level.PROBLEM, about, text, remedy)
+def _problem(about: str, text: str, remedy: str) -> Remark:
+    return Remark(RemarkLevel.PROBLEM, about, text, remedy)
 
 
-def _warning(about: str, text: str, remedy: str = "") -> Note:
-    return Note(Level.WARNING, about, text, remedy)
+def _warning(about: str, text: str, remedy: str = "") -> Remark:
+    return Remark(RemarkLevel.WARNING, about, text, remedy)
 
 
-def _plan_notes(plan: Plan) -> Iterator[Note]:
+def _plan_notes(plan: MigrationPlan) -> Iterator[Remark]:
     kind = plan.target.kind
     if not plan.streams:
         yield _problem(
             "", "no channel is selected", "the store has none, or patterns and overrides exclude all of them"
         )
-    if plan.way is Way.PUBLISH and kind is not TargetKind.SERVER:
+    if plan.way is LoadMethod.PUBLISH and kind is not TargetKind.SERVER:
         yield _problem("", f"publishing needs a running server, the target is a {kind}", "plan with `way: archive`")
     replicated = sum(stream.settings.get("num_replicas", 1) > 1 for stream in plan.streams)
     if replicated > _MANY_STREAMS:
@@ -70,7 +70,7 @@ def _plan_notes(plan: Plan) -> Iterator[Note]:
         )
 
 
-def _names_and_subjects(stream: StreamPlan) -> Iterator[Note]:
+def _names_and_subjects(stream: StreamPlan) -> Iterator[Remark]:
     name = stream.name
     if problem := name_problem(name):
         yield _problem(name, f"{name!r} cannot be the name of a stream: {problem}", "choose another name")
@@ -88,7 +88,7 @@ def _names_and_subjects(stream: StreamPlan) -> Iterator[Note]:
             text = f"subject {subject!r} overlaps {system!r}, a subject of the system"
             yield _problem(name, text, "give the channel another subject, for example by a prefix such as `stan.`")
     yield from _duplicates(name, "subject", stream.subjects)
-    own = Taken()
+    own = SubjectOwners()
     for subject in dict.fromkeys(stream.subjects):
         for other, _ in own.add(subject, name):
             yield _problem(name, f"its subjects {other!r} and {subject!r} overlap", "remove one of them")
@@ -102,9 +102,9 @@ def _names_and_subjects(stream: StreamPlan) -> Iterator[Note]:
             yield _problem(name, text, "add it to `subjects`, or remove `subjects`")
 
 
-def _settings(plan: Plan, stream: StreamPlan) -> Iterator[Note]:
+def _settings(plan: MigrationPlan, stream: StreamPlan) -> Iterator[Remark]:
     settings, name = stream.settings, stream.name
-    if settings.get("storage") == "memory" and plan.way is Way.ARCHIVE:
+    if settings.get("storage") == "memory" and plan.way is LoadMethod.ARCHIVE:
         text = "an archive cannot be restored into memory: the server would make an empty stream and report success"
         yield _problem(name, text, "use `storage: file`, or `way: publish`")
     if plan.target.kind is TargetKind.STORE and settings.get("num_replicas", 1) > 1:
@@ -120,7 +120,7 @@ def _settings(plan: Plan, stream: StreamPlan) -> Iterator[Note]:
         planned = counted(len(stream.consumers), "consumer", "is/are")
         text = f"max_consumers is {settings['max_consumers']}, but the plan has {planned}"
         yield _problem(name, text, "raise max_consumers")
-    if plan.way is Way.PUBLISH and not stream.origin_headers:
+    if plan.way is LoadMethod.PUBLISH and not stream.origin_headers:
         text = "published messages get new timestamps, and the old ones are lost without headers"
         yield _warning(name, text, "set `origin_headers: yes`")
     if stream.renumbered and not stream.origin_headers:
@@ -133,11 +133,11 @@ def _settings(plan: Plan, stream: StreamPlan) -> Iterator[Note]:
             yield _warning(name, text + ": the server ignores it", "take it out")
 
 
-def _version(plan: Plan) -> str:
+def _version(plan: MigrationPlan) -> str:
     return ".".join(map(str, plan.target.version or ()))
 
 
-def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[Note]:
+def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[Remark]:
     about, settings, position = f"{stream.name}/{consumer.name}", consumer.settings, consumer.position
     if problem := name_problem(consumer.name):
         yield _problem(about, f"{consumer.name!r} cannot be the name of a consumer: {problem}", "choose another name")
@@ -170,7 +170,7 @@ def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[Note]:
     yield from _delivery(about, consumer)
 
 
-def _delivery(about: str, consumer: ConsumerPlan) -> Iterator[Note]:
+def _delivery(about: str, consumer: ConsumerPlan) -> Iterator[Remark]:
     settings = consumer.settings
     if consumer.kind is ConsumerKind.PUSH:
         if "deliver_subject" not in settings:
@@ -191,7 +191,7 @@ def _delivery(about: str, consumer: ConsumerPlan) -> Iterator[Note]:
 _PUSH_ONLY = frozenset(("deliver_subject", "deliver_group", "idle_heartbeat", "flow_control"))
 
 
-def _between_streams(plan: Plan) -> Iterator[Note]:
+def _between_streams(plan: MigrationPlan) -> Iterator[Remark]:
     yield from _duplicates("", "stream", (stream.name for stream in plan.streams))
     yield from _case_collisions("", "streams", (stream.name for stream in plan.streams))
     for channel, streams in _owners((part.channel, stream.name) for stream in plan.streams for part in stream.parts):
@@ -199,7 +199,7 @@ def _between_streams(plan: Plan) -> Iterator[Note]:
             text = f"channel {channel!r} is in several streams: {', '.join(sorted(set(streams)))}"
             yield _problem("", text, "keep it in one of them")
     subjects = [(subject, stream.name) for stream in plan.streams for subject in dict.fromkeys(stream.subjects)]
-    taken = Taken()
+    taken = SubjectOwners()
     for subject, name in subjects:
         for other, owner in taken.add(subject, name):
             if owner != name:
@@ -236,13 +236,13 @@ def _owners(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]
     return owners.items()
 
 
-def _duplicates(about: str, what: str, names: Iterable[str]) -> Iterator[Note]:
+def _duplicates(about: str, what: str, names: Iterable[str]) -> Iterator[Remark]:
     for name, all_of_them in _owners((name, name) for name in names):
         if len(all_of_them) > 1:
             yield _problem(about, f"{what} {name!r} is used {len(all_of_them)} times", "give each its own name")
 
 
-def _case_collisions(about: str, what: str, names: Iterable[str]) -> Iterator[Note]:
+def _case_collisions(about: str, what: str, names: Iterable[str]) -> Iterator[Remark]:
     for _, same in _owners((name.casefold(), name) for name in dict.fromkeys(names)):
         if len(same) > 1:
             text = f"{what} {', '.join(same)} differ only in case: on some file systems they share one directory"
@@ -282,7 +282,7 @@ def fingerprint(channel: ChannelSource) -> str:
     return f"{messages.hexdigest()[:_DIGITS]}-{subscribers.hexdigest()[:_DIGITS]}"
 
 
-def find_changes(plan: Plan, source: StoreSource) -> list[Note]:
+def find_changes(plan: MigrationPlan, source: StoreSource) -> list[Remark]:
     """Returns the differences between a store and the plan made of it.
 
     A difference in a planned channel is a problem; a channel that the plan does not name is information.
@@ -296,16 +296,16 @@ def find_changes(plan: Plan, source: StoreSource) -> list[Note]:
             channel = have.get(part.channel)
             text = _difference(part, channel_part(channel, part.subject)) if channel else "it is no longer in the store"
             if text:
-                notes.append(Note(Level.PROBLEM, part.channel, text, "plan again: the store has changed since"))
+                notes.append(Remark(RemarkLevel.PROBLEM, part.channel, text, "plan again: the store has changed since"))
     known.update(left.channel for left in plan.left_out if left.what == "channel")
     for name in have:
         if name not in known:
             text = "the channel is in the store but not in the plan: it is not migrated"
-            notes.append(Note(Level.INFO, name, text, "plan again to include it"))
+            notes.append(Remark(RemarkLevel.INFO, name, text, "plan again to include it"))
     return notes
 
 
-def find_encrypted(plan: Plan, source: StoreSource) -> list[Note]:
+def find_encrypted(plan: MigrationPlan, source: StoreSource) -> list[Remark]:
     """Returns a problem for each channel whose payloads look encrypted while the plan has neither key nor consent."""
     if source.key.key is not None or source.key.keep_sealed:
         return []

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stantools.migration.plan.fields import CONSUMER_DEFAULTS
-from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, LeftOut, Level, Note, Position
+from stantools.migration.plan.migration_plan import (
+    ConsumerKind,
+    ConsumerPlan,
+    ConsumerProgress,
+    OmittedPart,
+    Remark,
+    RemarkLevel,
+)
 from stantools.nats.stream_names import choose, digits, safe_name
 from stantools.notation import counted
 from stantools.store.ranges import Ranges
@@ -44,7 +51,7 @@ class Durable:
     group: str  #: queue group, "" for a plain durable
     max_in_flight: int  #: limit of unacknowledged messages; for a group, the sum of its members
     ack_wait_ns: int  #: time until redelivery
-    position: Position
+    position: ConsumerProgress
     members: int = 1  #: number of merged subscriptions
 
     def __str__(self) -> str:
@@ -58,8 +65,8 @@ class ChannelDurables:
     """The subscriptions of one channel: durables, which become consumers, and the rest."""
 
     durables: list[Durable] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    left_out: list[OmittedPart] = field(default_factory=list)
+    notes: list[Remark] = field(default_factory=list)
 
 
 def sort_subscriptions(
@@ -107,14 +114,14 @@ def _leave_out(channel: str, others: list[StoredSubscription], result: ChannelDu
             f"subscription {state.id} of client {os.fsdecode(state.client_id)!r} is not durable: it ends with its "
             f"connection (last sent {state.last_sent}, {len(subscription.pending)} not acknowledged)"
         )
-        result.left_out.append(LeftOut("subscription", channel, detail))
+        result.left_out.append(OmittedPart("subscription", channel, detail))
     for group, members in groups.items():
         waiting = len(set[int]().union(*(member.pending for member in members)))
         detail = (
             f"queue group {os.fsdecode(group)!r} is not durable: it ends with the connections of its members "
             f"({len(members)} there, last sent {max(m.state.last_sent for m in members)}, {waiting} not acknowledged)"
         )
-        result.left_out.append(LeftOut("queue group", channel, detail, len(members)))
+        result.left_out.append(OmittedPart("queue group", channel, detail, len(members)))
 
 
 class _Merger:
@@ -132,7 +139,7 @@ class _Merger:
         durable = self._merge(same, sent, name, client, "", max(s.state.max_in_flight for s in same))
         if len(same) > 1:
             text = f"{durable} is stored {len(same)} times: it continues after {sent}, the lowest of their positions"
-            self._note(Level.WARNING, text)
+            self._note(RemarkLevel.WARNING, text)
 
     def add_group(self, members: list[StoredSubscription]) -> None:
         name, _, group = os.fsdecode(members[0].state.q_group).partition(":")
@@ -150,24 +157,24 @@ class _Merger:
         pending = set[int]().union(*(part.pending for part in parts))
         waiting = np.fromiter((p for p in pending if p <= delivered), dtype=np.uint64)
         there = self._sequences.select(waiting)
-        position = Position.of(delivered, waiting[there].tolist())
+        position = ConsumerProgress.of(delivered, waiting[there].tolist())
         longest = max(part.state.ack_wait_in_secs for part in parts)
         ack_wait = longest if longest > 0 else _ACK_WAIT
         durable = Durable(self._channel, name, client, group, max_in_flight, ack_wait * _SECOND, position, len(parts))
         self._result.durables.append(durable)
         if sent > self._last:
             text = f"{durable} was sent messages up to {sent}, the channel's last is {self._last}: it continues there"
-            self._note(Level.WARNING, text)
+            self._note(RemarkLevel.WARNING, text)
         if gone := len(waiting) - int(np.count_nonzero(there)):
             text = f"{durable}: {counted(gone, 'message')} unacknowledged, but no longer in the channel"
-            self._note(Level.INFO, text)
+            self._note(RemarkLevel.INFO, text)
         return durable
 
-    def _note(self, level: Level, text: str) -> None:
-        self._result.notes.append(Note(level, self._channel, text))
+    def _note(self, level: RemarkLevel, text: str) -> None:
+        self._result.notes.append(Remark(level, self._channel, text))
 
 
-def stream_position(consumer: ConsumerPlan, source: StreamSource) -> Position:
+def stream_position(consumer: ConsumerPlan, source: StreamSource) -> ConsumerProgress:
     """Returns a consumer's position in sequences of its stream."""
     if not source.renumbered:
         return consumer.position

@@ -89,14 +89,14 @@ class Value:
             raise self.wrong("a list")
         return [Value(self.file, node, self.name) for node in self.node.value]
 
-    def section(self) -> Section:
-        return Section(self.file, self.node, self.name)
+    def section(self) -> PlanSection:
+        return PlanSection(self.file, self.node, self.name)
 
-    def sections(self) -> list[Section]:
+    def sections(self) -> list[PlanSection]:
         return [item.section() for item in self.items()]
 
 
-class Section(Value):
+class PlanSection(Value):
     """A mapping. Callers take its members one by one; `finish` refuses members that are left."""
 
     def __init__(self, file: Path, node: yaml.Node, name: str) -> None:
@@ -138,7 +138,7 @@ class Section(Value):
                 raise self._members[key].fail(f"`{key}` is not known here", hint)
 
 
-def load(path: Path, what: str) -> Section:
+def load(path: Path, what: str) -> PlanSection:
     """Reads a YAML file that holds one mapping. `what` names the kind of file in messages."""
     try:
         with path.open("rb") as file:
@@ -154,7 +154,7 @@ def load(path: Path, what: str) -> Section:
     return parse(data, path, what)
 
 
-def parse(data: bytes, path: Path, what: str) -> Section:
+def parse(data: bytes, path: Path, what: str) -> PlanSection:
     remedy = f"name {what}, or correct the file"
     try:
         _check_nesting(data, path)
@@ -172,7 +172,7 @@ def parse(data: bytes, path: Path, what: str) -> Section:
         raise UsageError(f"{path}: not YAML: {said}", remedy) from problem
     if node is None:
         raise UsageError(f"{path}: empty, expected {what}", remedy)
-    return Section(path, node, "")
+    return PlanSection(path, node, "")
 
 
 def _check_nesting(data: bytes, path: Path) -> None:

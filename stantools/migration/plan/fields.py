@@ -24,8 +24,8 @@ from typing import Any
 
 from stantools import notation
 from stantools.inspection.subscribers import as_ranges
-from stantools.migration.plan.document import Section, Value, quoted
-from stantools.migration.plan.model import ConsumerKind, Level, SourceRef, TargetKind, Way
+from stantools.migration.plan.document import PlanSection, Value, quoted
+from stantools.migration.plan.migration_plan import ConsumerKind, LoadMethod, RemarkLevel, SourceRef, TargetKind
 from stantools.nats.stream_names import name_problem, subject_problem
 from stantools.notation import format_duration, format_time
 
@@ -125,7 +125,7 @@ _REQUIRED: Any = object()
 
 
 @dataclass(frozen=True)
-class Field:
+class PlanField:
     key: str  #: attribute, or name in the JetStream configuration
     read: Callable[[Value], Any] = Value.text  #: value from YAML; raises UsageError
     write: Callable[[Any], str] = quoted  #: YAML of a value
@@ -162,31 +162,31 @@ def _size(text: str, most: int) -> int:
 
 def _limit(
     key: str, parse: Callable[[str], int], write: Callable[[int], str], none: int = -1, default: Any = _UNSET
-) -> Field:
+) -> PlanField:
     def shown(limit: int) -> str:
         return NO_LIMIT if limit == none else write(limit)
 
-    return Field(key, lambda value: _read_limit(value, parse, none), shown, default=default)
+    return PlanField(key, lambda value: _read_limit(value, parse, none), shown, default=default)
 
 
-def _flag(key: str, **more: Any) -> Field:
-    return Field(key, Value.flag, lambda v: "yes" if v else "no", **more)
+def _flag(key: str, **more: Any) -> PlanField:
+    return PlanField(key, Value.flag, lambda v: "yes" if v else "no", **more)
 
 
-def _choice(key: str, *possible: str, **more: Any) -> Field:
-    return Field(key, lambda value: value.choice(*possible), str, **more)
+def _choice(key: str, *possible: str, **more: Any) -> PlanField:
+    return PlanField(key, lambda value: value.choice(*possible), str, **more)
 
 
-def _member(key: str, kind: type[enum.StrEnum]) -> Field:
-    return Field(key, lambda value: kind(value.choice(*kind)), str, default=_REQUIRED)
+def _member(key: str, kind: type[enum.StrEnum]) -> PlanField:
+    return PlanField(key, lambda value: kind(value.choice(*kind)), str, default=_REQUIRED)
 
 
-def _count(key: str, default: Any = _REQUIRED, most: int = _MAX_U64) -> Field:
-    return Field(key, lambda value: value.read(partial(parse_number, most=most)), str, default=default)
+def _count(key: str, default: Any = _REQUIRED, most: int = _MAX_U64) -> PlanField:
+    return PlanField(key, lambda value: value.read(partial(parse_number, most=most)), str, default=default)
 
 
-def _time(key: str, name: str, default: Any = _REQUIRED) -> Field:
-    return Field(key, lambda value: value.read(parse_time), lambda v: quoted(format_time(v)), name, default=default)
+def _time(key: str, name: str, default: Any = _REQUIRED) -> PlanField:
+    return PlanField(key, lambda value: value.read(parse_time), lambda v: quoted(format_time(v)), name, default=default)
 
 
 def _duration(value: Value, least: int = 0) -> int:
@@ -285,83 +285,86 @@ def _write_list(texts: Iterable[str]) -> str:
     return "[" + ", ".join(quoted(text) for text in texts) + "]"
 
 
-SOURCE: tuple[Field, ...] = (
-    Field("path", _path, name="store", default=_REQUIRED),
-    Field("nodes", _listed, _write_long_list, default=()),
-    Field("patterns", _listed, _write_list, "channels", default=()),
-    Field("generation", default=SourceRef.generation, shown=True),
+SOURCE: tuple[PlanField, ...] = (
+    PlanField("path", _path, name="store", default=_REQUIRED),
+    PlanField("nodes", _listed, _write_long_list, default=()),
+    PlanField("patterns", _listed, _write_list, "channels", default=()),
+    PlanField("generation", default=SourceRef.generation, shown=True),
     _flag("archived", default=False, shown=True, comment="also take messages from .bak slices"),
     _flag("decrypted", default=False, shown=True, comment="read with the encryption key, which is given each time"),
     _count("crc_poly", None, 0xFFFFFFFF),
 )
 
-TARGET: tuple[Field, ...] = (
+TARGET: tuple[PlanField, ...] = (
     _member("kind", TargetKind),
-    Field("places", _listed, _write_list, default=()),
-    Field("version", _version, lambda version: ".".join(map(str, version)), default=None),
+    PlanField("places", _listed, _write_list, default=()),
+    PlanField("version", _version, lambda version: ".".join(map(str, version)), default=None),
 )
 
-WAY = _member("way", Way)
+WAY = _member("way", LoadMethod)
 MADE_AT = _time("made_at", "", 0)
 #: cluster id of the broker that takes over the streams
-BROKER = Field("broker", default="")
+BROKER = PlanField("broker", default="")
 
 ORIGIN_HEADERS = _flag("origin_headers", comment="channel, sequence and time of origin as headers")
 
 #: members of a `StreamPlan` except settings, channels and consumers
-STREAM: tuple[Field, ...] = (
-    Field("name", partial(_name, what="stream"), name="stream", default=_REQUIRED),
-    Field("subjects", partial(_listed, read=partial(_subject, wildcards=True)), _write_list),
+STREAM: tuple[PlanField, ...] = (
+    PlanField("name", partial(_name, what="stream"), name="stream", default=_REQUIRED),
+    PlanField("subjects", partial(_listed, read=partial(_subject, wildcards=True)), _write_list),
     ORIGIN_HEADERS,
     _time("created_ns", "created", _UNSET),
 )
 
 #: members of a `ChannelPart` except `FOUND`
-PART: tuple[Field, ...] = (Field("channel", default=_REQUIRED), Field("subject", _subject, default=_REQUIRED))
+PART: tuple[PlanField, ...] = (
+    PlanField("channel", default=_REQUIRED),
+    PlanField("subject", _subject, default=_REQUIRED),
+)
 
 #: what a `ChannelPart` records of the store; the first five are counts and sequences of its channel
-FOUND: tuple[Field, ...] = (
+FOUND: tuple[PlanField, ...] = (
     *map(_count, ("messages", "first", "last", "bytes", "lost")),
     _time("first_timestamp", "from"),
     _time("last_timestamp", "to"),
-    Field("fingerprint", write=lambda text: f'"{text}"', default=_REQUIRED),
+    PlanField("fingerprint", write=lambda text: f'"{text}"', default=_REQUIRED),
 )
 
 #: members of a `ConsumerPlan` and its `Position` except settings
-CONSUMER: tuple[Field, ...] = (
-    Field("name", partial(_name, what="consumer"), name="consumer", default=_REQUIRED),
-    Field("channel"),
-    Field("durable", default="", shown=True),
-    Field("group", default=""),
-    Field("client", default=""),
+CONSUMER: tuple[PlanField, ...] = (
+    PlanField("name", partial(_name, what="consumer"), name="consumer", default=_REQUIRED),
+    PlanField("channel"),
+    PlanField("durable", default="", shown=True),
+    PlanField("group", default=""),
+    PlanField("client", default=""),
     _count("members", 1),
     _member("kind", ConsumerKind),
     _count("delivered"),
-    Field("pending", lambda value: value.read(parse_sequences), _write_sequences, default=()),
+    PlanField("pending", lambda value: value.read(parse_sequences), _write_sequences, default=()),
 )
 
-LEFT_OUT: tuple[Field, ...] = (
-    Field("what", default=_REQUIRED),
-    Field("channel", default=""),
-    Field("detail", name="why", default=_REQUIRED),
+LEFT_OUT: tuple[PlanField, ...] = (
+    PlanField("what", default=_REQUIRED),
+    PlanField("channel", default=""),
+    PlanField("detail", name="why", default=_REQUIRED),
     _count("count", 1),
     _flag("loss", default=False),
 )
 
-NOTE: tuple[Field, ...] = (
-    _member("level", Level),
-    Field("about", default=""),
-    Field("text", default=_REQUIRED),
-    Field("remedy", default=""),
+NOTE: tuple[PlanField, ...] = (
+    _member("level", RemarkLevel),
+    PlanField("about", default=""),
+    PlanField("text", default=_REQUIRED),
+    PlanField("remedy", default=""),
 )
 
 #: stream settings, in the order of the file
-STREAM_FIELDS: tuple[Field, ...] = (
-    Field("description", _description),
+STREAM_FIELDS: tuple[PlanField, ...] = (
+    PlanField("description", _description),
     _choice("storage", "file", "memory"),
-    Field("num_replicas", partial(_number, least=1, most=5), str, "replicas"),
-    Field("placement", _placement, _write_placement),
-    Field("retention", _retention, str),
+    PlanField("num_replicas", partial(_number, least=1, most=5), str, "replicas"),
+    PlanField("placement", _placement, _write_placement),
+    PlanField("retention", _retention, str),
     _choice("discard", "old", "new"),
     _limit("max_age", read_duration, format_duration, 0),
     _limit("max_msgs", partial(parse_number, most=_MAX_I64), str),
@@ -369,31 +372,31 @@ STREAM_FIELDS: tuple[Field, ...] = (
     _limit("max_msgs_per_subject", partial(parse_number, most=_MAX_I64), str),
     _limit("max_msg_size", partial(_size, most=_MAX_I32), format_size),
     _limit("max_consumers", partial(parse_number, most=_MAX_I32), str),
-    Field("duplicate_window", partial(_duration, least=_SECOND // 10), format_duration),
+    PlanField("duplicate_window", partial(_duration, least=_SECOND // 10), format_duration),
     _choice("compression", "none", "s2", since=(2, 10)),
     _flag("allow_direct"),
     _flag("allow_rollup_hdrs"),
     _flag("deny_delete"),
     _flag("deny_purge"),
-    Field("metadata", _texts, _write_texts, since=(2, 10)),
+    PlanField("metadata", _texts, _write_texts, since=(2, 10)),
 )
 
 #: consumer settings, in the order of the file
-CONSUMER_FIELDS: tuple[Field, ...] = (
-    Field("description", _description),
-    Field("filter_subject", partial(_subject, wildcards=True)),
-    Field("deliver_subject", _subject),
-    Field("deliver_group", partial(_name, what="group")),
-    Field("ack_wait", partial(_duration, least=1), format_duration),
+CONSUMER_FIELDS: tuple[PlanField, ...] = (
+    PlanField("description", _description),
+    PlanField("filter_subject", partial(_subject, wildcards=True)),
+    PlanField("deliver_subject", _subject),
+    PlanField("deliver_group", partial(_name, what="group")),
+    PlanField("ack_wait", partial(_duration, least=1), format_duration),
     _limit("max_ack_pending", partial(parse_number, most=_MAX_I32), str),
     _limit("max_deliver", partial(parse_number, most=_MAX_I32), str, default=-1),
     _choice("deliver_policy", "all", default="all"),
     _choice("ack_policy", "explicit", default="explicit"),
     _choice("replay_policy", "instant", "original", default="instant"),
-    Field("max_waiting", partial(_number, least=1, most=_MAX_I32), str),
-    Field("num_replicas", partial(_number, most=5), str, "replicas"),
-    Field("inactive_threshold", _duration, format_duration),
-    Field("idle_heartbeat", _duration, format_duration),
+    PlanField("max_waiting", partial(_number, least=1, most=_MAX_I32), str),
+    PlanField("num_replicas", partial(_number, most=5), str, "replicas"),
+    PlanField("inactive_threshold", _duration, format_duration),
+    PlanField("idle_heartbeat", _duration, format_duration),
     _flag("flow_control"),
     _flag("headers_only"),
 )
@@ -401,7 +404,7 @@ CONSUMER_FIELDS: tuple[Field, ...] = (
 CONSUMER_DEFAULTS: Mapping[str, Any] = {f.key: f.default for f in CONSUMER_FIELDS if f.default is not _UNSET}
 
 
-def read_fields(section: Section, fields: Iterable[Field]) -> dict[str, Any]:
+def read_fields(section: PlanSection, fields: Iterable[PlanField]) -> dict[str, Any]:
     """Takes the fields from a section; a missing line has its default."""
     values = {}
     for field in fields:
@@ -413,7 +416,7 @@ def read_fields(section: Section, fields: Iterable[Field]) -> dict[str, Any]:
     return values
 
 
-def read_record(section: Section, fields: Iterable[Field]) -> dict[str, Any]:
+def read_record(section: PlanSection, fields: Iterable[PlanField]) -> dict[str, Any]:
     """Reads a whole section; an unknown line is an error."""
     values = read_fields(section, fields)
     section.finish()
@@ -426,7 +429,7 @@ def visible(text: str) -> str:
 
 
 def write_fields(
-    fields: Iterable[Field],
+    fields: Iterable[PlanField],
     values: Mapping[str, Any],
     indent: int = 0,
     comments: Mapping[str, str] | None = None,

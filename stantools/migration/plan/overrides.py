@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import UsageError
-from stantools.migration.plan.document import Section, load
+from stantools.migration.plan.document import PlanSection, load
 from stantools.migration.plan.fields import STREAM_FIELDS, read_fields
-from stantools.migration.plan.model import Consumers, OriginHeaders
+from stantools.migration.plan.migration_plan import DurablesChoice, OriginHeaders
 from stantools.nats.stream_names import name_problem, subject_problem
 from stantools.store.directory import subject_matches
 from stantools.store.limits import is_channel_name, narrowness
@@ -39,7 +39,7 @@ class Override:
     skip: bool | None = None  #: the channels are not migrated
     stream: str | None = None  #: name of their common stream
     subject: str | None = None  #: subject of the messages; only for a single channel
-    consumers: Consumers | None = None  #: consumers for their durables
+    consumers: DurablesChoice | None = None  #: consumers for their durables
     origin_headers: OriginHeaders | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  #: fields of the stream configuration
 
@@ -101,7 +101,7 @@ def read_overrides(path: Path) -> tuple[Override, ...]:
     return tuple(_override(pattern, value.section()) for pattern, value in channels.rest())
 
 
-def _override(pattern: str, section: Section) -> Override:
+def _override(pattern: str, section: PlanSection) -> Override:
     skip = section.get("skip")
     stream = section.get("stream")
     subject = section.get("subject")
@@ -115,7 +115,7 @@ def _override(pattern: str, section: Section) -> Override:
             skip.flag() if skip else None,
             stream.text() if stream else None,
             subject.text() if subject else None,
-            Consumers(consumers.choice(*Consumers)) if consumers else None,
+            DurablesChoice(consumers.choice(*DurablesChoice)) if consumers else None,
             (OriginHeaders.ON if headers.flag() else OriginHeaders.OFF) if headers else None,
             settings,
         )

@@ -19,7 +19,7 @@ from typing import Any
 from stantools import __version__
 from stantools.errors import StoreUnwritableError
 from stantools.migration.plan.checks import find_problems
-from stantools.migration.plan.document import Section, load, quoted
+from stantools.migration.plan.document import PlanSection, load, quoted
 from stantools.migration.plan.fields import (
     BROKER,
     CONSUMER,
@@ -43,14 +43,14 @@ from stantools.migration.plan.fields import (
     visible,
     write_fields,
 )
-from stantools.migration.plan.model import (
+from stantools.migration.plan.migration_plan import (
     ChannelPart,
     ConsumerPlan,
-    LeftOut,
-    Level,
-    Note,
-    Plan,
-    Position,
+    ConsumerProgress,
+    MigrationPlan,
+    OmittedPart,
+    Remark,
+    RemarkLevel,
     SourceRef,
     StreamPlan,
     TargetRef,
@@ -63,7 +63,7 @@ from stantools.store.durable import replace_file
 _WHAT = "a migration plan"
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> MigrationPlan:
     document = load(path, _WHAT)
     if "plan" not in document:
         raise document.fail(f"`plan: {FORM}` is missing: this is not {_WHAT}", "name the plan file")
@@ -76,23 +76,23 @@ def read_plan(path: Path) -> Plan:
     given = document.get("defaults")
     defaults = read_record(given.section(), (ORIGIN_HEADERS, *STREAM_FIELDS)) if given else {}
     streams = tuple(_read_stream(each, defaults, whole["made_at"]) for each in document.take("streams").sections())
-    left_out = tuple(LeftOut(**read_record(each, LEFT_OUT)) for each in _sections(document, "left_out"))
-    notes = tuple(Note(**read_record(each, NOTE)) for each in _sections(document, "notes"))
+    left_out = tuple(OmittedPart(**read_record(each, LEFT_OUT)) for each in _sections(document, "left_out"))
+    notes = tuple(Remark(**read_record(each, NOTE)) for each in _sections(document, "notes"))
     if "complete" not in document or not document.take("complete").flag():
         raise document.fail(
             "the plan ends early: its last line, `complete: yes`, is missing",
             "plan again, or take the file from a backup",
         )
     document.finish()
-    return Plan(source, target, streams=streams, left_out=left_out, notes=notes, **whole)
+    return MigrationPlan(source, target, streams=streams, left_out=left_out, notes=notes, **whole)
 
 
-def _sections(section: Section, key: str) -> list[Section]:
+def _sections(section: PlanSection, key: str) -> list[PlanSection]:
     value = section.get(key)
     return value.sections() if value is not None else []
 
 
-def _read_target(section: Section) -> TargetRef:
+def _read_target(section: PlanSection) -> TargetRef:
     target = TargetRef(**read_record(section, TARGET))
     if target != target.without_secrets():
         raise section.take("places").fail(
@@ -101,7 +101,7 @@ def _read_target(section: Section) -> TargetRef:
     return target
 
 
-def _read_stream(section: Section, defaults: Mapping[str, Any], made_at: int) -> StreamPlan:
+def _read_stream(section: PlanSection, defaults: Mapping[str, Any], made_at: int) -> StreamPlan:
     settings = {**defaults, **read_fields(section, (*STREAM, *STREAM_FIELDS))}
     name = settings.pop("name")
     channels = section.take("channels")
@@ -118,12 +118,12 @@ def _read_stream(section: Section, defaults: Mapping[str, Any], made_at: int) ->
     return StreamPlan(name, subjects, parts, settings, len(parts) > 1, headers, consumers, born)
 
 
-def _read_part(section: Section) -> ChannelPart:
+def _read_part(section: PlanSection) -> ChannelPart:
     found = read_record(section.take("found").section(), FOUND)
     return ChannelPart(**read_record(section, PART), **found)
 
 
-def _read_consumer(section: Section, parts: tuple[ChannelPart, ...], subjects: tuple[str, ...]) -> ConsumerPlan:
+def _read_consumer(section: PlanSection, parts: tuple[ChannelPart, ...], subjects: tuple[str, ...]) -> ConsumerPlan:
     facts = read_fields(section, CONSUMER)
     if "channel" not in facts:
         facts["channel"] = parts[0].channel if len(parts) == 1 else section.take("channel").text()
@@ -137,10 +137,10 @@ def _read_consumer(section: Section, parts: tuple[ChannelPart, ...], subjects: t
     part = next((part for part in parts if part.channel == facts["channel"]), None)
     if "filter_subject" not in settings and part and (wanted := derived_filter(subjects, part.subject)):
         settings["filter_subject"] = wanted
-    return ConsumerPlan(**facts, settings=settings, position=Position.of(delivered, pending))
+    return ConsumerPlan(**facts, settings=settings, position=ConsumerProgress.of(delivered, pending))
 
 
-def write_plan(path: Path, plan: Plan) -> None:
+def write_plan(path: Path, plan: MigrationPlan) -> None:
     """Writes a plan atomically, with the next steps as commands at its top."""
     if not path.parent.is_dir():
         raise StoreUnwritableError(f"{path}: the directory {path.parent} does not exist", "create the directory first")
@@ -166,7 +166,7 @@ _ADVICE = (
 )
 
 
-def render_plan(plan: Plan, next_commands: Sequence[str] = ()) -> str:
+def render_plan(plan: MigrationPlan, next_commands: Sequence[str] = ()) -> str:
     """Returns the text of a plan file; `next_commands` are for the comment at its top."""
     defaults = _defaults(plan.streams)
     blocks = [
@@ -189,7 +189,7 @@ def render_plan(plan: Plan, next_commands: Sequence[str] = ()) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _header(plan: Plan, next_commands: Sequence[str]) -> list[str]:
+def _header(plan: MigrationPlan, next_commands: Sequence[str]) -> list[str]:
     made = f" on {format_time(plan.made_at)[:19]}Z" if plan.made_at else ""
     channels = sum(len(stream.parts) for stream in plan.streams)
     lines = [
@@ -204,9 +204,9 @@ def _header(plan: Plan, next_commands: Sequence[str]) -> list[str]:
     if plan.left_out:
         lines.append(f"Not migrated (see `left_out` at the end): {summary(plan.left_out)}.")
     found = find_problems(plan)
-    lines += _listed("PROBLEMS that must be settled before it can be applied:", found, Level.PROBLEM)
-    lines += _listed("Warnings:", [*found, *plan.notes], Level.WARNING)
-    if hints := sum(note.level is Level.INFO for note in plan.notes):
+    lines += _listed("PROBLEMS that must be settled before it can be applied:", found, RemarkLevel.PROBLEM)
+    lines += _listed("Warnings:", [*found, *plan.notes], RemarkLevel.WARNING)
+    if hints := sum(note.level is RemarkLevel.INFO for note in plan.notes):
         lines.append(f"See also {counted(hints, 'remark')} under `notes` at the end.")
     if next_commands:
         lines += ["", "To go on:", *(f"    {command}" for command in next_commands)]
@@ -214,7 +214,7 @@ def _header(plan: Plan, next_commands: Sequence[str]) -> list[str]:
     return [f"# {line}".rstrip() for line in _wrap(lines)]
 
 
-def _listed(title: str, notes: Iterable[Note], level: Level) -> Iterator[str]:
+def _listed(title: str, notes: Iterable[Remark], level: RemarkLevel) -> Iterator[str]:
     chosen = [note for note in notes if note.level is level]
     if chosen:
         yield ""
@@ -238,7 +238,7 @@ def _wrap(lines: Iterable[str]) -> Iterator[str]:
         before = line
 
 
-def _target(plan: Plan) -> list[str]:
+def _target(plan: MigrationPlan) -> list[str]:
     return [
         "target:",
         *write_fields(TARGET, vars(plan.target), 2),
@@ -338,14 +338,14 @@ def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:
     return text + (f", {len(position.pending)} pending" if position.pending else "")
 
 
-def _left_out(left_out: Sequence[LeftOut]) -> list[str]:
+def _left_out(left_out: Sequence[OmittedPart]) -> list[str]:
     if not left_out:
         return []
     lines = [line for left in left_out for line in write_fields(LEFT_OUT, vars(left), 2, item=True)]
     return ["# Parts of the store that are not migrated, and why. For information only.", "left_out:", *lines]
 
 
-def _notes(notes: Sequence[Note]) -> list[str]:
+def _notes(notes: Sequence[Remark]) -> list[str]:
     if not notes:
         return []
     lines = [line for note in notes for line in write_fields(NOTE, vars(note), 2, item=True)]

@@ -10,25 +10,25 @@ from typing import Any
 from stantools.errors import UsageError
 from stantools.migration.plan.checks import channel_part
 from stantools.migration.plan.consumers import ChannelDurables, Durable, plan_consumers, sort_subscriptions
-from stantools.migration.plan.model import (
+from stantools.migration.plan.migration_plan import (
     DESCRIPTION,
     METADATA_CHANNEL,
     UNLIMITED,
     ChannelPart,
     ConsumerKind,
-    Consumers,
-    LeftOut,
-    Note,
+    DurablesChoice,
+    LoadMethod,
+    MigrationPlan,
+    OmittedPart,
     OriginHeaders,
-    Plan,
+    Remark,
     SourceRef,
     StreamPlan,
     TargetRef,
-    Way,
     created_at,
 )
-from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.overrides import Override, override_for
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.remarks import (
     DUPLICATE_WINDOW,
     channel_notes,
@@ -39,7 +39,7 @@ from stantools.migration.plan.remarks import (
     unmigrated_parts,
 )
 from stantools.migration.source import ChannelSource, StoreSource
-from stantools.nats.channel_streams import Names
+from stantools.nats.channel_streams import StreamNames
 from stantools.nats.stream_names import apart, reserved, stream_name, subject_name
 from stantools.nats.subjects import overlap
 from stantools.notation import counted
@@ -50,7 +50,7 @@ METADATA_CHANNELS = "stantools.channels"
 
 
 @dataclass
-class _Member:
+class _PlannedChannel:
     """A channel with its subject and overrides."""
 
     channel: ChannelSource
@@ -63,7 +63,7 @@ class _Member:
 @dataclass
 class _Draft:
     name: str
-    members: list[_Member] = field(default_factory=list)
+    members: list[_PlannedChannel] = field(default_factory=list)
 
     @property
     def parts(self) -> tuple[ChannelPart, ...]:
@@ -76,7 +76,7 @@ def make_plan(
     target_version: tuple[int, int, int] | None = None,
     *,
     now_ns: int | None = None,
-) -> Plan:
+) -> MigrationPlan:
     """Plans a migration; nothing is changed anywhere. `checks.find_problems` finds what prevents the plan.
 
     `target_version` is None without a server; `now_ns` is the time in nanoseconds since 1970, by default the
@@ -87,7 +87,7 @@ def make_plan(
     target = replace(options.target.without_secrets(), version=target_version or options.target.version)
     planner = _Planner(source, options, target, now)
     streams = planner.streams()
-    return Plan(
+    return MigrationPlan(
         _source_ref(source, options),
         target,
         options.way,
@@ -119,8 +119,8 @@ class _Planner:
         self._target = target
         self._now = now_ns
         self._kept = {plan.name: plan for plan in source.plan.channels}
-        self.notes: list[Note] = []
-        self.left_out: list[LeftOut] = []
+        self.notes: list[Remark] = []
+        self.left_out: list[OmittedPart] = []
 
     def streams(self) -> list[StreamPlan]:
         drafts = self._drafts()
@@ -137,13 +137,13 @@ class _Planner:
 
     def _drafts(self) -> list[_Draft]:
         named: dict[str, _Draft] = {}
-        alone: list[_Member] = []
+        alone: list[_PlannedChannel] = []
         for channel in self._source.channels:
             override, origin = override_for(self._options.overrides, channel.name)
             if override.skip:
                 kept = f"{counted(channel.count, 'message')} and {counted(len(channel.subscriptions), 'subscription')}"
                 text = f"excluded by option, with {kept}"
-                self.left_out.append(LeftOut("channel", channel.name, text))
+                self.left_out.append(OmittedPart("channel", channel.name, text))
                 continue
             member = self._member(channel, override, origin)
             if override.stream is None:
@@ -159,7 +159,7 @@ class _Planner:
             draft.members.sort(key=lambda member: member.channel.raw_name)
         return sorted(drafts, key=lambda draft: draft.name)
 
-    def _member(self, channel: ChannelSource, override: Override, origin: str) -> _Member:
+    def _member(self, channel: ChannelSource, override: Override, origin: str) -> _PlannedChannel:
         subject = override.subject or subject_name(channel.name, self._options.subject_prefix)
         part = channel_part(channel, subject)
         durables = ChannelDurables()
@@ -168,7 +168,7 @@ class _Planner:
         self.notes += channel_notes(channel, self._kept[channel.raw_name], decrypted=self._options.decrypted)
         self.notes += durables.notes
         self.left_out += durables.left_out
-        return _Member(channel, part, override, origin, durables)
+        return _PlannedChannel(channel, part, override, origin, durables)
 
     def _subjects(self, drafts: Sequence[_Draft]) -> dict[str, tuple[str, ...]]:
         """Returns the subjects of each stream: those of its channels.
@@ -214,7 +214,7 @@ class _Planner:
         limits = self._options.limits
         known = [limits.limits_for(member.channel.name) for member in draft.members] if limits else []
         if self._options.for_broker:
-            names = Names(self._options.for_broker, self._options.replicas)
+            names = StreamNames(self._options.for_broker, self._options.replicas)
             config = names.channel_config(draft.members[0].channel.raw_name, known[0] if known else NO_LIMITS)
             return {name: value for name, value in config.items() if name not in ("name", "subjects")}
         settings: dict[str, Any] = {
@@ -239,7 +239,7 @@ class _Planner:
         asked = {member.override.origin_headers or self._options.origin_headers for member in draft.members}
         if OriginHeaders.ON in asked:
             return True
-        return OriginHeaders.AUTO in asked and (renumbered or self._options.way is Way.PUBLISH)
+        return OriginHeaders.AUTO in asked and (renumbered or self._options.way is LoadMethod.PUBLISH)
 
     def _consumers(self, draft: _Draft, subjects: tuple[str, ...]) -> list[Any]:
         chosen: list[tuple[Durable, ConsumerKind]] = []
@@ -247,9 +247,9 @@ class _Planner:
         for member in draft.members:
             kind = member.override.consumers or self._options.consumers
             for durable in member.durables.durables:
-                if kind is Consumers.NONE:
+                if kind is DurablesChoice.NONE:
                     text = f"{durable}: no consumers by option"
-                    self.left_out.append(LeftOut("durable", member.channel.name, text, durable.members))
+                    self.left_out.append(OmittedPart("durable", member.channel.name, text, durable.members))
                 else:
                     chosen.append((durable, ConsumerKind(kind.value)))
                     filters.append("" if subjects == (member.part.subject,) else member.part.subject)

@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from stantools.migration.plan.fields import about, format_size
-from stantools.migration.plan.model import UNLIMITED, LeftOut, Level, Note, StreamPlan, Way
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.migration_plan import UNLIMITED, LoadMethod, OmittedPart, Remark, RemarkLevel, StreamPlan
 from stantools.migration.plan.overrides import unused
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.source import ChannelSource, StoreSource
-from stantools.nats.channel_streams import Names
+from stantools.nats.channel_streams import StreamNames
 from stantools.notation import counted, describe_ranges, format_duration, format_time, some_of
-from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped, Fate
+from stantools.recovery.salvage.model import ChannelSalvage, DroppedData, DropReason, RecordCopy
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.ranges import Ranges
 
@@ -49,18 +49,20 @@ def stream_limits(limits: Sequence[ChannelLimits]) -> dict[str, int]:
     return settings
 
 
-def left_out_limits(limits: StoreLimits, channels: Iterable[str]) -> list[LeftOut]:
+def left_out_limits(limits: StoreLimits, channels: Iterable[str]) -> list[OmittedPart]:
     left = []
     of_channels = [limits.limits_for(channel) for channel in channels]
     if limits.max_channels:
-        left.append(LeftOut("limit", "", f"max_channels {limits.max_channels}: an account limits its streams instead"))
+        left.append(
+            OmittedPart("limit", "", f"max_channels {limits.max_channels}: an account limits its streams instead")
+        )
     if subscribed := [each.max_subs for each in of_channels if each.max_subs]:
         text = f"max_subs ({_span(sorted({str(s) for s in subscribed}, key=int))}): see max_consumers of a stream"
-        left.append(LeftOut("limit", "", text, len(subscribed)))
+        left.append(OmittedPart("limit", "", text, len(subscribed)))
     if inactive := sorted({each.max_inactivity_ns for each in of_channels if each.max_inactivity_ns}):
         count = sum(bool(each.max_inactivity_ns) for each in of_channels)
         text = f"max_inactivity ({_span([format_duration(i) for i in inactive])}): a stream stays until it is deleted"
-        left.append(LeftOut("limit", "", text, count))
+        left.append(OmittedPart("limit", "", text, count))
     return left
 
 
@@ -68,7 +70,7 @@ def _span(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
-def limit_removals(stream: StreamPlan, channels: Sequence[ChannelSource], now_ns: int) -> Iterator[Note]:
+def limit_removals(stream: StreamPlan, channels: Sequence[ChannelSource], now_ns: int) -> Iterator[Remark]:
     """Returns a note for each limit that would remove messages as soon as it applies."""
     settings = stream.settings
     if (age := settings.get("max_age", 0)) > 0:
@@ -91,10 +93,10 @@ def limit_removals(stream: StreamPlan, channels: Sequence[ChannelSource], now_ns
         yield _removed(stream, text, "max_bytes")
 
 
-def _removed(stream: StreamPlan, text: str, setting: str) -> Note:
+def _removed(stream: StreamPlan, text: str, setting: str) -> Remark:
     remedy = f"raise {setting} or set it to `unlimited` to keep them"
-    return Note(
-        Level.WARNING,
+    return Remark(
+        RemarkLevel.WARNING,
         stream.name,
         f"{text}: the server removes the oldest messages as soon as the limit applies",
         remedy,
@@ -131,34 +133,34 @@ def _next_message(channel: ChannelSource, sequence: int) -> tuple[int, int]:
 _NAMES_SHOWN = 5
 
 
-def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool) -> Iterator[Note]:
+def channel_notes(channel: ChannelSource, kept: ChannelSalvage, *, decrypted: bool) -> Iterator[Remark]:
     name = channel.name
     if channel.origin:
-        yield Note(Level.WARNING, name, f"it is {channel.origin}: the channel's sequences began again after it")
+        yield Remark(RemarkLevel.WARNING, name, f"it is {channel.origin}: the channel's sequences began again after it")
     if lost := channel.lost:
         text = f"{counted(lost.count(), 'message')} already missing, damaged or lost: {describe_ranges(lost)}"
-        yield Note(Level.WARNING, name, text)
+        yield Remark(RemarkLevel.WARNING, name, text)
     if holes := channel.sequences.holes() - lost:
         missing = f"{counted(holes.count(), 'sequence')} already missing between others: {describe_ranges(holes)}"
         text = f"{missing}; the gaps are kept"
-        yield Note(Level.WARNING, name, text, "run `stantools verify`: streaming itself leaves no gaps")
+        yield Remark(RemarkLevel.WARNING, name, text, "run `stantools verify`: streaming itself leaves no gaps")
     if channel.last > channel.sequences.last:
         last = channel.sequences.last
         text = f"its last message is {last}, its last sequence {channel.last}: the stream continues there"
-        yield Note(Level.INFO, name, text)
+        yield Remark(RemarkLevel.INFO, name, text)
     if not decrypted and channel.encrypted:
         text = "its payloads may be encrypted, and are migrated as they are stored"
-        yield Note(Level.WARNING, name, text, "give the encryption key, unless consumers decrypt them")
+        yield Remark(RemarkLevel.WARNING, name, text, "give the encryption key, unless consumers decrypt them")
     if moment := _clock_reversal(kept):
         text = f"times go back near {format_time(moment)}: consumers that start by time are inexact there"
-        yield Note(Level.INFO, name, text)
+        yield Remark(RemarkLevel.INFO, name, text)
 
 
-def _clock_reversal(plan: ChannelPlan) -> int:
+def _clock_reversal(plan: ChannelSalvage) -> int:
     """Returns a time after which the clock was set back, judged from the ends of runs; 0 if there is none."""
     before = None
     for step in plan.steps:
-        if not isinstance(step, Copy):
+        if not isinstance(step, RecordCopy):
             continue
         for moment in (step.run.first_timestamp, step.run.last_timestamp):
             if before is not None and moment < before:
@@ -167,46 +169,46 @@ def _clock_reversal(plan: ChannelPlan) -> int:
     return 0
 
 
-def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[StreamPlan]) -> Iterator[Note]:
+def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[StreamPlan]) -> Iterator[Remark]:
     renumbered = [stream for stream in streams if stream.renumbered]
     for stream in renumbered:
         text = f"{len(stream.parts)} channels: messages are ordered by time and renumbered from 1"
-        yield Note(Level.INFO, stream.name, text)
+        yield Remark(RemarkLevel.INFO, stream.name, text)
     if source.plan.server.node_id:
         text = "the store was written by a clustered server: its durables are in the Raft log, not in the store"
         remedy = "name the nodes of the cluster instead, with their Raft directories: stantools migrate NODE NODE NODE"
-        yield Note(Level.WARNING, "", text, remedy)
-    if options.way is Way.PUBLISH:
+        yield Remark(RemarkLevel.WARNING, "", text, remedy)
+    if options.way is LoadMethod.PUBLISH:
         text = "published messages get the time of publishing; the old times, sequences and channels are in headers"
-        yield Note(Level.WARNING, "", text, "restore archives (`way: archive`) if the server allows it")
+        yield Remark(RemarkLevel.WARNING, "", text, "restore archives (`way: archive`) if the server allows it")
     if options.for_broker:
         subscriptions = sum(len(channel.subscriptions) for channel in source.channels)
         text = (
             f"{counted(len(source.clients), 'client')} and {counted(subscriptions, 'subscription')} go into stream "
-            f"{Names(options.for_broker).state}, which is made last: no broker can use the others before"
+            f"{StreamNames(options.for_broker).state}, which is made last: no broker can use the others before"
         )
-        yield Note(Level.INFO, "", text)
+        yield Remark(RemarkLevel.INFO, "", text)
         if source.plan.server_note:
-            yield Note(Level.WARNING, "", f"server.dat: {source.plan.server_note}")
+            yield Remark(RemarkLevel.WARNING, "", f"server.dat: {source.plan.server_note}")
     elif options.limits is None:
         text = "the limits of channels are not in the store: streams have no limits unless a plan or override sets them"
-        yield Note(Level.INFO, "", text, "give the limits of the streaming server, such as --max-age 72h")
+        yield Remark(RemarkLevel.INFO, "", text, "give the limits of the streaming server, such as --max-age 72h")
     if not options.subject_prefix and streams:
         text = "subjects equal channel names: from then on, core NATS messages on these subjects are stored as well"
-        yield Note(Level.INFO, "", text, "a prefix separates them: --subject-prefix stan")
+        yield Remark(RemarkLevel.INFO, "", text, "a prefix separates them: --subject-prefix stan")
     for pattern in unused(options.overrides, (channel.name for channel in source.channels)):
-        yield Note(Level.WARNING, "", f"the override for {pattern!r} matches no channel", "check its spelling")
+        yield Remark(RemarkLevel.WARNING, "", f"the override for {pattern!r} matches no channel", "check its spelling")
     for change in source.changes:
-        yield Note(Level.INFO, "", change)
+        yield Remark(RemarkLevel.INFO, "", change)
 
 
-def unmigrated_parts(source: StoreSource, *, clients: bool) -> list[LeftOut]:
+def unmigrated_parts(source: StoreSource, *, clients: bool) -> list[OmittedPart]:
     """Lists the parts of a store that are not migrated, equal ones together; clients only if asked."""
     left = []
     channels = {channel.name for channel in source.channels}
-    pieces: dict[tuple[str, str, bool], list[Dropped]] = {}
+    pieces: dict[tuple[str, str, bool], list[DroppedData]] = {}
     for dropped in source.dropped:
-        if dropped.fate is Fate.GAP:
+        if dropped.fate is DropReason.GAP:
             continue
         pieces.setdefault((dropped.file, dropped.reason, dropped.loss), []).append(dropped)
     for (file, reason, loss), group in pieces.items():
@@ -219,15 +221,15 @@ def unmigrated_parts(source: StoreSource, *, clients: bool) -> list[LeftOut]:
         elif len(group) > 1:
             detail += f" ({counted(len(group), 'place')})"
         what = "subscription" if reason.startswith("subscription ") else "message" if sequences else "file"
-        left.append(LeftOut(what, channel if is_channel else "", detail, sequences.count() or len(group), loss))
+        left.append(OmittedPart(what, channel if is_channel else "", detail, sequences.count() or len(group), loss))
     if clients and source.clients:
         names = [os.fsdecode(client.id) for client in source.clients]
         shown = some_of([repr(name) for name in sorted(names)], _NAMES_SHOWN)
-        left.append(LeftOut("client", "", f"JetStream keeps no list of client ids: {shown}", len(names)))
+        left.append(OmittedPart("client", "", f"JetStream keeps no list of client ids: {shown}", len(names)))
     return left
 
 
-def summary(left_out: Sequence[LeftOut]) -> str:
+def summary(left_out: Sequence[OmittedPart]) -> str:
     """Counts the parts that are not migrated, by kind."""
     counts = Counter[str]()
     for each in left_out:

@@ -3,10 +3,10 @@ from _typeshed import ReadableBuffer
 from numpy.typing import NDArray
 
 from stantools.nats.columns import FrameColumns
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 
 def compare_messages(
-    batch: Batch,
+    batch: MessageBatch,
     row: int,
     received: ReadableBuffer,
     columns: FrameColumns,

@@ -13,8 +13,8 @@ from typing import Any
 from stantools.errors import UsageError
 from stantools.escaping import escape
 from stantools.migration.plan.consumers import plan_consumers, sort_subscriptions, stream_position
-from stantools.migration.plan.model import DESCRIPTION, METADATA_CHANNEL, ConsumerKind, ConsumerPlan
-from stantools.migration.proof.stream import ExpectedStream
+from stantools.migration.plan.migration_plan import DESCRIPTION, METADATA_CHANNEL, ConsumerKind, ConsumerPlan
+from stantools.migration.proof.stream_proof import ExpectedStream
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource
 from stantools.migration.stream_source import stream_source
 from stantools.nats.jetstream import JetStream

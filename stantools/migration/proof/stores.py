@@ -31,7 +31,7 @@ from stantools.store.raftstate import ClusterState
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import StoredSubscription, salvage_subs
-from stantools.streamfiles.batch import Batch, texts
+from stantools.streamfiles.batch import MessageBatch, texts
 
 _U64 = npt.NDArray[np.uint64]
 
@@ -41,7 +41,7 @@ _PIECE = 128 << 10
 KINDS = ("missing", "extra", "timestamp", "reply", "payload")
 
 
-class Compared:
+class ChannelComparison:
     def __init__(self) -> None:
         self.both = 0  #: messages in both channels
         self._ranges = dict.fromkeys(KINDS, Ranges())
@@ -50,7 +50,7 @@ class Compared:
         """Yields each kind of difference with its sequences."""
         return ((kind, ranges) for kind, ranges in self._ranges.items() if ranges)
 
-    def add(self, other: Compared) -> None:
+    def add(self, other: ChannelComparison) -> None:
         """Adds the result for other messages of the same channels."""
         self.both += other.both
         for kind, ranges in other.differing():
@@ -62,13 +62,13 @@ class Compared:
             self._ranges[kind] |= Ranges.from_sequences(sequences)
 
 
-class _Reader:
-    def __init__(self, batches: Iterator[Batch], progress: Progress | None) -> None:
+class _StoreReader:
+    def __init__(self, batches: Iterator[MessageBatch], progress: Progress | None) -> None:
         self._batches = batches
         self._progress = progress
-        self._rest: Batch | None = None
+        self._rest: MessageBatch | None = None
 
-    def rest(self) -> Batch | None:
+    def rest(self) -> MessageBatch | None:
         """Returns the rows of the current batch that were not compared yet; None at the end."""
         while not self._rest:
             self._rest = next(self._batches, None)
@@ -79,7 +79,7 @@ class _Reader:
                 self._progress(sizes + RECORD_HEADER_SIZE * len(self._rest))
         return self._rest
 
-    def up_to(self, sequence: np.uint64) -> Batch:
+    def up_to(self, sequence: np.uint64) -> MessageBatch:
         """Takes the rows of the current batch up to a sequence."""
         batch = self._rest
         assert batch is not None
@@ -88,10 +88,12 @@ class _Reader:
         return batch.part(0, end)
 
 
-def compare_messages(a: Iterator[Batch], b: Iterator[Batch], progress: Progress | None = None) -> Compared:
+def compare_messages(
+    a: Iterator[MessageBatch], b: Iterator[MessageBatch], progress: Progress | None = None
+) -> ChannelComparison:
     """Compares the messages of two channels, both in rising order. `progress` gets bytes of both channels."""
-    compared = Compared()
-    one, other = _Reader(a, progress), _Reader(b, progress)
+    compared = ChannelComparison()
+    one, other = _StoreReader(a, progress), _StoreReader(b, progress)
     while True:
         left, right = one.rest(), other.rest()
         if left is None or right is None:
@@ -104,7 +106,7 @@ def compare_messages(a: Iterator[Batch], b: Iterator[Batch], progress: Progress 
     return compared
 
 
-def _compare_rows(compared: Compared, one: Batch, other: Batch) -> None:
+def _compare_rows(compared: ChannelComparison, one: MessageBatch, other: MessageBatch) -> None:
     a, b = one.sequence, other.sequence
     if not np.array_equal(a, b):
         common, here, there = np.intersect1d(a, b, assume_unique=True, return_indices=True)
@@ -127,7 +129,7 @@ def _compare_rows(compared: Compared, one: Batch, other: Batch) -> None:
         compared.note(kind, one.sequence[np.array(differs)])
 
 
-def _same_bytes(one: Batch, other: Batch) -> bool:
+def _same_bytes(one: MessageBatch, other: MessageBatch) -> bool:
     """Returns whether payloads and replies lie in the same order between equal bytes, a quick test."""
     starts, sizes = _places(one.columns)
     other_starts, other_sizes = _places(other.columns)
@@ -249,7 +251,9 @@ def only_in_one(a: ChannelSource | None, b: ChannelSource | None) -> Finding:
     return finding(_ONLY[a is None], detail, channel=only.name)
 
 
-def add_channel(result: StoresDifference, sides: tuple[Side, Side], channel: ChannelSource, compared: Compared) -> None:
+def add_channel(
+    result: StoresDifference, sides: tuple[Side, Side], channel: ChannelSource, compared: ChannelComparison
+) -> None:
     """Adds the comparison of a channel's messages, and compares its subscriptions."""
     result.channels += 1
     result.messages += compared.both

@@ -54,7 +54,7 @@ _LOOK_BACK: Final = (1, 1 << 16)
 _BATCH: Final = 4096
 
 
-class Standing(Protocol):
+class ConsumerPosition(Protocol):
     """A consumer's position, in sequences of the stream."""
 
     @property
@@ -69,7 +69,7 @@ class Standing(Protocol):
         """Delivered but unacknowledged sequences, rising."""
 
 
-class Consumer(Protocol):
+class WantedConsumer(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -78,15 +78,15 @@ class Consumer(Protocol):
 
 
 @dataclass
-class Consumers:
+class StreamConsumers:
     js: JetStream
     stream: str
     source: Messages  #: messages of the stream
-    wanted: Sequence[tuple[Consumer, Standing]]  #: consumers with their positions
+    wanted: Sequence[tuple[WantedConsumer, ConsumerPosition]]  #: consumers with their positions
     made: list[str] = field(default_factory=list)  #: names of the consumers made by this call
 
     def __post_init__(self) -> None:
-        self._prepared: dict[str, tuple[dict[str, Any], _Delivery]] = {}
+        self._prepared: dict[str, tuple[dict[str, Any], _PendingDelivery]] = {}
 
     async def bring(self) -> bool:
         """Makes missing and unfinished consumers; returns whether some have to be finished.
@@ -115,7 +115,7 @@ class Consumers:
             await self._configure(self._prepared[name][0])
             del self._prepared[name]
 
-    async def _make(self, consumer: Consumer, position: Standing) -> None:
+    async def _make(self, consumer: WantedConsumer, position: ConsumerPosition) -> None:
         self._prepared.pop(consumer.name, None)
         config = {key: value for key, value in consumer.config.items() if not key.startswith("opt_start_")}
         if position.delivered:
@@ -128,7 +128,7 @@ class Consumers:
                 return
         await self._configure(config)
 
-    async def _deliver(self, name: str, config: dict[str, Any], delivery: _Delivery) -> None:
+    async def _deliver(self, name: str, config: dict[str, Any], delivery: _PendingDelivery) -> None:
         """Makes a consumer and brings it to its state."""
         setup = {key: value for key, value in config.items() if key not in _REMOVED}
         setup |= {"ack_wait": _NO_REDELIVERY, "max_ack_pending": -1, "max_deliver": -1, "headers_only": True}
@@ -168,7 +168,7 @@ class Consumers:
 
 
 @dataclass(frozen=True)
-class _Delivery:
+class _PendingDelivery:
     """Deliveries that bring a consumer to its position."""
 
     start: int  #: first sequence
@@ -177,7 +177,9 @@ class _Delivery:
     pending: frozenset[int]  #: sequences to leave unacknowledged
 
 
-def _plan_delivery(source: Messages, what: str, position: Standing, subject: str | None, *, lead: bool) -> _Delivery:
+def _plan_delivery(
+    source: Messages, what: str, position: ConsumerPosition, subject: str | None, *, lead: bool
+) -> _PendingDelivery:
     """Plans the deliveries for a position.
 
     `what` names the consumer in messages; `subject` is its filter, None for any. With `lead` the deliveries begin
@@ -186,7 +188,7 @@ def _plan_delivery(source: Messages, what: str, position: Standing, subject: str
     start = position.ack_floor + 1
     before = _message_before(source, start, subject) if lead else 0
     if not before and not position.pending:
-        return _Delivery(start, 0, 0, frozenset())
+        return _PendingDelivery(start, 0, 0, frozenset())
     left = set(position.pending)
     count = last = 0
     for part in _existing(source, before or start, position.delivered, subject):
@@ -198,7 +200,7 @@ def _plan_delivery(source: Messages, what: str, position: Standing, subject: str
             f"{what}: {len(left)} pending messages are not in the stream, the first is {min(left)}",
             "make the plan again: the store has changed",
         )
-    return _Delivery(before or start, count, last, frozenset(position.pending))
+    return _PendingDelivery(before or start, count, last, frozenset(position.pending))
 
 
 def _existing(source: Messages, start: int, end: int, subject: str | None) -> Iterator[U64]:
@@ -219,7 +221,7 @@ def _message_before(source: Messages, sequence: int, subject: str | None) -> int
     return 0
 
 
-async def _pull(js: JetStream, stream: str, name: str, setup: Mapping[str, Any], delivery: _Delivery) -> None:
+async def _pull(js: JetStream, stream: str, name: str, setup: Mapping[str, Any], delivery: _PendingDelivery) -> None:
     """Makes a pull consumer and brings it to its state."""
     await js.consumer_create(stream, setup)
     connection, timeout = js.connection, js.connection.options.timeout
@@ -273,7 +275,7 @@ def _ended(name: str, stream: str, received: Received) -> bool:
     return bool(received.columns.status.any())
 
 
-async def _push(js: JetStream, stream: str, name: str, setup: Mapping[str, Any], delivery: _Delivery) -> None:
+async def _push(js: JetStream, stream: str, name: str, setup: Mapping[str, Any], delivery: _PendingDelivery) -> None:
     """Makes a push consumer and brings it to its state."""
     connection, timeout = js.connection, js.connection.options.timeout
     open_limit = min(delivery.count, len(delivery.pending) + _BATCH)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError
 from stantools.migration.publish.resume import AT_ONCE, delete_fillers
-from stantools.migration.tasks import OutOfStepError
+from stantools.migration.tasks import AckOrderError
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError
 from stantools.nats.jetstream import read_answer
-from stantools.nats.publishing.guarded import MAX_WINDOW, encode_fillers, encode_message
+from stantools.nats.publishing.expected_frames import MAX_WINDOW, encode_fillers, encode_message
 from stantools.nats.publishing.kernels import check_answers, encode_publishes
 from stantools.nats.subjects import subject_problem
 from stantools.streamfiles import headers
@@ -27,10 +27,10 @@ from stantools.streamfiles import headers
 if TYPE_CHECKING:
     import asyncio
 
-    from stantools.nats.connection import Connection
+    from stantools.nats.connection import NatsConnection
     from stantools.nats.inbox import Inbox, Received
     from stantools.nats.jetstream import JetStream
-    from stantools.streamfiles.batch import Batch, Messages
+    from stantools.streamfiles.batch import MessageBatch, Messages
 
 #: as `MAX_WINDOW`, in bytes; a larger message is sent alone. After a killed run only the last window of a stream can
 #: differ from the source: everything before it was acknowledged.
@@ -44,7 +44,7 @@ CERTAIN_FROM: Final = (2, 10, 0)
 
 
 @dataclass(frozen=True)
-class Window:
+class PublishWindow:
     """Limits of unacknowledged messages."""
 
     messages: int = MAX_WINDOW  #: messages, up to `MAX_WINDOW`
@@ -59,18 +59,18 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Publishing:
+class PublishOptions:
     origin: bool = True  #: messages have headers with channel, sequence and time
     generation: int = 1  #: part of message ids (`Nats-Msg-Id`), which are channel, generation and sequence
-    window: Window = field(default_factory=Window)
+    window: PublishWindow = field(default_factory=PublishWindow)
     filler_limit: int = FILLER_LIMIT  #: limit of sequences that are filled and emptied again
     patience: float = 60.0  #: seconds without progress until an unresponsive server is given up
 
 
-class Acks:
+class AckCollector:
     """An inbox for the acknowledgements of one stream; created by `open`."""
 
-    def __init__(self, connection: Connection, stream: str, inbox: Inbox) -> None:
+    def __init__(self, connection: NatsConnection, stream: str, inbox: Inbox) -> None:
         self._connection = connection
         self._stream = stream
         self._inbox = inbox
@@ -79,7 +79,7 @@ class Acks:
         self.reply = b""  #: prefix of the reply subjects, before the sequence
 
     @classmethod
-    def open(cls, connection: Connection, stream: str) -> Acks:
+    def open(cls, connection: NatsConnection, stream: str) -> AckCollector:
         """Subscribes to a new inbox; the subscription is certain after any later answer of the server."""
         return cls(connection, stream, connection.open_inbox(connection.new_inbox() + b".>"))
 
@@ -99,7 +99,7 @@ class Acks:
     async def receive(self, failed: asyncio.Future[NatsError], timeout: float) -> None:
         """Waits up to `timeout` seconds for acknowledgements and processes them.
 
-        `failed` comes from `Connection.watch`. Raises ApiError for a refused message, OutOfStepError for an
+        `failed` comes from `NatsConnection.watch`. Raises ApiError for a refused message, OutOfStepError for an
         acknowledgement out of order, NoAnswerError without any.
         """
         what = f"message {self.expected} of stream {self._stream}"
@@ -120,7 +120,7 @@ class Acks:
             return problem
         stored = answer.get("seq")
         if str(stored) == token.decode():
-            return OutOfStepError(f"{what} was answered before message {self.expected}", "run the command again")
+            return AckOrderError(f"{what} was answered before message {self.expected}", "run the command again")
         return NatsError(
             f"{what} was stored by {answer.get('stream')} at sequence {stored}",
             "the server does not know Nats-Expected-Last-Sequence: use nats-server 2.9 or newer",
@@ -143,7 +143,7 @@ class Loader:
     name: str  #: name of the stream
     source: Messages  #: expected messages
     subject: bytes  #: a subject of the stream, for fillers
-    options: Publishing
+    options: PublishOptions
     progress: Callable[[int], None]  #: called with numbers of newly stored messages
     messages: int = 0  #: messages stored by this run
     fillers: list[int] = field(default_factory=list)  #: sequences of fillers in the stream
@@ -153,7 +153,7 @@ class Loader:
 
     _leading = False
 
-    async def run(self, acks: Acks, after: int) -> None:
+    async def run(self, acks: AckCollector, after: int) -> None:
         """Sends all messages and fillers after a sequence and waits until they are stored.
 
         After an error, all messages before `acks.expected` are stored; later ones may be.
@@ -173,7 +173,7 @@ class Loader:
             await self._fill(self.source.last + 1)
             await self._receive_all()
 
-    async def lead(self, acks: Acks, after: int, until: int) -> None:
+    async def lead(self, acks: AckCollector, after: int, until: int) -> None:
         """Sends fillers after sequence `after` up to before `until`; the caller purges them."""
         self._leading = True
         try:
@@ -184,7 +184,7 @@ class Loader:
             self._leading = False
 
     @contextlib.asynccontextmanager
-    async def _begun(self, acks: Acks, after: int) -> AsyncIterator[None]:
+    async def _begun(self, acks: AckCollector, after: int) -> AsyncIterator[None]:
         await acks.begin(after + 1)
         self._acks = acks
         self._next = after + 1
@@ -209,7 +209,7 @@ class Loader:
         connection = self.js.connection
         self._failed: asyncio.Future[NatsError] = self._stack.enter_context(connection.watch(*self._watched))
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: MessageBatch) -> None:
         identity = headers.identity(batch.channel, self.options.generation)
         largest = self.js.connection.max_payload
         row = 0
@@ -230,7 +230,7 @@ class Loader:
             await self._write(bytes(memoryview(self._buffer)[:size]), done, fillers=False)
             row += done
 
-    def _frame(self, batch: Batch, row: int, expected_last: int) -> bytes:
+    def _frame(self, batch: MessageBatch, row: int, expected_last: int) -> bytes:
         identity = headers.identity(batch.channel, self.options.generation)
         frame, size = encode_message(batch, row, self._acks.reply, identity, self.options.origin, expected_last)
         largest = self.js.connection.max_payload
@@ -243,7 +243,7 @@ class Loader:
             )
         return frame
 
-    async def _send_first(self, batch: Batch | None) -> None:
+    async def _send_first(self, batch: MessageBatch | None) -> None:
         """Sends one message or filler and waits until it is stored, to learn the server's offset."""
         try:
             await self.send_one(batch, self._next - 1)
@@ -257,7 +257,7 @@ class Loader:
             self._shift = self._next - 1 - counted
             await self.send_one(batch, counted)
 
-    async def send_one(self, batch: Batch | None, expected_last: int) -> None:
+    async def send_one(self, batch: MessageBatch | None, expected_last: int) -> None:
         """Sends the next message, or a filler in its place (`batch` is None), and waits for the answer.
 
         `expected_last` is the sequence for the guard. After ApiError the message is not stored.
@@ -323,7 +323,7 @@ class Loader:
         self.fillers.clear()
 
 
-def check_names(batch: Batch, *, origin: bool) -> None:
+def check_names(batch: MessageBatch, *, origin: bool) -> None:
     """Checks that channel and subject can be written into the protocol."""
     subject = batch.subject
     if subject_problem(subject) or (origin and not headers.is_safe_value(batch.channel)):

@@ -22,7 +22,7 @@ from stantools.errors import RefusedError
 from stantools.nats.jetstream import MESSAGE_NOT_FOUND
 from stantools.store.ranges import U64
 from stantools.streamfiles import headers
-from stantools.streamfiles.batch import Batch, Messages
+from stantools.streamfiles.batch import MessageBatch, Messages
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
@@ -44,7 +44,7 @@ def check_fillers(name: str, missing_count: int, limit: int) -> None:
         )
 
 
-def gaps(batches: Iterator[Batch], after: int, until: int) -> Iterator[tuple[int, int]]:
+def gaps(batches: Iterator[MessageBatch], after: int, until: int) -> Iterator[tuple[int, int]]:
     """Yields the closed ranges of sequences in (after, until] without a message; `batches` are its messages."""
     for batch in batches:
         sequences = batch.sequence
@@ -57,7 +57,7 @@ def gaps(batches: Iterator[Batch], after: int, until: int) -> Iterator[tuple[int
 
 
 @dataclass
-class Extent:
+class SourceExtent:
     """The part of a source up to a sequence."""
 
     messages: int = 0
@@ -65,16 +65,16 @@ class Extent:
     reach: int = 0  #: the sequence before the last messages
 
 
-def extent(source: Messages, until: int, gaps_kept: int = 0, last: int = 0, last_bytes: int = 0) -> Extent:
+def extent(source: Messages, until: int, gaps_kept: int = 0, last: int = 0, last_bytes: int = 0) -> SourceExtent:
     """Measures the part of a source up to a sequence.
 
     Keeps the last gaps, up to `gaps_kept` sequences. The "last messages" are those of the last `last` sequences,
     gaps included, with at most `last_bytes` of payload unless a single message is larger.
     """
-    found = Extent(reach=max(until - last, source.first - 1, 0))
+    found = SourceExtent(reach=max(until - last, source.first - 1, 0))
     tail: deque[tuple[U64, U64]] = deque()
 
-    def counted() -> Iterator[Batch]:
+    def counted() -> Iterator[MessageBatch]:
         for batch in source.read(until=until):
             found.messages += len(batch)
             tail.append((batch.sequence.copy(), batch.columns.data_size.astype(np.uint64)))
@@ -132,14 +132,16 @@ class NotOursError(RefusedError):
 
 
 @dataclass
-class Compared:
+class ExtentComparison:
     """The content of a part of a stream."""
 
     messages: int = 0  #: messages of the source
     fillers: list[int] = field(default_factory=list)  #: sequences that still have fillers
 
 
-async def compare(js: JetStream, name: str, source: Messages, after: int, until: int, generation: int) -> Compared:
+async def compare(
+    js: JetStream, name: str, source: Messages, after: int, until: int, generation: int
+) -> ExtentComparison:
     """Compares the messages in (after, until] with the source.
 
     Raises NotOursError for a different message, or for a missing one. `generation` is part of message ids.
@@ -152,11 +154,11 @@ async def find_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> li
 
     Raises NotOursError for a message that is not a filler.
     """
-    return (await _compare(js, name, map(Wanted, sequences), 0)).fillers
+    return (await _compare(js, name, map(ExpectedMessage, sequences), 0)).fillers
 
 
-async def _compare(js: JetStream, name: str, listed: Iterable[Wanted], generation: int) -> Compared:
-    found = Compared()
+async def _compare(js: JetStream, name: str, listed: Iterable[ExpectedMessage], generation: int) -> ExtentComparison:
+    found = ExtentComparison()
     for part in _parts(listed):
         answers = await js.ask_many(
             f"STREAM.MSG.GET.{name}",
@@ -182,7 +184,7 @@ Stored = tuple[bytes, bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedMessage:
     """The expected message at a sequence of the stream; without a subject, no message."""
 
     sequence: int
@@ -206,7 +208,7 @@ class Wanted:
         return subject == self.subject and data == self.data and headers.own_block(block) in blocks
 
 
-def wanted_messages(source: Messages, after: int, until: int) -> Iterator[Wanted]:
+def wanted_messages(source: Messages, after: int, until: int) -> Iterator[ExpectedMessage]:
     """Yields the expectation for each sequence in (after, until]."""
     if not source.count:
         return
@@ -214,16 +216,16 @@ def wanted_messages(source: Messages, after: int, until: int) -> Iterator[Wanted
     for batch in source.read(after=at - 1, until=until):
         for sequence, message in zip(batch.sequence.tolist(), batch.messages(), strict=True):
             for missing_count in range(at, sequence):
-                yield Wanted(missing_count)
-            yield Wanted(sequence, batch.subject, batch.channel, *message)
+                yield ExpectedMessage(missing_count)
+            yield ExpectedMessage(sequence, batch.subject, batch.channel, *message)
             at = sequence + 1
     for missing_count in range(at, until + 1):
-        yield Wanted(missing_count)
+        yield ExpectedMessage(missing_count)
 
 
-def _parts(listed: Iterable[Wanted]) -> Iterator[list[Wanted]]:
+def _parts(listed: Iterable[ExpectedMessage]) -> Iterator[list[ExpectedMessage]]:
     """Groups expectations by request."""
-    part: list[Wanted] = []
+    part: list[ExpectedMessage] = []
     size = 0
     for wanted in listed:
         if part and (len(part) == _ROWS or size + len(wanted.data) > _BYTES):

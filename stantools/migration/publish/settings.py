@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from stantools.errors import RefusedError, UsageError
-from stantools.migration.plan.model import UNLIMITED
+from stantools.migration.plan.migration_plan import UNLIMITED
 from stantools.migration.publish.resume import NotOursError
 
 #: fields that hinder filling, with their values during it

@@ -11,16 +11,16 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from stantools.migration.replay.options import ReplayOptions
+from stantools.migration.replay.replay_options import ReplayOptions
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import Ledger, ReplayState
 from stantools.migration.replay.subjects import shown
 from stantools.nats import encoding
-from stantools.nats.connection import Connection
+from stantools.nats.connection import NatsConnection
 from stantools.nats.errors import NatsError
 from stantools.notation import counted
 from stantools.streamfiles import headers
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 
 #: seconds without a confirmation after which a target counts as silent
 SILENCE = 30.0
@@ -49,11 +49,13 @@ def header_text(value: bytes) -> str:
         return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in value)
 
 
-class Publisher(ABC):
+class ReplayPublisher(ABC):
     #: messages; half of the window must be confirmed before more is sent
     window = WINDOW
 
-    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions) -> None:
+    def __init__(
+        self, connection: NatsConnection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions
+    ) -> None:
         self.connection = connection
         self.ledger = Ledger(state.channels)  #: sent and confirmed messages
         self.routes = plan.routes  #: channel -> destination
@@ -75,7 +77,7 @@ class Publisher(ABC):
     async def begin(self, failed: asyncio.Future[NatsError], *, resumed: bool) -> None:
         """Begins a leg.
 
-        `failed` comes from `Connection.watch`. With `resumed` some messages may have reached the target before.
+        `failed` comes from `NatsConnection.watch`. With `resumed` some messages may have reached the target before.
         """
         self._failed = failed
         self._bytes_out = 0
@@ -85,7 +87,7 @@ class Publisher(ABC):
     async def _begin(self, *, resumed: bool) -> None: ...
 
     @abstractmethod
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: MessageBatch) -> None:
         """Sends messages; increments `published` with each."""
 
     async def tick(self) -> None:
@@ -100,7 +102,7 @@ class Publisher(ABC):
         """Returns, for each stream, the sequence of its last message before any unconfirmed one."""
         return {}
 
-    async def send(self, batch: Batch) -> None:
+    async def send(self, batch: MessageBatch) -> None:
         """Sends messages as soon as the window allows."""
         self.check()
         if self._full():
@@ -170,7 +172,7 @@ class Publisher(ABC):
             f"message {sequence} of channel {shown(channel)} was refused by {self.connection.url}: {reason}", remedy
         )
 
-    def too_large(self, batch: Batch, sequence: int, size: int) -> MessageRefusedError:
+    def too_large(self, batch: MessageBatch, sequence: int, size: int) -> MessageRefusedError:
         return MessageRefusedError(
             f"message {sequence} of channel {shown(batch.channel)} has {counted(size, 'byte')} with its envelope; "
             f"{self.connection.url} accepts {self.connection.max_payload}",
@@ -183,7 +185,7 @@ class Publisher(ABC):
 _FLUSH_EVERY = 0.2
 
 
-class CorePublisher(Publisher):
+class CorePublisher(ReplayPublisher):
     """Publishes to NATS subjects; a message is confirmed when the server has read it.
 
     Promise: every message reaches the server, in order. Only current subscribers receive it. When the connection
@@ -193,7 +195,9 @@ class CorePublisher(Publisher):
 
     window = 16384
 
-    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions) -> None:
+    def __init__(
+        self, connection: NatsConnection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions
+    ) -> None:
         super().__init__(connection, plan, state, options)
         self._headers = True
         self._flushing = asyncio.Lock()
@@ -210,7 +214,7 @@ class CorePublisher(Publisher):
         await self.connection.flush(SILENCE)
         self.check()
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: MessageBatch) -> None:
         subject, channel = batch.subject, self._texts[batch.channel]
         publish, most, origin = self.connection.publish, self.connection.max_payload, self._options.origin_headers
         for sequence, timestamp, reply, data in batch.messages():

@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import StantoolsError
-from stantools.migration.replay.jetstream import JetStreamPublisher
-from stantools.migration.replay.options import Kind, ReplayOptions
-from stantools.migration.replay.publisher import CorePublisher, Publisher
+from stantools.migration.replay.jetstream_publisher import JetStreamPublisher
+from stantools.migration.replay.publisher import CorePublisher, ReplayPublisher
+from stantools.migration.replay.replay_options import PublishKind, ReplayOptions
 from stantools.migration.replay.selection import ReplayPlan
-from stantools.migration.replay.state import Ledger, StateFile
+from stantools.migration.replay.state import Ledger, ReplayStateFile
 from stantools.migration.replay.streaming import StreamingPublisher
 from stantools.migration.replay.subjects import shown
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.errors import NatsError
-from stantools.nats.options import ConnectOptions
 from stantools.progress import Progress
 
 _SECOND = 1_000_000_000
@@ -30,7 +30,7 @@ _NEVER = 2**62
 
 
 @dataclass(frozen=True)
-class Pace:
+class ReplaySpeed:
     #: multiple of the original speed; None: original times are ignored
     speed: float | None = 1.0
     #: limit of messages per second, without bursts; None: unlimited
@@ -45,7 +45,7 @@ class Pace:
 
 
 class Pacer:
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: ReplaySpeed) -> None:
         self._speed = pace.speed
         self._step = 0 if pace.rate is None else _SECOND / pace.rate
         self._pause = pace.longest_pause
@@ -120,7 +120,7 @@ _SLACK = 50_000_000
 
 
 @dataclass
-class Outcome:
+class ReplayOutcome:
     messages: int = 0  #: messages confirmed in this run
     finished: bool = False  #: everything is replayed; False if the user stopped it
     seconds: float = 0.0
@@ -139,9 +139,9 @@ class Replay:
     def __init__(
         self,
         plan: ReplayPlan,
-        publisher: Publisher,
-        file: StateFile,
-        pace: Pace,
+        publisher: ReplayPublisher,
+        file: ReplayStateFile,
+        pace: ReplaySpeed,
         *,
         stop: asyncio.Event | None = None,
         say: Callable[[str], None] | None = None,
@@ -157,9 +157,9 @@ class Replay:
         self._progress = progress or (lambda _: None)
         self._resumed = bool(file.state.channels or file.state.streams)
         self._begun = False
-        self.outcome = Outcome()
+        self.outcome = ReplayOutcome()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> ReplayOutcome:
         """Replays until all is done or the user stops it. On errors the state is saved."""
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -308,10 +308,10 @@ class Replay:
         self._file.save()
 
 
-PUBLISHERS: Mapping[Kind, type[Publisher]] = {
-    Kind.CORE: CorePublisher,
-    Kind.JETSTREAM: JetStreamPublisher,
-    Kind.STREAMING: StreamingPublisher,
+PUBLISHERS: Mapping[PublishKind, type[ReplayPublisher]] = {
+    PublishKind.CORE: CorePublisher,
+    PublishKind.JETSTREAM: JetStreamPublisher,
+    PublishKind.STREAMING: StreamingPublisher,
 }
 
 
@@ -319,13 +319,13 @@ async def replay(
     plan: ReplayPlan,
     connecting: ConnectOptions,
     options: ReplayOptions,
-    file: StateFile,
-    pace: Pace,
+    file: ReplayStateFile,
+    pace: ReplaySpeed,
     *,
     stop: asyncio.Event | None = None,
     say: Callable[[str], None] | None = None,
     progress: Progress | None = None,
-) -> Outcome:
+) -> ReplayOutcome:
     """Replays the remaining messages of a plan; confirmed ones are recorded in `file`, even after an error.
 
     `stop` is set when the user wants to stop; `say` shows a message to the user; `progress` gets sent payload bytes.

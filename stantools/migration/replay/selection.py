@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 
 from stantools.errors import RefusedError, UsageError
-from stantools.migration.replay.state import Position
+from stantools.migration.replay.state import ReplayPosition
 from stantools.migration.replay.subjects import SubjectRules, channel_problem, replay_problem, shown
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.migration.stream_source import stream_source
 from stantools.store.ranges import Bounds, Ranges
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 
 _MAX_SEQUENCE = 2**64 - 1
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Chosen(Bounds):
+class ReplaySelection(Bounds):
     """Selected messages; negative sequences count from the channel's end."""
 
     #: channel -> last sequence that negative ones count from; default: the channel's last one
     ends: Mapping[str, int] = field(default_factory=dict)
 
-    def fixed(self, channels: Iterable[ChannelSource]) -> Chosen:
+    def fixed(self, channels: Iterable[ChannelSource]) -> ReplaySelection:
         """Returns a selection of the same messages for channels that have grown."""
         ends = {shown(each.raw_name): each.sequences.last for each in channels} if self.counts_from_end else {}
         return replace(self, ends=ends)
@@ -36,7 +36,7 @@ class Chosen(Bounds):
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Chosen:
+    def from_json(cls, values: Mapping[str, Any]) -> ReplaySelection:
         """Reads the result of `as_json`; raises ValueError for anything else."""
         numbers = first, last, since, until = tuple(values.get(name) for name in ("first", "last", "since", "until"))
         ends = values.get("ends", {})
@@ -101,15 +101,15 @@ class ReplayPlan:
         """Channel -> destination."""
         return {channel.source.raw_name: channel.subject for channel in self.channels}
 
-    def position(self, channel: bytes, sequence: int) -> Position | None:
+    def position(self, channel: bytes, sequence: int) -> ReplayPosition | None:
         """Returns the position of a channel at one of its sequences; None for 0."""
         for each in self.channels:
             if each.source.raw_name == channel and sequence:
                 message = each.source.narrowed(Ranges.of([(sequence, sequence)]))
-                return Position(sequence, message.first_timestamp)
+                return ReplayPosition(sequence, message.first_timestamp)
         return None
 
-    def after(self, positions: Mapping[bytes, Position]) -> ReplayPlan:
+    def after(self, positions: Mapping[bytes, ReplayPosition]) -> ReplayPlan:
         """Returns the messages after these positions."""
         left = []
         for channel in self.channels:
@@ -121,12 +121,12 @@ class ReplayPlan:
                 left.append(ReplayChannel(source, channel.subject))
         return ReplayPlan(tuple(left))
 
-    def read(self) -> Iterator[Batch]:
+    def read(self) -> Iterator[MessageBatch]:
         """Yields all messages, channels merged by time, each in the order of its sequences."""
         parts = [(channel.source, channel.subject) for channel in self.channels]
         return stream_source(parts).read() if parts else iter(())
 
-    def check_positions(self, source: StoreSource, positions: Mapping[bytes, Position]) -> None:
+    def check_positions(self, source: StoreSource, positions: Mapping[bytes, ReplayPosition]) -> None:
         """Raises RefusedError unless the positions belong to this store."""
         known = {channel.raw_name: channel for channel in source.channels}
         for name, position in positions.items():
@@ -147,7 +147,7 @@ class ReplayPlan:
                 )
 
 
-def plan_replay(source: StoreSource, rules: SubjectRules, chosen: Chosen, *, streaming: bool) -> ReplayPlan:
+def plan_replay(source: StoreSource, rules: SubjectRules, chosen: ReplaySelection, *, streaming: bool) -> ReplayPlan:
     """Plans a replay of all channels of a source; `streaming`: the destinations are channels of a streaming server."""
     channels = []
     for channel in source.channels:

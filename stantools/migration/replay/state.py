@@ -28,13 +28,13 @@ from stantools.store.durable import fsync_directory, write_all, writing
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ReplayPosition:
     sequence: int  #: sequence of its last confirmed message
     timestamp: int  #: timestamp of that message, nanoseconds since 1970, to recognise the store
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ReplayRun:
     first: int
     channel: bytes
     sequences: list[int]
@@ -47,9 +47,9 @@ class Ledger:
     `positions` of the channels come from an earlier run.
     """
 
-    def __init__(self, positions: Mapping[bytes, Position] | None = None) -> None:
+    def __init__(self, positions: Mapping[bytes, ReplayPosition] | None = None) -> None:
         self._positions = dict(positions or {})
-        self._runs: deque[_Run] = deque()
+        self._runs: deque[_ReplayRun] = deque()
         self._ahead: set[int] = set()
         self._next = 0
         self._low = 0  # lowest number that may be unconfirmed
@@ -73,7 +73,7 @@ class Ledger:
     def add(self, channel: bytes, sequences: list[int], timestamps: list[int]) -> int:
         """Adds messages of one channel that are being sent; returns the number of the first. The lists are kept."""
         number = self._next
-        self._runs.append(_Run(number, channel, sequences, timestamps))
+        self._runs.append(_ReplayRun(number, channel, sequences, timestamps))
         self._next += len(sequences)
         return number
 
@@ -84,7 +84,7 @@ class Ledger:
         if self._runs and number < self._next:
             run = self._runs.pop()
             rows = number - run.first
-            self._runs.append(_Run(run.first, run.channel, run.sequences[:rows], run.timestamps[:rows]))
+            self._runs.append(_ReplayRun(run.first, run.channel, run.sequences[:rows], run.timestamps[:rows]))
         self._next = min(self._next, number)
 
     def confirm(self, number: int) -> bool:
@@ -118,18 +118,18 @@ class Ledger:
                 return run.channel, run.sequences[number - run.first]
         raise KeyError(number)
 
-    def positions(self) -> dict[bytes, Position]:
+    def positions(self) -> dict[bytes, ReplayPosition]:
         """Returns the position of every channel, before its first unconfirmed message."""
         while self._runs and self._runs[0].first < self._low:
             run = self._runs[0]
             row = min(self._low - run.first, len(run.sequences)) - 1
-            self._positions[run.channel] = Position(run.sequences[row], run.timestamps[row])
+            self._positions[run.channel] = ReplayPosition(run.sequences[row], run.timestamps[row])
             if row < len(run.sequences) - 1:
                 break
             self._runs.popleft()
         return dict(self._positions)
 
-    def set_position(self, channel: bytes, position: Position | None) -> None:
+    def set_position(self, channel: bytes, position: ReplayPosition | None) -> None:
         """Corrects the position of a channel, None for its beginning; all messages must be confirmed."""
         self.positions()
         if position is None:
@@ -158,7 +158,7 @@ class ReplayState:
     selection: dict[str, Any] = field(default_factory=dict)  #: selected messages, with absolute sequences
     #: unique text of this replay in every message, by which a target recognises them
     run: str = field(default_factory=lambda: secrets.token_hex(8))
-    channels: dict[bytes, Position] = field(default_factory=dict)  #: confirmed position of each channel
+    channels: dict[bytes, ReplayPosition] = field(default_factory=dict)  #: confirmed position of each channel
     #: JetStream only: stream -> sequence of its last message before any unconfirmed one
     streams: dict[str, int] = field(default_factory=dict)
 
@@ -183,7 +183,7 @@ class ReplayState:
         if document.get("schema") != _SCHEMA:
             raise ValueError(f"it has schema {document.get('schema')!r}, expected {_SCHEMA}")
         channels = {
-            name.encode("utf-8", "surrogateescape"): Position(_whole(sequence), _whole(timestamp))
+            name.encode("utf-8", "surrogateescape"): ReplayPosition(_whole(sequence), _whole(timestamp))
             for name, (sequence, timestamp) in _table(document, "channels").items()
         }
         streams = {name: _whole(sequence) for name, sequence in _table(document, "streams").items()}
@@ -213,7 +213,7 @@ def default_path(identity: dict[str, Any]) -> Path:
     return Path(f"stantools-replay-{digest}.json")
 
 
-class StateFile:
+class ReplayStateFile:
     """An open, locked state file; a context manager.
 
     With `resume` it continues an existing file, otherwise the file must not exist. Raises RefusedError if it belongs

@@ -1,4 +1,4 @@
-"""Publishing to channels of a streaming server: drives a `Session` on a NATS connection.
+"""Publishing to channels of a streaming server: drives a `ReplaySession` on a NATS connection.
 
 Promise: every message is stored at least once, in order. The server does not recognise duplicates: when the
 connection breaks or the process is killed, unacknowledged messages are sent again and may be stored twice.
@@ -10,18 +10,18 @@ import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 from stantools.errors import StantoolsError
-from stantools.migration.replay.options import ReplayOptions
-from stantools.migration.replay.publisher import Publisher
+from stantools.migration.replay.publisher import ReplayPublisher
+from stantools.migration.replay.replay_options import ReplayOptions
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import ReplayState
-from stantools.nats.connection import Connection
-from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, NobodyListensError
-from stantools.streamfiles.batch import Batch
-from stantools.streaming import session as streaming
-from stantools.streaming.session import DISCOVER_PREFIX, SessionState
+from stantools.nats.connection import NatsConnection
+from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, NoResponderError
+from stantools.streamfiles.batch import MessageBatch
+from stantools.streaming import streaming_protocol as streaming
+from stantools.streaming.streaming_protocol import DISCOVER_PREFIX, SessionState
 
 if TYPE_CHECKING:
-    from stantools.nats.client import Message
+    from stantools.nats.client import NatsMessage
 
 #: subject of acks in the official clients; users may have no permission for others
 _ACKS = b"_STAN.acks"
@@ -29,7 +29,7 @@ _ACKS = b"_STAN.acks"
 _NOT_REGISTERED = "stan: invalid publish request"
 
 
-class Session(streaming.Session):
+class ReplaySession(streaming.StreamingProtocol):
     """A session whose errors are `NatsError` and name options of a replay."""
 
     failure: ClassVar[type[StantoolsError]] = NatsError
@@ -39,15 +39,17 @@ class Session(streaming.Session):
     }
 
 
-class StreamingPublisher(Publisher):
-    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions) -> None:
+class StreamingPublisher(ReplayPublisher):
+    def __init__(
+        self, connection: NatsConnection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions
+    ) -> None:
         super().__init__(connection, plan, state, options)
         self._cluster_id = options.streaming_id
         self._client_id = options.client_id or f"stantools-replay-{state.run}"
         self._run = state.run
         self._prefix = options.discover_prefix or DISCOVER_PREFIX
         self._sessions = 0
-        self._session: Session | None = None
+        self._session: ReplaySession | None = None
         self._heartbeats = self._pings = self._acks = b""
 
     async def _begin(self, *, resumed: bool) -> None:
@@ -72,7 +74,7 @@ class StreamingPublisher(Publisher):
         self._sessions += 1
         unique = f"{self._run}-{self._sessions}"
         heartbeats = self._heartbeats.decode()
-        session = Session(self._cluster_id, self._client_id, unique, heartbeats, discover_prefix=self._prefix)
+        session = ReplaySession(self._cluster_id, self._client_id, unique, heartbeats, discover_prefix=self._prefix)
         request = session.connect()
         try:
             answer = await self.connection.request(request.subject, request.payload)
@@ -85,18 +87,18 @@ class StreamingPublisher(Publisher):
         session.connect_answered(answer, _now())
         self._session = session
 
-    async def _still_there(self, session: Session) -> None:
+    async def _still_there(self, session: ReplaySession) -> None:
         """Asks whether the server still knows the session; the session's state shows the answer."""
         ping = session.ping()
         if ping is None:
             return
         try:
             answer = await self.connection.request(ping.subject, ping.payload)
-        except NobodyListensError as problem:
+        except NoResponderError as problem:
             raise ConnectionLostError(f"the streaming server {self._cluster_id!r} is gone", "go on later") from problem
         session.ping_answered(answer)
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: MessageBatch) -> None:
         session = self._session
         assert session is not None
         publish, most = self.connection.publish, self.connection.max_payload
@@ -129,11 +131,11 @@ class StreamingPublisher(Publisher):
         if error := session.close_answered(answer):
             self.note(f"the streaming server {self._cluster_id!r} did not close the session: {error}")
 
-    def _on_heartbeat(self, message: Message) -> None:
+    def _on_heartbeat(self, message: NatsMessage) -> None:
         if message.reply and self._session is not None:
             self.connection.publish(message.reply, self._session.heartbeat())
 
-    def _on_ping_answer(self, message: Message) -> None:
+    def _on_ping_answer(self, message: NatsMessage) -> None:
         session = self._session
         if session is None:
             return
@@ -143,7 +145,7 @@ class StreamingPublisher(Publisher):
             self.fail(problem)
         self._look(session)
 
-    def _on_ack(self, message: Message) -> None:
+    def _on_ack(self, message: NatsMessage) -> None:
         session = self._session
         if session is None:
             return
@@ -167,7 +169,7 @@ class StreamingPublisher(Publisher):
                 self.refused_message(acked.number, acked.error, "check the server's limits and log, then continue")
             )
 
-    def _look(self, session: Session) -> None:
+    def _look(self, session: ReplaySession) -> None:
         if session.state is SessionState.LOST:
             self._lose(f"the streaming server {self._cluster_id!r} has dropped the client: {session.why_lost}")
 

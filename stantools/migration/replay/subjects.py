@@ -33,7 +33,7 @@ def shown(name: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
+class SubjectRule:
     pattern: tuple[str, ...]  #: tokens of the pattern
     subject: tuple[str | int, ...]  #: tokens of the subject: text, the index of a `*` from 0, or `>` for the rest
 
@@ -79,7 +79,7 @@ class Rule:
 
 
 def _subject_tokens(text: str, pattern: tuple[str, ...], tokens: list[str]) -> Iterable[str | int]:
-    """Replaces the wildcards of the right side by numbers; see `Rule`."""
+    """Replaces the wildcards of the right side by numbers; see `SubjectRule`."""
     stars = pattern.count("*")
     used = 0
     if "*" in tokens and any(_NUMBERED.fullmatch(token) for token in tokens):
@@ -106,7 +106,7 @@ def _subject_tokens(text: str, pattern: tuple[str, ...], tokens: list[str]) -> I
 
 @dataclass(frozen=True)
 class SubjectRules:
-    rules: tuple[Rule, ...] = ()  #: in the order of evaluation
+    rules: tuple[SubjectRule, ...] = ()  #: in the order of evaluation
     prefix: str = ""  #: without a dot at its end; "" for none
 
     @classmethod
@@ -115,7 +115,7 @@ class SubjectRules:
         prefix = prefix.removesuffix(".")
         if prefix and (problem := replay_problem(prefix.encode("utf-8", "surrogateescape"))):
             raise UsageError(f"the prefix {prefix!r} {problem}", "write it like a subject, such as 'replayed'")
-        return cls(tuple(Rule.parse(rule) for rule in rules), prefix)
+        return cls(tuple(SubjectRule.parse(rule) for rule in rules), prefix)
 
     def subject(self, channel: bytes) -> bytes:
         """Returns the subject of a channel, which may be invalid: see `replay_problem`."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stantools.migration.plan.model import Level
+from stantools.migration.plan.migration_plan import RemarkLevel
 from stantools.nats.subjects import overlap
 
 _REST = ">"
@@ -80,7 +80,7 @@ def unknown_options(config: Mapping[str, Any], version: tuple[int, int, int]) ->
 @dataclass(frozen=True, slots=True)
 class Problem:
     code: str  #: kind, equal in all versions: `stream-exists`, `subject-taken`, …
-    level: Level  #: a problem makes the work fail, a warning does not
+    level: RemarkLevel  #: a problem makes the work fail, a warning does not
     stream: str  #: stream, "" for all
     detail: str
     remedy: str
@@ -141,7 +141,9 @@ def account_problems(
             problems += _tier_problems(f"tier {name} of the account", tiers[name], group, there, every_replica=False)
             continue
         detail = f"the account has no limits for streams with {group[0].replicas} replicas, only {', '.join(tiers)}"
-        problems += [Problem("replicas", Level.PROBLEM, each.name, detail, "use that many replicas") for each in group]
+        problems += [
+            Problem("replicas", RemarkLevel.PROBLEM, each.name, detail, "use that many replicas") for each in group
+        ]
     return problems
 
 
@@ -159,7 +161,9 @@ def _tier_problems(
     used, allowed = int(tier.get("streams", 0)), _limit(limits, "max_streams")
     if allowed is not None and used + len(new) > allowed:
         detail = f"{where} may have {allowed} streams and has {used}; {len(new)} more are needed"
-        problems.append(Problem("too-many-streams", Level.PROBLEM, "", detail, "raise max_streams of the account"))
+        problems.append(
+            Problem("too-many-streams", RemarkLevel.PROBLEM, "", detail, "raise max_streams of the account")
+        )
     for in_memory in (False, True):
         some = [demand for demand in demands if demand.in_memory is in_memory]
         if some:
@@ -186,7 +190,7 @@ def _storage_problems(
     if used + wanted <= allowed:
         return []
     detail = f"{where} may use {allowed} bytes of {kind} and uses {used}; {wanted} more are needed"
-    return [Problem(kind, Level.PROBLEM, "", detail, f"raise {name} of the account, or remove something")]
+    return [Problem(kind, RemarkLevel.PROBLEM, "", detail, f"raise {name} of the account, or remove something")]
 
 
 def reserved_bytes(tier: Mapping[str, Any], name: str) -> int | None:
@@ -220,7 +224,7 @@ def wanted_bytes(
 
 def _demand_problems(where: str, limits: Mapping[str, Any], demand: StreamDemand) -> Iterable[Problem]:
     def problem(code: str, detail: str, remedy: str) -> Problem:
-        return Problem(code, Level.PROBLEM, demand.name, detail, remedy)
+        return Problem(code, RemarkLevel.PROBLEM, demand.name, detail, remedy)
 
     _, _, name, _ = _LIMITS_OF[demand.in_memory]
     max_bytes, allowed = _max_bytes(demand), _limit(limits, name)

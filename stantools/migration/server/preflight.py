@@ -11,7 +11,7 @@ import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stantools.migration.plan.model import Level
+from stantools.migration.plan.migration_plan import RemarkLevel
 from stantools.migration.server.demands import (
     NEWEST_TRIED,
     OLDEST_TRIED,
@@ -24,28 +24,28 @@ from stantools.migration.server.demands import (
     unknown_options,
     wanted_bytes,
 )
+from stantools.nats.connect_options import DEFAULT_API_PREFIX
 from stantools.nats.errors import (
     ApiError,
     NatsError,
-    NobodyListensError,
+    NoResponderError,
     PermissionDeniedError,
     is_full,
 )
 from stantools.nats.jetstream import DISABLED, JetStream
-from stantools.nats.options import DEFAULT_API_PREFIX
-from stantools.nats.subjects import Taken
+from stantools.nats.subjects import SubjectOwners
 
 if TYPE_CHECKING:
-    from stantools.nats.connection import Connection
+    from stantools.nats.connection import NatsConnection
 
-__all__ = ["Access", "Problem", "StreamDemand", "preflight"]
+__all__ = ["Problem", "StreamAccess", "StreamDemand", "preflight"]
 
 #: concurrent requests
 _AT_A_TIME = 32
 _PROBE = b"?"
 
 
-class Access(enum.Enum):
+class StreamAccess(enum.Enum):
     """How streams will be made, which determines permissions and limits."""
 
     RESTORE = "restore"
@@ -53,7 +53,7 @@ class Access(enum.Enum):
 
 
 async def preflight(
-    js: JetStream, demands: Sequence[StreamDemand], access: Access = Access.RESTORE, *, verify: bool = True
+    js: JetStream, demands: Sequence[StreamDemand], access: StreamAccess = StreamAccess.RESTORE, *, verify: bool = True
 ) -> list[Problem]:
     """Returns all problems that would stop the work, errors first; otherwise in the order of the streams.
 
@@ -73,22 +73,22 @@ async def preflight(
     problems += _overlaps_among(demands)
     problems += await _overlaps_with_others(js, demands, taken)
     problems += [problem async for problem in _permissions(js, demands, access, verify)]
-    return sorted(problems, key=lambda problem: problem.level is not Level.PROBLEM)
+    return sorted(problems, key=lambda problem: problem.level is not RemarkLevel.PROBLEM)
 
 
-def _server_problems(connection: Connection) -> list[Problem]:
+def _server_problems(connection: NatsConnection) -> list[Problem]:
     version = connection.version
     text = str(connection.info.get("version", "none"))
     tried = f"tested versions are {'.'.join(map(str, OLDEST_TRIED))} to {'.'.join(map(str, NEWEST_TRIED))}"
     if version == (0, 0, 0):
         detail = f"the server's version {text!r} cannot be read; {tried}"
-        return [Problem("version-unknown", Level.WARNING, "", detail, "try it with a small channel first")]
+        return [Problem("version-unknown", RemarkLevel.WARNING, "", detail, "try it with a small channel first")]
     if version < (2, 2, 0):
         detail = f"the server has version {text}, whose JetStream is too old"
-        return [Problem("version-too-old", Level.PROBLEM, "", detail, "use version 2.9 or newer")]
+        return [Problem("version-too-old", RemarkLevel.PROBLEM, "", detail, "use version 2.9 or newer")]
     if version < OLDEST_TRIED or version[:2] > NEWEST_TRIED[:2]:
         detail = f"the server has version {text}; {tried}"
-        return [Problem("version-untried", Level.WARNING, "", detail, "try it with a small channel first")]
+        return [Problem("version-untried", RemarkLevel.WARNING, "", detail, "try it with a small channel first")]
     return []
 
 
@@ -99,16 +99,16 @@ async def _account(js: JetStream, problems: list[Problem]) -> dict[str, Any] | N
     except PermissionDeniedError as problem:
         problems.append(_cannot_ask("the limits of the account", problem))
         return {}
-    except NobodyListensError as problem:
+    except NoResponderError as problem:
         detail = problem.message
         if not js.connection.info.get("jetstream"):
             detail = f"JetStream is not enabled on the server at {js.connection.url}"
-        problems.append(Problem("jetstream-off", Level.PROBLEM, "", detail, problem.remedy))
+        problems.append(Problem("jetstream-off", RemarkLevel.PROBLEM, "", detail, problem.remedy))
         return None
     except ApiError as problem:
         if problem.err_code not in DISABLED:
             raise
-        problems.append(Problem("jetstream-off", Level.PROBLEM, "", problem.description, problem.remedy))
+        problems.append(Problem("jetstream-off", RemarkLevel.PROBLEM, "", problem.description, problem.remedy))
         return None
 
 
@@ -129,7 +129,7 @@ async def _existing_streams(
             remedy = (
                 "use --replace to delete it first, --append-missing to add missing messages, or choose another name"
             )
-            problems.append(Problem("stream-exists", Level.PROBLEM, demand.name, detail, remedy))
+            problems.append(Problem("stream-exists", RemarkLevel.PROBLEM, demand.name, detail, remedy))
     return {name: info or {} for name, info in infos.items()}
 
 
@@ -166,7 +166,7 @@ async def _server_room(
             f"the server at {connection.url} has room for about {left} bytes of {kind}; about {wanted} bytes are needed"
         )
         remedy = f"raise {'max_mem' if in_memory else 'max_file'} in the server's configuration, or remove something"
-        problems.append(Problem(kind, Level.PROBLEM if left < least else Level.WARNING, "", detail, remedy))
+        problems.append(Problem(kind, RemarkLevel.PROBLEM if left < least else RemarkLevel.WARNING, "", detail, remedy))
     return problems
 
 
@@ -182,11 +182,11 @@ async def _fits(js: JetStream, name: str, in_memory: bool, size: int) -> bool:
     raise NatsError(f"{js.connection.url}: made stream {name} with 5 replicas on a single server", "delete it")
 
 
-def _stream_problems(connection: Connection, demand: StreamDemand, access: Access) -> list[Problem]:
+def _stream_problems(connection: NatsConnection, demand: StreamDemand, access: StreamAccess) -> list[Problem]:
     problems = []
-    restoring = access is Access.RESTORE
+    restoring = access is StreamAccess.RESTORE
 
-    def found(code: str, detail: str, remedy: str, level: Level = Level.PROBLEM) -> None:
+    def found(code: str, detail: str, remedy: str, level: RemarkLevel = RemarkLevel.PROBLEM) -> None:
         problems.append(Problem(code, level, demand.name, detail, remedy))
 
     for subject in demand.subjects:
@@ -200,7 +200,7 @@ def _stream_problems(connection: Connection, demand: StreamDemand, access: Acces
     known = len(set(connection.info.get("connect_urls") or ()))
     if connection.cluster and demand.replicas > known > 0:
         detail = f"{demand.replicas} replicas are wanted, but only {known} servers of the cluster are known"
-        found("replicas", detail, "check the cluster, or use fewer replicas", Level.WARNING)
+        found("replicas", detail, "check the cluster, or use fewer replicas", RemarkLevel.WARNING)
     if restoring and demand.config.get("storage") == "memory":
         found("memory", "a stream in memory cannot be restored from an archive", "store it in files, or publish")
     limit = int(demand.config.get("max_msg_size") or -1)
@@ -210,7 +210,9 @@ def _stream_problems(connection: Connection, demand: StreamDemand, access: Acces
     if demand.largest_message > connection.max_payload:
         detail = f"its largest message has {demand.largest_message} bytes, over max_payload {connection.max_payload}"
         if restoring:
-            found("message-too-large", f"{detail}: clients may not receive it", "raise max_payload", Level.WARNING)
+            found(
+                "message-too-large", f"{detail}: clients may not receive it", "raise max_payload", RemarkLevel.WARNING
+            )
         else:
             found("message-too-large", detail, "raise max_payload on the server, or restore from an archive")
     for name, since in unknown_options(demand.config, connection.version):
@@ -220,7 +222,7 @@ def _stream_problems(connection: Connection, demand: StreamDemand, access: Acces
 
 
 def _overlaps_among(demands: Sequence[StreamDemand]) -> list[Problem]:
-    problems, taken = [], Taken()
+    problems, taken = [], SubjectOwners()
     for demand in demands:
         for subject in demand.subjects:
             others = dict.fromkeys(owner for _, owner in taken.add(subject, demand.name) if owner != demand.name)
@@ -248,18 +250,20 @@ async def _overlaps_with_others(
 
 def _taken(stream: str, subject: str, other: str) -> Problem:
     detail = f"its subject {subject} overlaps a subject of stream {other}"
-    return Problem("subject-taken", Level.PROBLEM, stream, detail, "choose another subject, for instance with a prefix")
+    return Problem(
+        "subject-taken", RemarkLevel.PROBLEM, stream, detail, "choose another subject, for instance with a prefix"
+    )
 
 
 async def _permissions(
-    js: JetStream, demands: Sequence[StreamDemand], access: Access, verify: bool
+    js: JetStream, demands: Sequence[StreamDemand], access: StreamAccess, verify: bool
 ) -> AsyncIterator[Problem]:
     """Tests the permissions that can be tested without side effects, with the first stream."""
     if not demands:
         return
     name = demands[0].name
-    operations = [f"STREAM.RESTORE.{name}"] if access is Access.RESTORE else [f"STREAM.CREATE.{name}"]
-    if access is Access.PUBLISH and any(demand.consumers for demand in demands):
+    operations = [f"STREAM.RESTORE.{name}"] if access is StreamAccess.RESTORE else [f"STREAM.CREATE.{name}"]
+    if access is StreamAccess.PUBLISH and any(demand.consumers for demand in demands):
         operations.append(f"CONSUMER.CREATE.{name}.probe")
     if updated := [demand.name for demand in demands if demand.updated]:
         operations.append(f"STREAM.UPDATE.{updated[0]}")
@@ -267,23 +271,23 @@ async def _permissions(
     if verify:
         operations += [f"STREAM.INFO.{name}", f"CONSUMER.CREATE.{name}"]
     for number, operation in enumerate(operations):
-        level = Level.PROBLEM if number < needed else Level.WARNING
+        level = RemarkLevel.PROBLEM if number < needed else RemarkLevel.WARNING
         try:
             await js.connection.request(f"{js.prefix}.{operation}", _PROBE)
         except PermissionDeniedError as problem:
             yield Problem("no-permission", level, "", problem.message, problem.remedy)
         except NatsError as problem:
-            yield Problem("no-answer", Level.WARNING, "", problem.message, problem.remedy)
-    if access is Access.RESTORE:
+            yield Problem("no-answer", RemarkLevel.WARNING, "", problem.message, problem.remedy)
+    if access is StreamAccess.RESTORE:
         subject = f"$JS.SNAPSHOT.RESTORE.{name}.probe"
         with js.connection.watch(subject) as failed:
             js.connection.publish(subject.encode())
             await js.connection.flush()
             denied = failed.result() if failed.done() else None
         if isinstance(denied, PermissionDeniedError):
-            yield Problem("no-permission", Level.PROBLEM, "", denied.message, denied.remedy)
+            yield Problem("no-permission", RemarkLevel.PROBLEM, "", denied.message, denied.remedy)
 
 
 def _cannot_ask(what: str, problem: NatsError) -> Problem:
     detail = f"{what} cannot be read: {problem.message}"
-    return Problem("cannot-ask", Level.WARNING, "", detail, "problems with it will show during the work")
+    return Problem("cannot-ask", RemarkLevel.WARNING, "", detail, "problems with it will show during the work")

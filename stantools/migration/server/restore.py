@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.server.transfer import DroppedError, Flow, Transfer, transfer
+from stantools.migration.server.transfer import DroppedError, Transfer, TransferFlow, transfer
 from stantools.nats.errors import (
     ApiError,
     ConnectionLostError,
@@ -121,7 +121,7 @@ def _over(deadline: float) -> bool:
     return asyncio.get_running_loop().time() > deadline
 
 
-_FLOW: Final = Flow()
+_FLOW: Final = TransferFlow()
 _NAME_IN_USE = 10130
 #: seconds to wait for the acceptance of a request; in a cluster it may go to a server that has just died and never be
 #: answered, so that an early clean-up and retry is better
@@ -153,7 +153,7 @@ async def restore(
     state: Mapping[str, Any],
     pieces: Iterable[Buffer],
     *,
-    flow: Flow = _FLOW,
+    flow: TransferFlow = _FLOW,
     limits_apply: bool = False,
     begun: bool = False,
 ) -> dict[str, Any]:

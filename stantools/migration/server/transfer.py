@@ -22,8 +22,8 @@ from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError
 from stantools.nats.jetstream import read_answer
 
 if TYPE_CHECKING:
-    from stantools.nats.client import Message
-    from stantools.nats.connection import Connection
+    from stantools.nats.client import NatsMessage
+    from stantools.nats.connection import NatsConnection
     from stantools.store.mapping import Buffer
 
 #: seconds without a piece before a sign of life; the server gives up after 5
@@ -45,7 +45,7 @@ class DroppedError(NatsError):
 
 
 @dataclass(frozen=True)
-class Flow:
+class TransferFlow:
     window: int = 8 << 20  #: limit of unanswered bytes
     piece_bytes: int = 128 << 10  #: bytes of one message; at most the server's max_payload
     chunk_timeout: float = 30.0  #: seconds to wait for the next answer
@@ -88,10 +88,10 @@ class Transfer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: NatsConnection,
         operation: str,
         subject: str,
-        flow: Flow,
+        flow: TransferFlow,
     ) -> None:
         self._connection = connection
         self._operation = operation
@@ -194,7 +194,7 @@ class Transfer:
             self._unanswered.append(len(piece))
             self._unanswered_bytes += len(piece)
 
-    def on_answer(self, message: Message) -> None:
+    def on_answer(self, message: NatsMessage) -> None:
         if status := message.status:
             # The connected server reports "no listener". The reason, sent by the restoring server, may take longer to
             # arrive.
@@ -234,7 +234,9 @@ class Transfer:
 
 
 @contextlib.asynccontextmanager
-async def transfer(connection: Connection, operation: str, subject: str, flow: Flow) -> AsyncIterator[Transfer]:
+async def transfer(
+    connection: NatsConnection, operation: str, subject: str, flow: TransferFlow
+) -> AsyncIterator[Transfer]:
     """Prepares to send an archive. The arguments are those of `Transfer`."""
     sending = Transfer(connection, operation, subject, flow)
     with connection.watch(subject, sending.answers) as lost:

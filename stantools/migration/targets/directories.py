@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import RefusedError
-from stantools.migration.journal import UNWATCHED, Outcome, Stage, Watch
-from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
-from stantools.migration.prepared import PreparedStream, estimated_bytes, room_problems
-from stantools.migration.proof.stream import Proof
-from stantools.migration.targets.files import (
+from stantools.migration.journal import UNWATCHED, JournalObserver, StreamOutcome, StreamStage
+from stantools.migration.plan.migration_plan import Remark, RemarkLevel, StreamPlan, TargetKind, TargetRef
+from stantools.migration.prepared_stream import PreparedStream, estimated_bytes, room_problems
+from stantools.migration.proof.stream_proof import Proof
+from stantools.migration.targets.file_destination import (
     ARCHIVE,
     REQUEST,
     FileDestination,
-    Placed,
+    PlacedStream,
     prove_backup,
     prove_stream_directory,
 )
@@ -49,7 +49,7 @@ from stantools.migration.targets.layout import (
     read_layout,
     tidy,
 )
-from stantools.migration.targets.loading import DEFAULTS, ApplyOptions, Existing
+from stantools.migration.targets.stream_load import DEFAULTS, ApplyOptions, ExistingPolicy
 from stantools.nats.stream_names import name_problem
 from stantools.nats.subjects import overlap
 from stantools.progress import Progress
@@ -63,7 +63,7 @@ from stantools.streamfiles.meta import ArchiveState, stream_meta
 class BackupDirectory(FileDestination):
     """A directory with a backup of each stream; created if it does not exist."""
 
-    outcome = Outcome.WRITTEN
+    outcome = StreamOutcome.WRITTEN
 
     def __init__(self, out: Path) -> None:
         self._out = absolute(out)
@@ -78,21 +78,25 @@ class BackupDirectory(FileDestination):
 
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
-    ) -> list[Note]:
+    ) -> list[Remark]:
         """Checks writability and existing backups."""
         notes = []
         for stream in streams:
             there = self.directory(stream.name)
-            if there.exists() and stream.name not in begun and options.existing is Existing.REPLACE:
+            if there.exists() and stream.name not in begun and options.existing is ExistingPolicy.REPLACE:
                 text = f"{there} already exists, and a backup is never replaced"
-                notes.append(Note(Level.PROBLEM, stream.name, text, "remove it, or choose another directory"))
+                notes.append(Remark(RemarkLevel.PROBLEM, stream.name, text, "remove it, or choose another directory"))
         existing = next(path for path in (self._out, *self._out.parents) if path.exists())
         if not os.access(existing, os.W_OK | os.X_OK):
             text = f"{existing} cannot be written"
-            notes.append(Note(Level.PROBLEM, str(self._out), text, "choose another directory, or change its mode"))
+            notes.append(
+                Remark(RemarkLevel.PROBLEM, str(self._out), text, "choose another directory, or change its mode")
+            )
         return notes + room_problems(self._out, streams)
 
-    def place(self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: Watch = UNWATCHED) -> Placed:
+    def place(
+        self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: JournalObserver = UNWATCHED
+    ) -> PlacedStream:
         """Writes the backup of a stream; never replaces a different one."""
         target = self.directory(stream.name)
         if target.is_dir() and any(target.iterdir()):
@@ -104,29 +108,29 @@ class BackupDirectory(FileDestination):
                 fsync_directory(self._out.parent)
         with (
             new_directory(target) as directory,
-            watch.stage(stream.name, Stage.LOAD, stream.source.count) as progress,
+            watch.stage(stream.name, StreamStage.LOAD, stream.source.count) as progress,
         ):
             state = _write(directory, stream, options.compression, progress)
-        return Placed(stream.name, target, state)
+        return PlacedStream(stream.name, target, state)
 
     def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof:
         return prove_backup(self.directory(stream.name), stream, progress)
 
-    def _present(self, target: Path, stream: PreparedStream, watch: Watch) -> Placed:
+    def _present(self, target: Path, stream: PreparedStream, watch: JournalObserver) -> PlacedStream:
         for name in (REQUEST, ARCHIVE):
             if not (target / name).is_file():
                 raise RefusedError(
                     f"{target}: already exists and is not a backup: it has no {name}", "choose another directory"
                 )
         clear_leftovers(target)
-        with watch.stage(stream.name, Stage.PROVE, stream.source.count) as progress:
+        with watch.stage(stream.name, StreamStage.PROVE, stream.source.count) as progress:
             proof = self.prove(stream, progress)
         if proof.findings:
             raise RefusedError(
                 f"{target}: holds a different backup: {proof.findings[0].detail}",
                 "remove it if it is no longer needed, or choose another directory",
             )
-        return Placed(stream.name, target, stream.measure(), present=True)
+        return PlacedStream(stream.name, target, stream.measure(), present=True)
 
 
 def request(plan: StreamPlan, state: ArchiveState) -> dict[str, Any]:
@@ -169,7 +173,7 @@ class StoreDirectory(FileDestination):
 
     # sequential, as the common parent directories may have to be created
     parallel = False
-    outcome = Outcome.PLACED
+    outcome = StreamOutcome.PLACED
 
     def __init__(self, path: Path, account: str = GLOBAL_ACCOUNT, *, force: bool = False) -> None:
         self.path = absolute(path)
@@ -187,10 +191,10 @@ class StoreDirectory(FileDestination):
 
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
-    ) -> list[Note]:
+    ) -> list[Remark]:
         """Checks for a running server, existing streams, and settings that a server would not accept."""
         plans = [stream.plan for stream in streams]
-        return self.check(plans, replace=options.existing is Existing.REPLACE, begun=begun)
+        return self.check(plans, replace=options.existing is ExistingPolicy.REPLACE, begun=begun)
 
     def check(
         self,
@@ -199,7 +203,7 @@ class StoreDirectory(FileDestination):
         replace: bool = False,
         begun: Collection[str] = (),
         quiet: float = QUIET_SECONDS,
-    ) -> list[Note]:
+    ) -> list[Remark]:
         """Returns problems, which `place` would refuse, and warnings; read-only.
 
         `replace`: existing streams are to be replaced; `begun`: streams that an earlier run may have placed;
@@ -211,19 +215,21 @@ class StoreDirectory(FileDestination):
             notes += self._stream_notes(stream, replace=replace or stream.name in begun)
         return notes
 
-    def place(self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: Watch = UNWATCHED) -> Placed:
+    def place(
+        self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: JournalObserver = UNWATCHED
+    ) -> PlacedStream:
         """Places a stream; with `replace`, a different stream moves to the account's directory."""
         target = self.directory(stream.name)
         for note in self.check([stream.plan], replace=True, quiet=0):
-            if note.level is Level.PROBLEM:
+            if note.level is RemarkLevel.PROBLEM:
                 raise RefusedError(f"{note.about}: {note.text}", note.remedy)
         kept = tidy(target)
         if target.exists():
-            with watch.stage(stream.name, Stage.PROVE, stream.source.count) as progress:
+            with watch.stage(stream.name, StreamStage.PROVE, stream.source.count) as progress:
                 proof = self.prove(stream, progress)
             if not proof.findings:
-                return Placed(stream.name, target, stream.measure(), present=True, replaced=kept)
-            if options.existing is not Existing.REPLACE:
+                return PlacedStream(stream.name, target, stream.measure(), present=True, replaced=kept)
+            if options.existing is not ExistingPolicy.REPLACE:
                 what = f"stream {stream.name} already exists ({target}) and is different"
                 raise RefusedError(f"{what}: {proof.findings[0].detail}", _REPLACE)
         owner = Ownership.around(self._streams, self._layout.root)
@@ -235,15 +241,15 @@ class StoreDirectory(FileDestination):
                 give_up(target)
                 raise
             replaced = move_in(target)
-        return Placed(stream.name, target, state, replaced=replaced or kept)
+        return PlacedStream(stream.name, target, state, replaced=replaced or kept)
 
     def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof:
         return prove_stream_directory(self.directory(stream.name), stream, progress)
 
-    def _build(self, stream: PreparedStream, target: Path, owner: Ownership, watch: Watch) -> ArchiveState:
+    def _build(self, stream: PreparedStream, target: Path, owner: Ownership, watch: JournalObserver) -> ArchiveState:
         archive = stream.archive(stream.plan.config)
         with (
-            watch.stage(stream.name, Stage.LOAD, stream.source.count) as progress,
+            watch.stage(stream.name, StreamStage.LOAD, stream.source.count) as progress,
             arriving(target, owner) as content,
         ):
             fill(content, archive.members(stream.batches(progress), stream.entries, stream.source.last), owner)
@@ -252,41 +258,45 @@ class StoreDirectory(FileDestination):
     def _check_stopped(self) -> None:
         """Refuses if a server was started meanwhile."""
         for note in self._server_notes(0):
-            if note.level is Level.PROBLEM:
+            if note.level is RemarkLevel.PROBLEM:
                 raise RefusedError(f"{note.about}: {note.text}; nothing was placed", note.remedy)
 
-    def _server_notes(self, quiet: float) -> Iterator[Note]:
+    def _server_notes(self, quiet: float) -> Iterator[Remark]:
         if not quiet and time.monotonic() - self._unused_at < RECHECK_SECONDS:
             return
         used = False
         for sign in find_server(self._layout.root, quiet=quiet):
             used = True
-            yield Note(Level.WARNING if self._force else Level.PROBLEM, str(self.path), f"is in use: {sign}", _STOP)
+            yield Remark(
+                RemarkLevel.WARNING if self._force else RemarkLevel.PROBLEM, str(self.path), f"is in use: {sign}", _STOP
+            )
         if not used:
             self._unused_at = time.monotonic()
 
-    def _store_notes(self, streams: list[StreamPlan]) -> Iterator[Note]:
+    def _store_notes(self, streams: list[StreamPlan]) -> Iterator[Remark]:
         about, layout = str(self.path), self._layout
         if layout.raft:
-            yield Note(
-                Level.PROBLEM,
+            yield Remark(
+                RemarkLevel.PROBLEM,
                 about,
                 f"belongs to a server of a cluster ({layout.raft}), where streams also need Raft state",
                 "restore into the running cluster instead: --to jetstream --server URL",
             )
         if layout.key:
-            yield Note(
-                Level.PROBLEM,
+            yield Remark(
+                RemarkLevel.PROBLEM,
                 about,
                 f"is encrypted ({layout.key})",
                 "restore into the running server instead, which encrypts: --to jetstream --server URL",
             )
         if self.account == SYSTEM_ACCOUNT or name_problem(self.account.replace(".", "")) or self.account in (".", ".."):
-            yield Note(Level.PROBLEM, about, f"{self.account!r} cannot be an account with streams", "name another one")
+            yield Remark(
+                RemarkLevel.PROBLEM, about, f"{self.account!r} cannot be an account with streams", "name another one"
+            )
         elif self.account not in layout.accounts and (layout.accounts or self.account != GLOBAL_ACCOUNT):
             known = ", ".join(layout.accounts) or "none"
-            yield Note(
-                Level.WARNING,
+            yield Remark(
+                RemarkLevel.WARNING,
                 about,
                 f"account {self.account} has no directory there yet (existing ones: {known}); a server without this "
                 "account skips its streams",
@@ -294,8 +304,8 @@ class StoreDirectory(FileDestination):
             )
         owner = Ownership.around(self._streams, self._layout.root)
         if not owner.possible:
-            yield Note(
-                Level.PROBLEM,
+            yield Remark(
+                RemarkLevel.PROBLEM,
                 about,
                 f"belongs to user {owner.user}; this process cannot create files for that user",
                 f"run it as that user, for example with sudo -u '#{owner.user}'",
@@ -303,30 +313,30 @@ class StoreDirectory(FileDestination):
         try:
             check_room(self._layout.root, sum(map(estimated_bytes, streams)))
         except RefusedError as problem:
-            yield Note(Level.PROBLEM, about, problem.message, problem.remedy)
+            yield Remark(RemarkLevel.PROBLEM, about, problem.message, problem.remedy)
 
-    def _stream_notes(self, stream: StreamPlan, *, replace: bool) -> Iterator[Note]:
+    def _stream_notes(self, stream: StreamPlan, *, replace: bool) -> Iterator[Remark]:
         if problem := name_problem(stream.name):
-            yield Note(Level.PROBLEM, stream.name, problem, "change the name in the plan")
+            yield Remark(RemarkLevel.PROBLEM, stream.name, problem, "change the name in the plan")
             return
         present = self._streams / stream.name
         if not replace and present.exists():
-            yield Note(Level.PROBLEM, stream.name, f"already exists ({present})", _REPLACE)
+            yield Remark(RemarkLevel.PROBLEM, stream.name, f"already exists ({present})", _REPLACE)
         for subject in stream.subjects:
             for other in self._layout.streams.values():
                 found = next((theirs for theirs in other.subjects if overlap(subject, theirs)), None)
                 if found is not None and other.name != stream.name:
-                    yield Note(
-                        Level.PROBLEM,
+                    yield Remark(
+                        RemarkLevel.PROBLEM,
                         stream.name,
                         f"subject {subject} overlaps {found} of the existing stream {other.name}",
                         "give the channel another subject in the plan, or remove the other stream",
                     )
         if stream.config.get("storage", "file") != "file":
-            yield Note(Level.PROBLEM, stream.name, "its storage is not file", "change it in the plan")
+            yield Remark(RemarkLevel.PROBLEM, stream.name, "its storage is not file", "change it in the plan")
         if stream.config.get("num_replicas", 1) > 1:
-            yield Note(
-                Level.PROBLEM,
+            yield Remark(
+                RemarkLevel.PROBLEM,
                 stream.name,
                 "has several replicas, which a server without a cluster refuses",
                 "set replicas to 1 in the plan",

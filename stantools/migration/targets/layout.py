@@ -66,7 +66,7 @@ class StreamDirectory:
 
 
 @dataclass(frozen=True)
-class Layout:
+class StoreLayout:
     root: Path  #: the directory `jetstream`; may be missing
     #: streams of the selected account, by name
     streams: dict[str, StreamDirectory] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Layout:
         return self.root / account
 
 
-def read_layout(store_dir: Path, account: str) -> Layout:
+def read_layout(store_dir: Path, account: str) -> StoreLayout:
     """Reads a store directory, read-only.
 
     `store_dir` is the server's `store_dir`, or the directory `jetstream` in it; it may be missing. Raises
@@ -87,12 +87,12 @@ def read_layout(store_dir: Path, account: str) -> Layout:
     with readable(store_dir, "run it as the user that the nats-server runs as"):
         root = _root(store_dir)
         if not root.is_dir():
-            return Layout(root)
+            return StoreLayout(root)
         accounts = _accounts(root)
         raft = next((place for each in accounts if (place := root / each / _RAFT).exists()), None)
         key = next(_keys(root, accounts), None)
         streams = {} if key else {each.name: each for each in _streams(root / account / STREAMS)}
-    return Layout(root, streams, tuple(accounts), raft, key)
+    return StoreLayout(root, streams, tuple(accounts), raft, key)
 
 
 def _root(store_dir: Path) -> Path:

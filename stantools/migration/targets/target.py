@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from stantools.errors import UsageError
-from stantools.migration.plan.model import Places
-from stantools.nats.options import EMBEDDED, ConnectOptions
+from stantools.migration.plan.migration_plan import TargetPaths
+from stantools.nats.connect_options import EMBEDDED, ConnectOptions
 
 # The help of a verb loads this module; heavy imports happen on use.
 if TYPE_CHECKING:
-    from stantools.migration.journal import Steps, StreamResult, Watch
-    from stantools.migration.plan.model import Note, Plan, TargetRef
-    from stantools.migration.prepared import PreparedStream
-    from stantools.migration.targets.loading import ApplyOptions
+    from stantools.migration.journal import JournalObserver, StepLog, StreamResult
+    from stantools.migration.plan.migration_plan import MigrationPlan, Remark, TargetRef
+    from stantools.migration.prepared_stream import PreparedStream
+    from stantools.migration.targets.stream_load import ApplyOptions
 
 
 class Destination(Protocol):
@@ -29,15 +29,15 @@ class Destination(Protocol):
 
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
-    ) -> list[Note]:
+    ) -> list[Remark]:
         """Checks for problems before anything is created; `begun` are streams that an earlier run may have made."""
 
     def apply(
-        self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
+        self, streams: Sequence[PreparedStream], journal: StepLog, options: ApplyOptions, watch: JournalObserver
     ) -> list[StreamResult]: ...
 
     def verify(
-        self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
+        self, streams: Sequence[PreparedStream], published: Collection[str], watch: JournalObserver, parallel: int
     ) -> list[StreamResult]:
         """Compares every stream with the store; `published` names those that were published, wholly or in part."""
 
@@ -49,32 +49,32 @@ class PlannedDestination:
         self._store = store
 
     def reference(self) -> TargetRef:
-        from stantools.migration.plan.model import TargetKind, TargetRef
+        from stantools.migration.plan.migration_plan import TargetKind, TargetRef
 
         return TargetRef(TargetKind.SERVER, (EMBEDDED,))
 
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
-    ) -> list[Note]:
+    ) -> list[Remark]:
         """Checks for space only, without a server."""
-        from stantools.migration.prepared import room_problems
+        from stantools.migration.prepared_stream import room_problems
 
         return room_problems(self._store, streams)
 
     def apply(
-        self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
+        self, streams: Sequence[PreparedStream], journal: StepLog, options: ApplyOptions, watch: JournalObserver
     ) -> list[StreamResult]:
         raise UsageError(f"{EMBEDDED} was not started, it can only be planned for")
 
     def verify(
-        self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
+        self, streams: Sequence[PreparedStream], published: Collection[str], watch: JournalObserver, parallel: int
     ) -> list[StreamResult]:
         raise UsageError(f"{EMBEDDED} was not started, it can only be planned for")
 
 
 @contextmanager
 def opened(
-    places: Places,
+    places: TargetPaths,
     connecting: ConnectOptions,
     *,
     start: bool = True,
@@ -87,7 +87,7 @@ def opened(
     that.
     """
     from stantools.migration.targets.directories import BackupDirectory, StoreDirectory
-    from stantools.migration.targets.server import ServerDestination
+    from stantools.migration.targets.server_destination import ServerDestination
     from stantools.nats.errors import CannotConnectError
     from stantools.nats.serverprocess import EmbeddedServer
 
@@ -115,12 +115,12 @@ def opened(
             raise CannotConnectError(problem.message, f"{problem.remedy}; {ways}") from problem
 
 
-def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = False) -> Places:
+def places_of(plan: MigrationPlan, account: str, embedded_store: Path, *, force: bool = False) -> TargetPaths:
     """Returns the target of a plan that is not a server."""
-    from stantools.migration.plan.model import TargetKind
+    from stantools.migration.plan.migration_plan import TargetKind
 
     place = Path(plan.target.places[0]) if plan.target.places else None
-    return Places(
+    return TargetPaths(
         out=place if plan.target.kind is TargetKind.BACKUP else None,
         jetstream_store=place if plan.target.kind is TargetKind.STORE else None,
         account=account,
@@ -129,9 +129,9 @@ def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = F
     )
 
 
-def connecting_of(plan: Plan, given: ConnectOptions) -> ConnectOptions:
+def connecting_of(plan: MigrationPlan, given: ConnectOptions) -> ConnectOptions:
     """Returns the connection options given now, with the plan's URLs as default."""
-    from stantools.migration.plan.model import TargetKind
+    from stantools.migration.plan.migration_plan import TargetKind
 
     if plan.target.kind is not TargetKind.SERVER or given.servers or given.context:
         return given

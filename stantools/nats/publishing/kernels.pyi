@@ -3,12 +3,12 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 from numpy.typing import NDArray
 
 from stantools.nats.columns import FrameColumns
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 
 # All functions raise ValueError if rows, or the bytes they point to, lie outside of their buffer.
 
 def encode_publishes(
-    batch: Batch,
+    batch: MessageBatch,
     row: int,
     rows: int,
     reply: bytes,

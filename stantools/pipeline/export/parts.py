@@ -19,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 
 from stantools.errors import StoreUnwritableError
-from stantools.pipeline.export.files import File
-from stantools.pipeline.export.model import DATE, Layout, Written, WrittenFile
+from stantools.pipeline.export.export_layout import DATE, ExportedPart, ExportLayout, WrittenFile
+from stantools.pipeline.export.sinks import File
 from stantools.pipeline.tables.arrow import pa
 from stantools.store.durable import writing
 
@@ -41,13 +41,13 @@ Key = tuple[str | None, ...]
 class PartWriter:
     """Writes the rows of one split below a directory. Every method may raise `StoreUnwritableError`."""
 
-    def __init__(self, directory: Path, number: int, layout: Layout) -> None:
+    def __init__(self, directory: Path, number: int, layout: ExportLayout) -> None:
         self._directory = directory
         self._number = number
         self._layout = layout
         self._open: OrderedDict[str, File] = OrderedDict()
         self._begun: dict[str, int] = {}
-        self.written = Written()  #: complete after `close`
+        self.written = ExportedPart()  #: complete after `close`
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Writes rows that have the layout's `read_columns`."""
@@ -94,7 +94,7 @@ class PartWriter:
             file.abandon()
 
 
-def write_part(batches: Iterable[pa.RecordBatch], directory: Path, number: int, layout: Layout) -> Written:
+def write_part(batches: Iterable[pa.RecordBatch], directory: Path, number: int, layout: ExportLayout) -> ExportedPart:
     """Writes the rows of a split, whose batches have the layout's `read_columns`."""
     writer = PartWriter(directory, number, layout)
     try:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError, UsageError
-from stantools.installing import install_command
+from stantools.install_hints import install_command
 from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
-from stantools.pipeline.tables.model import Failed, Mode, Piece, Table
-from stantools.pipeline.tables.texts import listed
+from stantools.pipeline.tables.model import FailedRead, Mode, SlicePiece, TableName
+from stantools.pipeline.tables.option_texts import listed
 
 if TYPE_CHECKING:
-    from stantools.pipeline.export.model import Layout
-    from stantools.pipeline.tables.options import TableOptions
-    from stantools.pipeline.tables.planning import Plan
+    from stantools.pipeline.export.export_layout import ExportLayout
+    from stantools.pipeline.tables.planning import ReadPlan
+    from stantools.pipeline.tables.table_options import TableOptions
 
 #: target for standard output
 STDOUT: Final = "-"
@@ -37,7 +37,7 @@ _ENDING: Final = re.compile(r"\.(?!\d+$)\w+")
 
 
 @dataclass(frozen=True)
-class Exporting:
+class ExportOptions:
     to: str = option(
         "A new directory of files; a single file, if the name ends in .parquet, .ndjson, .csv, .sqlite or .duckdb, "
         "or another ending and --format are given; or stdout.",
@@ -51,7 +51,7 @@ class Exporting:
         choices=("parquet", "ndjson", "csv", "sqlite", "duckdb"),
     )
     table: str = option(
-        "The table to export.", default=Table.MESSAGES.value, choices=tuple(each.value for each in Table)
+        "The table to export.", default=TableName.MESSAGES.value, choices=tuple(each.value for each in TableName)
     )
     columns: str = option("Only these columns, in this order; default: all.", default="", metavar="A,B,…")
     by: str = option(
@@ -99,20 +99,20 @@ class Exporting:
             return _FORMATS[before], _COMPRESSIONS[last]
         return _FORMATS.get(last), None
 
-    def layout(self) -> Layout:
+    def layout(self) -> ExportLayout:
         """Returns the content of the files; raises `StantoolsError` if an optional package is missing."""
         if not self.to.strip("/"):
             raise UsageError(f"--to {self.to!r}: is not a directory of its own", "name a new directory or file, or -")
-        from stantools.pipeline.export.model import (
+        from stantools.pipeline.export.export_layout import (
             COMPRESSIONS,
             DATABASES,
             NAMES,
             TEXTS,
             Compression,
+            ExportLayout,
             Format,
-            Layout,
         )
-        from stantools.pipeline.tables.options import check_columns
+        from stantools.pipeline.tables.table_options import check_columns
 
         named_format, named_compression = self._implied_formats()
         if self.single and self.to != STDOUT and not self.format and not named_format:
@@ -141,8 +141,8 @@ class Exporting:
             )
         told = self.compression or (named_compression if self.single else None)
         compression = Compression(told) if told else COMPRESSIONS[format][0]
-        table = Table(self.table)
-        layout = Layout(table, format, compression, check_columns(table, listed(self.columns)), listed(self.by))
+        table = TableName(self.table)
+        layout = ExportLayout(table, format, compression, check_columns(table, listed(self.columns)), listed(self.by))
         if layout.by and self.single:
             raise UsageError("--by makes directories, but --to names a single file", "name a directory: --to DIR/")
         layout.check()
@@ -169,7 +169,9 @@ class Exporting:
         export.check_channels()
         return export
 
-    def _options(self, stores: tuple[str, ...], reading: TableOptions, layout: Layout, tasks: int) -> TableOptions:
+    def _options(
+        self, stores: tuple[str, ...], reading: TableOptions, layout: ExportLayout, tasks: int
+    ) -> TableOptions:
         from stantools.store.ranges import Bounds
 
         first, last = self.sequences or (None, None)
@@ -192,7 +194,7 @@ class Exporting:
             partitions=tasks,
         )
         bounded = options.bounds != Bounds() or self.archived
-        if bounded and layout.table not in (Table.MESSAGES, Table.SLICES, Table.RECORDS):
+        if bounded and layout.table not in (TableName.MESSAGES, TableName.SLICES, TableName.RECORDS):
             raise UsageError(
                 f"--seq, --since, --until and --archived select messages; the table {layout.table} has none",
                 "leave them out",
@@ -211,17 +213,17 @@ def require(package: str, what: str, otherwise: str = "") -> None:
 
 @dataclass(frozen=True)
 class Export:
-    exporting: Exporting
-    layout: Layout
+    exporting: ExportOptions
+    layout: ExportLayout
     options: TableOptions
-    plan: Plan
+    plan: ReadPlan
 
     @property
     def size(self) -> int:
         return sum(split.cost for split in self.plan.splits)
 
     @property
-    def unreadable(self) -> list[Failed]:
+    def unreadable(self) -> list[FailedRead]:
         """All that cannot be read, each once."""
         return list(dict.fromkeys(self.plan.unreadable))
 
@@ -246,11 +248,11 @@ class Export:
         """Raises `UsageError` if the channel patterns match no channel."""
         options = self.options
         work = (part for split in self.plan.splits for part in split.parts)
-        if not options.channels or any(isinstance(part, Piece) or part.channel is not None for part in work):
+        if not options.channels or any(isinstance(part, SlicePiece) or part.channel is not None for part in work):
             return
         from stantools.pipeline.tables.discovery import discover
 
         # They may match, and the bounds exclude everything.
-        stores, _ = discover(replace(options, table=Table.SLICES))
+        stores, _ = discover(replace(options, table=TableName.SLICES))
         if not any(True for store in stores for _ in store.channels(options.channels)):
             raise options.no_channel()

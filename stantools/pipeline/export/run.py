@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import StoreUnwritableError
 from stantools.pipeline.export import targets, text
-from stantools.pipeline.export.files import File, compressed
-from stantools.pipeline.export.model import TEXTS, Layout, Result, Written, WrittenFile
+from stantools.pipeline.export.export_layout import TEXTS, ExportedPart, ExportLayout, Result, WrittenFile
 from stantools.pipeline.export.parts import write_part
 from stantools.pipeline.export.request import Export
+from stantools.pipeline.export.sinks import File, compressed
 from stantools.pipeline.tables.model import ReadCounter, Split
-from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.read import read_split
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.progress import Progress
 from stantools.store.durable import fsync_directory, fsync_file, writing
-from stantools.work import GivenUpError, Threads, Work, each
+from stantools.work import GivenUpError, ThreadWork, Work, each
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,29 +48,29 @@ _STOP_CHECK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True)
-class ExportPart:
+class ExportTask:
     number: int  #: the number of the split
     split: Split
     options: TableOptions
-    layout: Layout
+    layout: ExportLayout
     directory: Path  #: target directory of the files
     #: Where each attempt makes a directory of its own instead; None if there is only one attempt.
     attempts: Path | None = None
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedPart:
     """The files of a part and their directory."""
 
     directory: Path
-    written: Written
+    written: ExportedPart
 
 
 def export_here(export: Export, workers: int, progress: Progress | None) -> Result:
     """Exports in this process, into a directory or a single file; see `export_to_directory`."""
     if export.exporting.single:
         return export_to_file(export, workers=workers, progress=progress)
-    return export_to_directory(export, work=Threads(workers), progress=progress)
+    return export_to_directory(export, work=ThreadWork(workers), progress=progress)
 
 
 def export_to_directory(export: Export, *, work: Work | None = None, progress: Progress | None = None) -> Result:
@@ -79,17 +79,17 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
     `progress` is called with the bytes of input done since the last call. Raises `StoreUnwritableError` for an
     existing target, `RefusedError` if the target to replace is not an export, or if another run is writing there.
     """
-    work = work or Threads(2)
+    work = work or ThreadWork(2)
     target = export.exporting.target
     layout, options = export.layout, export.options
     targets.check_outside(target, export.plan)
-    written = Written()
+    written = ExportedPart()
     with targets.new_export(target, overwrite=export.exporting.overwrite) as directory:
         attempts = None if work.here else directory / _ATTEMPTS
         if attempts:
             attempts.mkdir()
         splits = enumerate(export.plan.splits)
-        parts = [ExportPart(number, split, options, layout, directory, attempts) for number, split in splits]
+        parts = [ExportTask(number, split, options, layout, directory, attempts) for number, split in splits]
         inside = work.inside(progress)
         write = write_split if inside is None else partial(write_split, progress=inside)
         # Local splits run one by one: a failure is reported before the next begins.
@@ -106,11 +106,11 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
         return finished(directory, Result(str(target), layout, written, export.unreadable), options)
 
 
-def write_split(part: ExportPart, *, progress: Progress | None = None) -> Done:
+def write_split(part: ExportTask, *, progress: Progress | None = None) -> FinishedPart:
     """Writes a split; with attempts into a directory of its own, since it may be repeated or run twice."""
     rows = read_with_progress(part.split, part.options, progress)
     if part.attempts is None:
-        return Done(part.directory, write_part(rows, part.directory, part.number, part.layout))
+        return FinishedPart(part.directory, write_part(rows, part.directory, part.number, part.layout))
     if not part.attempts.is_dir():
         raise StoreUnwritableError(
             f"{part.attempts.parent}: does not exist on {socket.gethostname()}, where a task must write into it",
@@ -130,10 +130,10 @@ def write_split(part: ExportPart, *, progress: Progress | None = None) -> Done:
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    return Done(directory, written)
+    return FinishedPart(directory, written)
 
 
-def take(done: Done, directory: Path) -> None:
+def take(done: FinishedPart, directory: Path) -> None:
     """Moves the files of the attempt that counts to their place."""
     with writing(directory):
         for file in done.written.files:
@@ -155,7 +155,7 @@ def export_to_file(export: Export, *, workers: int = 2, progress: Progress | Non
     """Writes a table into one file, in its order; see `export_to_directory`."""
     target, layout = export.exporting.target, export.layout
     targets.check_outside(target, export.plan)
-    written = Written()
+    written = ExportedPart()
     run = _SplitReader(export, progress)
     with targets.new_file(target, overwrite=export.exporting.overwrite) as path:
         if layout.format not in TEXTS:
@@ -175,7 +175,7 @@ def export_to_stream(
     export: Export, write: Callable[[Any], object], *, workers: int = 2, progress: Progress | None = None
 ) -> Result:
     """Writes a table as ndjson or csv into a stream, in its order; see `export_to_directory`."""
-    written = Written()
+    written = ExportedPart()
     _write_text(_SplitReader(export, progress), write, written, workers)
     return Result(None, export.layout, written, export.unreadable)
 
@@ -202,14 +202,14 @@ def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
     }
 
 
-def empty_file(directory: Path, layout: Layout) -> WrittenFile:
+def empty_file(directory: Path, layout: ExportLayout) -> WrittenFile:
     """Writes a file without rows, so that readers of the directory find a schema."""
     layout = replace(layout, by=())
     file = File(directory / f"part-00000{layout.suffix}", layout)
     return WrittenFile(file.path.name, 0, file.close())
 
 
-def _write_text(run: _SplitReader, write: Callable[[Any], object], written: Written, workers: int) -> int:
+def _write_text(run: _SplitReader, write: Callable[[Any], object], written: ExportedPart, workers: int) -> int:
     def encoded(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
         data = text.encode(batch.select(layout.file_columns), layout.format)
         return batch.select(told), compressed(data, layout.compression)

@@ -21,7 +21,7 @@ from stantools.store.directory import SLICE_NAME
 from stantools.store.durable import fsync_directory, fsync_file, unwritable, write_all, writing
 
 if TYPE_CHECKING:
-    from stantools.pipeline.tables.planning import Plan
+    from stantools.pipeline.tables.planning import ReadPlan
 
 #: Describes an exported directory. Readers of Parquet skip names that begin with an underscore.
 MANIFEST: Final = "_stantools-export.json"
@@ -138,7 +138,7 @@ def check_replaceable(target: Path) -> bool:
     return True
 
 
-def check_outside(target: Path, plan: Plan) -> None:
+def check_outside(target: Path, plan: ReadPlan) -> None:
     """Raises `RefusedError` for a target inside a store, where a server would take it for a channel."""
     place = atomic.absolute(target)
     above = {os.fspath(each) for each in (place, *place.parents)}

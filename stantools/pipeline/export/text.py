@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from stantools.pipeline.export.model import Format
+from stantools.pipeline.export.export_layout import Format
 from stantools.pipeline.tables.arrow import pa, pc
 
 #: Arrow's text has 32-bit offsets; a batch of more bytes than this gets 64-bit ones, so that base64 fits as well.

@@ -16,9 +16,9 @@ from typing import Any
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
 from stantools.inspection.findings import Severity
-from stantools.inspection.surveying import ChannelRef
+from stantools.inspection.survey_jobs import ChannelRef
 from stantools.migration.proof.stores import (
-    Compared,
+    ChannelComparison,
     Side,
     StoresDifference,
     add_channel,
@@ -27,14 +27,14 @@ from stantools.migration.proof.stores import (
     only_in_one,
     root_differences,
 )
-from stantools.migration.source import ChannelSource, Key, SourceOptions, StoreSource, open_source
+from stantools.migration.source import ChannelSource, DecryptionKey, SourceOptions, StoreSource, open_source
 from stantools.pipeline.jobs.stores import JobResult, channels_of, survey_stores
 from stantools.pipeline.tables.discovery import discover
-from stantools.pipeline.tables.model import Failed, StoreRef
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.model import FailedRead, StoreRef
 from stantools.pipeline.tables.remote import is_remote
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import Datastore, open_datastore
-from stantools.work import Failure, Work
+from stantools.work import Work, WorkFailure
 
 #: Payload bytes above which a channel is compared in ranges of sequences.
 RANGE_BYTES = 256 << 20
@@ -72,7 +72,7 @@ class PairDifference:
         }
 
 
-def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair], list[Failed]]:
+def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair], list[FailedRead]]:
     """Pairs the stores: one with one, or by equal path below the given ones. Also returns stores without a counterpart.
 
     Raises `StoreUnreadableError` if one side has no store at all, `UsageError` for a slice or URL.
@@ -85,11 +85,13 @@ def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair],
         for name, ref in mine.items():
             if name not in theirs:
                 message = f"{ref.root}: has no counterpart {name} below {where.paths[0]}"
-                failed.append(Failed(ref.root, message, "stores are matched by their path below the given directories"))
+                failed.append(
+                    FailedRead(ref.root, message, "stores are matched by their path below the given directories")
+                )
     return [Pair(ref, others[name]) for name, ref in ones.items() if name in others], failed
 
 
-def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Failed]]:
+def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[FailedRead]]:
     """Returns the stores of one side by their path below the given one, and the failures."""
     found, unreadable = discover(options)
     base = options.paths[0]
@@ -111,7 +113,7 @@ def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Faile
 class DiffPlan:
     """A plan of comparisons, made without Spark so that a wrong path is reported at once."""
 
-    failed: list[Failed]  #: stores without a counterpart, and unreadable ones
+    failed: list[FailedRead]  #: stores without a counterpart, and unreadable ones
     options: TableOptions  #: channels to compare (none compares all, and clients and identity), and the key
     pairs: list[Pair] = field(default_factory=list)
     sides: list[tuple[Datastore, Datastore]] = field(default_factory=list)  #: both stores of each pair, opened
@@ -124,14 +126,14 @@ class DiffPlan:
         return 2 * sum(channel.size for channels in self.channels for channel in channels)
 
 
-def plan_diff(pairs: Sequence[Pair], failed: Sequence[Failed], options: TableOptions) -> DiffPlan:
+def plan_diff(pairs: Sequence[Pair], failed: Sequence[FailedRead], options: TableOptions) -> DiffPlan:
     """Lists the surveys of some pairs; raises `UsageError` if channel patterns match none."""
     plan = DiffPlan(list(failed), options)
     for pair in pairs:
         try:
             first, second = (open_datastore(ref.root, Crc(ref.polynomial)) for ref in (pair.first, pair.second))
         except StoreUnreadableError as error:
-            plan.failed.append(Failed.of(pair.first.root, error))
+            plan.failed.append(FailedRead.of(pair.first.root, error))
             continue
         plan.pairs.append(pair)
         plan.sides.append((first, second))
@@ -157,7 +159,7 @@ def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> JobRe
         try:
             result.stores.append(pair.finished(everything=not plan.options.channels))
         except StantoolsError as error:
-            result.failed.append(Failed.of(pair.pair.first.root, error))
+            result.failed.append(FailedRead.of(pair.pair.first.root, error))
         result.failed += pair.failed
     return result
 
@@ -176,7 +178,7 @@ def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], p
             try:
                 sources.append(open_source(side, taking, surveys=survey.channels))
             except StantoolsError as error:
-                result.failed.append(Failed.of(str(side.path), error))
+                result.failed.append(FailedRead.of(str(side.path), error))
                 break
         else:
             matched = list(channel_pairs(*sources))
@@ -192,8 +194,8 @@ class _OpenPair:
     sides: tuple[Datastore, Datastore]  #: the stores, opened
     matched: list[tuple[ChannelSource | None, ChannelSource | None]]  #: their channels
     damaged: tuple[bool, bool]  #: for each store, whether damage excludes part of it from the comparison
-    compared: dict[int, Compared] = field(default_factory=dict)  #: results of the channels so far
-    failed: list[Failed] = field(default_factory=list)  #: channels that could not be compared
+    compared: dict[int, ChannelComparison] = field(default_factory=dict)  #: results of the channels so far
+    failed: list[FailedRead] = field(default_factory=list)  #: channels that could not be compared
 
     def ranges(self) -> Iterator[_Range]:
         for channel, (one, other) in enumerate(self.matched):
@@ -204,11 +206,11 @@ class _OpenPair:
             for after, until in pairwise(cuts):
                 yield _Range(self.number, channel, one, other, after, until, size)
 
-    def take(self, what: _Range, compared: Compared | Failure) -> None:
-        if isinstance(compared, Failure):
-            self.failed.append(Failed.of(f"{self.pair.first.root}/{what.one.name}", compared))
+    def take(self, what: _Range, compared: ChannelComparison | WorkFailure) -> None:
+        if isinstance(compared, WorkFailure):
+            self.failed.append(FailedRead.of(f"{self.pair.first.root}/{what.one.name}", compared))
         else:
-            self.compared.setdefault(what.channel, Compared()).add(compared)
+            self.compared.setdefault(what.channel, ChannelComparison()).add(compared)
 
     def finished(self, *, everything: bool) -> PairDifference:
         """Joins the findings in the order of the local verb."""
@@ -237,11 +239,11 @@ class _Range:
     size: int
 
 
-def _compare(options: TableOptions, what: _Range) -> Compared:
+def _compare(options: TableOptions, what: _Range) -> ChannelComparison:
     """In a task: compares messages; the key is looked up here."""
     key = options.key.key()
     one, other = (
-        source.with_key(Key(key)).read(after=what.after, until=what.until, finish=key is not None)
+        source.with_key(DecryptionKey(key)).read(after=what.after, until=what.until, finish=key is not None)
         for source in (what.one, what.other)
     )
     return compare_messages(one, other)

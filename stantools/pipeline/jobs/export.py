@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import UsageError
 from stantools.pipeline.export import targets
-from stantools.pipeline.export.model import DATE, Format, Layout, Result, Written, WrittenFile
+from stantools.pipeline.export.export_layout import DATE, ExportedPart, ExportLayout, Format, Result, WrittenFile
 from stantools.pipeline.export.parts import NOTHING
 from stantools.pipeline.export.request import Export
 from stantools.pipeline.export.run import finished
 from stantools.pipeline.spark.tasks import frame_of
-from stantools.pipeline.tables.batches import Status
-from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.batches import RowStatus
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.read import read_split
 from stantools.store.durable import writing
 from stantools.store.resync import DamageKind
@@ -60,10 +60,10 @@ def export_by_spark(spark: SparkSession, export: Export) -> Result:
         return finished(directory, Result(str(target), layout, written, unreadable), export.options)
 
 
-def _write(spark: SparkSession, export: Export, place: str, mode: str) -> Written:
+def _write(spark: SparkSession, export: Export, place: str, mode: str) -> ExportedPart:
     from pyspark.sql import Observation
 
-    from stantools.pipeline.spark.options import spark_schema
+    from stantools.pipeline.spark.stream_options import spark_schema
 
     counted = Observation()
     layout, options = export.layout, export.options
@@ -73,27 +73,27 @@ def _write(spark: SparkSession, export: Export, place: str, mode: str) -> Writte
         writer = _divided(frame, layout).write.mode(mode).partitionBy(*layout.by)
         writer.option("compression", layout.compression.value).parquet(place)
     counts: dict[str, Any] = counted.get
-    written = Written(rows=counts.pop("rows"))
+    written = ExportedPart(rows=counts.pop("rows"))
     written.tally.update({what: count for what, count in counts.items() if count})
     return written
 
 
-def _counts(layout: Layout) -> list[Any]:
+def _counts(layout: ExportLayout) -> list[Any]:
     from pyspark.sql import functions as sql
 
     counts = [sql.count(sql.lit(1)).alias("rows")]
-    if layout.table is Table.SLICES:
+    if layout.table is TableName.SLICES:
         bad = sql.size("problems") > 0
         return [*counts, sql.count_if(~bad).alias("ok"), sql.count_if(bad).alias("problems")]
     for name in layout.health_columns:
-        known = [*Status, *DamageKind] if layout.table is Table.MESSAGES else [*layout.good, *_NOT_GOOD]
+        known = [*RowStatus, *DamageKind] if layout.table is TableName.MESSAGES else [*layout.good, *_NOT_GOOD]
         column = sql.coalesce(sql.col(name), sql.lit(""))
         counts += [sql.count_if(column == str(value)).alias(str(value)) for value in known]
         counts.append(sql.count_if(~column.isin([str(value) for value in known])).alias("other"))
     return counts
 
 
-def _divided(frame: DataFrame, layout: Layout) -> DataFrame:
+def _divided(frame: DataFrame, layout: ExportLayout) -> DataFrame:
     """Adds the directory levels and sorts by them; rows of one directory keep their order."""
     from pyspark.sql import functions as sql
 

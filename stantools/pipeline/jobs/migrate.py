@@ -21,38 +21,38 @@ from stantools.errors import ExitCode, RefusedError, StantoolsError, UsageError
 from stantools.migration.journal import (
     UNWATCHED,
     Journal,
-    Outcome,
-    Steps,
+    JournalObserver,
+    StepLog,
+    StreamOutcome,
     StreamResult,
     StreamState,
-    Watch,
     remembered_streams,
 )
-from stantools.migration.plan.model import Note, StreamPlan, Way
+from stantools.migration.plan.migration_plan import LoadMethod, Remark, StreamPlan
 from stantools.migration.plan.planfile import read_plan, write_plan
-from stantools.migration.prepared import PreparedStream, estimated_bytes
+from stantools.migration.prepared_stream import PreparedStream, estimated_bytes
 from stantools.migration.targets.directories import BackupDirectory
-from stantools.migration.targets.loading import ApplyOptions
-from stantools.migration.targets.server import ServerDestination
+from stantools.migration.targets.server_destination import ServerDestination
+from stantools.migration.targets.stream_load import ApplyOptions
 from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import exit_code, refuse_problems
-from stantools.nats.options import ConnectOptions
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.stream_names import digits
 from stantools.notation import counted
 from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources, find_obstacles, prepared_stream
 from stantools.pipeline.jobs.stores import worst
 from stantools.pipeline.spark.tasks import SparkWork
-from stantools.pipeline.tables.model import Failed
-from stantools.recovery.salvage.model import ChannelPlan
+from stantools.pipeline.tables.model import FailedRead
+from stantools.recovery.salvage.model import ChannelSalvage
 from stantools.store.durable import writing
-from stantools.work import Failure, Work
+from stantools.work import Work, WorkFailure
 
 
 @dataclass
 class MigrateResult:
     #: The processed stores, each with the results of its streams.
     stores: list[tuple[PlannedStore, list[StreamResult]]] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)  #: everything that could not be read
+    failed: list[FailedRead] = field(default_factory=list)  #: everything that could not be read
     changed: bool = False  #: the run was to change streams, not only to compare them
 
     @property
@@ -92,12 +92,12 @@ class StoresMigration:
             files[store.root] = self.folder / f"{name}{apart}.migration.yaml"
         return files
 
-    def problems(self) -> list[Note]:
+    def problems(self) -> list[Remark]:
         """Returns the obstacles of all plans together, and other notes; raises `StantoolsError` if the target fails."""
         begun = {name: entry for file in self._files.values() for name, entry in remembered_streams(file).items()}
         return find_obstacles(self.stores, self.target, self.options, begun)
 
-    def refuse(self, problems: Sequence[Note], *, accept_loss: bool) -> None:
+    def refuse(self, problems: Sequence[Remark], *, accept_loss: bool) -> None:
         """Raises `RefusedError` for an obstacle, or for loss without consent."""
         refuse_problems(problems)
         if (lossy := self.lossy) and not accept_loss:
@@ -123,7 +123,7 @@ class StoresMigration:
                     "finish that one with `stantools migrate apply`, or remove it; --plans names another directory",
                 )
 
-    def apply(self, work: Work, watch: Watch) -> MigrateResult:
+    def apply(self, work: Work, watch: JournalObserver) -> MigrateResult:
         """Applies the plans, one task per stream; `watch` learns of each finished stream."""
         there = self.target.stream_names() if isinstance(self.target, ServerDestination) else frozenset()
         with ExitStack() as stack:
@@ -143,7 +143,7 @@ class StoresMigration:
             apply = functools.partial(_apply, target=self.target, sources=self.sources, options=options)
             return self._carry_out(work, apply, items, watch, lambda done: journals[done.root].take_over(done.steps))
 
-    def verify(self, work: Work, watch: Watch) -> MigrateResult:
+    def verify(self, work: Work, watch: JournalObserver) -> MigrateResult:
         """Compares all streams with the stores, one task per stream."""
         items = []
         for store in self.stores:
@@ -151,24 +151,24 @@ class StoresMigration:
             remembered = remembered_streams(self._files[store.root])
             for stream in store.plan.streams:
                 noted = remembered.get(stream.name, {}).get("way")
-                published = self.options.way is Way.PUBLISH or noted == Way.PUBLISH
-                items.append(_StreamTask.of(store, stream, {"way": Way.PUBLISH} if published else {}))
+                published = self.options.way is LoadMethod.PUBLISH or noted == LoadMethod.PUBLISH
+                items.append(_StreamTask.of(store, stream, {"way": LoadMethod.PUBLISH} if published else {}))
         verify = functools.partial(_verify, target=self.target, sources=self.sources)
         return self._carry_out(work, verify, items, watch, None)
 
     def _carry_out(
         self,
         work: Work,
-        function: Callable[[_StreamTask], _StreamOutcome],
+        function: Callable[[_StreamTask], _JobStreamOutcome],
         items: Sequence[_StreamTask],
-        watch: Watch,
-        remember: Callable[[_StreamOutcome], object] | None,
+        watch: JournalObserver,
+        remember: Callable[[_JobStreamOutcome], object] | None,
     ) -> MigrateResult:
         """Runs a function for every stream; joins the results by store."""
         results: dict[int, StreamResult] = {}
         for number, done in work.map(function, items, cost=lambda item: estimated_bytes(item.plan)):
             stream = items[number].plan
-            if isinstance(done, Failure):
+            if isinstance(done, WorkFailure):
                 results[number] = StreamResult(stream.name, error=done.error())
             else:
                 results[number] = done.result
@@ -184,7 +184,7 @@ class StoresMigration:
 class _StreamTask:
     root: str
     plan: StreamPlan
-    channels: tuple[ChannelPlan, ...]
+    channels: tuple[ChannelSalvage, ...]
     polynomial: int
     steps: dict[str, Any]
 
@@ -197,22 +197,22 @@ class _StreamTask:
 
 
 @dataclass(frozen=True)
-class _StreamOutcome:
+class _JobStreamOutcome:
     root: str
     result: StreamResult
     steps: tuple[dict[str, Any], ...] = ()
 
 
-def _apply(item: _StreamTask, *, target: Destination, sources: Sources, options: ApplyOptions) -> _StreamOutcome:
-    journal = Steps({item.plan.name: item.steps} if item.steps else {})
+def _apply(item: _StreamTask, *, target: Destination, sources: Sources, options: ApplyOptions) -> _JobStreamOutcome:
+    journal = StepLog({item.plan.name: item.steps} if item.steps else {})
     (result,) = target.apply([item.prepared(sources)], journal, options, UNWATCHED)
-    return _StreamOutcome(item.root, _plain(result), tuple(journal.taken))
+    return _JobStreamOutcome(item.root, _plain(result), tuple(journal.taken))
 
 
-def _verify(item: _StreamTask, *, target: Destination, sources: Sources) -> _StreamOutcome:
+def _verify(item: _StreamTask, *, target: Destination, sources: Sources) -> _JobStreamOutcome:
     published = {item.plan.name} if item.steps else set()
     (result,) = target.verify([item.prepared(sources)], published, UNWATCHED, 1)
-    return _StreamOutcome(item.root, _plain(result))
+    return _JobStreamOutcome(item.root, _plain(result))
 
 
 def _plain(result: StreamResult) -> StreamResult:
@@ -222,7 +222,7 @@ def _plain(result: StreamResult) -> StreamResult:
         return result
     plain = StantoolsError(problem.message, problem.remedy)
     plain.exit_code = problem.exit_code
-    return replace(result, outcome=Outcome.FAILED, error=plain)
+    return replace(result, outcome=StreamOutcome.FAILED, error=plain)
 
 
 def target_of_tasks(out: Path | None, connecting: ConnectOptions) -> BackupDirectory | ServerDestination:
@@ -237,9 +237,9 @@ def target_of_tasks(out: Path | None, connecting: ConnectOptions) -> BackupDirec
     return ServerDestination(connecting.absolute())
 
 
-def check_speculation(work: Work, way: Way) -> None:
+def check_speculation(work: Work, way: LoadMethod) -> None:
     """Refuses to restore while Spark may run a task twice: two restores of a stream harm each other."""
-    if not isinstance(work, SparkWork) or way is not Way.ARCHIVE:
+    if not isinstance(work, SparkWork) or way is not LoadMethod.ARCHIVE:
         return
     if work.spark.conf.get("spark.speculation", "false") == "true":
         raise RefusedError(

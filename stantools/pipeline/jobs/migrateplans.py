@@ -12,25 +12,25 @@ from typing import Any
 from stantools.errors import ExitCode
 from stantools.format.crc import Crc
 from stantools.migration.plan.checks import find_encrypted, find_problems
-from stantools.migration.plan.model import Level, Note, Plan, StreamPlan
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.migration_plan import MigrationPlan, Remark, RemarkLevel, StreamPlan
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.prepared import PreparedStream
-from stantools.migration.source import ChannelSource, Key, SourceOptions
+from stantools.migration.prepared_stream import PreparedStream
+from stantools.migration.source import ChannelSource, DecryptionKey, SourceOptions
 from stantools.migration.stream_source import stream_source
-from stantools.migration.targets.loading import ApplyOptions
+from stantools.migration.targets.stream_load import ApplyOptions
 from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import read_source, signs_of_use
 from stantools.nats.stream_names import safe_name
-from stantools.nats.subjects import Taken
+from stantools.nats.subjects import SubjectOwners
 from stantools.pipeline.tables.discovery import discover
-from stantools.pipeline.tables.model import Failed
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.model import FailedRead
 from stantools.pipeline.tables.remote import is_remote
-from stantools.recovery.salvage.model import ChannelPlan
+from stantools.pipeline.tables.table_options import TableOptions
+from stantools.recovery.salvage.model import ChannelSalvage
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import refuse_0_1
-from stantools.work import Failure, Work
+from stantools.work import Work, WorkFailure
 
 #: Placeholder for the store's name in the prefixes of streams and subjects.
 STORE = "{store}"
@@ -44,15 +44,15 @@ class Sources:
     archived: bool = False  #: include messages from `.bak` slices
     keep_encrypted: bool = False  #: keep stored payloads that cannot be decrypted
 
-    def key(self) -> Key:
+    def key(self) -> DecryptionKey:
         """Returns the key, looked up on this machine."""
-        return Key(self.options.key.key(), self.keep_encrypted)
+        return DecryptionKey(self.options.key.key(), self.keep_encrypted)
 
     def taking(self) -> SourceOptions:
         """Returns the options of a task for one store."""
         return SourceOptions(self.options.channels, self.generation, self.archived, self.keep_encrypted, workers=1)
 
-    def find(self) -> tuple[list[Unplanned], list[Failed]]:
+    def find(self) -> tuple[list[UnplannedStore], list[FailedRead]]:
         """Finds the stores, with failures; raises `StoreUnreadableError` if there is no store at all."""
         found, unreadable = discover(self.options)
         stores, failed = [], unreadable
@@ -60,11 +60,11 @@ class Sources:
             root, loose = store.ref.root, store.loose is not None
             if loose or is_remote(root):
                 what = "is a single slice or a directory of slices" if loose else "is not on a file system"
-                failed.append(Failed(root, f"{root}: {what}; whole stores are migrated", _WHOLE))
+                failed.append(FailedRead(root, f"{root}: {what}; whole stores are migrated", _WHOLE))
                 continue
             # as far as they can be listed
             size = sum(getattr(channel, "size", lambda: 0)() for channel in store.channels(self.options.channels))
-            stores.append(Unplanned(root, store.ref.polynomial, size))
+            stores.append(UnplannedStore(root, store.ref.polynomial, size))
         return stores, failed
 
 
@@ -72,7 +72,7 @@ _WHOLE = "copy it to a file system that all workers see; stantools salvage makes
 
 
 @dataclass(frozen=True)
-class Unplanned:
+class UnplannedStore:
     """A store to plan: its root, its CRC polynomial, and the bytes of its selected channels."""
 
     root: str
@@ -83,28 +83,28 @@ class Unplanned:
 @dataclass(frozen=True)
 class PlannedStore:
     root: str
-    plan: Plan
-    channels: Mapping[str, ChannelPlan]  #: content of its channels by name
+    plan: MigrationPlan
+    channels: Mapping[str, ChannelSalvage]  #: content of its channels by name
     polynomial: int  #: the store's CRC polynomial
-    notes: tuple[Note, ...] = ()  #: further notes of the planning task
+    notes: tuple[Remark, ...] = ()  #: further notes of the planning task
 
     @property
     def streams(self) -> list[PreparedStream]:
         """All streams with their messages, which are not read yet."""
         return [prepared_stream(each, self.channels_of(each), self.polynomial) for each in self.plan.streams]
 
-    def channels_of(self, stream: StreamPlan) -> list[ChannelPlan]:
+    def channels_of(self, stream: StreamPlan) -> list[ChannelSalvage]:
         return [self.channels[part.channel] for part in stream.parts]
 
 
 def plan_stores(
     work: Work,
-    stores: Sequence[Unplanned],
+    stores: Sequence[UnplannedStore],
     sources: Sources,
     planning: PlanOptions,
     *,
     progress: Callable[[int], object] | None = None,
-) -> tuple[list[PlannedStore], list[Failed]]:
+) -> tuple[list[PlannedStore], list[FailedRead]]:
     """Plans stores in tasks and returns the plans in order, and the failures. Changes nothing.
 
     `{store}` in the prefixes of `planning` stands for the name of each store's directory.
@@ -115,10 +115,10 @@ def plan_stores(
     for number, result in work.map(plan, stores, cost=lambda store: store.size):
         if progress:
             progress(stores[number].size)
-        if isinstance(result, Failure):
+        if isinstance(result, WorkFailure):
             if result.exit_code == ExitCode.USAGE:
                 raise result.error()
-            failed.append(Failed.of(stores[number].root, result))
+            failed.append(FailedRead.of(stores[number].root, result))
         else:
             planned[number] = result
     return [planned[number] for number in sorted(planned)], failed
@@ -126,20 +126,20 @@ def plan_stores(
 
 def find_obstacles(
     stores: Sequence[PlannedStore], target: Destination, options: ApplyOptions, begun: Mapping[str, Any]
-) -> list[Note]:
+) -> list[Remark]:
     """Returns the obstacles of all plans together, and other notes.
 
     `begun` holds the journals' entries by stream. Raises `StantoolsError` if the target fails.
     """
     notes = [note for store in stores for note in (*store.notes, *find_problems(store.plan))]
     notes += _conflicts(stores)
-    if not any(note.level is Level.PROBLEM for note in notes):
+    if not any(note.level is RemarkLevel.PROBLEM for note in notes):
         notes += target.problems([stream for store in stores for stream in store.streams], options, begun)
-    return [note for note in notes if note.level is not Level.INFO]
+    return [note for note in notes if note.level is not RemarkLevel.INFO]
 
 
 def prepared_stream(
-    stream: StreamPlan, channels: Sequence[ChannelPlan], polynomial: int, key: Key | None = None
+    stream: StreamPlan, channels: Sequence[ChannelSalvage], polynomial: int, key: DecryptionKey | None = None
 ) -> PreparedStream:
     """Joins the plan of a stream with its channels; the files of the store are not read yet."""
     crc = Crc(polynomial)
@@ -150,7 +150,7 @@ def prepared_stream(
     return PreparedStream(stream, stream_source(parts))
 
 
-def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> PlannedStore:
+def _plan(item: UnplannedStore, *, sources: Sources, planning: PlanOptions) -> PlannedStore:
     root = Path(item.root)
     store = open_datastore(root, Crc(item.polynomial), sources.options.key.key())
     refuse_0_1(store)
@@ -173,10 +173,10 @@ def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> Planne
     )
 
 
-def _conflicts(stores: Sequence[PlannedStore]) -> Iterator[Note]:
+def _conflicts(stores: Sequence[PlannedStore]) -> Iterator[Remark]:
     """Yields conflicts: streams of two stores with the same name, or with overlapping subjects."""
     names: dict[str, str] = {}
-    taken = Taken()
+    taken = SubjectOwners()
     for store in stores:
         for stream in store.plan.streams:
             other = names.setdefault(stream.name.casefold(), store.root)
@@ -189,6 +189,6 @@ def _conflicts(stores: Sequence[PlannedStore]) -> Iterator[Note]:
                     yield _conflict(store.root, f"its subject {subject} is also planned for {others[0]}")
 
 
-def _conflict(root: str, text: str) -> Note:
+def _conflict(root: str, text: str) -> Remark:
     remedy = f"--stream-prefix '{STORE}-' --subject-prefix '{STORE}' puts the name of each store in front"
-    return Note(Level.PROBLEM, root, text, remedy)
+    return Remark(RemarkLevel.PROBLEM, root, text, remedy)

@@ -18,8 +18,8 @@ from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
 from stantools.pipeline.jobs.salvageplans import (
     Reports,
-    Request,
     SalvageJob,
+    SalvageRequest,
     StoreWork,
     batches,
     check_same,
@@ -30,17 +30,17 @@ from stantools.pipeline.jobs.stores import JobResult, survey_stores, worst
 from stantools.pipeline.jobs.verify import StoreVerdict, plan_verify, run_verify
 from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.listing import LocalPlace
-from stantools.pipeline.tables.model import Failed, StoreRef
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.model import FailedRead, StoreRef
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.recovery.salvage.apply import Build, CopyItem, building, copy_channels, result_of
-from stantools.recovery.salvage.check import NewStoreCheck, Start, check_start
+from stantools.recovery.salvage.check import NewStoreCheck, NewStoreStart, check_start
 from stantools.recovery.salvage.manifest import report
 from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.recovery.salvage.plan import plan_salvage
 from stantools.store.atomic import clear_leftovers
 from stantools.store.directory import open_datastore
-from stantools.store.locks import Use, check_not_in_use
-from stantools.work import Failure, Threads, Work
+from stantools.store.locks import StoreUse, check_not_in_use
+from stantools.work import ThreadWork, Work, WorkFailure
 
 #: Threads that check whether stores are in use, which may take seconds each.
 _CHECK_THREADS = 16
@@ -48,13 +48,13 @@ _CHECK_THREADS = 16
 GROUP_BYTES = 64 << 20
 
 
-class Shown(Protocol):
+class PhaseDisplay(Protocol):
     def advance(self, count: int) -> None:
         """Called with the bytes done since the last call."""
 
 
 #: Begins a phase, given its title and total bytes.
-Phase = Callable[[str, int], AbstractContextManager[Shown]]
+Phase = Callable[[str, int], AbstractContextManager[PhaseDisplay]]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class _StoreSalvage:
 
     work: StoreWork
     plan: SalvagePlan
-    request: Request  #: options of its salvage
+    request: SalvageRequest  #: options of its salvage
     there: bool = False  #: the new store is already in its place
     build: Build | None = None  #: set while it is being written
     waiting: int = 0  #: groups of channels that tasks have yet to write
@@ -171,9 +171,9 @@ class _SalvageRun:
         for each, check in zip(written, self._check(written), strict=True):
             self._done(each, report(each.plan, each.result, check))
 
-    def _request(self, work: StoreWork) -> Request | None:
+    def _request(self, work: StoreWork) -> SalvageRequest | None:
         """Returns the request of a store; None if it is done or impossible."""
-        request = Request(self._job.options, work.ref.polynomial, seen(work.ref.root))
+        request = SalvageRequest(self._job.options, work.ref.polynomial, seen(work.ref.root))
         if self._job.out is None or self._reports is None:
             return request
         kept = self._reports.find(work.ref.root, request)
@@ -188,7 +188,7 @@ class _SalvageRun:
             return None
         return request
 
-    def _plan(self, stores: Sequence[StoreWork], requests: Sequence[Request]) -> list[_StoreSalvage]:
+    def _plan(self, stores: Sequence[StoreWork], requests: Sequence[SalvageRequest]) -> list[_StoreSalvage]:
         """Surveys stores; returns plans of those that can be salvaged."""
         free = self._unused_stores(stores)
         channels = [stores[number].channels for number in free]
@@ -229,12 +229,12 @@ class _SalvageRun:
         """Returns the positions of the stores that no server is using."""
         force = self._job.force or self._job.out is None
 
-        def look(work: StoreWork) -> list[Use]:
+        def look(work: StoreWork) -> list[StoreUse]:
             return check_not_in_use(Path(work.ref.root), force=force)
 
         free = []
-        for number, uses in Threads(_CHECK_THREADS).map(look, stores):
-            if isinstance(uses, Failure):
+        for number, uses in ThreadWork(_CHECK_THREADS).map(look, stores):
+            if isinstance(uses, WorkFailure):
                 self._fail(stores[number], uses.error())
                 continue
             free.append(number)
@@ -259,7 +259,7 @@ class _SalvageRun:
                     assert each.build is not None
                     each.waiting -= 1
                     shown.advance(items[place].size)
-                    if isinstance(copied, Failure):
+                    if isinstance(copied, WorkFailure):
                         each.failure = each.failure or copied.error()
                     else:
                         each.build.take(number, copied)
@@ -304,7 +304,7 @@ class _SalvageRun:
         plan = plan_verify(TableOptions(()), [store.found() for store in stores])
         with self._phase("verify", plan.bytes) as shown:
             verified = run_verify(self._work, plan, progress=shown.advance)
-            starts: dict[int, Failure | Start] = dict(self._work.map(_NewStore.start, stores))
+            starts: dict[int, WorkFailure | NewStoreStart] = dict(self._work.map(_NewStore.start, stores))
         return [
             _check_report(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)
         ]
@@ -322,7 +322,7 @@ class _SalvageRun:
     def _fail(self, work: StoreWork, error: StantoolsError | OSError, *, writing: bool = False) -> None:
         if isinstance(error, OSError):
             error = StantoolsError(f"{error.filename or work.ref.root}: {error.strerror or error}")
-        self.result.failed.append(Failed.of(work.ref.root, error))
+        self.result.failed.append(FailedRead.of(work.ref.root, error))
         code = error.exit_code
         self.worst.append(code)
         unread = not writing and code != ExitCode.REFUSED
@@ -342,15 +342,17 @@ class _NewStore:
         names = [entry.name for entry in entries if entry.directory and not entry.link]
         return FoundStore(StoreRef(str(self.root), self.polynomial), place, entries, names)
 
-    def start(self) -> Start:
+    def start(self) -> NewStoreStart:
         return check_start(open_datastore(self.root, Crc(self.polynomial)), self.cluster_id)
 
 
-def _check_report(verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | Start) -> dict[str, Any]:
+def _check_report(
+    verdict: StoreVerdict, failed: Sequence[FailedRead], start: WorkFailure | NewStoreStart
+) -> dict[str, Any]:
     """Joins the findings about a new store; an unreadable one is the worst case."""
     unread = [each.message for each in failed if f"{each.path}/".startswith(f"{verdict.root}/")]
-    if isinstance(start, Failure):
+    if isinstance(start, WorkFailure):
         unread.append(start.message)
-        start = Start(works=False)
+        start = NewStoreStart(works=False)
     said = NewStoreCheck(verdict.verdict.findings, verdict.verdict.clean and not unread, start).as_json()
     return {**said, "error": unread[0]} if unread else said

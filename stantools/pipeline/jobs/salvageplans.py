@@ -21,14 +21,14 @@ from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
 from stantools.escaping import escape
-from stantools.inspection.surveying import ChannelRef
+from stantools.inspection.survey_jobs import ChannelRef
 from stantools.pipeline.jobs.stores import channels_of
 from stantools.pipeline.tables.discovery import FoundStore, discover
-from stantools.pipeline.tables.model import Failed, StoreRef
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.model import FailedRead, StoreRef
 from stantools.pipeline.tables.remote import is_remote
-from stantools.recovery.options import SalvageOptions
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.recovery.place import check_outside
+from stantools.recovery.recovery_options import SalvageOptions
 from stantools.recovery.salvage.manifest import describe
 from stantools.recovery.salvage.model import SalvagePlan
 from stantools.store.atomic import absolute
@@ -120,7 +120,7 @@ def _lines(directory: Path, *, deeper: int, prefix: str = "") -> Iterator[bytes]
 
 
 @dataclass(frozen=True)
-class Request:
+class SalvageRequest:
     """Request of a store's salvage; equal requests of an unchanged store have equal results."""
 
     options: SalvageOptions
@@ -157,7 +157,7 @@ class Reports:
     def names(self) -> dict[str, str]:
         return {source: entry["name"] for source, entry in self._found.items()}
 
-    def find(self, root: str, request: Request) -> dict[str, Any] | None:
+    def find(self, root: str, request: SalvageRequest) -> dict[str, Any] | None:
         """Returns the report of a store finished with the same request, if unchanged since."""
         entry = self._found.get(root)
         if entry is None or entry.get("request") != request.as_json():
@@ -166,7 +166,7 @@ class Reports:
         out = self._out / entry["name"]
         return {**report, "out": str(out), "manifest": str(out / MANIFEST_FILE)}
 
-    def keep(self, root: str, name: str, request: Request, report: dict[str, Any]) -> None:
+    def keep(self, root: str, name: str, request: SalvageRequest, report: dict[str, Any]) -> None:
         folder = self._out / REPORTS
         with writing(folder):
             folder.mkdir(exist_ok=True)
@@ -238,7 +238,7 @@ class SalvageJob:
     out: Path | None = None  #: directory of the new stores; None writes nothing
     force: bool = False  #: continue although a server seems to be using a store
     stores: list[StoreWork] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)  #: everything that cannot be read
+    failed: list[FailedRead] = field(default_factory=list)  #: everything that cannot be read
     passed: list[str] = field(default_factory=list)  #: skipped stores, each with the reason
 
 
@@ -278,7 +278,7 @@ def _listed(found: Sequence[FoundStore], options: SalvageOptions, out: Path | No
         root = store.ref.root
         if store.loose is not None:
             job.failed.append(
-                Failed(
+                FailedRead(
                     root,
                     f"{root}: holds slices, but is not a store: missing slices cannot be known",
                     "name the directory given to the server as -dir; for slices alone: stantools pipeline export",
@@ -301,7 +301,7 @@ def _add(job: SalvageJob, ref: StoreRef, name: str) -> None:
     try:
         channels = channels_of(open_datastore(ref.root), ref.polynomial, patterns, archived=job.options.archived)
     except StantoolsError as error:
-        job.failed.append(Failed.of(ref.root, error))
+        job.failed.append(FailedRead.of(ref.root, error))
         return
     if patterns and not channels:
         job.passed.append(f"{ref.root}: has no matching channel")

@@ -10,13 +10,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from stantools.errors import ExitCode
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey
-from stantools.inspection.surveying import ChannelRef, survey_each, survey_itself
+from stantools.inspection.survey_jobs import ChannelRef, survey_each, survey_itself
 from stantools.pipeline.tables.listing import listed
-from stantools.pipeline.tables.model import Failed
+from stantools.pipeline.tables.model import FailedRead
 from stantools.progress import Progress
 from stantools.recovery.salvage.plan import channels_to_survey
 from stantools.store.directory import Datastore
-from stantools.work import Failure, Work
+from stantools.work import Work, WorkFailure
 
 #: The worst first.
 _WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.USAGE, ExitCode.FINDINGS, ExitCode.LOSS)
@@ -41,7 +41,7 @@ S = TypeVar("S", bound=StoreResult)
 @dataclass
 class JobResult(Generic[S]):
     stores: list[S] = field(default_factory=list)  #: in the order given
-    failed: list[Failed] = field(default_factory=list)  #: everything that could not be read
+    failed: list[FailedRead] = field(default_factory=list)  #: everything that could not be read
 
     @property
     def clean(self) -> bool:
@@ -81,8 +81,8 @@ def _size(directory: str) -> int:
 class StoreSurvey:
     #: The surveyed channels, in order.
     channels: list[ChannelSurvey] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)  #: channels that could not be surveyed
-    failure: Failure | None = None  #: reason of the last failure
+    failed: list[FailedRead] = field(default_factory=list)  #: channels that could not be surveyed
+    failure: WorkFailure | None = None  #: reason of the last failure
 
 
 def survey_stores(
@@ -96,8 +96,8 @@ def survey_stores(
         survey = StoreSurvey()
         for channel in channels:
             result = done[place]
-            if isinstance(result, Failure):
-                survey.failed.append(Failed.of(channel.path, result))
+            if isinstance(result, WorkFailure):
+                survey.failed.append(FailedRead.of(channel.path, result))
                 survey.failure = result
             else:
                 survey.channels.append(result)

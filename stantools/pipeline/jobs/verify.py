@@ -16,7 +16,7 @@ from stantools.format.crc import Crc
 from stantools.inspection.findings import Finding
 from stantools.inspection.runs import arrange
 from stantools.inspection.survey import ChannelSurvey, survey_slice
-from stantools.inspection.surveying import ChannelRef, survey_channels, survey_each
+from stantools.inspection.survey_jobs import ChannelRef, survey_channels, survey_each
 from stantools.inspection.verify import (
     ChannelReport,
     RootReport,
@@ -29,12 +29,12 @@ from stantools.inspection.verify import (
 )
 from stantools.pipeline.jobs.stores import JobResult
 from stantools.pipeline.tables.copies import copied_part
-from stantools.pipeline.tables.discovery import FoundChannel, FoundStore, discover
-from stantools.pipeline.tables.model import Failed, SliceRef, StorePart, StoreRef, Table
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.remote import Remote, is_remote, split_url, temporary_directory
+from stantools.pipeline.tables.discovery import FoundStore, ListedChannel, discover
+from stantools.pipeline.tables.model import FailedRead, SliceRef, StorePart, StoreRef, TableName
+from stantools.pipeline.tables.remote import RemoteFileSystem, is_remote, split_url, temporary_directory
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles, open_datastore
-from stantools.work import Failure, Task, Work
+from stantools.work import Work, WorkFailure, WorkItem
 
 
 @dataclass
@@ -57,10 +57,10 @@ class VerifyPlan:
     """A plan of verification, made before Spark starts so that a wrong path is reported at once."""
 
     stores: list[StoreRef] = field(default_factory=list)
-    items: list[ChannelRef | Task[RootReport | ChannelReport]] = field(default_factory=list)  #: roots and channels
+    items: list[ChannelRef | WorkItem[RootReport | ChannelReport]] = field(default_factory=list)  #: roots and channels
     #: For each item the number of its store and its path or URL.
     owners: list[tuple[int, str]] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)  #: everything that cannot be listed
+    failed: list[FailedRead] = field(default_factory=list)  #: everything that cannot be listed
 
     @property
     def bytes(self) -> int:
@@ -73,18 +73,18 @@ def plan_verify(options: TableOptions, found: Sequence[FoundStore] | None = None
 
     Raises `StoreUnreadableError` if nothing can be read, `UsageError` if channel patterns match none.
     """
-    options = replace(options, table=Table.FINDINGS)
+    options = replace(options, table=TableName.FINDINGS)
     found, unreadable = discover(options) if found is None else (found, [])
     plan = VerifyPlan(failed=unreadable)
     has_channels = False
     for number, store in enumerate(found):
         plan.stores.append(store.ref)
         if store.loose is None:
-            plan.items.append(Task(0, partial(_verify_root, store.ref, options)))
+            plan.items.append(WorkItem(0, partial(_verify_root, store.ref, options)))
             plan.owners.append((number, store.ref.root))
         for channel in store.channels(options.channels):
             plan.items.append(_channel_item(store, channel, options))
-            path = channel.directory if isinstance(channel, FoundChannel) else f"{store.ref.root}/{channel.channel}"
+            path = channel.directory if isinstance(channel, ListedChannel) else f"{store.ref.root}/{channel.channel}"
             plan.owners.append((number, path))
             has_channels = True
     if options.channels and not has_channels:
@@ -105,8 +105,8 @@ def run_verify(
     for done in survey_each(work, plan.items, _verify_channel, progress=progress):
         owner, path = plan.owners[done.place]
         result.stores[owner].verdict.seconds += done.seconds
-        if isinstance(done.result, Failure):
-            result.failed.append(Failed.of(path, done.result))
+        if isinstance(done.result, WorkFailure):
+            result.failed.append(FailedRead.of(path, done.result))
             result.stores[owner].whole = False
             continue
         reports[done.place] = done.result
@@ -118,23 +118,23 @@ def run_verify(
 
 
 def _channel_item(
-    store: FoundStore, channel: FoundChannel | Failed, options: TableOptions
-) -> ChannelRef | Task[ChannelReport]:
+    store: FoundStore, channel: ListedChannel | FailedRead, options: TableOptions
+) -> ChannelRef | WorkItem[ChannelReport]:
     """Returns the item of a channel; a failure to list it becomes a finding."""
     ref = store.ref
-    if isinstance(channel, Failed):
+    if isinstance(channel, FailedRead):
         assert channel.channel is not None
         name, size = channel.channel, 0
     else:
         name, size = channel.name, channel.size()
     crc = Crc(ref.polynomial, options.check_crc)
-    if store.loose is None or isinstance(channel, Failed):
+    if store.loose is None or isinstance(channel, FailedRead):
         if is_remote(ref.root):
-            return Task(size, partial(_verify_remote, StorePart(ref, name, None, size), options))
+            return WorkItem(size, partial(_verify_remote, StorePart(ref, name, None, size), options))
         return ChannelRef(f"{ref.root}/{name}", crc, size=size)
     slices = store.slices(channel, archived=True)
     if is_remote(ref.root):
-        return Task(size, partial(_verify_remote_slices, channel.directory, name, tuple(slices), crc, options))
+        return WorkItem(size, partial(_verify_remote_slices, channel.directory, name, tuple(slices), crc, options))
     files = ChannelFiles(name, Path(channel.directory), [each.files for each in slices])
     return ChannelRef(channel.directory, crc, files=files, size=size, loose=True)
 
@@ -174,7 +174,7 @@ def _verify_remote_slices(
 ) -> ChannelReport:
     """In a task: copies remote slices without a store and verifies them."""
     with temporary_directory() as directory:
-        remote = Remote(url, options.storage)
+        remote = RemoteFileSystem(url, options.storage)
         files = ChannelFiles(channel, directory)
         for each in slices:
             data, index = (None if one is None else directory / split_url(one)[1] for one in (each.data, each.index))

@@ -35,8 +35,8 @@ from stantools.errors import UsageError
 from stantools.pipeline.spark.failures import clear_errors, plain_errors, telling
 from stantools.pipeline.spark.jetstream_options import SinkOptions, sink_options
 from stantools.pipeline.spark.jetstream_rows import OPTIONAL, REQUIRED, check_columns
-from stantools.pipeline.spark.jetstream_task import Written, check_server, commit, write_rows
-from stantools.pipeline.tables.texts import Value, spark_name, spark_text
+from stantools.pipeline.spark.jetstream_task import TaskReport, check_server, commit, write_rows
+from stantools.pipeline.tables.option_texts import Value, spark_name, spark_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,7 +142,7 @@ class JetStreamDataSource(DataSource):
 class CommitMessage(WriterCommitMessage):
     """Result of a task."""
 
-    def __init__(self, written: Written) -> None:
+    def __init__(self, written: TaskReport) -> None:
         self.written = written
 
 

@@ -10,14 +10,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from stantools.errors import UsageError
-from stantools.migration.plan.model import DESCRIPTION, METADATA_CHANNEL
+from stantools.migration.plan.migration_plan import DESCRIPTION, METADATA_CHANNEL
 from stantools.migration.plan.remarks import DUPLICATE_WINDOW
+from stantools.nats.connect_options import DEFAULT_SERVER, ConnectOptions, split_servers
 from stantools.nats.context import context_folder, over, read_context
-from stantools.nats.options import DEFAULT_SERVER, ConnectOptions, split_servers
 from stantools.nats.stream_names import dotted, name_problem, reserved, stream_name, subject_name
 from stantools.notation import parse_duration, parse_size
 from stantools.options import Option, declared
-from stantools.pipeline.tables.texts import NUMBER, SECONDS, TRUTH, Given, names_of, spark_name, spark_option
+from stantools.pipeline.tables.option_texts import (
+    NUMBER,
+    SECONDS,
+    TRUTH,
+    GivenOptions,
+    names_of,
+    spark_name,
+    spark_option,
+)
 from stantools.secret import Secret
 
 #: Options that Spark adds to those of a stream.
@@ -182,7 +190,7 @@ class SinkOptions:
 
 def sink_options(values: Mapping[str, str]) -> SinkOptions:
     """Parses the options of the sink from texts by name (`names_of(SinkOptions)`)."""
-    given = Given(values, names_of(SinkOptions), _SPARK_OPTIONS)
+    given = GivenOptions(values, names_of(SinkOptions), _SPARK_OPTIONS)
     named = {field: value for name, (field, _) in _CONNECTION.items() if (value := given.value(name)) is not None}
     context = named.pop("context", None)
     connect = ConnectOptions(**{**named, "servers": split_servers([named.get("servers", "")])})

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from stantools.errors import RefusedError, StoreUnwritableError, UsageError
 from stantools.format.columns import MessageColumns
 from stantools.pipeline.spark.jetstream_options import Damaged, SinkOptions
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.headers import safe_value
 
 #: Rows, and payload bytes, of one block. A longer payload is a block of its own.
@@ -118,7 +118,7 @@ class Spool:
             self._write(sequences[low:high], timestamps[low:high], data.part(low, high), replies.part(low, high))
             low = high
 
-    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[MessageBatch]:
         until = self.last if until is None else until
         for block in self._blocks:
             if block.last > after and block.first <= until:
@@ -146,7 +146,7 @@ class Spool:
             raise self._unwritable(problem) from problem
         self._end += len(view)
 
-    def _batch(self, block: _SpoolBlock) -> Batch:
+    def _batch(self, block: _SpoolBlock) -> MessageBatch:
         rows, base = block.rows, block.columns_at
         size = base + (2 * rows + 2 * (rows + 1)) * 8
         content = os.pread(self._file.fileno(), size, block.offset)
@@ -162,7 +162,7 @@ class Spool:
         columns.data_start, columns.data_size = ends[:-1], np.diff(ends).astype(np.uint32)
         columns.reply_start = answers[:-1] + block.data_size
         columns.reply_size = np.diff(answers).astype(np.uint32)
-        return Batch(self.channel, self.subject, memoryview(content), columns, columns.sequence)
+        return MessageBatch(self.channel, self.subject, memoryview(content), columns, columns.sequence)
 
     def _unwritable(self, problem: OSError) -> StoreUnwritableError:
         place = Path(self._folder or tempfile.gettempdir())
@@ -200,7 +200,7 @@ def check_columns(columns: Mapping[str, Any], *, origin: bool) -> None:
 
 
 @dataclass
-class Rows:
+class SpoolRows:
     """The rows of one task; counts by status the rows left out on request."""
 
     options: SinkOptions

@@ -2,7 +2,7 @@
 
 Tasks are repeated after a failure, and may run twice at the same time. That is harmless: every message is stored at
 its own sequence or nowhere, so that a second run finds the messages of the first
-(`stantools.migration.publish.appending`). All streams of a job look incomplete until the last task ends; then the
+(`stantools.migration.publish.stream_append`). All streams of a job look incomplete until the last task ends; then the
 driver checks each and sets its configuration. Streams of a failed job stay incomplete, and the same job continues
 them.
 
@@ -23,18 +23,24 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwritableError, UsageError
-from stantools.migration.publish.appending import Appended, UnfinishedError, append_part, check_part, finish_part
-from stantools.migration.publish.loader import Publishing
+from stantools.migration.publish.loader import PublishOptions
+from stantools.migration.publish.stream_append import (
+    AppendResult,
+    UnfinishedError,
+    append_part,
+    check_part,
+    finish_part,
+)
 from stantools.migration.tasks import in_parallel
 from stantools.nats.connection import connect
 from stantools.nats.errors import CannotConnectError
 from stantools.nats.jetstream import JetStream
-from stantools.pipeline.spark.jetstream_rows import ARRANGE, Rows
+from stantools.pipeline.spark.jetstream_rows import ARRANGE, SpoolRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stantools.nats.connection import Connection
+    from stantools.nats.connection import NatsConnection
     from stantools.pipeline.spark.jetstream_options import SinkOptions
     from stantools.pipeline.spark.jetstream_rows import Spool
 
@@ -53,22 +59,22 @@ def plainly(message: str, remedy: str, exit_code: int) -> StantoolsError:
 @dataclass(frozen=True)
 class WrittenChannel:
     channel: str
-    part: Appended
+    part: AppendResult
 
 
 @dataclass(frozen=True)
-class Written:
+class TaskReport:
     channels: tuple[WrittenChannel, ...] = ()
     left_out: dict[str, int] = field(default_factory=dict)  #: rows left out because they are not messages, by status
     problem: tuple[str, str, int] | None = None  #: message, remedy and exit code of a failure
 
 
-def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Written:
+def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> TaskReport:
     """Writes the rows of a task into their streams; every channel must be contiguous and in rising order.
 
     Raises only failures that another attempt may not have: the server is gone, the disk is full.
     """
-    rows = Rows(options)
+    rows = SpoolRows(options)
     written: list[WrittenChannel] = []
     try:
         with contextlib.closing(rows.channels(batches)) as channels:
@@ -76,11 +82,11 @@ def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Writt
     except StantoolsError as problem:
         if _is_retriable(problem):
             raise plainly(problem.message, problem.remedy, problem.exit_code) from problem
-        return Written(tuple(written), rows.left_out, (problem.message, problem.remedy, int(problem.exit_code)))
-    return Written(tuple(written), rows.left_out)
+        return TaskReport(tuple(written), rows.left_out, (problem.message, problem.remedy, int(problem.exit_code)))
+    return TaskReport(tuple(written), rows.left_out)
 
 
-def commit(options: SinkOptions, messages: Sequence[Written]) -> None:
+def commit(options: SinkOptions, messages: Sequence[TaskReport]) -> None:
     """Finishes all streams, if all tasks succeeded and every stream holds the reported messages.
 
     Raises `RefusedError` if a stream was changed since, `StantoolsError` for a failed task or server.
@@ -217,7 +223,7 @@ def _loop() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
-async def _write(connection: Connection, options: SinkOptions, spool: Spool) -> WrittenChannel:
+async def _write(connection: NatsConnection, options: SinkOptions, spool: Spool) -> WrittenChannel:
     channel = spool.channel.decode("utf-8", "surrogateescape")
     js = JetStream(connection)
     name, _ = options.names(channel)
@@ -227,7 +233,7 @@ async def _write(connection: Connection, options: SinkOptions, spool: Spool) -> 
             name,
             options.config(channel, connection.version),
             spool,
-            options=Publishing(origin=options.origin, filler_limit=options.filler_limit, patience=options.patience),
+            options=PublishOptions(origin=options.origin, filler_limit=options.filler_limit, patience=options.patience),
         )
     except UnfinishedError as problem:
         remedy = f"{problem.remedy}; rows of one channel belong into one partition: {ARRANGE}"

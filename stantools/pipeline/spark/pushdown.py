@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource as spark
 
-from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import subject_matches
 from stantools.store.ranges import Bounds
 
@@ -38,8 +38,8 @@ _ON_TEXT = (spark.StringStartsWith, spark.StringEndsWith, spark.StringContains)
 
 
 @dataclass(frozen=True)
-class Pushed:
-    table: Table
+class PushedFilters:
+    table: TableName
     filters: tuple[spark.Filter, ...] = ()  #: conditions that `understands` accepts
 
     def narrow(self, options: TableOptions) -> TableOptions | None:
@@ -47,7 +47,7 @@ class Pushed:
         channels = self._channels(options.channels)
         bounds = self._bounds(options.bounds)
         stores = self._names("store", options.stores)
-        has_slices = self.table in (Table.MESSAGES, Table.SLICES)
+        has_slices = self.table in (TableName.MESSAGES, TableName.SLICES)
         slices = self._names("slice", options.slices) if has_slices else options.slices
         if channels is None or bounds is None or stores is None or slices is None:
             return None
@@ -104,7 +104,7 @@ class Pushed:
         return found
 
     def _bounds(self, bounds: Bounds) -> Bounds | None:
-        if self.table is not Table.MESSAGES:
+        if self.table is not TableName.MESSAGES:
             return bounds
         first, last = self._range("seq")
         low, high = self._range("timestamp_ns")
@@ -146,7 +146,7 @@ class Pushed:
         return low, high
 
 
-def understands(table: Table, columns: Sequence[str], condition: spark.Filter) -> bool:
+def understands(table: TableName, columns: Sequence[str], condition: spark.Filter) -> bool:
     """Returns whether a condition on these columns can be evaluated exactly as Spark would."""
     if isinstance(condition, spark.Not):
         return not isinstance(condition.child, spark.Not) and understands(table, columns, condition.child)

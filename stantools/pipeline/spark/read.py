@@ -27,7 +27,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 
 from stantools.errors import UsageError
 from stantools.pipeline.spark.failures import plain_errors
-from stantools.pipeline.spark.options import (
+from stantools.pipeline.spark.pushdown import PushedFilters, understands
+from stantools.pipeline.spark.stream_options import (
     PUSHDOWN,
     STREAM_OPTIONS,
     may_push,
@@ -35,11 +36,10 @@ from stantools.pipeline.spark.options import (
     spark_schema,
     with_schema,
 )
-from stantools.pipeline.spark.pushdown import Pushed, understands
 from stantools.pipeline.spark.tasks import begin_task
-from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.options import TableOptions, check_columns
-from stantools.pipeline.tables.texts import Value, spark_name, spark_text
+from stantools.pipeline.tables.model import TableName
+from stantools.pipeline.tables.option_texts import Value, spark_name, spark_text
+from stantools.pipeline.tables.table_options import TableOptions, check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class StanDataSource(DataSource):
-    """The data source for `format("stan")`; `stantools.pipeline.tables.options` lists the options."""
+    """The data source for `format("stan")`; `stantools.pipeline.tables.table_options` lists the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -105,7 +105,7 @@ class StanReader(DataSourceReader):
     def __init__(self, options: TableOptions, names: list[str]) -> None:
         self.options = options
         self._names = names
-        self._pushed = Pushed(options.table)
+        self._pushed = PushedFilters(options.table)
 
     def partitions(self) -> list[InputPartition]:
         with plain_errors():
@@ -143,7 +143,7 @@ class PushingReader(StanReader):
                 taken.append(mine)
             else:
                 yield filter_
-        self._pushed = Pushed(self.options.table, tuple(taken))
+        self._pushed = PushedFilters(self.options.table, tuple(taken))
 
 
 def register(spark: SparkSession) -> None:
@@ -156,7 +156,7 @@ def _with_larger_partitions(options: TableOptions) -> TableOptions:
 
     A task of the usual size would take longer to start than to read.
     """
-    if options.table is not Table.MESSAGES or "data" in options.columns:
+    if options.table is not TableName.MESSAGES or "data" in options.columns:
         return options
     if options.partition_bytes != TableOptions(()).partition_bytes:
         return options
@@ -222,7 +222,7 @@ def views(
         if name in options:
             raise UsageError(f"the option {name} cannot apply to all tables at once", "use read for a single table")
     made = {}
-    for table in Table:
+    for table in TableName:
         frame = read(spark, *paths, **{**options, "table": str(table)})
         frame.createOrReplaceTempView(f"{prefix}{table}")
         made[f"{prefix}{table}"] = frame

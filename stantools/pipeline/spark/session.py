@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import StantoolsError, UsageError
-from stantools.installing import install_command
+from stantools.install_hints import install_command
 from stantools.pipeline.spark.launch import Jvm, Master, SparkStartError, check_reachable, find_java, parse_master
 
 if TYPE_CHECKING:

@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
-from stantools.installing import install_command
+from stantools.install_hints import install_command
 from stantools.pipeline.spark.failures import plain_errors
-from stantools.pipeline.spark.options import source_options, stream_options, with_schema
+from stantools.pipeline.spark.stream_options import source_options, stream_options, with_schema
 from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.discovery import discover
-from stantools.pipeline.tables.follow import Follower, FollowPart, Found, Limit
-from stantools.pipeline.tables.model import Mode, Piece, Table
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.pieces import split_slice
+from stantools.pipeline.tables.follow import FollowPart, Found, Limit, TableFollower
+from stantools.pipeline.tables.model import Mode, SlicePiece, TableName
 from stantools.pipeline.tables.planning import grouped
 from stantools.pipeline.tables.positions import Offsets
 from stantools.pipeline.tables.read import FOLLOW_REMEDY, read_work
 from stantools.pipeline.tables.remote import is_remote
+from stantools.pipeline.tables.slice_pieces import split_slice
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.ranges import Bounds
 
 try:
@@ -64,7 +64,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, values: Mapping[str, str], schema: StructType) -> None:
         options = source_options(values)
-        if options.table is not Table.MESSAGES:
+        if options.table is not TableName.MESSAGES:
             raise UsageError(
                 f"the table {options.table} cannot be followed, only messages can",
                 "read it with spark.read, repeatedly if needed",
@@ -72,7 +72,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = with_schema(options, schema)
         self._names = list(schema.names)
         self._stream = stream_options(values)
-        self._follower: Follower | None = None
+        self._follower: TableFollower | None = None
         for path in self._options.paths:
             if is_remote(path):
                 raise UsageError(
@@ -117,7 +117,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with plain_errors():
             work: list[FollowPart] = []
             for each in self._followed().work(Offsets.from_json(start), Offsets.from_json(end)):
-                if isinstance(each, Piece):
+                if isinstance(each, SlicePiece):
                     work += _cut(each, self._options)
                 elif self._options.mode is Mode.FAILFAST:
                     raise StoreUnreadableError(each.message, FOLLOW_REMEDY)
@@ -132,9 +132,9 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for batch in read_work(partition.value, self._options):
                 yield batch if batch.schema.names == self._names else batch.rename_columns(self._names)
 
-    def _followed(self) -> Follower:
+    def _followed(self) -> TableFollower:
         if self._follower is None:
-            self._follower = Follower(self._find, self._options.channels, self._options.archived)
+            self._follower = TableFollower(self._find, self._options.channels, self._options.archived)
         return self._follower
 
     def _find(self) -> Found:
@@ -148,7 +148,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [store.ref for store in found], unreadable
 
 
-def _cut(piece: Piece, options: TableOptions) -> list[Piece]:
+def _cut(piece: SlicePiece, options: TableOptions) -> list[SlicePiece]:
     """Cuts a large new part of a slice, and drops pieces outside of the bounds."""
     if piece.cost <= (min(_SMALL_BYTES, options.split_bytes) if options.bounds != Bounds() else options.split_bytes):
         return [piece]

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 from stantools.pipeline.spark.failures import is_sparks, telling, translated
 from stantools.pipeline.spark.session import is_connect
 from stantools.progress import Progress
-from stantools.work import Failure, attempt
+from stantools.work import WorkFailure, attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +83,7 @@ class SparkWork:
 
     def map(
         self, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
-    ) -> Generator[tuple[int, R | Failure], None, None]:
+    ) -> Generator[tuple[int, R | WorkFailure], None, None]:
         """Runs a function for each item, as `Work.map`. Results arrive in waves, in any order.
 
         The function and the items are pickled; a function of an installed module is pickled by name. Raises
@@ -271,7 +271,7 @@ class Tasks:
 @contextlib.contextmanager
 def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[None]:
     """Reports progress of the jobs within the block, a few times a second from another thread, and once at the end."""
-    watch = _StageProgress(show)
+    watch = _SparkStageProgress(show)
     if is_connect(spark):
         spark.registerProgressHandler(cast(Any, watch.on_progress))
         try:
@@ -296,7 +296,7 @@ def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[N
         watch.look(context)
 
 
-class _StageProgress:
+class _SparkStageProgress:
     """Adds up the progress of stages; an ended stage keeps its last values."""
 
     def __init__(self, show: Callable[[Tasks], object]) -> None:

@@ -25,11 +25,11 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
 from stantools.notation import counted
 from stantools.pipeline.tables.arrow import pa
-from stantools.pipeline.tables.model import Mode, SliceRef, Table, plain_text
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.model import Mode, SliceRef, TableName, plain_text
 from stantools.pipeline.tables.schema import TIME, schema_of
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.mapping import Buffer
-from stantools.store.resync import Damage
+from stantools.store.resync import DamagedRange
 
 _HIGHEST = 2**63 - 1
 _MOST_DATA = 2**31 - 1
@@ -41,7 +41,7 @@ REMEDY = (
 )
 
 
-class Status(enum.StrEnum):
+class RowStatus(enum.StrEnum):
     """Status of a row of the messages table, in addition to the kinds of damage (`store.resync.DamageKind`)."""
 
     OK = "ok"
@@ -52,7 +52,7 @@ class Status(enum.StrEnum):
 
 
 #: Statuses of messages; `_Codes` holds positions in this tuple.
-_STATUSES = (Status.OK, Status.REPAIRED, Status.SEALED, Status.OUT_OF_RANGE)
+_STATUSES = (RowStatus.OK, RowStatus.REPAIRED, RowStatus.SEALED, RowStatus.OUT_OF_RANGE)
 _OK, _REPAIRED, _SEALED, _OUT_OF_RANGE = range(4)
 
 _Codes = npt.NDArray[np.uint8]
@@ -68,22 +68,22 @@ def odd_row(
         return
     store, channel, file = (plain_text(each) for each in place)
     values |= {"store": store, "channel": channel, "slice": file or None}
-    schema = schema_of(Table.MESSAGES, options.columns)
+    schema = schema_of(TableName.MESSAGES, options.columns)
     arrays = [pa.array([values.get(field.name)], field.type) for field in schema]
     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @dataclass
-class _RowSource:
+class _SliceRowSource:
     buffer: Buffer  #: buffer of replies and records
     content: Buffer  #: buffer of payloads
     columns: MessageColumns  #: one row per message
     codes: _Codes | None  #: positions in `_STATUSES`; None if all are ok
 
 
-class MessageRows:
+class SliceRowBuilder:
     def __init__(self, ref: SliceRef, options: TableOptions) -> None:
-        self.schema = schema_of(Table.MESSAGES, options.columns)
+        self.schema = schema_of(TableName.MESSAGES, options.columns)
         self._wanted = frozenset(self.schema.names)
         self._mode = options.mode
         self._max_rows = max(options.batch_rows, 1)
@@ -101,7 +101,7 @@ class MessageRows:
         key = options.key.key() if opens else None
         self._cipher = None if key is None else ChannelCipher(key, self._channel)
         self._cache: dict[str, pa.Array] = {}
-        self._makers: dict[str, Callable[[_RowSource], pa.Array]] = {
+        self._makers: dict[str, Callable[[_SliceRowSource], pa.Array]] = {
             "store": lambda part: self._shared_constant(self._fixed["store"], part.columns.capacity),
             "channel": lambda part: self._constant(self._fixed["channel"], part.columns.capacity),
             "slice": lambda part: self._constant(self._fixed["slice"], part.columns.capacity),
@@ -122,7 +122,7 @@ class MessageRows:
         The columns point into the buffer, hold at least one message, and must stay valid until the next step only.
         """
         codes = np.full(columns.capacity, _REPAIRED, np.uint8) if repaired else None
-        part = self._decrypt(_RowSource(buffer, buffer, columns, codes))
+        part = self._decrypt(_SliceRowSource(buffer, buffer, columns, codes))
         if (out := self._out_of_range(columns, part.columns)) is not None:
             part.codes = np.zeros(columns.capacity, np.uint8) if part.codes is None else part.codes
             part.codes[out] = _OUT_OF_RANGE
@@ -131,14 +131,14 @@ class MessageRows:
             if not right.all():
                 if self._mode is Mode.FAILFAST:
                     self._fail(part, int(right.argmin()))
-                part = _RowSource(part.buffer, part.content, part.columns.pick(right), part.codes[right])
+                part = _SliceRowSource(part.buffer, part.content, part.columns.pick(right), part.codes[right])
         for low, high in pairwise(self._bounds(part.columns)):
             codes = None if part.codes is None else part.codes[low:high]
-            rows = _RowSource(part.buffer, part.content, part.columns.part(low, high), codes)
+            rows = _SliceRowSource(part.buffer, part.content, part.columns.part(low, high), codes)
             arrays = [self._makers[name](rows) for name in self.schema.names]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def damages(self, damages: Sequence[Damage]) -> pa.RecordBatch | None:
+    def damages(self, damages: Sequence[DamagedRange]) -> pa.RecordBatch | None:
         """Returns rows for damaged ranges, without those that a repair covers; None if there are none."""
         damages = [damage for damage in damages if damage.repair is None]
         if not damages or self._mode is Mode.DROPMALFORMED:
@@ -167,7 +167,7 @@ class MessageRows:
             raise error
         if self._mode is Mode.DROPMALFORMED:
             return None
-        return self._partial_rows(1, offset=[offset], size=[size], status=[Status.UNREADABLE.value])
+        return self._partial_rows(1, offset=[offset], size=[size], status=[RowStatus.UNREADABLE.value])
 
     def _partial_rows(self, rows: int, **values: list[Any]) -> pa.RecordBatch:
         """Returns a batch with values in some columns and nulls in the others."""
@@ -193,7 +193,7 @@ class MessageRows:
             bounds.append(min(max(high, low + 1), low + self._max_rows, rows))
         return bounds
 
-    def _decrypt(self, part: _RowSource) -> _RowSource:
+    def _decrypt(self, part: _SliceRowSource) -> _SliceRowSource:
         """Decrypts the payloads if there is a key."""
         columns = part.columns
         if self._cipher is None or not len(part.content):
@@ -218,7 +218,7 @@ class MessageRows:
         opened.data_size = np.fromiter(map(len, payloads), np.uint32, len(payloads))
         ends_of = np.cumsum(opened.data_size, dtype=np.int64)
         opened.data_start = ends_of - opened.data_size
-        return _RowSource(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
+        return _SliceRowSource(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
 
     def _out_of_range(self, stored: MessageColumns, opened: MessageColumns) -> npt.NDArray[np.bool_] | None:
         """Returns the rows that do not fit into their columns; None if all do."""
@@ -226,7 +226,7 @@ class MessageRows:
             return None
         return (stored.sequence > _HIGHEST) | (opened.data_size > _MOST_DATA)
 
-    def _fail(self, part: _RowSource, row: int) -> None:
+    def _fail(self, part: _SliceRowSource, row: int) -> None:
         assert part.codes is not None
         place = f"{self._file}: at offset {int(part.columns.offset[row])}, sequence {int(part.columns.sequence[row])}"
         if part.codes[row] == _SEALED:
@@ -238,18 +238,18 @@ class MessageRows:
             f"{place}: expected a sequence below 2^63 and a payload below 2 GiB, as the columns can hold them", REMEDY
         )
 
-    def _seq(self, part: _RowSource) -> pa.Array:
+    def _seq(self, part: _SliceRowSource) -> pa.Array:
         sequence = part.columns.sequence
         if part.codes is not None and (high := sequence > _HIGHEST).any():
             return pa.array(sequence.view(np.int64), pa.int64(), mask=high)
         return _numbers(sequence.view(np.int64), pa.int64())
 
-    def _timestamp(self, part: _RowSource) -> pa.Array:
+    def _timestamp(self, part: _SliceRowSource) -> pa.Array:
         target, values = _allocate(part.columns.capacity, np.int64)
         np.floor_divide(part.columns.timestamp, _PER_MICROSECOND, out=values)
         return pa.Array.from_buffers(TIME, len(values), [None, target])
 
-    def _subjects(self, part: _RowSource) -> pa.Array:
+    def _subjects(self, part: _SliceRowSource) -> pa.Array:
         columns = part.columns
         if not int(np.bitwise_or.reduce(columns.flags)) & Flag.FOREIGN_SUBJECT:
             return self._constant(self._subject, columns.capacity)
@@ -260,7 +260,7 @@ class MessageRows:
             subjects[row] = plain_text(gogo.decode(pb.MsgProto, record).subject)
         return pa.array(subjects, pa.string())
 
-    def _replies(self, part: _RowSource) -> pa.Array:
+    def _replies(self, part: _SliceRowSource) -> pa.Array:
         columns = part.columns
         if not columns.reply_size.any():
             return self._shared_constant("", columns.capacity)
@@ -270,7 +270,7 @@ class MessageRows:
         except pa.ArrowInvalid:
             return pa.array([plain_text(reply) for reply in replies.to_pylist()], pa.string())
 
-    def _data(self, part: _RowSource) -> pa.Array:
+    def _data(self, part: _SliceRowSource) -> pa.Array:
         columns = part.columns
         sizes = columns.data_size
         if part.codes is not None and (huge := sizes > _MOST_DATA).any():
@@ -278,9 +278,9 @@ class MessageRows:
             return pa.array(data.to_pylist(), pa.binary(), mask=huge)
         return _gather(part.content, columns.data_start, sizes)
 
-    def _status(self, part: _RowSource) -> pa.Array:
+    def _status(self, part: _SliceRowSource) -> pa.Array:
         if part.codes is None:
-            return self._shared_constant(Status.OK.value, part.columns.capacity)
+            return self._shared_constant(RowStatus.OK.value, part.columns.capacity)
         return pa.array([status.value for status in _STATUSES], pa.string()).take(pa.array(part.codes))
 
     def _constant(self, value: str, rows: int) -> pa.Array:

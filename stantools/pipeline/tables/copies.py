@@ -13,13 +13,13 @@ from pathlib import Path
 
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
-from stantools.inspection.messages import Selection
-from stantools.pipeline.tables.listing import Entry
-from stantools.pipeline.tables.messages import INDEXED_COLUMNS
-from stantools.pipeline.tables.model import Piece, ReadCounter, SliceRef, StorePart, StoreRef, Table
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.pieces import chosen_rows, end_of, selection_of, split_slice, trusted_chain
-from stantools.pipeline.tables.remote import Remote, is_remote, join_url, split_url, temporary_directory
+from stantools.inspection.stored_messages import Selection
+from stantools.pipeline.tables.listing import DirectoryEntry
+from stantools.pipeline.tables.message_rows import INDEXED_COLUMNS
+from stantools.pipeline.tables.model import ReadCounter, SlicePiece, SliceRef, StorePart, StoreRef, TableName
+from stantools.pipeline.tables.remote import RemoteFileSystem, is_remote, join_url, split_url, temporary_directory
+from stantools.pipeline.tables.slice_pieces import chosen_rows, end_of, selection_of, split_slice, trusted_chain
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import (
     CLIENTS_FILE,
     INDEX_NAME,
@@ -39,7 +39,9 @@ _TAIL_RECORDS = 8
 
 
 @contextmanager
-def copied_pieces(piece: Piece, options: TableOptions, counter: ReadCounter | None = None) -> Iterator[list[Piece]]:
+def copied_pieces(
+    piece: SlicePiece, options: TableOptions, counter: ReadCounter | None = None
+) -> Iterator[list[SlicePiece]]:
     """Yields the parts of a piece as local files, in the order of the file; valid until the end of the block.
 
     A remote piece is a whole slice; the bounds of the options limit the copy. Raises `StoreUnwritableError` if the
@@ -52,7 +54,7 @@ def copied_pieces(piece: Piece, options: TableOptions, counter: ReadCounter | No
         yield _narrowed(ref, options, counter) if bounded and whole else [piece]
         return
     with temporary_directory() as directory:
-        remote = Remote(ref.data, options.storage)
+        remote = RemoteFileSystem(ref.data, options.storage)
         local = _copy_index(remote, ref, directory)
         by_index = not options.check_crc and options.columns and INDEXED_COLUMNS.issuperset(options.columns)
         enough = (bounded or by_index) and whole and _copy_tail(remote, ref, local, 1)
@@ -63,11 +65,11 @@ def copied_pieces(piece: Piece, options: TableOptions, counter: ReadCounter | No
         yield _narrowed(local, options, counter) if bounded and whole else [replace(piece, slice=local)]
 
 
-def _narrowed(ref: SliceRef, options: TableOptions, counter: ReadCounter | None) -> list[Piece]:
+def _narrowed(ref: SliceRef, options: TableOptions, counter: ReadCounter | None) -> list[SlicePiece]:
     return split_slice(ref, replace(options, split_bytes=_NO_SPLIT), counter)
 
 
-def _copy_index(remote: Remote, ref: SliceRef, directory: Path) -> SliceRef:
+def _copy_index(remote: RemoteFileSystem, ref: SliceRef, directory: Path) -> SliceRef:
     """Copies the index of a slice; returns the slice with its paths in the directory."""
     data, index = directory / split_url(ref.data)[1], None
     if ref.index is not None:
@@ -76,7 +78,7 @@ def _copy_index(remote: Remote, ref: SliceRef, directory: Path) -> SliceRef:
     return replace(ref, data=str(data), index=None if index is None else str(index))
 
 
-def _copy_tail(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) -> bool:
+def _copy_tail(remote: RemoteFileSystem, ref: SliceRef, local: SliceRef, messages: int) -> bool:
     """Copies the header and the last messages of a slice into a file with a hole.
 
     Returns False, without a file, if the index cannot be trusted or does not name everything in the data file.
@@ -98,7 +100,7 @@ def _copy_tail(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) ->
     return complete
 
 
-def _copy_selection(remote: Remote, ref: SliceRef, local: SliceRef, options: TableOptions) -> bool:
+def _copy_selection(remote: RemoteFileSystem, ref: SliceRef, local: SliceRef, options: TableOptions) -> bool:
     """Copies the selected bytes of a slice and the messages next to them, which show that the index is right.
 
     Returns False if it is not; then the whole slice is needed.
@@ -148,17 +150,17 @@ def copied_part(part: StorePart, options: TableOptions) -> Iterator[Path]:
         return
     with temporary_directory() as directory:
         copy = _StoreCopy(part.store, directory, options)
-        if part.file is not None and options.table is Table.RECORDS:
+        if part.file is not None and options.table is TableName.RECORDS:
             copy.file(part.file)
         elif part.file is not None:
-            copy.slice(part.file, whole=options.table is not Table.SLICES)
+            copy.slice(part.file, whole=options.table is not TableName.SLICES)
         elif part.channel is not None:
             copy.root_files(CLIENTS_FILE)
-            copy.channel(part.channel, whole=options.table is Table.FINDINGS)
-        elif options.table is Table.CLIENTS:
+            copy.channel(part.channel, whole=options.table is TableName.FINDINGS)
+        elif options.table is TableName.CLIENTS:
             copy.root_files(CLIENTS_FILE)
             copy.every_subs()
-        elif options.table is Table.SUBSCRIPTIONS:
+        elif options.table is TableName.SUBSCRIPTIONS:
             copy.root_files(CLIENTS_FILE)
         else:
             copy.root_files(SERVER_FILE, CLIENTS_FILE)
@@ -172,10 +174,10 @@ class _StoreCopy:
     def __init__(self, store: StoreRef, directory: Path, options: TableOptions) -> None:
         self._store = store
         self._directory = directory
-        self._remote = Remote(store.root, options.storage)
-        self._root: list[Entry] | None = None
+        self._remote = RemoteFileSystem(store.root, options.storage)
+        self._root: list[DirectoryEntry] | None = None
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[DirectoryEntry]:
         if self._root is None:
             self._root = self._remote.entries(self._store.root)
         return self._root
@@ -235,7 +237,7 @@ class _StoreCopy:
             elif (match := SLICE_NAME.fullmatch(entry.name)) and match[2] is None:
                 self.slice(place, entries, whole=False)
 
-    def slice(self, file: str, entries: Sequence[Entry] = (), *, whole: bool) -> None:
+    def slice(self, file: str, entries: Sequence[DirectoryEntry] = (), *, whole: bool) -> None:
         """Copies a slice and its index. Unless `whole`, only the last messages are copied if the index is right."""
         directory, _, name = file.rpartition("/")
         target = self._directory / directory

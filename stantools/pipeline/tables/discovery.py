@@ -26,10 +26,10 @@ from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.records import FileKind, kind_of
-from stantools.pipeline.tables.listing import Entry, LocalPlace, Place, expand_braces, is_pattern, listed
-from stantools.pipeline.tables.model import Failed, Mode, SliceRef, StoreRef, Table, plain_text
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.listing import DirectoryEntry, Listing, LocalPlace, expand_braces, is_pattern, listed
+from stantools.pipeline.tables.model import FailedRead, Mode, SliceRef, StoreRef, TableName, plain_text
 from stantools.pipeline.tables.remote import is_remote, local_path, remote_place, sampled
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import (
     CLIENTS_FILE,
     INDEX_NAME,
@@ -42,19 +42,19 @@ from stantools.store.directory import (
     subject_matches,
 )
 from stantools.store.names import is_system_name
-from stantools.store.options import ReadOptions, resolve_crc, resolve_file_crc
 from stantools.store.permissions import check_permitted
-from stantools.store.reading import scan_slice
-from stantools.store.resync import Damage
+from stantools.store.read_options import ReadOptions, resolve_crc, resolve_file_crc
+from stantools.store.resync import DamagedRange
 from stantools.store.serverinfo import refuse_0_1
+from stantools.store.slice_reader import scan_slice
 
 
 @dataclass(frozen=True)
-class FoundChannel:
+class ListedChannel:
     store: StoreRef
     name: str
     directory: str  #: path or URL
-    entries: tuple[Entry, ...]  #: files in it; for slices without a store, these and their indexes
+    entries: tuple[DirectoryEntry, ...]  #: files in it; for slices without a store, these and their indexes
 
     def size(self) -> int:
         return sum(entry.size for entry in self.entries)
@@ -65,32 +65,32 @@ class FoundStore:
     """A store, or the slices of one directory outside of any store."""
 
     ref: StoreRef  #: path and polynomial
-    place: Place
-    entries: tuple[Entry, ...] = ()  #: entries of its root
+    place: Listing
+    entries: tuple[DirectoryEntry, ...] = ()  #: entries of its root
     #: Channels in the server's order; empty for slices without a store.
     channel_names: list[str] = field(default_factory=list)
-    loose: list[FoundChannel] | None = None  #: slices without a store by channel; None for a store
+    loose: list[ListedChannel] | None = None  #: slices without a store by channel; None for a store
     #: Include `.bak` slices although not requested: there are no others, or a path names them.
     archived: bool = False
 
-    def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[FoundChannel | Failed]:
+    def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[ListedChannel | FailedRead]:
         """Yields its channels that match any of the patterns (all without patterns), or the failure to list one."""
         if self.loose is not None:
             yield from (each for each in self.loose if _matches(each.name, patterns))
             return
         yield from listed(self._channel, [name for name in self.channel_names if _matches(name, patterns)])
 
-    def _channel(self, name: str) -> FoundChannel | Failed:
+    def _channel(self, name: str) -> ListedChannel | FailedRead:
         directory = self.place.join(self.ref.root, name)
         try:
-            return FoundChannel(self.ref, name, directory, tuple(self.place.entries(directory)))
+            return ListedChannel(self.ref, name, directory, tuple(self.place.entries(directory)))
         except StoreUnreadableError as error:
-            return Failed(self.ref.root, error.message, error.remedy, name)
+            return FailedRead(self.ref.root, error.message, error.remedy, name)
 
-    def slices(self, channel: FoundChannel, *, archived: bool = False) -> list[SliceRef]:
+    def slices(self, channel: ListedChannel, *, archived: bool = False) -> list[SliceRef]:
         """Returns the slices of a channel by number, an archived one before a live one of the same number."""
-        data: list[tuple[int, bool, Entry]] = []
-        indexes: dict[tuple[str, bool], Entry] = {}
+        data: list[tuple[int, bool, DirectoryEntry]] = []
+        indexes: dict[tuple[str, bool], DirectoryEntry] = {}
         for entry in channel.entries:
             if match := SLICE_NAME.fullmatch(
                 entry.name
@@ -129,15 +129,15 @@ HEADS = (1 << 14, 1 << 20, 64 << 20)
 
 
 def slices_by_channel(
-    place: Place, directory: str, entries: list[Entry], crc: Crc, *, others: bool
-) -> dict[str, list[Entry]]:
+    place: Listing, directory: str, entries: list[DirectoryEntry], crc: Crc, *, others: bool
+) -> dict[str, list[DirectoryEntry]]:
     """Sorts the slices and indexes of one directory by channel; with `others`, keeps the other files as well."""
     fallback = place.split(directory)[1] or directory
     indexes = {entry.name: entry for entry in entries if INDEX_NAME.fullmatch(entry.name)}
     slices = [entry for entry in entries if SLICE_NAME.fullmatch(entry.name)]
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[DirectoryEntry]] = {}
 
-    def channel(entry: Entry) -> str:
+    def channel(entry: DirectoryEntry) -> str:
         return _channel_of(place, place.join(directory, entry.name), crc) or fallback
 
     for entry, name in zip(slices, listed(channel, slices), strict=True):
@@ -158,7 +158,7 @@ def slices_by_channel(
     return groups
 
 
-def _channel_of(place: Place, path: str, crc: Crc) -> str | None:
+def _channel_of(place: Listing, path: str, crc: Crc) -> str | None:
     """Returns the subject of the first good record of a slice; None if there is none or it cannot be read."""
     for size in HEADS:
         try:
@@ -166,7 +166,7 @@ def _channel_of(place: Place, path: str, crc: Crc) -> str | None:
         except StoreUnreadableError:
             return None
         for event in scan_slice(memoryview(head), b"", crc, columns=MessageColumns(64)):
-            if isinstance(event, Damage):
+            if isinstance(event, DamagedRange):
                 if len(head) < size or size == HEADS[-1]:
                     continue
                 break  # this may be damage, or only the end of the head
@@ -185,7 +185,7 @@ _MAX_DIRECTORIES = 200_000
 _REMEDY = "name the directory given to the server as -dir, a directory of such, or a slice (msgs.N.dat or .bak)"
 
 
-def discover(options: TableOptions) -> tuple[list[FoundStore], list[Failed]]:
+def discover(options: TableOptions) -> tuple[list[FoundStore], list[FailedRead]]:
     """Finds the stores and slices of the options' paths, in their order, each once; with the failures.
 
     Reads directories, and the few records that tell a polynomial or a channel. Raises `StoreUnreadableError` if
@@ -211,7 +211,7 @@ def absolute(options: TableOptions) -> TableOptions:
     return replace(options, paths=tuple(paths))
 
 
-def _place_of(path: str, options: TableOptions) -> tuple[Place, str]:
+def _place_of(path: str, options: TableOptions) -> tuple[Listing, str]:
     """Returns the place of a path, and the path as the table shows it."""
     if is_remote(path):
         return remote_place(path, options)
@@ -231,7 +231,7 @@ class _Search:
         self._listed = 0
         self._loose: dict[str, FoundStore] = {}
         self.stores: list[FoundStore] = []
-        self.unreadable: list[Failed] = []
+        self.unreadable: list[FailedRead] = []
 
     def path(self, path: str) -> None:
         try:
@@ -243,7 +243,7 @@ class _Search:
         except StoreUnreadableError as error:
             self._cannot(path, error)
 
-    def _pattern(self, place: Place, pattern: str) -> None:
+    def _pattern(self, place: Listing, pattern: str) -> None:
         matches = [path for each in expand_braces(pattern) for path in place.matches(each)]
         before = len(self.stores) + len(self.unreadable) + len(self._visited) + self._repeats
         for path in dict.fromkeys(matches):
@@ -257,7 +257,7 @@ class _Search:
             what = "nothing matches the pattern" if not matches else "nothing that matches the pattern is of a store"
             raise StoreUnreadableError(f"{pattern}: {what}", _REMEDY)
 
-    def _one(self, place: Place, path: str, *, matched: bool = False) -> None:
+    def _one(self, place: Listing, path: str, *, matched: bool = False) -> None:
         directory = place.is_directory(path)
         if directory is None:
             raise StoreUnreadableError(f"{path}: no such file or directory", _REMEDY)
@@ -266,10 +266,12 @@ class _Search:
         elif not self._directory(place, path, place.entries(path), _MAX_DEPTH) and not matched:
             raise self._nothing(place, path)
 
-    def _file(self, place: Place, path: str) -> None:
+    def _file(self, place: Listing, path: str) -> None:
         directory, name = place.split(path)
         if not self._is_wanted_file(name):
-            what = "is not a message slice" if self._options.table is not Table.RECORDS else "is not a file of a store"
+            what = (
+                "is not a message slice" if self._options.table is not TableName.RECORDS else "is not a file of a store"
+            )
             raise StoreUnreadableError(f"{path}: {what}", _REMEDY)
         entries = place.entries(directory)
         match = SLICE_NAME.fullmatch(name)
@@ -281,14 +283,14 @@ class _Search:
 
     def _is_wanted_file(self, name: str) -> bool:
         kind = kind_of(name)
-        if self._options.table is Table.RECORDS:
+        if self._options.table is TableName.RECORDS:
             return kind is not None
         match = SLICE_NAME.fullmatch(name)
         return kind is FileKind.MESSAGES and match is not None and slice_number(match[1]) is not None
 
-    def _first(self, place: Place, directory: str, entry: Entry) -> bool:
+    def _first(self, place: Listing, directory: str, entry: DirectoryEntry) -> bool:
         """Returns whether a file is new; an index counts only with its slice."""
-        if INDEX_NAME.fullmatch(entry.name) and self._options.table is not Table.RECORDS:
+        if INDEX_NAME.fullmatch(entry.name) and self._options.table is not TableName.RECORDS:
             return True
         return self._new(("file", place.identity(place.join(directory, entry.name))))
 
@@ -299,14 +301,14 @@ class _Search:
         self._visited[identity] = False
         return True
 
-    def _directory(self, place: Place, path: str, entries: list[Entry], depth: int) -> bool:
+    def _directory(self, place: Listing, path: str, entries: list[DirectoryEntry], depth: int) -> bool:
         """Searches a directory; returns whether it holds any store or slice, now or at an earlier visit."""
         identity = place.identity(path)
         if self._new(identity):
             self._visited[identity] = self._found_in(place, path, entries, depth)
         return self._visited[identity]
 
-    def _found_in(self, place: Place, path: str, entries: list[Entry], depth: int) -> bool:
+    def _found_in(self, place: Listing, path: str, entries: list[DirectoryEntry], depth: int) -> bool:
         names = {entry.name for entry in entries if not entry.directory}
         if SERVER_FILE in names or CLIENTS_FILE in names:
             self._add_store(place, path, entries)
@@ -332,13 +334,13 @@ class _Search:
                 found |= self._directory(place, where, inside, depth - 1)
         return found
 
-    def _list(self, place: Place, path: str) -> list[Entry] | StoreUnreadableError:
+    def _list(self, place: Listing, path: str) -> list[DirectoryEntry] | StoreUnreadableError:
         try:
             return place.entries(path)
         except StoreUnreadableError as error:
             return error
 
-    def _add_store(self, place: Place, path: str, entries: list[Entry]) -> None:
+    def _add_store(self, place: Listing, path: str, entries: list[DirectoryEntry]) -> None:
         try:
             ref = StoreRef(path, self._polynomial(place, path, entries))
         except StoreUnreadableError as error:
@@ -348,7 +350,7 @@ class _Search:
         names = [name for name in directories if not is_system_name(name)]
         self.stores.append(FoundStore(ref, place, tuple(entries), names))
 
-    def _polynomial(self, place: Place, path: str, entries: list[Entry]) -> int:
+    def _polynomial(self, place: Listing, path: str, entries: list[DirectoryEntry]) -> int:
         with sampled(place, path, entries) if not isinstance(place, LocalPlace) else nullcontext(path) as root:
             store = open_datastore(root)
             if isinstance(place, LocalPlace) and not self._options.accept_unreadable:
@@ -356,17 +358,19 @@ class _Search:
             refuse_0_1(store)
             return resolve_crc(store, self._reading).polynomial
 
-    def _add_directory(self, place: Place, path: str, entries: list[Entry], slices: list[Entry]) -> None:
+    def _add_directory(
+        self, place: Listing, path: str, entries: list[DirectoryEntry], slices: list[DirectoryEntry]
+    ) -> None:
         live = [entry for entry in slices if not entry.name.endswith(".bak")]
         if live and not self._options.archived:
             slices = live
         indexes = [entry for entry in entries if INDEX_NAME.fullmatch(entry.name)]
         others = [entry for entry in entries if kind_of(entry.name) not in (None, FileKind.MESSAGES, FileKind.INDEX)]
         new = [entry for entry in slices if self._first(place, path, entry)]
-        others = others if self._options.table is Table.RECORDS else []
+        others = others if self._options.table is TableName.RECORDS else []
         self._add_loose(place, path, [*new, *indexes, *others] if new else [])
 
-    def _add_loose(self, place: Place, directory: str, entries: list[Entry]) -> None:
+    def _add_loose(self, place: Listing, directory: str, entries: list[DirectoryEntry]) -> None:
         """Adds slices without a store; those of one directory stay together."""
         if not entries:
             return
@@ -379,14 +383,14 @@ class _Search:
             self.stores.append(store)
         assert store.loose is not None
         groups = {channel.name: channel for channel in store.loose}
-        crc, others = Crc(store.ref.polynomial), self._options.table is Table.RECORDS
+        crc, others = Crc(store.ref.polynomial), self._options.table is TableName.RECORDS
         for name, grouped in slices_by_channel(place, directory, entries, crc, others=others).items():
             have = groups[name].entries if name in groups else ()
             merged = {entry.name: entry for entry in (*have, *grouped)}
-            groups[name] = FoundChannel(store.ref, name, directory, tuple(merged.values()))
+            groups[name] = ListedChannel(store.ref, name, directory, tuple(merged.values()))
         store.loose[:] = groups.values()
 
-    def _loose_polynomial(self, place: Place, directory: str, entries: list[Entry]) -> int:
+    def _loose_polynomial(self, place: Listing, directory: str, entries: list[DirectoryEntry]) -> int:
         first = next((e for e in entries if SLICE_NAME.fullmatch(e.name)), entries[0])
         try:
             head = place.head(place.join(directory, first.name), HEADS[0])
@@ -395,9 +399,9 @@ class _Search:
         return resolve_file_crc(Path(first.name), memoryview(head), self._reading).polynomial
 
     def _cannot(self, path: str, error: StoreUnreadableError) -> None:
-        self.unreadable.append(Failed.of(path, error))
+        self.unreadable.append(FailedRead.of(path, error))
 
-    def _nothing(self, place: Place, path: str) -> StoreUnreadableError:
+    def _nothing(self, place: Listing, path: str) -> StoreUnreadableError:
         if isinstance(place, LocalPlace):
             try:
                 open_datastore(path)
@@ -406,7 +410,7 @@ class _Search:
         return StoreUnreadableError(f"{path}: neither a file store nor a slice is in it", _REMEDY)
 
 
-def _slices_in(entries: Iterable[Entry]) -> list[Entry]:
+def _slices_in(entries: Iterable[DirectoryEntry]) -> list[DirectoryEntry]:
     return [
         entry
         for entry in entries
@@ -414,7 +418,9 @@ def _slices_in(entries: Iterable[Entry]) -> list[Entry]:
     ]
 
 
-def _is_store_without_root(children: list[Entry], below: list[list[Entry] | StoreUnreadableError]) -> bool:
+def _is_store_without_root(
+    children: list[DirectoryEntry], below: list[list[DirectoryEntry] | StoreUnreadableError]
+) -> bool:
     """Returns whether directories are the channels of a store that lost server.dat and clients.dat."""
     channels = False
     for child, entries in zip(children, below, strict=True):

@@ -1,6 +1,6 @@
 """New messages of stores since an offset that are safe to read.
 
-`Follower.latest` returns how far a stream can advance, `Follower.work` the files to read between two offsets. Both
+`TableFollower.latest` returns how far a stream can advance, `TableFollower.work` the files to read between two offsets. Both
 depend on the files alone, so a batch that is planned again after a restart is the same. Cached state only saves
 time: a channel with unchanged files costs four `stat` calls, so that stores of ten thousand channels can be
 followed; a channel directory is listed again only after a change in it.
@@ -19,11 +19,11 @@ from typing import TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
-from stantools.pipeline.tables.model import Failed, Piece, StoreRef
-from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, Lost, Offsets, not_followed
-from stantools.pipeline.tables.watch import Allowance, ChannelWatch
+from stantools.pipeline.tables.model import FailedRead, SlicePiece, StoreRef
+from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, LostRange, Offsets, not_followed
+from stantools.pipeline.tables.watch import ChannelWatch, ReadAllowance
 from stantools.store.directory import subject_matches
-from stantools.store.safe_end import Looked, Position, sign
+from stantools.store.safe_end import ChannelPosition, ChannelSnapshot, sign
 
 LOG = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ _MAX_LOGGED = 20
 #: seconds between two searches for new stores
 _SEARCH_SECONDS = 60.0
 
-Found = tuple[Sequence[StoreRef], Sequence[Failed]]
-FollowPart = Piece | Lost | Failed
+Found = tuple[Sequence[StoreRef], Sequence[FailedRead]]
+FollowPart = SlicePiece | LostRange | FailedRead
 _Answer = TypeVar("_Answer")
 
 
@@ -64,10 +64,10 @@ class Lag:
 
 
 @dataclass
-class _ChannelSnapshot(Looked):
+class _FollowedSnapshot(ChannelSnapshot):
     """A channel at its last look: signs of its growing files (`ChannelWatch.grows`) and of its directory."""
 
-    position: Position  #: the stream's position at that look
+    position: ChannelPosition  #: the stream's position at that look
     waiting: int  #: unread bytes at that look
     aside: dict[str, str]  #: data files that are not followed (`ChannelWatch.aside`)
 
@@ -75,9 +75,9 @@ class _ChannelSnapshot(Looked):
 @dataclass
 class _ChannelUpdate:
     watch: ChannelWatch
-    at: Position  #: the stream's position
-    until: Position  #: the furthest position it can reach
-    seen: _ChannelSnapshot | None  #: state to keep if it advances there
+    at: ChannelPosition  #: the stream's position
+    until: ChannelPosition  #: the furthest position it can reach
+    seen: _FollowedSnapshot | None  #: state to keep if it advances there
     aside: dict[str, str]  #: data files that are not followed
 
     @property
@@ -86,7 +86,7 @@ class _ChannelUpdate:
 
 
 @dataclass
-class Follower:
+class TableFollower:
     """Follows the stores that `find` returns, and in them the channels of some patterns (all without patterns).
 
     With `archived` it begins with `.bak` slices. Slices that become `.bak` before they are read are always read.
@@ -97,7 +97,7 @@ class Follower:
     archived: bool = False
     lag: Lag = field(default_factory=Lag)  #: backlog at the last look
     _crcs: dict[int, Crc] = field(default_factory=dict, repr=False)
-    _seen: dict[str, dict[str, _ChannelSnapshot]] = field(default_factory=dict, repr=False)
+    _seen: dict[str, dict[str, _FollowedSnapshot]] = field(default_factory=dict, repr=False)
     _matching: dict[str, bool] = field(default_factory=dict, repr=False)
     _found: Found | None = field(default=None, repr=False)
     _found_at: float = field(default=0.0, repr=False)
@@ -171,7 +171,7 @@ class Follower:
                 until = after.get(name)
                 if until is None:
                     message = f"{root}/{name}: the channel was removed"
-                    found.append(Lost(root, name, REMOVED, "", None, None, None, message))
+                    found.append(LostRange(root, name, REMOVED, "", None, None, None, message))
                 elif at != until:
                     store = stores.get(root)
                     if store is None:
@@ -184,18 +184,18 @@ class Follower:
             known = start.unreadable.get(root, {})
             for name, reason in sorted(reasons.items()):
                 if known.get(name) != reason:
-                    found.append(Failed(root, reason, channel=name or None))
+                    found.append(FailedRead(root, reason, channel=name or None))
         for root, files in sorted(end.aside.items()):
             known = start.aside.get(root, {})
             found += [not_followed(root, file, files[file]) for file in sorted(files.keys() - known.keys())]
-        _log_failures([each.message for each in found if isinstance(each, Lost | Failed)])
+        _log_failures([each.message for each in found if isinstance(each, LostRange | FailedRead)])
         return found
 
-    def _positions(self, position: Callable[[ChannelWatch], Position], *, skipping: bool = False) -> Offsets:
+    def _positions(self, position: Callable[[ChannelWatch], ChannelPosition], *, skipping: bool = False) -> Offsets:
         """Returns a position of every channel. Unreadable channels are left to the first batch, which reports them."""
         offsets = Offsets()
 
-        def ask(watch: ChannelWatch) -> tuple[Position, dict[str, str]]:
+        def ask(watch: ChannelWatch) -> tuple[ChannelPosition, dict[str, str]]:
             at = position(watch)
             return at, watch.aside(at) if skipping else {}
 
@@ -211,9 +211,9 @@ class Follower:
         offsets.unreadable = {}
         return offsets
 
-    def _look(self, store: StoreRef, name: str, at: Position, end: Offsets) -> _ChannelUpdate | None:
+    def _look(self, store: StoreRef, name: str, at: ChannelPosition, end: Offsets) -> _ChannelUpdate | None:
         """Looks at a channel; None if there is no readable data."""
-        until: Position | None = None
+        until: ChannelPosition | None = None
         if self._frozen is not None:
             until = self._frozen.stores.get(store.root, {}).get(name)
             if until is None:
@@ -223,14 +223,14 @@ class Follower:
             # Signs are taken before the look: the next look then sees a change made meanwhile.
             paths = watch.grows()
             signs = tuple(map(sign, paths))
-            to = watch.advance(at, Allowance(), until)
+            to = watch.advance(at, ReadAllowance(), until)
             # Otherwise another slice that began after the listing would be missed.
             stale = signs[-1] is not None and not watch.has(paths[-1])
             waiting = watch.backlog(to)
             settles = watch.settles() if waiting else math.inf
             aside = watch.aside(at)
             grows, looks = (*paths, directory), (*signs, before)
-            seen = _ChannelSnapshot(to, waiting, aside, paths=grows, signs=looks, settles=settles)
+            seen = _FollowedSnapshot(to, waiting, aside, paths=grows, signs=looks, settles=settles)
             return _ChannelUpdate(watch, at, to, None if stale else seen, aside)
 
         directory = f"{store.root}/{name}"
@@ -252,7 +252,7 @@ class Follower:
                 end.stores[each.key[0]][each.key[1]] = each.until
             return
         news.sort(key=lambda each: (each.key <= self._served, each.key))
-        left = Allowance(limit.bytes, limit.rows, limit.files)
+        left = ReadAllowance(limit.bytes, limit.rows, limit.files)
         for number, each in enumerate(news):
             root, name = each.key
             if left.spent:
@@ -266,7 +266,7 @@ class Follower:
                 self.lag.add(each.watch.backlog(reached) - each.watch.backlog(each.until))
             end.stores[root][name] = reached
 
-    def _part(self, each: _ChannelUpdate, share: Allowance, left: Allowance, end: Offsets) -> Position:
+    def _part(self, each: _ChannelUpdate, share: ReadAllowance, left: ReadAllowance, end: Offsets) -> ChannelPosition:
         before = replace(share)
         frozen = self._frozen.stores.get(each.key[0], {}).get(each.key[1]) if self._frozen is not None else None
         try:

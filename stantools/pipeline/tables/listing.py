@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.store.mapping import mapped
-from stantools.work import Threads
+from stantools.work import ThreadWork
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -27,15 +27,15 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DirectoryEntry:
     name: str  #: bytes that are not UTF-8 are surrogate escapes
     size: int = 0  #: bytes; 0 for a directory
     directory: bool = False  #: a directory or a link to one
     link: bool = False  #: a symbolic link
 
 
-class Place(Protocol):
-    def entries(self, path: str) -> list[Entry]: ...
+class Listing(Protocol):
+    def entries(self, path: str) -> list[DirectoryEntry]: ...
 
     def is_directory(self, path: str) -> bool | None:
         """Returns whether a path is a directory; None if it does not exist."""
@@ -55,7 +55,7 @@ class Place(Protocol):
 
 
 class LocalPlace:
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[DirectoryEntry]:
         try:
             with os.scandir(path) as found:
                 entries = [_entry(each) for each in found]
@@ -67,7 +67,7 @@ class LocalPlace:
         return entries
 
     def is_directory(self, path: str) -> bool | None:
-        """As `Place.is_directory`; a path that may not be examined counts as a directory."""
+        """As `Listing.is_directory`; a path that may not be examined counts as a directory."""
         try:
             Path(path).stat()
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -115,14 +115,14 @@ def expand_braces(pattern: str) -> list[str]:
     return list(dict.fromkeys(parts))
 
 
-def _entry(each: os.DirEntry[str]) -> Entry:
+def _entry(each: os.DirEntry[str]) -> DirectoryEntry:
     link = each.is_symlink()
     try:
         if each.is_dir():
-            return Entry(each.name, 0, True, link)
-        return Entry(each.name, each.stat().st_size, False, link)
+            return DirectoryEntry(each.name, 0, True, link)
+        return DirectoryEntry(each.name, each.stat().st_size, False, link)
     except OSError:
-        return Entry(each.name, 0, False, link)  # a broken link, or a file removed meanwhile
+        return DirectoryEntry(each.name, 0, False, link)  # a broken link, or a file removed meanwhile
 
 
 def listed(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
@@ -143,4 +143,4 @@ def listed(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iter
     if count < _TRIAL_COUNT or spent / count < _SLOW_SECONDS:
         yield from map(function, upcoming)
         return
-    yield from Threads(_THREADS).in_order(function, upcoming)
+    yield from ThreadWork(_THREADS).in_order(function, upcoming)

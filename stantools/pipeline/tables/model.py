@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, overload
 if TYPE_CHECKING:
     from stantools.errors import StantoolsError
     from stantools.store.directory import SliceFiles
-    from stantools.work import Failure
+    from stantools.work import WorkFailure
 
 
 @overload
@@ -32,7 +32,7 @@ def plain_text(value: bytes | str | None) -> str | None:
     return value.decode("utf-8", "backslashreplace")
 
 
-class Table(enum.StrEnum):
+class TableName(enum.StrEnum):
     MESSAGES = "messages"
     RECORDS = "records"
     SUBSCRIPTIONS = "subscriptions"
@@ -90,7 +90,7 @@ class SliceRef:
 
 
 @dataclass(frozen=True)
-class Piece:
+class SlicePiece:
     """A part of a slice: the records that begin from `start` on and before `end`."""
 
     slice: SliceRef
@@ -113,7 +113,7 @@ class StorePart:
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedRead:
     """Something that cannot be read, or that a job failed on; the rest is done."""
 
     root: str  #: the store as far as it is known, else the given path
@@ -125,7 +125,7 @@ class Failed:
     damaged: bool = False  #: only a part of the file is unreadable; the table holds its intact records
 
     @classmethod
-    def of(cls, path: str, problem: Failure | StantoolsError) -> Failed:
+    def of(cls, path: str, problem: WorkFailure | StantoolsError) -> FailedRead:
         return cls(path, problem.message, problem.remedy)
 
     @property
@@ -136,7 +136,7 @@ class Failed:
         return {"path": self.path, "message": self.message, "remedy": self.remedy}
 
 
-Part = Piece | StorePart | Failed
+Part = SlicePiece | StorePart | FailedRead
 
 
 @dataclass(frozen=True)

@@ -49,19 +49,19 @@ def list_(item: DataType) -> DataType:
 
 
 @dataclass(frozen=True)
-class Field:
+class SchemaField:
     name: str
     type: DataType
 
 
-field = Field
+field = SchemaField
 
 
 @dataclass(frozen=True)
 class Schema:
-    fields: tuple[Field, ...]
+    fields: tuple[SchemaField, ...]
 
-    def __iter__(self) -> Iterator[Field]:
+    def __iter__(self) -> Iterator[SchemaField]:
         return iter(self.fields)
 
     def __len__(self) -> int:
@@ -74,14 +74,14 @@ class Schema:
     def get_field_index(self, name: str) -> int:
         return next((place for place, each in enumerate(self.fields) if each.name == name), -1)
 
-    def field(self, name: str) -> Field:
+    def field(self, name: str) -> SchemaField:
         """Returns a column; raises KeyError for an unknown name."""
         if (place := self.get_field_index(name)) < 0:
             raise KeyError(name)
         return self.fields[place]
 
 
-def schema(fields: Sequence[Field]) -> Schema:
+def schema(fields: Sequence[SchemaField]) -> Schema:
     return Schema(tuple(fields))
 
 

@@ -13,22 +13,22 @@ from typing import TypeVar
 from stantools.errors import StoreUnreadableError
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.records import FileKind, kind_of
-from stantools.pipeline.tables.discovery import FoundChannel, FoundStore, discover
-from stantools.pipeline.tables.listing import Entry, listed
+from stantools.pipeline.tables.discovery import FoundStore, ListedChannel, discover
+from stantools.pipeline.tables.listing import DirectoryEntry, listed
 from stantools.pipeline.tables.model import (
-    Failed,
+    FailedRead,
     Mode,
     Part,
-    Piece,
     ReadCounter,
+    SlicePiece,
     Split,
     StorePart,
     StoreRef,
-    Table,
+    TableName,
     plain_text,
 )
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.pieces import split_slice
+from stantools.pipeline.tables.slice_pieces import split_slice
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
 from stantools.store.ranges import Bounds
 
@@ -36,15 +36,15 @@ _Item = TypeVar("_Item")
 
 #: Cost of beginning a part, in bytes of reading.
 _START_COST = {
-    Table.MESSAGES: 1 << 17,
-    Table.RECORDS: 1 << 18,
-    Table.SUBSCRIPTIONS: 1 << 18,
-    Table.CLIENTS: 1 << 20,
-    Table.FINDINGS: 1 << 19,
-    Table.SLICES: 1 << 18,
+    TableName.MESSAGES: 1 << 17,
+    TableName.RECORDS: 1 << 18,
+    TableName.SUBSCRIPTIONS: 1 << 18,
+    TableName.CLIENTS: 1 << 20,
+    TableName.FINDINGS: 1 << 19,
+    TableName.SLICES: 1 << 18,
 }
 #: Cost of a byte relative to one of messages: records are handled one by one.
-_BYTE_COST = {Table.RECORDS: 32, Table.SUBSCRIPTIONS: 8, Table.CLIENTS: 8}
+_BYTE_COST = {TableName.RECORDS: 32, TableName.SUBSCRIPTIONS: 8, TableName.CLIENTS: 8}
 #: Least bytes of a task: a smaller one costs more to start than to run. A user may ask for smaller ones.
 _MIN_TASK_BYTES = 4 << 20
 #: Tasks per requested task that keep all cores busy until the end.
@@ -54,13 +54,13 @@ _SMALL_SLICE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReadPlan:
     splits: list[Split]  #: the parts of each task, with the unreadable ones that make rows
-    unreadable: list[Failed]  #: all that cannot be read
+    unreadable: list[FailedRead]  #: all that cannot be read
     stores: list[StoreRef]  #: the stores and directories of slices that were found
 
 
-def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
+def plan(options: TableOptions, counter: ReadCounter | None = None) -> ReadPlan:
     """Plans how to read a table.
 
     Raises `StoreUnreadableError` if nothing at all is found, or for any failure in mode FAILFAST. `counter` counts
@@ -71,18 +71,18 @@ def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
     parts: list[Part] = []
     for store in stores:
         for part in _parts(store, options):
-            if isinstance(part, Failed):
+            if isinstance(part, FailedRead):
                 unreadable.append(part)
                 if options.mode is Mode.FAILFAST:
                     raise StoreUnreadableError(part.message, part.remedy)
             parts.append(part)
     parts += missing
     if options.mode is Mode.DROPMALFORMED:
-        parts = [part for part in parts if not isinstance(part, Failed)]
-    if options.table is Table.MESSAGES:
+        parts = [part for part in parts if not isinstance(part, FailedRead)]
+    if options.table is TableName.MESSAGES:
         parts = _cut(parts, options, counter)
     groups = grouped(parts, [_weight(part, options.table) for part in parts], options)
-    return Plan([Split(tuple(group)) for group in groups], unreadable, [store.ref for store in stores])
+    return ReadPlan([Split(tuple(group)) for group in groups], unreadable, [store.ref for store in stores])
 
 
 def grouped(items: Sequence[_Item], weights: Sequence[int], options: TableOptions) -> list[list[_Item]]:
@@ -107,30 +107,30 @@ def _count(total: int, options: TableOptions) -> int:
     return max(enough, fewest, min(options.partitions, total // _MIN_TASK_BYTES), 1)
 
 
-def _weight(part: Part, table: Table) -> int:
+def _weight(part: Part, table: TableName) -> int:
     return part.cost * _BYTE_COST.get(table, 1) + _START_COST[table]
 
 
 def _parts(store: FoundStore, options: TableOptions) -> Iterator[Part]:
     table = options.table
-    if table in (Table.SUBSCRIPTIONS, Table.CLIENTS) and store.loose is not None:
+    if table in (TableName.SUBSCRIPTIONS, TableName.CLIENTS) and store.loose is not None:
         root = store.ref.root
-        yield Failed(
+        yield FailedRead(
             root,
             f"{root}: holds slices without a store, so it has no {table}",
             "name the directory given to the server as -dir, or leave these out",
         )
-    elif table is Table.CLIENTS:
+    elif table is TableName.CLIENTS:
         yield StorePart(store.ref, None, None, _clients_size(store) + (len(store.channel_names) << 10))
     else:
         yield from _root_parts(store, table)
         subscriptions = False
         for channel in store.channels(options.channels):
-            if not isinstance(channel, Failed):
+            if not isinstance(channel, FailedRead):
                 parts = list(_channel_parts(store, channel, options))
-                subscriptions |= table is Table.SUBSCRIPTIONS and bool(parts)
+                subscriptions |= table is TableName.SUBSCRIPTIONS and bool(parts)
                 yield from parts
-            elif table is Table.FINDINGS:
+            elif table is TableName.FINDINGS:
                 yield StorePart(store.ref, channel.channel, None, 0)  # a failure to list is a finding
             else:
                 yield channel
@@ -142,44 +142,44 @@ def _clients_size(store: FoundStore) -> int:
     return sum(entry.size for entry in store.entries if entry.name == CLIENTS_FILE)
 
 
-def _root_parts(store: FoundStore, table: Table) -> Iterator[StorePart]:
+def _root_parts(store: FoundStore, table: TableName) -> Iterator[StorePart]:
     if store.loose is not None:
         return
-    if table is Table.FINDINGS:
+    if table is TableName.FINDINGS:
         files = sum(entry.size for entry in store.entries if entry.name in (SERVER_FILE, CLIENTS_FILE))
         yield StorePart(store.ref, None, None, files + (len(store.channel_names) << 6))
-    elif table is Table.RECORDS:
+    elif table is TableName.RECORDS:
         files_of_root = [e for e in store.entries if not e.directory and kind_of(e.name) is not None]
         for entry in sorted(files_of_root, key=lambda entry: entry.name != SERVER_FILE):
             yield StorePart(store.ref, None, entry.name, entry.size)
 
 
-def _channel_parts(store: FoundStore, channel: FoundChannel, options: TableOptions) -> Iterator[Part]:
+def _channel_parts(store: FoundStore, channel: ListedChannel, options: TableOptions) -> Iterator[Part]:
     table, name = options.table, channel.name
     directory = "" if store.loose is not None else f"{name}/"
-    if table is Table.SUBSCRIPTIONS:
+    if table is TableName.SUBSCRIPTIONS:
         subs = next((e for e in channel.entries if e.name == SUBS_FILE), None)
         if subs:
             yield StorePart(store.ref, name, None, subs.size)
-    elif table is Table.RECORDS:
+    elif table is TableName.RECORDS:
         for entry in _record_files(store, channel, options):
             yield StorePart(store.ref, name, directory + entry.name, entry.size)
-    elif table is Table.FINDINGS and store.loose is None:
+    elif table is TableName.FINDINGS and store.loose is None:
         yield StorePart(store.ref, name, None, channel.size())
     else:
         for ref in store.slices(channel, archived=options.archived):
             file = directory + ref.data.rpartition("/")[2].partition("::")[0]
             if options.slices and plain_text(file) not in options.slices:
                 continue
-            if table is Table.MESSAGES:
-                yield Piece(ref, FILE_HEADER_SIZE, ref.data_size)
-            elif table is Table.SLICES:
+            if table is TableName.MESSAGES:
+                yield SlicePiece(ref, FILE_HEADER_SIZE, ref.data_size)
+            elif table is TableName.SLICES:
                 yield StorePart(store.ref, name, file, ref.index_size or ref.data_size)
             else:
                 yield StorePart(store.ref, name, file, ref.data_size + ref.index_size)
 
 
-def _record_files(store: FoundStore, channel: FoundChannel, options: TableOptions) -> list[Entry]:
+def _record_files(store: FoundStore, channel: ListedChannel, options: TableOptions) -> list[DirectoryEntry]:
     """Returns the files of a channel that hold records, subs.dat first, then by name."""
     every = options.archived or store.archived
     files = [
@@ -191,8 +191,8 @@ def _record_files(store: FoundStore, channel: FoundChannel, options: TableOption
 
 
 def _cut(parts: list[Part], options: TableOptions, counter: ReadCounter | None) -> list[Part]:
-    pieces = [part for part in parts if isinstance(part, Piece)]
-    total = sum(_weight(piece, Table.MESSAGES) for piece in pieces)
+    pieces = [part for part in parts if isinstance(part, SlicePiece)]
+    total = sum(_weight(piece, TableName.MESSAGES) for piece in pieces)
     if not total:
         return parts
     size = max(1, min(options.split_bytes, total // _count(total, options) // 2))
@@ -200,7 +200,7 @@ def _cut(parts: list[Part], options: TableOptions, counter: ReadCounter | None) 
     bounded = options.bounds != Bounds()
 
     def cut(part: Part) -> Sequence[Part]:
-        if not isinstance(part, Piece) or "://" in part.slice.data:
+        if not isinstance(part, SlicePiece) or "://" in part.slice.data:
             return (part,)
         if part.cost <= (min(_SMALL_SLICE, size) if bounded else size):
             return (part,)

@@ -20,20 +20,20 @@ from typing import Any
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.layout import FILE_HEADER_SIZE
-from stantools.store.safe_end import UNKNOWN, Position
+from stantools.store.safe_end import UNKNOWN, ChannelPosition
 
 VERSION = 1
 #: Channels above which an offset is compressed.
 READABLE_CHANNELS = 256
 #: Start of a channel created while its store is followed: none of its messages may be missed.
-BEGINNING = Position(1)
+BEGINNING = ChannelPosition(1)
 #: Start of every other channel: its first available message.
-ANYWHERE = Position(0, FILE_HEADER_SIZE, UNKNOWN)
+ANYWHERE = ChannelPosition(0, FILE_HEADER_SIZE, UNKNOWN)
 
 
 @dataclass
 class Offsets:
-    stores: dict[str, dict[str, Position]] = field(default_factory=dict)  #: by store root and channel name
+    stores: dict[str, dict[str, ChannelPosition]] = field(default_factory=dict)  #: by store root and channel name
     #: Reasons why something cannot be read at present, by store root and channel name ("" for the store itself). These
     #: were reported; new ones must be.
     unreadable: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -99,9 +99,9 @@ class Offsets:
         return cls(stores, unreadable, aside)
 
 
-def _position(text: str) -> Position:
+def _position(text: str) -> ChannelPosition:
     number, offset, sequence, timestamp, size = map(int, text.split(":"))
-    return Position(number, offset, sequence, timestamp, size)
+    return ChannelPosition(number, offset, sequence, timestamp, size)
 
 
 def _unfit(reason: str) -> StoreUnreadableError:
@@ -120,7 +120,7 @@ NOT_FOLLOWED = "not-followed"
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostRange:
     """A range or file that a stream does not read, to report as a row."""
 
     root: str
@@ -134,8 +134,8 @@ class Lost:
     cost: int = 0
 
 
-def not_followed(root: str, file: str, followed: str) -> Lost:
-    return Lost(
+def not_followed(root: str, file: str, followed: str) -> LostRange:
+    return LostRange(
         root,
         file.rpartition("/")[0],
         NOT_FOLLOWED,

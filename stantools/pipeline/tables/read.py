@@ -17,10 +17,18 @@ from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import gathered, odd_row
 from stantools.pipeline.tables.copies import copied_part, copied_pieces
 from stantools.pipeline.tables.follow import FollowPart
-from stantools.pipeline.tables.messages import read_piece, read_unreadable
-from stantools.pipeline.tables.model import Failed, Mode, Piece, ReadCounter, Split, StorePart, Table, plain_text
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.positions import REMOVED, Lost
+from stantools.pipeline.tables.message_rows import read_piece, read_unreadable
+from stantools.pipeline.tables.model import (
+    FailedRead,
+    Mode,
+    ReadCounter,
+    SlicePiece,
+    Split,
+    StorePart,
+    TableName,
+    plain_text,
+)
+from stantools.pipeline.tables.positions import REMOVED, LostRange
 from stantools.pipeline.tables.storetables import (
     READERS,
     KnownClients,
@@ -30,6 +38,7 @@ from stantools.pipeline.tables.storetables import (
     int64,
     unreadable_finding,
 )
+from stantools.pipeline.tables.table_options import TableOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -43,7 +52,7 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
     Other columns and batch sizes than those of the plan are allowed. Raises `StoreUnreadableError` for damage in
     mode FAILFAST, `StoreUnwritableError` if the copy of a remote file cannot be written.
     """
-    if options.table is Table.MESSAGES:
+    if options.table is TableName.MESSAGES:
         yield from gathered(_messages(split, options, counter), options)
     else:
         yield from batches(_rows(split, options), options)
@@ -51,20 +60,20 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
 
 def _messages(split: Split, options: TableOptions, counter: ReadCounter | None) -> Iterator[pa.RecordBatch]:
     for part in split.parts:
-        if isinstance(part, Failed):
+        if isinstance(part, FailedRead):
             yield from read_unreadable(part, options)
-        elif isinstance(part, Piece):
+        elif isinstance(part, SlicePiece):
             yield from _piece(part, options, counter)
 
 
-def _piece(piece: Piece, options: TableOptions, counter: ReadCounter | None) -> Iterator[pa.RecordBatch]:
+def _piece(piece: SlicePiece, options: TableOptions, counter: ReadCounter | None) -> Iterator[pa.RecordBatch]:
     with ExitStack() as stack:
         try:
             pieces = stack.enter_context(copied_pieces(piece, options, counter))
         except StoreUnreadableError as error:
             ref = piece.slice
             # `read_piece` reports a local file that cannot be read.
-            unreadable = Failed(ref.store.root, error.message, error.remedy, ref.channel, ref.name)
+            unreadable = FailedRead(ref.store.root, error.message, error.remedy, ref.channel, ref.name)
             yield from read_unreadable(unreadable, options)
             return
         for each in pieces:
@@ -74,24 +83,24 @@ def _piece(piece: Piece, options: TableOptions, counter: ReadCounter | None) -> 
 def _rows(split: Split, options: TableOptions) -> Iterator[Row]:
     known = KnownClients()
     for part in split.parts:
-        if isinstance(part, Failed):
+        if isinstance(part, FailedRead):
             yield from _unreadable(part, options)
         elif isinstance(part, StorePart):
             try:
                 with copied_part(part, options) as root:
                     for row in READERS[options.table](LocalPart(part, root, options, known)):
-                        if isinstance(row, Failed):
+                        if isinstance(row, FailedRead):
                             yield from _unreadable(row, options)
                         else:
                             yield row
             except StoreUnreadableError as error:
                 if options.mode is Mode.FAILFAST:
                     raise
-                unreadable = Failed(part.store.root, error.message, error.remedy, part.channel, part.file or "")
+                unreadable = FailedRead(part.store.root, error.message, error.remedy, part.channel, part.file or "")
                 yield from _unreadable(unreadable, options)
 
 
-def _unreadable(part: Failed, options: TableOptions) -> Iterator[Row]:
+def _unreadable(part: FailedRead, options: TableOptions) -> Iterator[Row]:
     if options.mode is Mode.FAILFAST:
         raise StoreUnreadableError(part.message, part.remedy)
     if options.mode is Mode.DROPMALFORMED:
@@ -101,11 +110,11 @@ def _unreadable(part: Failed, options: TableOptions) -> Iterator[Row]:
         "channel": plain_text(part.channel),
     }
     file, message = plain_text(part.file) or None, plain_text(part.message)
-    if options.table is Table.FINDINGS:
+    if options.table is TableName.FINDINGS:
         yield unreadable_finding(part)
-    elif options.table is Table.RECORDS:
+    elif options.table is TableName.RECORDS:
         yield {**base, "file": file, "status": "unreadable", "detail": message}
-    elif options.table is Table.SLICES:
+    elif options.table is TableName.SLICES:
         yield {**base, "slice": file, "source": "nothing", "problems": [message]}
     else:
         yield {**base, "status": "damaged" if part.damaged else "unreadable", "detail": message}
@@ -120,22 +129,22 @@ def read_work(work: Sequence[FollowPart], options: TableOptions) -> Iterator[pa.
 
 
 def _followed(each: FollowPart, options: TableOptions) -> Iterator[pa.RecordBatch]:
-    if isinstance(each, Lost):
+    if isinstance(each, LostRange):
         yield from _loss_row(each, options)
-    elif isinstance(each, Failed):
+    elif isinstance(each, FailedRead):
         yield from read_unreadable(each, options)
     elif (piece := _present_piece(each)) is None:
         ref = each.slice
         what = f"{ref.data}: was removed before it was read, {each.cost} bytes from offset {each.start} on"
         LOG.warning("%s", what)
         yield from _loss_row(
-            Lost(ref.store.root, ref.channel, REMOVED, ref.name, None, each.start, each.cost, what), options
+            LostRange(ref.store.root, ref.channel, REMOVED, ref.name, None, each.start, each.cost, what), options
         )
     else:
         yield from read_piece(piece, options, named=each.slice)
 
 
-def _present_piece(piece: Piece) -> Piece | None:
+def _present_piece(piece: SlicePiece) -> SlicePiece | None:
     """Returns the piece in the present file, which may have been archived meanwhile; None if it is gone."""
     ref = piece.slice
     if os.path.lexists(ref.data):
@@ -146,7 +155,7 @@ def _present_piece(piece: Piece) -> Piece | None:
     return replace(piece, slice=replace(ref, data=ref.data + _BAK, index=index, archived=True))
 
 
-def _loss_row(lost: Lost, options: TableOptions) -> Iterator[pa.RecordBatch]:
+def _loss_row(lost: LostRange, options: TableOptions) -> Iterator[pa.RecordBatch]:
     """Yields the row of the messages table for missing messages."""
     return odd_row(
         options,

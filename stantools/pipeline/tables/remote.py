@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
-from stantools.installing import install_command
-from stantools.pipeline.tables.listing import Entry, Place
-from stantools.pipeline.tables.options import TableOptions
+from stantools.install_hints import install_command
+from stantools.pipeline.tables.listing import DirectoryEntry, Listing
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
 
 _Result = TypeVar("_Result")
@@ -80,7 +80,7 @@ def normal_url(url: str) -> str:
     return f"{before}{protocol}://{kept or path[:1]}{behind}"
 
 
-class Remote:
+class RemoteFileSystem:
     """The file system of a URL; storage options `true`, `false` and with the prefix `json:` are json values."""
 
     def __init__(self, url: str, storage: Sequence[tuple[str, str]] = ()) -> None:
@@ -112,7 +112,7 @@ class Remote:
     def path(self, url: str) -> str:
         return str(self.fs._strip_protocol(_parts(url)[1]))
 
-    def entries(self, url: str) -> list[Entry]:
+    def entries(self, url: str) -> list[DirectoryEntry]:
         path = self.path(url)
         found = self.asked(url, lambda: self.fs.ls(path, detail=True))
         return sorted_entries(_entry(info) for info in found if _key(info["name"]) != _key(path))
@@ -173,13 +173,13 @@ def _key(name: str) -> str:
     return name.strip("/")
 
 
-def _entry(info: dict[str, Any]) -> Entry:
+def _entry(info: dict[str, Any]) -> DirectoryEntry:
     name = _key(info["name"]).rpartition("/")[2]
     directory = info.get("type") == "directory"
-    return Entry(name, 0 if directory else int(info.get("size") or 0), directory, bool(info.get("islink")))
+    return DirectoryEntry(name, 0 if directory else int(info.get("size") or 0), directory, bool(info.get("islink")))
 
 
-def sorted_entries(entries: Iterator[Entry]) -> list[Entry]:
+def sorted_entries(entries: Iterator[DirectoryEntry]) -> list[DirectoryEntry]:
     return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
 
@@ -187,11 +187,11 @@ class RemotePlace:
     """A directory tree at a URL. The first query lists all of it: object stores answer that best."""
 
     def __init__(self, url: str, options: TableOptions) -> None:
-        self.remote = Remote(url, options.storage)
+        self.remote = RemoteFileSystem(url, options.storage)
         self.remote.fs.invalidate_cache()
-        self._directories: dict[str, dict[str, Entry]] = {}
+        self._directories: dict[str, dict[str, DirectoryEntry]] = {}
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[DirectoryEntry]:
         known = self._directories.get(_key(self.remote.path(path)))
         return sorted_entries(iter(known.values())) if known is not None else self.remote.entries(path)
 
@@ -222,7 +222,7 @@ class RemotePlace:
                     self._directories.setdefault(parent, {})[name] = entry
                 if not parent or len(parent) < len(_key(path)):
                     break
-                key, entry = parent, Entry(parent.rpartition("/")[2], 0, True)
+                key, entry = parent, DirectoryEntry(parent.rpartition("/")[2], 0, True)
 
     def identity(self, path: str) -> Hashable:
         return _key(self.remote.path(path)), _parts(path)[2]
@@ -266,7 +266,7 @@ def temporary_directory() -> Iterator[Path]:
 
 
 @contextmanager
-def sampled(place: Place, url: str, entries: Sequence[Entry]) -> Iterator[str]:
+def sampled(place: Listing, url: str, entries: Sequence[DirectoryEntry]) -> Iterator[str]:
     """Copies enough of a remote store to determine its release and its polynomial; yields the directory of the copy."""
     with temporary_directory() as copy:
         files = [entry for entry in entries if entry.name in (SERVER_FILE, CLIENTS_FILE) and not entry.directory]
@@ -282,7 +282,7 @@ def sampled(place: Place, url: str, entries: Sequence[Entry]) -> Iterator[str]:
 _HEADER = 4
 
 
-def _sample_channel(place: Place, url: str, copy: Path) -> None:
+def _sample_channel(place: Listing, url: str, copy: Path) -> None:
     entries = [entry for entry in place.entries(url) if not entry.directory]
     chosen = [entry for entry in entries if entry.name == SUBS_FILE]
     chosen += [entry for entry in entries if entry.name.startswith("msgs.")][-4:]
@@ -290,7 +290,7 @@ def _sample_channel(place: Place, url: str, copy: Path) -> None:
         _sample(place, place.join(url, entry.name), copy / entry.name)
 
 
-def _sample(place: Place, url: str, copy: Path) -> None:
+def _sample(place: Listing, url: str, copy: Path) -> None:
     head = place.head(url, _SAMPLE)
     try:
         copy.parent.mkdir(exist_ok=True)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stantools.pipeline.tables.arrow import pa
-from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.model import TableName
 
 TIME = pa.timestamp("us", tz="UTC")
 _STORE = (pa.string(), "the store, as given or found")
 _CHANNEL = (pa.string(), "the channel's name; bytes that are not UTF-8 are written as \\xNN")
 
-_COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
+_COLUMNS: dict[TableName, dict[str, tuple[pa.DataType, str]]] = {
     # One row per message, and one per damaged range in between (its `status` is not `ok`).
-    Table.MESSAGES: {
+    TableName.MESSAGES: {
         "store": _STORE,
         "channel": _CHANNEL,
         "seq": (pa.int64(), "sequence in the channel; of a damaged range its first one, if known"),
@@ -31,7 +31,7 @@ _COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
         "status": (pa.string(), "ok, or the kind of problem; see the guide"),
     },
     # One row per record of any file, as `stantools records` shows it; its values are json in `fields`.
-    Table.RECORDS: {
+    TableName.RECORDS: {
         "store": _STORE,
         "channel": (pa.string(), "the channel; null for files of the whole store"),
         "file": (pa.string(), "path relative to the store"),
@@ -45,7 +45,7 @@ _COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
         "fields": (pa.string(), "values of the record as json; payloads in base64"),
     },
     # One row per recovered subscription, and one per damaged file.
-    Table.SUBSCRIPTIONS: {
+    TableName.SUBSCRIPTIONS: {
         "store": _STORE,
         "channel": _CHANNEL,
         "id": (pa.int64(), "number within the channel"),
@@ -70,7 +70,7 @@ _COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
         "detail": (pa.string(), "problem of a damaged or unreadable file"),
     },
     # One row per client, and one per damaged file.
-    Table.CLIENTS: {
+    TableName.CLIENTS: {
         "store": _STORE,
         "id": (pa.string(), "the client's id"),
         "hb_inbox": (pa.string(), "subject of its heartbeats"),
@@ -85,7 +85,7 @@ _COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
         "detail": (pa.string(), "problem of that file"),
     },
     # One row per finding of `stantools verify`.
-    Table.FINDINGS: {
+    TableName.FINDINGS: {
         "store": _STORE,
         "code": (pa.string(), "stable name; see `stantools explain CODE`"),
         "severity": (pa.string(), "error, warning or info"),
@@ -98,7 +98,7 @@ _COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
         "remedy": (pa.string(), "remedy"),
     },
     # One row per slice, from its index if that can be trusted.
-    Table.SLICES: {
+    TableName.SLICES: {
         "store": _STORE,
         "channel": _CHANNEL,
         "slice": (pa.string(), "path of the data file, relative to the store"),
@@ -118,13 +118,13 @@ _COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
     },
 }
 
-SCHEMAS: dict[Table, pa.Schema] = {
+SCHEMAS: dict[TableName, pa.Schema] = {
     table: pa.schema([pa.field(name, kind) for name, (kind, _) in columns.items()])
     for table, columns in _COLUMNS.items()
 }
 
 
-def schema_of(table: Table, columns: Sequence[str] = ()) -> pa.Schema:
+def schema_of(table: TableName, columns: Sequence[str] = ()) -> pa.Schema:
     """Returns the schema of the named columns, in their order; of all columns without names."""
     whole = SCHEMAS[table]
     return pa.schema([whole.field(name) for name in columns]) if columns else whole

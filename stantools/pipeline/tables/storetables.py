@@ -26,17 +26,17 @@ from stantools.inspection.findings import Finding
 from stantools.inspection.records import kind_of, read_records
 from stantools.inspection.runs import arrange
 from stantools.inspection.slicesummary import channel_ends, summarise
-from stantools.inspection.subscribers import Folded, Subscriber, Subscribers, load_clients, load_subs
+from stantools.inspection.subscribers import FoldedLog, Subscriber, SubscriberList, load_clients, load_subs
 from stantools.inspection.survey import ChannelSurvey, survey_slice
-from stantools.inspection.surveying import survey_channels
+from stantools.inspection.survey_jobs import survey_channels
 from stantools.inspection.verify import loose_findings, registered_clients, verify_channel, verify_root
 from stantools.notation import counted
 from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.listing import LocalPlace
-from stantools.pipeline.tables.model import Failed, Mode, StorePart, Table, plain_text
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.model import FailedRead, Mode, StorePart, TableName, plain_text
 from stantools.pipeline.tables.remote import is_remote
 from stantools.pipeline.tables.schema import schema_of
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import (
     CLIENTS_FILE,
@@ -83,13 +83,13 @@ class LocalPart:
         assert self.part.channel is not None
         return list_channel(self.root / self.part.channel)
 
-    def damaged(self, file: str, problems: Iterable[str], channel: str | None = None) -> Iterator[Failed]:
+    def damaged(self, file: str, problems: Iterable[str], channel: str | None = None) -> Iterator[FailedRead]:
         """Yields the problems of a file whose intact part makes rows."""
         root = self.part.store.root
         for problem in problems:
             complete = problem.startswith(root)  # the whole file cannot be read
             message = problem if complete else f"{root}/{file}: {problem}"
-            yield Failed(root, message, _REMEDY, channel, file, damaged=not complete)
+            yield FailedRead(root, message, _REMEDY, channel, file, damaged=not complete)
 
     def directories(self) -> list[Path]:
         entries = LocalPlace().entries(str(self.root))
@@ -100,9 +100,9 @@ class KnownClients:
     """Clients of the stores of one task: each clients.dat is folded once, on first use."""
 
     def __init__(self) -> None:
-        self._recovered: tuple[Path, Folded[ClientsState]] | None = None
+        self._recovered: tuple[Path, FoldedLog[ClientsState]] | None = None
 
-    def recovered(self, root: Path, crc: Crc) -> Folded[ClientsState]:
+    def recovered(self, root: Path, crc: Crc) -> FoldedLog[ClientsState]:
         if self._recovered is None or self._recovered[0] != root:
             path = root / CLIENTS_FILE
             self._recovered = root, load_clients(path if path.exists() else None, crc)
@@ -191,7 +191,7 @@ def _plain(value: Any) -> Any:
     return plain_text(value) if isinstance(value, str) else value
 
 
-def _subscriptions(here: LocalPart) -> Iterator[Row | Failed]:
+def _subscriptions(here: LocalPart) -> Iterator[Row | FailedRead]:
     """Yields the subscriptions of one channel, and the problems of clients.dat and subs.dat."""
     crc = here.crc
     clients = here.clients.recovered(here.root, crc)
@@ -205,7 +205,7 @@ def _subscriptions(here: LocalPart) -> Iterator[Row | Failed]:
         return
     first, last = channel_ends(files.slices, files.raw_name, crc)
     base = {"store": here.store, "channel": plain_text(here.part.channel)}
-    for each in Subscribers(subs.state, clients.state.clients, first, last):
+    for each in SubscriberList(subs.state, clients.state.clients, first, last):
         yield base | _subscription_row(each)
 
 
@@ -231,7 +231,7 @@ def _subscription_row(each: Subscriber) -> Row:
     }
 
 
-def _clients(here: LocalPart) -> Iterator[Row | Failed]:
+def _clients(here: LocalPart) -> Iterator[Row | FailedRead]:
     """Yields the clients of clients.dat, the unregistered owners of subscriptions, and the problems of these files."""
     clients = here.clients.recovered(here.root, here.crc)
     yield from here.damaged(CLIENTS_FILE, clients.problems)
@@ -273,7 +273,7 @@ def _clients(here: LocalPart) -> Iterator[Row | Failed]:
             }
 
 
-def _folded(here: LocalPart) -> Iterator[tuple[str, Folded[SubsState]]]:
+def _folded(here: LocalPart) -> Iterator[tuple[str, FoldedLog[SubsState]]]:
     """Yields the subscriptions of every channel that has a subs.dat."""
     for directory in here.directories():
         path = directory / SUBS_FILE
@@ -287,7 +287,7 @@ def _findings(here: LocalPart) -> Iterator[Row]:
         yield _finding_row(here.part.store.root, each)
 
 
-def unreadable_finding(part: Failed) -> Row:
+def unreadable_finding(part: FailedRead) -> Row:
     return _finding_row(part.root, finding("file-unreadable", part.message, file=part.file, channel=part.channel))
 
 
@@ -373,9 +373,9 @@ def slice_files(data: Path) -> SliceFiles:
 
 #: functions that yield the rows of a table
 READERS = {
-    Table.RECORDS: _records,
-    Table.SUBSCRIPTIONS: _subscriptions,
-    Table.CLIENTS: _clients,
-    Table.FINDINGS: _findings,
-    Table.SLICES: _slices,
+    TableName.RECORDS: _records,
+    TableName.SUBSCRIPTIONS: _subscriptions,
+    TableName.CLIENTS: _clients,
+    TableName.FINDINGS: _findings,
+    TableName.SLICES: _slices,
 }

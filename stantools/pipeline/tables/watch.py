@@ -22,14 +22,14 @@ from pathlib import Path
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
-from stantools.pipeline.tables.model import Piece, SliceRef, StoreRef
-from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, REPLACED, Lost
+from stantools.pipeline.tables.model import SlicePiece, SliceRef, StoreRef
+from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, REPLACED, LostRange
 from stantools.store.directory import SliceFiles, list_channel
-from stantools.store.safe_end import UNKNOWN, Mark, Position, WatchedSlice, settling
+from stantools.store.safe_end import UNKNOWN, ChannelPosition, SlicePosition, WatchedSlice, settling
 
 
 @dataclass
-class Allowance:
+class ReadAllowance:
     """Budget of a read; None is no limit."""
 
     bytes: int | None = None  #: bytes of data files, about; at least one message is taken
@@ -41,10 +41,12 @@ class Allowance:
         """True if one of the limits is used up."""
         return any(left is not None and left <= 0 for left in (self.bytes, self.rows, self.files))
 
-    def share(self, of: int) -> Allowance:
-        return Allowance(*(None if left is None else -(-left // of) for left in (self.bytes, self.rows, self.files)))
+    def share(self, of: int) -> ReadAllowance:
+        return ReadAllowance(
+            *(None if left is None else -(-left // of) for left in (self.bytes, self.rows, self.files))
+        )
 
-    def pairs(self, other: Allowance) -> list[tuple[int | None, int | None]]:
+    def pairs(self, other: ReadAllowance) -> list[tuple[int | None, int | None]]:
         return [(self.bytes, other.bytes), (self.rows, other.rows), (self.files, other.files)]
 
     def take(self, size: int, rows: int, files: int) -> None:
@@ -83,23 +85,23 @@ class ChannelWatch:
                 self.top = number
                 break
 
-    def begin(self) -> Position:
+    def begin(self) -> ChannelPosition:
         for number in sorted(self.slices):
             if self.archived or not self.slices[number].archived:
                 with self.open(number) as watched:
                     first = watched.first()
-                return Position(number, FILE_HEADER_SIZE, first.sequence - 1 if first else UNKNOWN)
+                return ChannelPosition(number, FILE_HEADER_SIZE, first.sequence - 1 if first else UNKNOWN)
         return BEGINNING
 
-    def latest(self) -> Position | None:
+    def latest(self) -> ChannelPosition | None:
         """Returns the position after the last readable message; None if there is none."""
         if self.top is None:
             return None
         with self.open(self.top) as watched:
             mark = watched.safe(FILE_HEADER_SIZE)
-        return Position(self.top, *mark) if mark else Position(self.top, FILE_HEADER_SIZE, UNKNOWN)
+        return ChannelPosition(self.top, *mark) if mark else ChannelPosition(self.top, FILE_HEADER_SIZE, UNKNOWN)
 
-    def resume(self, at: Position, until: int | None = None) -> tuple[Position | None, list[Lost]]:
+    def resume(self, at: ChannelPosition, until: int | None = None) -> tuple[ChannelPosition | None, list[LostRange]]:
         """Returns the position to continue from, and the losses since `at` up to the sequence `until`.
 
         The position is None if the files were replaced and hold no later message.
@@ -126,15 +128,15 @@ class ChannelWatch:
             first = watched.first()
         if first is not None and at.sequence >= 0:
             if first.sequence == at.sequence + 1:
-                return Position(following[0], FILE_HEADER_SIZE, *at[2:]), []
+                return ChannelPosition(following[0], FILE_HEADER_SIZE, *at[2:]), []
             if first.sequence <= at.sequence:
                 return self._resume_by_time(at)
         last = first.sequence - 1 if first else None
         if until is not None and until >= 0:
             last = until if last is None else min(last, until)
-        return Position(following[0], FILE_HEADER_SIZE, *at[2:]), [self.removed(at, last)]
+        return ChannelPosition(following[0], FILE_HEADER_SIZE, *at[2:]), [self.removed(at, last)]
 
-    def aside(self, at: Position) -> dict[str, str]:
+    def aside(self, at: ChannelPosition) -> dict[str, str]:
         """Returns the data files that are not followed, relative to the root, each with the name of the followed one.
 
         Includes archived slices if these are requested, or if the slice being read was archived and its number is
@@ -146,14 +148,16 @@ class ChannelWatch:
                 found[f"{self.name}/{each.name}"] = self.slices[each.number].name
         return found
 
-    def advance(self, at: Position, allowance: Allowance, until: Position | None = None) -> Position:
+    def advance(
+        self, at: ChannelPosition, allowance: ReadAllowance, until: ChannelPosition | None = None
+    ) -> ChannelPosition:
         """Returns the furthest position within the allowance, from which it subtracts, and not beyond `until`."""
         before = self.begin() if at == ANYWHERE else at
         begin, _ = self.resume(before)
         if begin is None:
             return before
         at = begin
-        done: tuple[int, Mark] | None = None  # the last slice taken whole
+        done: tuple[int, SlicePosition] | None = None  # the last slice taken whole
         for number in self._numbers(at):
             start = at.offset if number == at.slice else FILE_HEADER_SIZE
             final = number != self.top
@@ -166,7 +170,7 @@ class ChannelWatch:
                     if end is None:
                         break
                     if until is not None and clipped and end.end > until.offset:
-                        end = Mark(*until[1:])
+                        end = SlicePosition(*until[1:])
                     reached = _take(watched, start, end, allowance)
             except StoreUnreadableError:
                 if done is None:
@@ -175,13 +179,13 @@ class ChannelWatch:
             if reached == end and final and not (clipped and until is not None and end.end == until.offset):
                 done = number, end
                 continue
-            return Position(number, *reached)
+            return ChannelPosition(number, *reached)
         if done is None:
             return before
         number, end = done
-        return Position(number + 1, FILE_HEADER_SIZE, *end[1:])
+        return ChannelPosition(number + 1, FILE_HEADER_SIZE, *end[1:])
 
-    def backlog(self, at: Position) -> int:
+    def backlog(self, at: ChannelPosition) -> int:
         """Returns the bytes after a position, complete or not."""
         return sum(
             max(self.slices[number].data_size - (at.offset if number == at.slice else FILE_HEADER_SIZE), 0)
@@ -209,12 +213,12 @@ class ChannelWatch:
             paths.append(str(files.data) if files else f"{directory}/msgs.{each}.dat")
         return paths[0], f"{directory}/msgs.{number}.idx", paths[1]
 
-    def between(self, start: Position, end: Position) -> list[Piece | Lost]:
+    def between(self, start: ChannelPosition, end: ChannelPosition) -> list[SlicePiece | LostRange]:
         """Returns the pieces and losses between two positions, in order."""
         at, lost = self.resume(start, end.sequence)
         if at is None:
             return [self.removed(start, end.sequence if end.sequence > start.sequence else None)]
-        found: list[Piece | Lost] = list(lost)
+        found: list[SlicePiece | LostRange] = list(lost)
         before: int | None = None
         for number in self._numbers(at):
             if number > end.slice:
@@ -232,9 +236,9 @@ class ChannelWatch:
                         break
                     stop = end.offset
             if stop > begin:
-                found.append(Piece(self._ref(number, stop), begin, stop))
+                found.append(SlicePiece(self._ref(number, stop), begin, stop))
         if at.slice <= end.slice and end.slice not in self.slices and end.offset > FILE_HEADER_SIZE and not lost:
-            found.append(self.removed(Position(end.slice, FILE_HEADER_SIZE, UNKNOWN), None))
+            found.append(self.removed(ChannelPosition(end.slice, FILE_HEADER_SIZE, UNKNOWN), None))
         return found
 
     def open(self, number: int) -> WatchedSlice:
@@ -248,12 +252,12 @@ class ChannelWatch:
         except FileNotFoundError as error:
             raise StoreUnreadableError(f"{files.data}: is gone since it was listed", "look again") from error
 
-    def removed(self, at: Position, last: int | None) -> Lost:
+    def removed(self, at: ChannelPosition, last: int | None) -> LostRange:
         first = at.sequence + 1 if at.sequence >= 0 else None
         what = "messages" if first is None else f"message {first}"
         if first is not None and last is not None:
             what = f"message {first}" if first == last else f"messages {first} to {last}"
-        return Lost(
+        return LostRange(
             self.store.root,
             self.name,
             REMOVED,
@@ -264,7 +268,7 @@ class ChannelWatch:
             f"{self.store.root}/{self.name}: {what} were removed before they were read",
         )
 
-    def _numbers(self, at: Position) -> list[int]:
+    def _numbers(self, at: ChannelPosition) -> list[int]:
         """Returns the slices to read from a position on."""
         top = self.top
         return [
@@ -273,14 +277,14 @@ class ChannelWatch:
             if n >= at.slice and ((top is not None and n <= top) or self.slices[n].archived)
         ]
 
-    def _ends_before(self, at: Position) -> bool:
+    def _ends_before(self, at: ChannelPosition) -> bool:
         """Returns whether the slice before the next one ends with the last message read."""
         if at.slice - 1 not in self.slices or (self.top is not None and at.slice > self.top):
             return False
         with self.open(at.slice - 1) as watched:
             return watched.whole()[1:] == at[2:]
 
-    def _gap(self, before: int, number: int) -> list[Lost]:
+    def _gap(self, before: int, number: int) -> list[LostRange]:
         """Reports the messages missing between two slices if a number in between is missing."""
         with self.open(before) as watched:
             sequence = watched.whole().sequence
@@ -288,9 +292,9 @@ class ChannelWatch:
             first = watched.first()
         if sequence < 0 or first is None or first.sequence <= sequence + 1:
             return []
-        return [self.removed(Position(before + 1, FILE_HEADER_SIZE, sequence), first.sequence - 1)]
+        return [self.removed(ChannelPosition(before + 1, FILE_HEADER_SIZE, sequence), first.sequence - 1)]
 
-    def _was_partly_read(self, archived: SliceFiles, at: Position) -> bool:
+    def _was_partly_read(self, archived: SliceFiles, at: ChannelPosition) -> bool:
         """Returns whether a stream stopped within a slice that was archived meanwhile, with unread messages in it."""
         if archived.number != at.slice or at.offset <= FILE_HEADER_SIZE or archived.data_size <= at.offset:
             return False
@@ -309,7 +313,7 @@ class ChannelWatch:
         except StoreUnreadableError:
             return True  # its reader reports it
 
-    def _resume_by_time(self, at: Position) -> tuple[Position | None, list[Lost]]:
+    def _resume_by_time(self, at: ChannelPosition) -> tuple[ChannelPosition | None, list[LostRange]]:
         """Continues with the first message later than the last one read, if there is one."""
         for number in sorted(self.slices):
             if self.slices[number].archived and number < at.slice:
@@ -321,12 +325,12 @@ class ChannelWatch:
                     continue
                 offset = watched.behind(at)
             if offset is not None:
-                return Position(number, offset, *at[2:]), [self._replaced(at, number, offset)]
+                return ChannelPosition(number, offset, *at[2:]), [self._replaced(at, number, offset)]
         return None, []
 
-    def _replaced(self, at: Position, number: int, offset: int) -> Lost:
+    def _replaced(self, at: ChannelPosition, number: int, offset: int) -> LostRange:
         name = f"{self.name}/{self.slices[number].name}"
-        return Lost(
+        return LostRange(
             self.store.root,
             self.name,
             REPLACED,
@@ -356,7 +360,7 @@ def _plain_name(files: SliceFiles) -> str:
     return f"msgs.{files.number}.dat" + (".bak" if files.archived else "")
 
 
-def _take(watched: WatchedSlice, start: int, end: Mark, allowance: Allowance) -> Mark:
+def _take(watched: WatchedSlice, start: int, end: SlicePosition, allowance: ReadAllowance) -> SlicePosition:
     """Takes the allowed part of a slice, at least a message; returns the end reached."""
     if allowance.rows is None and (allowance.bytes is None or end.end - start <= allowance.bytes):
         allowance.take(end.end - start, 0, 1)

@@ -11,12 +11,12 @@ A server recovers the same state from the result, except that limits that are ra
 """
 
 from stantools.recovery.compact.apply import CompactionResult, apply_compaction, compact_in_place
-from stantools.recovery.compact.plan import ChannelPlan, CompactionPlan, plan_compaction
-from stantools.recovery.options import CompactOptions
+from stantools.recovery.compact.plan import ChannelCompaction, CompactionPlan, plan_compaction
+from stantools.recovery.recovery_options import CompactOptions
 from stantools.store.atomic import finish_replacement
 
 __all__ = [
-    "ChannelPlan",
+    "ChannelCompaction",
     "CompactOptions",
     "CompactionPlan",
     "CompactionResult",

@@ -20,7 +20,7 @@ from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.inspection.findings import Severity
 from stantools.inspection.verify import verify
 from stantools.progress import Progress
-from stantools.recovery.compact.plan import HARMLESS, ChannelPlan, CompactionPlan, stamp
+from stantools.recovery.compact.plan import HARMLESS, ChannelCompaction, CompactionPlan, stamp
 from stantools.recovery.place import check_outside, check_room
 from stantools.store.atomic import absolute, new_directory, replacement_directory
 from stantools.store.clientlog import read_clients
@@ -28,12 +28,12 @@ from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE, open
 from stantools.store.durable import writing
 from stantools.store.locks import check_not_in_use, hold_ft_lock
 from stantools.store.mapping import mapped
-from stantools.store.reading import scan_slice
-from stantools.store.resync import Damage
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import scan_slice
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
-from stantools.work import Threads
+from stantools.work import ThreadWork
 
 #: Factor on the planned bytes for the check of free space: headers, other files, partial blocks.
 _SPACE_FACTOR = 1.05
@@ -107,7 +107,7 @@ def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> Non
         with mapped(old.clients) as buffer:
             new.write_clients(read_clients(buffer, plan.crc).clients.values())
         _take_mode(old.clients, content / CLIENTS_FILE)
-    work = Threads(plan.options.workers)
+    work = ThreadWork(plan.options.workers)
     for _ in work.in_order(lambda channel: _write_channel(plan, channel, new, progress), plan.channels):
         pass
     done = {SERVER_FILE, CLIENTS_FILE, *(channel.files.name for channel in plan.channels)}
@@ -117,7 +117,9 @@ def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> Non
     _check_result(plan, content, progress)
 
 
-def _write_channel(plan: CompactionPlan, channel: ChannelPlan, new: StoreWriter, progress: Progress | None) -> None:
+def _write_channel(
+    plan: CompactionPlan, channel: ChannelCompaction, new: StoreWriter, progress: Progress | None
+) -> None:
     files = channel.files
     directory = new.channel(files.raw_name)
     if files.subs is not None:
@@ -143,7 +145,9 @@ def _write_channel(plan: CompactionPlan, channel: ChannelPlan, new: StoreWriter,
         directory.chmod(stat.S_IMODE(files.path.stat().st_mode))
 
 
-def _copy_messages(plan: CompactionPlan, channel: ChannelPlan, writer: SliceWriter, progress: Progress | None) -> None:
+def _copy_messages(
+    plan: CompactionPlan, channel: ChannelCompaction, writer: SliceWriter, progress: Progress | None
+) -> None:
     skip = channel.skip
     columns = MessageColumns(DEFAULT_CAPACITY)
     for each in channel.slices:
@@ -153,7 +157,7 @@ def _copy_messages(plan: CompactionPlan, channel: ChannelPlan, writer: SliceWrit
         assert each.files.data is not None
         with mapped(each.files.data, sequential=True) as data:
             for batch in scan_slice(data, channel.files.raw_name, plan.crc, columns=columns):
-                if isinstance(batch, Damage):
+                if isinstance(batch, DamagedRange):
                     raise _changed(f"{each.files.data}: at offset {batch.offset}")
                 rows = batch.capacity
                 if skip < rows:

@@ -16,7 +16,7 @@ from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.slicesummary import SliceSummary, logical_view, summarise
 from stantools.inspection.verify import ChannelVerdict, verify
 from stantools.progress import Progress
-from stantools.recovery.options import CompactOptions
+from stantools.recovery.recovery_options import CompactOptions
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import ChannelFiles, Datastore
 from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, SliceLimits
@@ -48,7 +48,7 @@ ACCEPTABLE = frozenset({"clients-missing", "slice-missing", "subs-missing", "sub
 
 
 @dataclass
-class ChannelPlan:
+class ChannelCompaction:
     """The compaction of one channel."""
 
     files: ChannelFiles
@@ -79,7 +79,7 @@ class CompactionPlan:
     store: Datastore
     crc: Crc
     options: CompactOptions
-    channels: list[ChannelPlan] = field(default_factory=list)  #: by name
+    channels: list[ChannelCompaction] = field(default_factory=list)  #: by name
     findings: list[Finding] = field(default_factory=list)  #: findings that do not matter
     clients: int = 0  #: connected clients
     bytes_before: int = 0  #: size of the files that are rewritten
@@ -147,12 +147,14 @@ def _refuse_damage(store: Datastore, findings: list[Finding], options: CompactOp
         )
 
 
-def _plan_channel(plan: CompactionPlan, files: ChannelFiles, verdict: ChannelVerdict, now: int) -> ChannelPlan:
+def _plan_channel(plan: CompactionPlan, files: ChannelFiles, verdict: ChannelVerdict, now: int) -> ChannelCompaction:
     options, crc = plan.options, plan.crc
     raw = files.raw_name
     limits = options.limits.limits_for(files.name) if options.limits else UNLIMITED
     slices = [each for each in (summarise(one, raw, crc) for one in files.slices) if each.count]
-    channel = ChannelPlan(files, slices, (options.slices or DEFAULT_SLICES).for_channel(limits), kept=verdict.intact)
+    channel = ChannelCompaction(
+        files, slices, (options.slices or DEFAULT_SLICES).for_channel(limits), kept=verdict.intact
+    )
     channel.messages = sum(each.count for each in slices)
     channel.bytes = sum(each.bytes for each in slices)
     if options.limits and slices:
@@ -170,7 +172,7 @@ def _plan_channel(plan: CompactionPlan, files: ChannelFiles, verdict: ChannelVer
     return channel
 
 
-def _plan_subscriptions(plan: CompactionPlan, channel: ChannelPlan, clients: set[bytes]) -> None:
+def _plan_subscriptions(plan: CompactionPlan, channel: ChannelCompaction, clients: set[bytes]) -> None:
     if channel.files.subs is None:
         return
     with mapped(channel.files.subs) as buffer:

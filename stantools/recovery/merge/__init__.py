@@ -3,7 +3,7 @@
 plan (`plan_merge`: reads everything, changes nothing) → apply and verify as a salvage (`recovery.salvage`).
 """
 
+from stantools.recovery.merge.merge_planner import plan_merge
 from stantools.recovery.merge.model import MergePlan
-from stantools.recovery.merge.plan import plan_merge
 
 __all__ = ["MergePlan", "plan_merge"]

@@ -18,8 +18,8 @@ from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.runs import read_records, same_records
 from stantools.inspection.slicesummary import summarise
-from stantools.recovery.merge.model import MergedNode, MessageConflict, Version
-from stantools.recovery.salvage.model import ChannelPlan, Copy, Step
+from stantools.recovery.merge.model import MergedNode, MessageConflict, MessageVersion
+from stantools.recovery.salvage.model import ChannelSalvage, RecordCopy, Step
 from stantools.store.ranges import Ranges
 
 #: Conflicts of a channel that are listed one by one.
@@ -32,7 +32,7 @@ class NodeChannel:
     """The messages of a channel in one node's store."""
 
     node: MergedNode
-    plan: ChannelPlan  #: a salvage plan of this store alone
+    plan: ChannelSalvage  #: a salvage plan of this store alone
     taken: Ranges = field(default_factory=Ranges)  #: sequences taken from this store
 
     @property
@@ -44,7 +44,7 @@ class NodeChannel:
     def messages(self, wanted: Ranges, crc: Crc) -> Iterator[pb.MsgProto]:
         for step in self.plan.steps:
             if part := step.sequences & wanted:
-                if isinstance(step, Copy):
+                if isinstance(step, RecordCopy):
                     yield from read_records(step.run, part, crc)
                 else:
                     yield from step.narrowed(part).messages()
@@ -72,7 +72,7 @@ def first_to_keep(sources: list[NodeChannel]) -> int:
     return min(each.plan.sequences.first for each in level)
 
 
-class Union:
+class ChannelUnion:
     """The messages of a channel, from all stores."""
 
     def __init__(self, name: bytes, crc: Crc, key: bytes | None) -> None:
@@ -101,9 +101,9 @@ class Union:
 
     def _same(self, one: NodeChannel, other: NodeChannel, both: Ranges) -> Ranges:
         found = []
-        steps = [step for step in other.plan.steps if isinstance(step, Copy)]
+        steps = [step for step in other.plan.steps if isinstance(step, RecordCopy)]
         for mine in one.plan.steps if both else ():
-            if not isinstance(mine, Copy):
+            if not isinstance(mine, RecordCopy):
                 continue
             for theirs in steps:
                 if common := mine.sequences & theirs.sequences & both:
@@ -111,7 +111,7 @@ class Union:
                     found.append(same_records(mine.run, theirs.run, common, self._crc, sealed=sealed))
         return Ranges.union(found)
 
-    def _sealed(self, step: Copy) -> bool:
+    def _sealed(self, step: RecordCopy) -> bool:
         return summarise(step.run.slice, self._name, self._crc).encrypted
 
     def decide(self, logged: Mapping[int, pb.MsgProto]) -> list[MessageConflict]:
@@ -176,7 +176,7 @@ class Union:
         reason: str,
     ) -> MessageConflict:
         listed = [
-            Version(
+            MessageVersion(
                 tuple(self.sources[number].node.name for number in where),
                 each[0],
                 len(each[2]),

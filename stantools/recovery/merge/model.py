@@ -18,14 +18,14 @@ from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.clusterlog import ClusterLog, Publish
 from stantools.inspection.node import NodeReport
-from stantools.recovery.salvage.model import ChannelPlan, Rewrite, SalvagePlan
+from stantools.recovery.salvage.model import ChannelSalvage, Rewrite, SalvagePlan
 from stantools.store.nodes import NodeFiles
 from stantools.store.raft import read_operations
 from stantools.store.ranges import Ranges
 
 
 @dataclass(frozen=True)
-class Version:
+class MessageVersion:
     """A message that several nodes have under one sequence."""
 
     nodes: tuple[str, ...]
@@ -41,14 +41,14 @@ class MessageConflict:
 
     channel: str
     sequence: int
-    versions: tuple[Version, ...]
+    versions: tuple[MessageVersion, ...]
     why: str  #: reason why one of them was taken, in words
 
     def as_json(self) -> dict[str, Any]:
         return {"seq": self.sequence, "why": self.why, "versions": [vars(each) for each in self.versions]}
 
     def __str__(self) -> str:
-        def said(one: Version) -> str:
+        def said(one: MessageVersion) -> str:
             return f"{', '.join(one.nodes)} ({'a filler' if one.filler else f'{one.size} bytes'})"
 
         taken = " and ".join(said(one) for one in self.versions if one.taken)
@@ -56,7 +56,7 @@ class MessageConflict:
         return f"{self.channel}: message {self.sequence} was taken from {taken}, not from {others}: {self.why}"
 
 
-class Logged(Rewrite):
+class LoggedMessages(Rewrite):
     """Messages that are in a Raft log and in no store.
 
     `places` are rows of first and last sequence, offset and size of the log's entries, rising. `size` and `largest`
@@ -93,7 +93,7 @@ class Logged(Rewrite):
                         message.data = sealing.encrypt(message.data, Cipher(code))
                     yield message
 
-    def narrowed(self, sequences: Ranges) -> Logged:
+    def narrowed(self, sequences: Ranges) -> LoggedMessages:
         wanted = self.sequences & sequences
         rows = (self._places[:, 0] <= np.uint64(wanted.last)) & (self._places[:, 1] >= np.uint64(wanted.first))
         part = copy(self)
@@ -103,7 +103,7 @@ class Logged(Rewrite):
         return part
 
 
-class Places:
+class LogEntryPlaces:
     """Entries of Raft logs that hold messages of one channel: there may be millions."""
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ class MergePlan(SalvagePlan):
             "free_pages": {name: found.as_json() for name, found in self.free_pages.items()},
         }
 
-    def channel_json(self, channel: ChannelPlan) -> dict[str, Any]:
+    def channel_json(self, channel: ChannelSalvage) -> dict[str, Any]:
         """Returns the report on a channel, with stable names."""
         name = text(channel.name)
         return {

@@ -26,18 +26,18 @@ from stantools.format.crc import Crc
 from stantools.format.layout import INDEX_RECORD_SIZE
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
-from stantools.recovery.salvage.manifest import Digest, Hasher, Moved, write_manifest
-from stantools.recovery.salvage.model import ChannelPlan, Copy, SalvagePlan, SalvageResult, Step
+from stantools.recovery.salvage.manifest import Digest, Hasher, MovedMessages, write_manifest
+from stantools.recovery.salvage.model import ChannelSalvage, RecordCopy, SalvagePlan, SalvageResult, Step
 from stantools.store.atomic import absolute, new_directory
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import fsync_directory, sync_tree, writing
 from stantools.store.limits import ONE_SLICE
 from stantools.store.mapping import Buffer, mapped
-from stantools.store.reading import BATCH_ROWS, among, scan_slice
-from stantools.store.resync import Damage
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import BATCH_ROWS, among, scan_slice
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
-from stantools.work import Threads
+from stantools.work import ThreadWork
 
 #: Factor on the planned bytes for the check of free space: logs, the manifest.
 _SPACE_FACTOR = 1.05
@@ -57,7 +57,7 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
     called with bytes of data files. Raises `RefusedError` if there is not enough space or `out` is inside the old
     store, `StoreUnwritableError`, and `StoreUnreadableError` if the old store has changed since the plan.
     """
-    work = Threads(plan.options.workers)
+    work = ThreadWork(plan.options.workers)
     with building(plan, out) as build:
         copy = partial(copy_channels, hasher=build.hasher, progress=work.inside(progress))
         for number, copied in enumerate(work.in_order(copy, build.items)):
@@ -107,7 +107,7 @@ def result_of(plan: SalvagePlan, out: Path) -> SalvageResult:
 class CopyItem:
     """Channels of a new store that are written together."""
 
-    channels: tuple[ChannelPlan, ...]
+    channels: tuple[ChannelSalvage, ...]
     content: Path  #: the new store while it is incomplete
     #: Directory in which an attempt writes before it moves its files to `content`; None writes there directly.
     attempts: Path | None
@@ -127,10 +127,10 @@ class CopyItem:
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopiedItem:
     """The result of writing a `CopyItem`."""
 
-    moved: list[Moved]  #: destinations of the messages of each channel
+    moved: list[MovedMessages]  #: destinations of the messages of each channel
     files: dict[str, Digest]  #: size and hash of each file of an attempt, by its path in the new store
 
 
@@ -158,9 +158,9 @@ class Build:
             CopyItem(each, content, attempts, plan.source, plan.crc, plan.options.fill_gaps)
             for each in _groups(plan.channels, group)
         ]
-        self._copied: dict[int, Copied] = {}
+        self._copied: dict[int, CopiedItem] = {}
 
-    def take(self, number: int, copied: Copied) -> None:
+    def take(self, number: int, copied: CopiedItem) -> None:
         """Records the result of an item."""
         self._copied[number] = copied
 
@@ -189,9 +189,9 @@ class Build:
             )
 
 
-def _groups(channels: list[ChannelPlan], limit: int) -> Iterator[tuple[ChannelPlan, ...]]:
+def _groups(channels: list[ChannelSalvage], limit: int) -> Iterator[tuple[ChannelSalvage, ...]]:
     """Groups consecutive channels up to `limit` bytes."""
-    group: list[ChannelPlan] = []
+    group: list[ChannelSalvage] = []
     size = 0
     for channel in channels:
         if group and (size + channel.size > limit or not limit or len(group) == _GROUP):
@@ -203,7 +203,7 @@ def _groups(channels: list[ChannelPlan], limit: int) -> Iterator[tuple[ChannelPl
         yield tuple(group)
 
 
-def copy_channels(item: CopyItem, *, hasher: Hasher | None = None, progress: Progress | None = None) -> Copied:
+def copy_channels(item: CopyItem, *, hasher: Hasher | None = None, progress: Progress | None = None) -> CopiedItem:
     """Writes channels into a new store. With attempts it may run several times, also at the same time.
 
     An attempt syncs its channels and moves them to their place one by one. A channel that already exists was moved
@@ -213,7 +213,7 @@ def copy_channels(item: CopyItem, *, hasher: Hasher | None = None, progress: Pro
     """
     if item.attempts is None:
         assert hasher is not None
-        return Copied(_write_channels(item, item.content, hasher, progress), {})
+        return CopiedItem(_write_channels(item, item.content, hasher, progress), {})
     if not item.attempts.is_dir():
         raise StoreUnwritableError(
             f"{item.attempts}: does not exist where the task runs",
@@ -225,7 +225,7 @@ def copy_channels(item: CopyItem, *, hasher: Hasher | None = None, progress: Pro
     try:
         with Hasher(attempt) as own:
             moved = _write_channels(item, attempt, own, progress)
-            copied = Copied(moved, own.digests())
+            copied = CopiedItem(moved, own.digests())
         with writing(item.content):
             sync_tree(attempt)
             for each in item.channels:
@@ -246,18 +246,18 @@ def _move(made: Path, target: Path) -> None:
             raise
 
 
-def _write_channels(item: CopyItem, directory: Path, hasher: Hasher, progress: Progress | None) -> list[Moved]:
+def _write_channels(item: CopyItem, directory: Path, hasher: Hasher, progress: Progress | None) -> list[MovedMessages]:
     return [one for each in item.channels for one in _write_channel(item, each, directory, hasher, progress)]
 
 
 def _write_channel(
-    item: CopyItem, channel: ChannelPlan, directory: Path, hasher: Hasher, progress: Progress | None
-) -> list[Moved]:
+    item: CopyItem, channel: ChannelSalvage, directory: Path, hasher: Hasher, progress: Progress | None
+) -> list[MovedMessages]:
     """Writes the subscriptions and the messages of one channel, and returns the destinations of the messages."""
     store = StoreWriter(directory, item.crc)
     store.write_sub_records(channel.name, channel.subscriptions.encoded(item.crc))
     writer = store.slices(channel.name, ONE_SLICE, fill_gaps=item.fill_gaps)
-    moved: list[Moved] = []
+    moved: list[MovedMessages] = []
     with writer:
         copier = _Copier(item, channel, writer, progress)
         for number, step in enumerate(channel.steps):
@@ -275,12 +275,12 @@ def _write_channel(
 class _Copier:
     """Applies the steps of one channel."""
 
-    def __init__(self, item: CopyItem, channel: ChannelPlan, writer: SliceWriter, progress: Progress | None) -> None:
+    def __init__(self, item: CopyItem, channel: ChannelSalvage, writer: SliceWriter, progress: Progress | None) -> None:
         self._item = item
         self._channel = channel
         self._writer = writer
         self._progress = progress
-        rows = max((step.run.count for step in channel.steps if isinstance(step, Copy)), default=1)
+        rows = max((step.run.count for step in channel.steps if isinstance(step, RecordCopy)), default=1)
         self._columns = MessageColumns(min(rows, BATCH_ROWS))
         self._resume: dict[int, int] = {}
         self._last_step: dict[Path, int] = {}
@@ -291,10 +291,10 @@ class _Copier:
         """Returns whether no later step reads the slice of this step."""
         return self._last_step[self._channel.steps[number].path] == number
 
-    def write(self, step: Step) -> Moved:
+    def write(self, step: Step) -> MovedMessages:
         """Applies one step and returns the destination of its messages."""
         note = ""
-        if isinstance(step, Copy):
+        if isinstance(step, RecordCopy):
             self._copy(step)
         else:
             note = step.note
@@ -305,15 +305,15 @@ class _Copier:
         current = self._writer.current
         assert current is not None
         file = str(step.path.relative_to(self._item.source))
-        return Moved(file, os.fsdecode(self._channel.name), current.number, step.sequences, note)
+        return MovedMessages(file, os.fsdecode(self._channel.name), current.number, step.sequences, note)
 
-    def _copy(self, step: Copy) -> None:
+    def _copy(self, step: RecordCopy) -> None:
         run, wanted = step.run, step.sequences
         whole = run.count == wanted.count()
         with mapped(step.path, sequential=True) as data:
             at, crc = self._resume.get(id(run), run.start), self._item.crc.unchecked
             for batch in scan_slice(data[: run.end], run.subject, crc, columns=self._columns, start=at):
-                if isinstance(batch, Damage):
+                if isinstance(batch, DamagedRange):
                     break
                 begin, last = at, int(batch.sequence[-1])
                 at = batch.end

@@ -12,7 +12,7 @@ from stantools.format.crc import IEEE
 from stantools.inspection.ciphertext import find_ciphertext
 from stantools.inspection.findings import Finding
 from stantools.inspection.forecast import ServerOptions, forecast
-from stantools.inspection.forecast.options import DEFAULT_CLUSTER_ID
+from stantools.inspection.forecast.server_options import DEFAULT_CLUSTER_ID
 from stantools.inspection.verify import verify
 from stantools.progress import Progress
 from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
@@ -24,7 +24,7 @@ ENCRYPT = "-encrypt"
 
 
 @dataclass(frozen=True)
-class Start:
+class NewStoreStart:
     """The start of a server on a new store."""
 
     works: bool  #: it starts with all of the store
@@ -41,7 +41,7 @@ class NewStoreCheck:
 
     findings: Sequence[Finding]  #: findings of verify
     clean: bool  #: verdict of verify
-    start: Start  #: forecast of a start of the server
+    start: NewStoreStart  #: forecast of a start of the server
 
     @property
     def good(self) -> bool:
@@ -75,7 +75,7 @@ def check_new_store(
     return NewStoreCheck(verdict.findings, verdict.clean, start)
 
 
-def check_start(store: Datastore, cluster_id: str, *, workers: int = 1) -> Start:
+def check_start(store: Datastore, cluster_id: str, *, workers: int = 1) -> NewStoreStart:
     """Forecasts the start of a server on a new store, and determines the options that it needs.
 
     `workers` slices are read at the same time.
@@ -95,7 +95,7 @@ def check_start(store: Datastore, cluster_id: str, *, workers: int = 1) -> Start
     if sealed.opened:
         options.append(ENCRYPT)
     suspected = () if sealed.opened else (*sealed.suspected, *sealed.refused)
-    return Start(start.starts and start.recovered, start.error, tuple(options), suspected)
+    return NewStoreStart(start.starts and start.recovered, start.error, tuple(options), suspected)
 
 
 def exit_code(plan: SalvagePlan, check: NewStoreCheck | None) -> ExitCode:

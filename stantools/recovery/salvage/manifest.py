@@ -19,12 +19,12 @@ from stantools import __version__
 from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import fsync_file, writing
-from stantools.store.mapping import WINDOW, Window, mapped
+from stantools.store.mapping import WINDOW, MappedWindow, mapped
 from stantools.store.ranges import Ranges
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedMessages:
     """Messages copied from a file of the old store to a slice of the new one."""
 
     file: str  #: data file of the old store, relative to its root
@@ -34,13 +34,13 @@ class Moved:
     note: str = ""  #: differences, if any
 
 
-def write_manifest(content: Path, plan: SalvagePlan, moved: list[Moved], files: dict[str, Any]) -> None:
+def write_manifest(content: Path, plan: SalvagePlan, moved: list[MovedMessages], files: dict[str, Any]) -> None:
     """Writes the manifest into a store that is otherwise complete; `files` has size and hash of each file."""
     text = json.dumps(describe(plan, moved) | {"files": files}, indent=1)
     (content / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
-def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
+def describe(plan: SalvagePlan, moved: list[MovedMessages]) -> dict[str, Any]:
     """Returns the content of a manifest, without the hashes of the files."""
     return {
         "schema": 1,
@@ -177,7 +177,7 @@ class Hasher:
 def _finish(path: Path) -> Digest:
     digest = blake3()
     with mapped(path, sequential=True) as data:
-        size, window = len(data), Window(data)
+        size, window = len(data), MappedWindow(data)
         for at in range(0, size, WINDOW // 2):
             window.reach(at)
             digest.update(data[at : at + WINDOW // 2])

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.outcomes import Totals
+from stantools.inspection.outcomes import OutcomeTotals
 from stantools.inspection.runs import RecordRun
-from stantools.recovery.options import SalvageOptions
+from stantools.recovery.recovery_options import SalvageOptions
 from stantools.recovery.salvage.subscriptions import NONE_KEPT, KeptSubscriptions
 from stantools.store.ranges import Ranges
-from stantools.store.resync import Damage, Repair
+from stantools.store.resync import DamagedRange, Repair
 
 #: Older generations of a channel: each becomes a channel of its own, or only the newest is kept.
 SPLIT, NEWEST = "split", "newest"
@@ -27,7 +27,7 @@ _FILLERS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Copy:
+class RecordCopy:
     """Whole records of a run, byte for byte."""
 
     run: RecordRun
@@ -53,9 +53,9 @@ class Copy:
         """Bytes of the largest payload of the run; perhaps of one that is not taken."""
         return self.run.largest
 
-    def narrowed(self, sequences: Ranges) -> Copy:
+    def narrowed(self, sequences: Ranges) -> RecordCopy:
         """Returns the step with fewer of its messages."""
-        return Copy(self.run, self.sequences & sequences)
+        return RecordCopy(self.run, self.sequences & sequences)
 
 
 class Rewrite(ABC):
@@ -81,13 +81,13 @@ class Rewrite(ABC):
 
 
 #: Some messages of a channel, and their source.
-Step = Copy | Rewrite
+Step = RecordCopy | Rewrite
 
 
-class Repaired(Rewrite):
+class RepairedMessage(Rewrite):
     """A message whose record header was damaged: its payload under a new header."""
 
-    def __init__(self, path: Path, damage: Damage, repair: Repair) -> None:
+    def __init__(self, path: Path, damage: DamagedRange, repair: Repair) -> None:
         self.path, self._message = path, repair.message
         self.sequence = int(repair.message.sequence)
         self.sequences = Ranges.of([(self.sequence, self.sequence)])
@@ -98,12 +98,12 @@ class Repaired(Rewrite):
     def messages(self) -> Iterator[pb.MsgProto]:
         yield self._message
 
-    def narrowed(self, sequences: Ranges) -> Repaired:
+    def narrowed(self, sequences: Ranges) -> RepairedMessage:
         """Returns the step, which has one message."""
         return self
 
 
-class Fate(enum.StrEnum):
+class DropReason(enum.StrEnum):
     """The meaning of data of the old store that is not in the new one."""
 
     MISSING = "missing before"
@@ -114,7 +114,7 @@ class Fate(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Dropped:
+class DroppedData:
     """Data of the old store that is not in the new one."""
 
     file: str  #: relative to the root
@@ -122,16 +122,16 @@ class Dropped:
     length: int  #: number of bytes
     reason: str
     sequences: Ranges = field(default_factory=Ranges)  #: its sequences, as far as they are known
-    fate: Fate = Fate.LOST
+    fate: DropReason = DropReason.LOST
 
     @property
     def loss(self) -> bool:
         """It is a loss."""
-        return self.fate not in (Fate.LEFT_OUT, Fate.GAP)
+        return self.fate not in (DropReason.LEFT_OUT, DropReason.GAP)
 
 
 @dataclass
-class ChannelPlan:
+class ChannelSalvage:
     """One channel of the new store."""
 
     name: bytes  #: as bytes
@@ -177,8 +177,8 @@ class SalvagePlan:
     server: pb.ServerInfo  #: the new server.dat
     server_note: str = ""  #: origin of its content, if it is not simply the old record
     clients: list[pb.ClientInfo] = field(default_factory=list)
-    channels: list[ChannelPlan] = field(default_factory=list)  #: by name
-    dropped: list[Dropped] = field(default_factory=list)  #: data that is left out
+    channels: list[ChannelSalvage] = field(default_factory=list)  #: by name
+    dropped: list[DroppedData] = field(default_factory=list)  #: data that is left out
     changes: list[str] = field(default_factory=list)  #: differences of the new store, in words
     bytes: int = 0  #: approximate size of the new data files, without fillers
 
@@ -199,12 +199,12 @@ class SalvagePlan:
     @property
     def missing(self) -> int:
         """Messages that were missing before."""
-        return sum(d.sequences.count() for d in self.dropped if d.fate in (Fate.MISSING, Fate.GAP))
+        return sum(d.sequences.count() for d in self.dropped if d.fate in (DropReason.MISSING, DropReason.GAP))
 
     @property
     def lost(self) -> int:
         """Messages of the old store that this step leaves out."""
-        return sum(d.sequences.count() for d in self.dropped if d.fate is Fate.LOST)
+        return sum(d.sequences.count() for d in self.dropped if d.fate is DropReason.LOST)
 
     @property
     def gone(self) -> int:
@@ -212,9 +212,9 @@ class SalvagePlan:
         return sum(d.sequences.count() for d in self.dropped if d.loss)
 
     @property
-    def outcome(self) -> Totals:
+    def outcome(self) -> OutcomeTotals:
         """The messages of the old store, in numbers."""
-        return Totals(
+        return OutcomeTotals(
             intact=self.messages + self.lost,
             archived=sum(channel.archived.count() for channel in self.channels),
             missing=self.missing,

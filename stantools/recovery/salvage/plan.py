@@ -9,21 +9,21 @@ from dataclasses import dataclass, field, replace
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.outcomes import ChannelOutcome
-from stantools.inspection.runs import Generation, History, RecordRun, arrange, same_records
-from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text, survey_slice
-from stantools.inspection.surveying import survey_channels
+from stantools.inspection.runs import ChannelHistory, Generation, RecordRun, arrange, same_records
+from stantools.inspection.survey import ChannelSurvey, NeighbourSequences, SliceSurvey, stop_text, survey_slice
+from stantools.inspection.survey_jobs import survey_channels
 from stantools.inspection.verify import channel_verdict
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
-from stantools.recovery.options import SalvageOptions
+from stantools.recovery.recovery_options import SalvageOptions
 from stantools.recovery.salvage.model import (
     NEWEST,
     SPLIT,
-    ChannelPlan,
-    Copy,
-    Dropped,
-    Fate,
-    Repaired,
+    ChannelSalvage,
+    DroppedData,
+    DropReason,
+    RecordCopy,
+    RepairedMessage,
     SalvagePlan,
     Step,
 )
@@ -39,11 +39,11 @@ from stantools.store.sublog import SubsState, salvage_subs
 
 
 @dataclass
-class _Source:
+class _ChannelFindings:
     """The scanned data of one channel, from any place in the store."""
 
     runs: list[RecordRun] = field(default_factory=list)  #: good records, those of the channel's own directory first
-    rewrites: list[Repaired] = field(default_factory=list)  #: messages whose record header must be recreated
+    rewrites: list[RepairedMessage] = field(default_factory=list)  #: messages whose record header must be recreated
     subs: SubsState | None = None  #: fold of its subs.dat
     outcome: ChannelOutcome | None = None  #: state of its messages by its directory
     renamed: ChannelOutcome | None = None  #: state of its messages by a directory under another name
@@ -70,7 +70,7 @@ def plan_salvage(
     plan = SalvagePlan(store.path, store.crc, options, server, note)
     clients = _clients(store, plan)
     plan.clients = list(clients.clients.values())
-    sources: dict[bytes, _Source] = {}
+    sources: dict[bytes, _ChannelFindings] = {}
     foreign: list[RecordRun] = []
     strays, inner = _root_strays(store, plan), []
     if surveys is None:
@@ -82,7 +82,7 @@ def plan_salvage(
         inner += [(survey.files.raw_name, stray) for stray in survey.strays]
     _restore_names(sources, foreign, plan)
     for run in foreign:
-        sources.setdefault(run.subject, _Source()).runs.append(run)
+        sources.setdefault(run.subject, _ChannelFindings()).runs.append(run)
     for name, stray in [*inner, *strays]:
         _add_stray(store, name, stray, sources, plan)
     taken = set(sources)
@@ -92,7 +92,7 @@ def plan_salvage(
     return plan
 
 
-def _restore_names(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: SalvagePlan) -> None:
+def _restore_names(sources: dict[bytes, _ChannelFindings], foreign: list[RecordRun], plan: SalvagePlan) -> None:
     """Moves subscriptions with the messages of a renamed channel directory; a copied directory becomes no channel.
 
     A renamed directory's messages all belong to one other channel without a directory of its own; for a copied one,
@@ -118,7 +118,7 @@ def _restore_names(sources: dict[bytes, _Source], foreign: list[RecordRun], plan
         reason = f"a copy of channel {channel!r}, which its messages name: it does not become a channel"
         if source.subs and len(source.subs.subscriptions):
             reason += f", and its {counted(len(source.subs.subscriptions), 'subscription', 'is/are')} left out"
-        plan.dropped.append(Dropped(name, -1, 0, reason, fate=Fate.LEFT_OUT))
+        plan.dropped.append(DroppedData(name, -1, 0, reason, fate=DropReason.LEFT_OUT))
 
 
 def _clients(store: Datastore, plan: SalvagePlan) -> ClientsState:
@@ -129,7 +129,7 @@ def _clients(store: Datastore, plan: SalvagePlan) -> ClientsState:
         with mapped(store.clients) as buffer:
             state = salvage_clients(buffer, plan.crc)
     except StoreUnreadableError as error:
-        plan.dropped.append(Dropped(CLIENTS_FILE, -1, 0, error.message))
+        plan.dropped.append(DroppedData(CLIENTS_FILE, -1, 0, error.message))
         return ClientsState()
     _leave_log_damage(plan, CLIENTS_FILE, state)
     return state
@@ -143,8 +143,8 @@ def _leave_log_damage(plan: SalvagePlan, file: str, state: LogState) -> None:
             )
         else:
             held_nothing = damage.kind in (LogDamageKind.ZEROS, LogDamageKind.VERSION)
-            fate = Fate.LEFT_OUT if held_nothing else Fate.MISSING
-            plan.dropped.append(Dropped(file, damage.offset, damage.length, damage.detail, fate=fate))
+            fate = DropReason.LEFT_OUT if held_nothing else DropReason.MISSING
+            plan.dropped.append(DroppedData(file, damage.offset, damage.length, damage.detail, fate=fate))
 
 
 def _root_strays(store: Datastore, plan: SalvagePlan) -> list[tuple[bytes, SliceSurvey]]:
@@ -155,19 +155,21 @@ def _root_strays(store: Datastore, plan: SalvagePlan) -> list[tuple[bytes, Slice
     for path in (*store.leftovers, *store.foreign, *store.raft_logs):
         if path in taken:
             continue
-        plan.dropped.append(Dropped(path.name, -1, size_of(path), "not part of the store", fate=Fate.LEFT_OUT))
+        plan.dropped.append(
+            DroppedData(path.name, -1, size_of(path), "not part of the store", fate=DropReason.LEFT_OUT)
+        )
     return [(b"", survey) for survey in found]
 
 
 def _add_stray(
-    store: Datastore, directory: bytes, stray: SliceSurvey, sources: dict[bytes, _Source], plan: SalvagePlan
+    store: Datastore, directory: bytes, stray: SliceSurvey, sources: dict[bytes, _ChannelFindings], plan: SalvagePlan
 ) -> None:
     """Takes the messages that are only in a slice under another name."""
     assert stray.files.data is not None
     file = str(stray.files.data.relative_to(store.path))
     for run in stray.runs:
         name = run.subject if is_channel_name(os.fsdecode(run.subject)) or not directory else directory
-        source = sources.setdefault(name, _Source())
+        source = sources.setdefault(name, _ChannelFindings())
         have = Ranges.union(each.sequences for each in source.runs)
         alone, there = run.sequences - have, run.sequences & have
         for each in source.runs:
@@ -175,10 +177,12 @@ def _add_stray(
                 there -= same_records(run, each, both, plan.crc)
         if there:
             reason = "other messages have these sequences in the channel's slices"
-            plan.dropped.append(Dropped(file, run.start, run.end - run.start, reason, there))
+            plan.dropped.append(DroppedData(file, run.start, run.end - run.start, reason, there))
         if same := run.sequences - alone - there:
             reason = "the same messages are kept from another place"
-            plan.dropped.append(Dropped(file, run.start, run.end - run.start, reason, same, fate=Fate.LEFT_OUT))
+            plan.dropped.append(
+                DroppedData(file, run.start, run.end - run.start, reason, same, fate=DropReason.LEFT_OUT)
+            )
         if alone:
             source.runs.append(replace(run, sequences=alone))
             plan.changes.append(
@@ -196,17 +200,19 @@ def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[s
 
 
 def _collect(
-    store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan
+    store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _ChannelFindings], plan: SalvagePlan
 ) -> list[RecordRun]:
     """Assigns a directory's records to their channels; returns the runs of other channels."""
     files = survey.files
     if survey.error:
-        plan.dropped.append(Dropped(files.name, -1, 0, survey.error))
+        plan.dropped.append(DroppedData(files.name, -1, 0, survey.error))
     if not (survey.slices or files.subs or survey.strays):
         if not survey.error:
-            plan.dropped.append(Dropped(files.name, -1, 0, "the directory holds no channel", fate=Fate.LEFT_OUT))
+            plan.dropped.append(
+                DroppedData(files.name, -1, 0, "the directory holds no channel", fate=DropReason.LEFT_OUT)
+            )
         return []
-    source = sources.setdefault(files.raw_name, _Source())
+    source = sources.setdefault(files.raw_name, _ChannelFindings())
     foreign: list[RecordRun] = []
     for run in survey.runs():
         if run.subject == files.raw_name or not is_channel_name(os.fsdecode(run.subject)):
@@ -227,40 +233,42 @@ def _collect(
             continue
         misnamed = path in files.misnamed
         reason = "its slice number cannot be read, and it holds no message" if misnamed else "not part of the store"
-        fate = Fate.UNKNOWN if misnamed else Fate.LEFT_OUT
-        plan.dropped.append(Dropped(str(path.relative_to(store.path)), -1, size_of(path), reason, fate=fate))
+        fate = DropReason.UNKNOWN if misnamed else DropReason.LEFT_OUT
+        plan.dropped.append(DroppedData(str(path.relative_to(store.path)), -1, size_of(path), reason, fate=fate))
     if not plan.options.archived:
         for one_slice in files.archived:
             reason = "archived; --archived includes it"
             plan.dropped.append(
-                Dropped(f"{files.name}/{one_slice.name}", -1, one_slice.data_size, reason, fate=Fate.LEFT_OUT)
+                DroppedData(f"{files.name}/{one_slice.name}", -1, one_slice.data_size, reason, fate=DropReason.LEFT_OUT)
             )
     return foreign
 
 
-def _leave_slice_damage(store: Datastore, survey: SliceSurvey, source: _Source, plan: SalvagePlan) -> None:
+def _leave_slice_damage(store: Datastore, survey: SliceSurvey, source: _ChannelFindings, plan: SalvagePlan) -> None:
     assert survey.files.data is not None
     file = str(survey.files.data.relative_to(store.path))
     if survey.error:
-        plan.dropped.append(Dropped(file, -1, survey.files.data_size, survey.error))
+        plan.dropped.append(DroppedData(file, -1, survey.files.data_size, survey.error))
         return
     if survey.header_error and survey.size < FILE_HEADER_SIZE:
-        plan.dropped.append(Dropped(file, 0, survey.size, survey.header_error, fate=Fate.LEFT_OUT))
+        plan.dropped.append(DroppedData(file, 0, survey.size, survey.header_error, fate=DropReason.LEFT_OUT))
     for neighbours in survey.damages:
         damage = neighbours.damage
         if damage.repair and damage.repair.message.sequence:
-            source.rewrites.append(Repaired(survey.files.data, damage, damage.repair))
+            source.rewrites.append(RepairedMessage(survey.files.data, damage, damage.repair))
         else:
             plan.dropped.append(_damaged(file, neighbours))
 
 
-def _damaged(file: str, neighbours: Neighbours) -> Dropped:
+def _damaged(file: str, neighbours: NeighbourSequences) -> DroppedData:
     damage = neighbours.damage
     # Zeros and torn ends between consecutive messages hold no data; lost messages are counted by sequence, once.
-    return Dropped(file, damage.offset, damage.length, f"{damage.kind}: {stop_text(damage.stop)}", fate=Fate.LEFT_OUT)
+    return DroppedData(
+        file, damage.offset, damage.length, f"{damage.kind}: {stop_text(damage.stop)}", fate=DropReason.LEFT_OUT
+    )
 
 
-def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan) -> None:
+def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _ChannelFindings], plan: SalvagePlan) -> None:
     path = survey.files.subs
     if survey.files.raw_name not in sources:
         return
@@ -273,14 +281,14 @@ def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _Source], plan: Salva
             with mapped(path, seen=survey.files.subs_seen) as buffer:
                 source.subs = salvage_subs(buffer, plan.crc)
         except StoreUnreadableError as error:
-            plan.dropped.append(Dropped(file, -1, 0, error.message))
+            plan.dropped.append(DroppedData(file, -1, 0, error.message))
         else:
             _leave_log_damage(plan, file, source.subs)
     source.outcome = channel_verdict(survey, arrange(survey.own_runs(), plan.crc), plan.crc, source.subs).outcome
 
 
 def _plan_channel(
-    plan: SalvagePlan, name: bytes, source: _Source, known_clients: set[bytes], taken: set[bytes]
+    plan: SalvagePlan, name: bytes, source: _ChannelFindings, known_clients: set[bytes], taken: set[bytes]
 ) -> None:
     history = arrange(source.runs, plan.crc)
     text = os.fsdecode(name)
@@ -289,11 +297,13 @@ def _plan_channel(
         where = str(piece.run.slice.data.relative_to(plan.source))
         length = piece.run.end - piece.run.start
         reason = "the same messages are kept from another place"
-        plan.dropped.append(Dropped(where, piece.run.start, length, reason, piece.sequences, fate=Fate.LEFT_OUT))
+        plan.dropped.append(
+            DroppedData(where, piece.run.start, length, reason, piece.sequences, fate=DropReason.LEFT_OUT)
+        )
     kept = _choose(plan, text, history)
     subs = source.subs or SubsState()
     for generation, is_main in kept:
-        target = ChannelPlan(name, stored_name=name)
+        target = ChannelSalvage(name, stored_name=name)
         if not is_main:
             target.name = _generation_name(name, taken)
             target.origin = f"an older generation of {text!r}"
@@ -316,29 +326,29 @@ def _plan_channel(
             target.subscriptions = decided.subscriptions
             plan.changes += [f"{text}: {change}" for change in decided.changes]
             plan.dropped += [
-                Dropped(f"{text}/subs.dat", -1, 0, reason, fate=Fate.LEFT_OUT) for reason in decided.dropped
+                DroppedData(f"{text}/subs.dat", -1, 0, reason, fate=DropReason.LEFT_OUT) for reason in decided.dropped
             ]
         plan.channels.append(target)
         plan.bytes += target.size
 
 
-def _note_missing(plan: SalvagePlan, target: ChannelPlan, source: _Source) -> None:
+def _note_missing(plan: SalvagePlan, target: ChannelSalvage, source: _ChannelFindings) -> None:
     """Records the messages of a channel that were missing before, and its unknown contents."""
     name = os.fsdecode(target.name)
     outcome = (source.outcome or ChannelOutcome(name)).with_directory(target.sequences, source.renamed)
     target.missing, target.archived, target.skipped = outcome.missing, outcome.archived, outcome.gaps
     if gone := outcome.missing - outcome.gaps:
-        plan.dropped.append(Dropped(name, -1, 0, "the messages are damaged or gone", gone, Fate.MISSING))
+        plan.dropped.append(DroppedData(name, -1, 0, "the messages are damaged or gone", gone, DropReason.MISSING))
     if outcome.gaps:
         reason = "whole records leave these sequences out"
-        plan.dropped.append(Dropped(name, -1, 0, reason, outcome.gaps, Fate.GAP))
+        plan.dropped.append(DroppedData(name, -1, 0, reason, outcome.gaps, DropReason.GAP))
     for end in outcome.unknown:
         target.unknown.append(end.sentence(name))
         if end.suspected:
-            plan.dropped.append(Dropped(name, -1, 0, end.sentence(name), fate=Fate.UNKNOWN))
+            plan.dropped.append(DroppedData(name, -1, 0, end.sentence(name), fate=DropReason.UNKNOWN))
 
 
-def _last_named(source: _Source, history: History, generation: Generation) -> int:
+def _last_named(source: _ChannelFindings, history: ChannelHistory, generation: Generation) -> int:
     """Returns the last sequence of a generation that only an index still names, 0 if there is none."""
     # Of several generations, only entries of the newest slice or later ones can belong to the newest.
     several = len(history.generations) > 1
@@ -346,7 +356,7 @@ def _last_named(source: _Source, history: History, generation: Generation) -> in
     return max((ranges.last for number, ranges in source.named if number >= newest), default=0)
 
 
-def _check_filling(target: ChannelPlan) -> None:
+def _check_filling(target: ChannelSalvage) -> None:
     """Refuses to fill a gap that only an absurd sequence can have made."""
     if not target.fillable:
         raise RefusedError(
@@ -356,7 +366,7 @@ def _check_filling(target: ChannelPlan) -> None:
         )
 
 
-def _choose(plan: SalvagePlan, channel: str, history: History) -> list[tuple[Generation, bool]]:
+def _choose(plan: SalvagePlan, channel: str, history: ChannelHistory) -> list[tuple[Generation, bool]]:
     """Chooses the generations to keep; the flag marks the one that keeps the channel's name."""
     generations = history.generations or [Generation()]
     wanted = plan.options.generation
@@ -374,7 +384,7 @@ def _choose(plan: SalvagePlan, channel: str, history: History) -> list[tuple[Gen
     for generation in generations:
         if generation is not chosen:
             reason = f"another generation was chosen ({wanted})"
-            plan.dropped.append(Dropped(channel, -1, 0, reason, generation.sequences))
+            plan.dropped.append(DroppedData(channel, -1, 0, reason, generation.sequences))
     return [(chosen, True)]
 
 
@@ -387,10 +397,10 @@ def _generation_name(name: bytes, taken: set[bytes]) -> bytes:
     return candidate
 
 
-def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: Iterable[Repaired]) -> list[Step]:
+def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: Iterable[RepairedMessage]) -> list[Step]:
     """Sorts copies and rewrites by sequence."""
     have = generation.sequences
-    extra: dict[int, Repaired] = {}
+    extra: dict[int, RepairedMessage] = {}
     for rewrite in rewrites:
         if rewrite.sequence not in have and rewrite.sequence not in extra:
             extra[rewrite.sequence] = rewrite
@@ -399,16 +409,16 @@ def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: It
     for piece in generation.ordered():
         left = piece.sequences
         if 0 in left:
-            plan.dropped.append(Dropped(channel, -1, 0, "a message with sequence 0", Ranges.of([(0, 0)])))
+            plan.dropped.append(DroppedData(channel, -1, 0, "a message with sequence 0", Ranges.of([(0, 0)])))
             left -= Ranges.of([(0, 0)])
         while waiting and waiting[0] < left.last:
             sequence = waiting.pop(0)
             before = left & Ranges.of([(0, sequence)])
             if before:
-                steps.append(Copy(piece.run, before))
+                steps.append(RecordCopy(piece.run, before))
                 left -= before
             steps.append(extra[sequence])
         if left:
-            steps.append(Copy(piece.run, left))
+            steps.append(RecordCopy(piece.run, left))
     steps += [extra[sequence] for sequence in waiting]
     return steps

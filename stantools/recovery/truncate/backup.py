@@ -23,7 +23,7 @@ from typing import Any
 
 from stantools import __version__
 from stantools.errors import StoreUnwritableError
-from stantools.inspection.forecast.changes import Change, Cut, Delete
+from stantools.inspection.forecast.changes import Change, CutChange, DeleteChange
 from stantools.progress import Progress
 from stantools.store.atomic import absolute, new_directory
 from stantools.store.durable import writing
@@ -50,7 +50,7 @@ def _saved_size(change: Change) -> int:
     """Returns how many bytes of a file go to the backup."""
     if change.before is None:
         return 0
-    return change.before - (change.after or 0) if isinstance(change.action, Cut) else change.before
+    return change.before - (change.after or 0) if isinstance(change.action, CutChange) else change.before
 
 
 def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progress | None = None) -> Path:
@@ -92,9 +92,9 @@ def _free_path(directory: Path) -> Path:
 def _save(root: Path, change: Change, content: Path, progress: Progress | None) -> dict[str, Any]:
     action = "create" if change.before is None else "replace"
     offset = 0
-    if isinstance(change.action, Cut):
+    if isinstance(change.action, CutChange):
         action, offset = "cut", change.after or 0
-    elif isinstance(change.action, Delete):
+    elif isinstance(change.action, DeleteChange):
         action = "delete"
     entry: dict[str, Any] = {
         "path": change.path,

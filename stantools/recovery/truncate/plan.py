@@ -9,7 +9,7 @@ from typing import Any
 
 from stantools.escaping import escape
 from stantools.inspection.forecast import Forecast, ServerOptions, forecast, forecast_both
-from stantools.inspection.forecast.changes import Change, Cut, RebuildIndex
+from stantools.inspection.forecast.changes import Change, CutChange, RebuildIndex
 from stantools.inspection.forecast.losses import CutFile, RemovedRecord
 from stantools.progress import Progress
 from stantools.store.directory import WITNESS_FILE, Datastore
@@ -66,7 +66,7 @@ class TruncationPlan:
         def order(change: Change) -> int:
             if change.path == WITNESS_FILE:
                 return 2
-            return 0 if isinstance(change.action, Cut) else 1
+            return 0 if isinstance(change.action, CutChange) else 1
 
         return sorted(self.forecast.changes.values(), key=order)
 
@@ -142,7 +142,7 @@ def plan_truncation(
     cuts = tuple(
         _file_cut(store, options, change, planned)
         for change in planned.changes.values()
-        if isinstance(change.action, Cut) and not change.path.endswith(".idx")
+        if isinstance(change.action, CutChange) and not change.path.endswith(".idx")
     )
     refusals += [
         f"{cut.file}: truncation keeps {cut.kept} records, salvage would keep {cut.kept + cut.intact}"

@@ -15,11 +15,11 @@ import pytest
 from broker.bus import external
 from broker.bus.embedded import EmbeddedBus
 from broker.bus.external import ExternalBus
-from broker.config.options import ConnectionOptions
+from broker.config.broker_options import ConnectionOptions
 from broker.nats import router
-from broker.nats.options import NatsOptions
-from broker.nats.server import NatsServer
-from broker.streaming.ports import Answer, Outcome, Role
+from broker.nats.nats_options import NatsOptions
+from broker.nats.nats_server import NatsServer
+from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
 from stantools.format.envelope import Buffer
 from stantools.nats import frames as columns
 from stantools.nats.frames import Frames, Payloads
@@ -102,8 +102,8 @@ async def barrier(bus: Bus) -> None:
         await reached.wait()
 
 
-async def ask(bus: Bus, subject: bytes, seconds: float = 60) -> Answer:
-    answers: list[Answer] = []
+async def ask(bus: Bus, subject: bytes, seconds: float = 60) -> RequestAnswer:
+    answers: list[RequestAnswer] = []
     bus.request(Role.GENERAL, subject, b"question", int(seconds * SECOND), answers.append)
     assert not answers, "never from within the call"
     async with asyncio.timeout(60):
@@ -172,7 +172,7 @@ def test_no_subject(run: Run) -> None:
         for subject in (b"", b"a b", b"a\r\nPUB x 1\r\ny", b"a..b", b"*", b"a.>"):
             assert bus.publish(Role.SEND, subject, b"x")
             assert bus.publish_block(Role.SEND, subject, block(b"x"), 0, 1)
-            assert (await ask(bus, subject)).outcome is Outcome.NO_RESPONDERS
+            assert (await ask(bus, subject)).outcome is RequestOutcome.NO_RESPONDERS
         assert bus.publish(Role.SEND, b"good", b"x")
         await heard.wait(1)
         assert [m for m in heard.messages if not m[0].startswith(b"_INBOX")] == [(b"good", b"", b"x")]
@@ -194,10 +194,10 @@ def test_requests(run: Run) -> None:
         bus.listen(Role.HEARTBEATS, b"help", answer)
         bus.listen(Role.HEARTBEATS, b"silent", Heard())
         await barrier(bus)
-        assert await ask(bus, b"help") == Answer(Outcome.REPLY, b"answer to question")
-        assert await ask(bus, b"nobody") == Answer(Outcome.NO_RESPONDERS)
-        assert await ask(bus, b"silent", 0.05) == Answer(Outcome.TIMEOUT)
-        assert await ask(bus, b"help") == Answer(Outcome.REPLY, b"answer to question")
+        assert await ask(bus, b"help") == RequestAnswer(RequestOutcome.REPLY, b"answer to question")
+        assert await ask(bus, b"nobody") == RequestAnswer(RequestOutcome.NO_RESPONDERS)
+        assert await ask(bus, b"silent", 0.05) == RequestAnswer(RequestOutcome.TIMEOUT)
+        assert await ask(bus, b"help") == RequestAnswer(RequestOutcome.REPLY, b"answer to question")
 
     run(scenario)
 

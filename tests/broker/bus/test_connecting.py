@@ -11,9 +11,9 @@ import pytest
 from broker.bus.embedded import ROLES
 from broker.bus.external import BusError, ExternalBus
 from broker.bus.external import servers as servers_of
-from broker.config.options import ClientTLSOptions, ConnectionOptions
-from broker.nats.options import Authorization, TLSOptions, User
-from broker.streaming.ports import Outcome, Role
+from broker.config.broker_options import ClientTLSOptions, ConnectionOptions
+from broker.nats.nats_options import Authorization, TLSOptions, User
+from broker.streaming.ports import RequestOutcome, Role
 from stantools.errors import StantoolsError
 from stantools.nats.login import redacted
 from tests import servers
@@ -171,7 +171,7 @@ def test_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         later = Heard()
         bus.listen(Role.GENERAL, b"b", later)
         assert not bus.publish(Role.SEND, b"a", b"lost")
-        assert (await ask(bus, b"a", 0.01)).outcome is Outcome.TIMEOUT
+        assert (await ask(bus, b"a", 0.01)).outcome is RequestOutcome.TIMEOUT
         await barrier(bus)  # with nobody there it is reached as well
         async with our_server(port):
             async with asyncio.timeout(60):

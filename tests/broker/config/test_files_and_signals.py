@@ -14,11 +14,11 @@ import pytest
 
 from broker.cli import main
 from broker.config import processes
+from broker.config.broker_options import BrokerOptions
 from broker.config.catalogue import SECTIONS, Support
-from broker.config.options import BrokerOptions
-from broker.config.parsing import parse
 from broker.config.processes import PortsFile, send, write_pid_file
-from broker.config.reload import Reloaded, ReloadProblem, reload_options
+from broker.config.reader import parse
+from broker.config.reload import ReloadProblem, ReloadResult, reload_options
 from broker.config.values import ConfigurationError
 
 
@@ -124,7 +124,7 @@ def start(tmp_path: Path, text: str, *argv: str) -> tuple[BrokerOptions, list[st
     return options, arguments
 
 
-def reload(tmp_path: Path, before: str, after: str, *argv: str) -> Reloaded:
+def reload(tmp_path: Path, before: str, after: str, *argv: str) -> ReloadResult:
     options, arguments = start(tmp_path, before, *argv)
     (tmp_path / "a.conf").write_text(after)
     return reload_options(options, arguments, {})

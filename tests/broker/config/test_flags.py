@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.catalogue import SECTIONS, Kind
+from broker.config.catalogue import SECTIONS, ValueType
 from broker.config.flags import FlagError, parse_flags, parse_size
 from broker.config.values import UNITS, ConfigurationError, parse_go_duration
 from stantools.notation import format_go_duration
@@ -172,7 +172,13 @@ def test_any_command_line(argv: list[str]) -> None:
 def test_every_option_is_there_once() -> None:
     names = [name for flag in ALL for name in flag.flags]
     assert len(names) == len(set(names))
-    values = {Kind.BOOL: "true", Kind.INT: "5", Kind.DURATION: "5s", Kind.SIZE: "5KB", Kind.STRING: "x"}
+    values = {
+        ValueType.BOOL: "true",
+        ValueType.INT: "5",
+        ValueType.DURATION: "5s",
+        ValueType.SIZE: "5KB",
+        ValueType.STRING: "x",
+    }
     for flag in ALL:
         for name in flag.flags:
             line = parse_flags([f"--{name}={values[flag.kind]}"])

@@ -12,13 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.config.grammar import MAX_DEPTH, parse, parse_file
-from broker.config.values import ConfigurationError, Node, go_type, kind, text
+from broker.config.values import ConfigNode, ConfigurationError, go_type, kind, text
 from stantools.format.quoting import quote
 
 
 def plain(value: Any) -> Any:
     """A value without positions."""
-    if isinstance(value, Node):
+    if isinstance(value, ConfigNode):
         return plain(value.value)
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}

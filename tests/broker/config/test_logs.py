@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.config.broker_options import LoggingOptions
 from broker.config.logs import LONGEST, LineFormatter, LogFiles, configured, label, priority, startup_problem
-from broker.config.options import LoggingOptions
 from broker.config.values import ConfigurationError
 from broker.log import NATS, STREAMING, TRACE
 

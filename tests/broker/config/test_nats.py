@@ -18,7 +18,7 @@ from broker.config.nats import NatsFile, parse_address, read_nats
 from broker.config.natsauth import is_permission_subject
 from broker.config.values import ConfigurationError
 from broker.nats.auth import user_key
-from broker.nats.options import Permissions, ResponsePermission, SubjectPermission, TLSOptions
+from broker.nats.nats_options import Permissions, ResponsePermission, SubjectPermission, TLSOptions
 from tests.servers import OLDEST, binary
 
 NKEY = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"

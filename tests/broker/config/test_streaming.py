@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config.catalogue import SECTIONS, Kind, Option
+from broker.config.catalogue import SECTIONS, OptionDeclaration, ValueType
 from broker.config.grammar import parse
-from broker.config.parsing import StreamingFile, read_streaming
+from broker.config.reader import StreamingFile, read_streaming
 from broker.config.values import ConfigurationError
 from stantools.store.limits import PatternLimits
 
@@ -22,18 +22,18 @@ def problem(source: str) -> str:
 
 
 VALUES = {
-    Kind.STRING: ('"x"', "x"),
-    Kind.BOOL: ("true", True),
-    Kind.INT: ("1KB", 1024),
-    Kind.SIZE: ("1KB", 1024),
-    Kind.DURATION: ('"1m30s"', 90_000_000_000),
-    Kind.LIST: ('["x", y]', ("x", "y")),
+    ValueType.STRING: ('"x"', "x"),
+    ValueType.BOOL: ("true", True),
+    ValueType.INT: ("1KB", 1024),
+    ValueType.SIZE: ("1KB", 1024),
+    ValueType.DURATION: ('"1m30s"', 90_000_000_000),
+    ValueType.LIST: ('["x", y]', ("x", "y")),
 }
 ENTRIES = [
     (section.path, name, entry)
     for section in SECTIONS
     for entry in section.options
-    if entry.kind is not Kind.MAP
+    if entry.kind is not ValueType.MAP
     and section.path.startswith("streaming")
     and section.path != "streaming.limits.channels"
     for name in entry.keys
@@ -41,7 +41,7 @@ ENTRIES = [
 
 
 @pytest.mark.parametrize(("path", "name", "key"), ENTRIES)
-def test_every_key_and_alias(path: str, name: str, key: Option) -> None:
+def test_every_key_and_alias(path: str, name: str, key: OptionDeclaration) -> None:
     written, value = VALUES[key.kind]
     if key.setting == "store":
         written, value = "file", "FILE"
@@ -50,8 +50,8 @@ def test_every_key_and_alias(path: str, name: str, key: Option) -> None:
         source = f"{part} {{ {source} }}"
     found = read(source).settings
     assert found[key.setting] == value
-    wrong = "x" if key.kind in (Kind.INT, Kind.SIZE) else "5"
-    expected = {Kind.DURATION: "string", Kind.SIZE: "int64"}.get(key.kind, key.kind.value)
+    wrong = "x" if key.kind in (ValueType.INT, ValueType.SIZE) else "5"
+    expected = {ValueType.DURATION: "string", ValueType.SIZE: "int64"}.get(key.kind, key.kind.value)
     source = f"{name}: {wrong}"
     for part in reversed(path.split(".")):
         source = f"{part} {{ {source} }}"

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.monitoring.server import MonitoringServer
+from broker.monitoring.monitoring_server import MonitoringServer
 from tests.conftest import GOLDEN
 
 SUBSCRIPTION = {

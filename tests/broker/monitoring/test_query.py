@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.monitoring.http import Query, integer
+from broker.monitoring.http import QueryParameters, integer
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,11 @@ from broker.monitoring.http import Query, integer
     ],
 )
 def test_pages(text: str, page: tuple[int, int]) -> None:
-    assert Query(text).page() == page
+    assert QueryParameters(text).page() == page
 
 
 def test_names_and_values_are_unescaped() -> None:
-    query = Query("channel=a%20b+c%C3%A4&%63=%ff&broken=%zz&semi;colon=1")
+    query = QueryParameters("channel=a%20b+c%C3%A4&%63=%ff&broken=%zz&semi;colon=1")
     assert query.raw("channel") == "a b cä".encode()
     assert query.raw("c") == b"\xff"
     assert query.text("c") == "\ufffd"
@@ -38,13 +38,13 @@ def test_names_and_values_are_unescaped() -> None:
 
 
 def test_many_parameters_are_not_gone_through() -> None:
-    query = Query("&".join(f"a{number}=1" for number in range(10000)) + "&last=1")
+    query = QueryParameters("&".join(f"a{number}=1" for number in range(10000)) + "&last=1")
     assert len(query.texts()) == 64
 
 
 @given(st.text(max_size=200))
 def test_anything_can_be_asked(text: str) -> None:
-    query = Query(text)
+    query = QueryParameters(text)
     offset, limit = query.page()
     assert offset >= 0
     assert limit > 0

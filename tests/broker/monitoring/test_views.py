@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.monitoring.server import MonitoringServer
-from broker.nats.server import NatsServer
+from broker.monitoring.monitoring_server import MonitoringServer
+from broker.nats.nats_server import NatsServer
 from tests import natsclient
 from tests.broker.monitoring.standins import get
 from tests.broker.nats.serving import serving

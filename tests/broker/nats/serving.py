@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 from unittest import mock
 
-from broker.nats import session
-from broker.nats.options import NatsOptions
-from broker.nats.server import NatsServer
+from broker.nats import client_session
+from broker.nats.nats_options import NatsOptions
+from broker.nats.nats_server import NatsServer
 
 #: The longest that something may take on a slow machine.
 PATIENCE = 60.0
@@ -20,7 +20,7 @@ PATIENCE = 60.0
 async def serving(**options: Any) -> AsyncIterator[NatsServer]:
     """A server on a free port."""
     # On a slow machine the first ping would come amid what a test expects.
-    with mock.patch.object(session, "FIRST_PING", 3600.0):
+    with mock.patch.object(client_session, "FIRST_PING", 3600.0):
         server = NatsServer(NatsOptions(**{"host": "127.0.0.1", "port": -1, **options}))
         await server.start()
         try:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, cast
 
-from broker.nats.connection import Connection
-from broker.nats.server import NatsServer
+from broker.nats.connection import ClientConnection
+from broker.nats.nats_server import NatsServer
 
 #: What a frame from the server may be: its words, and header and payload of a message.
 Frame = tuple[Any, ...]
@@ -147,7 +147,7 @@ class Peer:
 
     def __init__(self, number: int, server: NatsServer) -> None:
         self.number = number
-        self.connection: Connection = server._connect()
+        self.connection: ClientConnection = server._connect()
         self.wire = Wire()
         self.connection.connection_made(cast("asyncio.Transport", self.wire))
         self.open = True

@@ -15,11 +15,11 @@ from typing import Any
 import bcrypt
 import pytest
 
-from broker.nats import auth, turns
-from broker.nats.client import ClientState, Reason
-from broker.nats.options import Authorization, NatsOptions, User
-from broker.nats.server import NatsServer
-from broker.nats.views import resident_memory
+from broker.nats import auth, fair_scheduler
+from broker.nats.client import ClientState, CloseReason
+from broker.nats.nats_options import Authorization, NatsOptions, User
+from broker.nats.nats_server import NatsServer
+from broker.nats.status import resident_memory
 from tests.broker.nats.serving import Raw, serving
 from tests.broker.nats.test_limits import QUIET
 from tests.brokers import Broker
@@ -105,8 +105,8 @@ def test_a_flood_of_requests_is_handled_in_turns(holds: list[float]) -> None:
 
 def test_turns_lose_nothing_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is a turn of its own: what is left over each time is taken up where it was left."""
-    monkeypatch.setattr(turns, "_TURN", 0.0)
-    monkeypatch.setattr(turns, "_MIN_TURN", 0.0)
+    monkeypatch.setattr(fair_scheduler, "_TURN", 0.0)
+    monkeypatch.setattr(fair_scheduler, "_MIN_TURN", 0.0)
 
     async def scenario() -> None:
         async with serving() as server:
@@ -370,6 +370,6 @@ def test_no_ping_before_the_first_pong(monkeypatch: pytest.MonkeyPatch) -> None:
                 await eventually(lambda: connection.rtt)
         finally:
             await server.stop()
-        assert server.closed[0].reason in (Reason.CLIENT_CLOSED, Reason.SERVER_SHUTDOWN)
+        assert server.closed[0].reason in (CloseReason.CLIENT_CLOSED, CloseReason.SERVER_SHUTDOWN)
 
     asyncio.run(scenario())

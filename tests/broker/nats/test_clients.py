@@ -12,9 +12,9 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from broker.nats.client import ClientState, Reason
-from broker.nats.options import Authorization, User
-from broker.nats.server import NatsServer
+from broker.nats.client import ClientState, CloseReason
+from broker.nats.nats_options import Authorization, User
+from broker.nats.nats_server import NatsServer
 from tests import natsclient
 from tests.broker.nats.serving import PATIENCE, Raw, serving
 from tests.broker.nats.test_permissions import HASHED, PUBLIC, SEED
@@ -175,7 +175,7 @@ def test_a_client_goes_through_its_states() -> None:
                 assert [*seen, connection.state] == states
                 with pytest.raises(AssertionError, match="does not become"):
                     connection.advance(ClientState.HANDSHAKE)
-                connection.close(Reason.CLIENT_CLOSED)
+                connection.close(CloseReason.CLIENT_CLOSED)
                 assert connection.closed and connection.state is ClientState.CLOSED
                 with pytest.raises(AssertionError, match="does not become"):
                     connection.advance(ClientState.OPEN)

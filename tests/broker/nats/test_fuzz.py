@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
+from broker.nats.nats_options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from tests.broker.nats.serving import Raw, serving
 from tests.waiting import eventually
 

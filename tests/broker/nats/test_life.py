@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from broker.log import TRACE
-from broker.nats.client import Reason
-from broker.nats.options import Authorization, NatsOptions, Permissions, ReloadError, SubjectPermission, User
-from broker.nats.server import ListenError, NatsServer
+from broker.nats.client import CloseReason
+from broker.nats.nats_options import Authorization, NatsOptions, Permissions, ReloadError, SubjectPermission, User
+from broker.nats.nats_server import ListenError, NatsServer
 from stantools.format.envelope import Buffer
 from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Frames, Payloads
 from tests.broker.nats.serving import Raw, serving
@@ -128,7 +128,7 @@ def test_lame_duck() -> None:
                 await client.close()
             await duck
             await server.stop()  # once more does no harm
-            assert {each.reason for each in server.closed} == {Reason.SERVER_SHUTDOWN}
+            assert {each.reason for each in server.closed} == {CloseReason.SERVER_SHUTDOWN}
 
     asyncio.run(scenario())
 

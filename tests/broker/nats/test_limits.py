@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.nats.client import Reason
-from broker.nats.connection import Connection
-from broker.nats.views import resident_memory
+from broker.nats.client import CloseReason
+from broker.nats.connection import ClientConnection
+from broker.nats.status import resident_memory
 from tests.broker.nats.serving import PATIENCE, Raw, serving
 from tests.brokers import Broker
 from tests.waiting import eventually
@@ -52,7 +52,7 @@ def test_slow_consumer_is_dropped(loop: str) -> None:
                         if server.slow_consumers:
                             break
                     assert server.slow_consumers == 1
-                    assert [each.reason for each in server.closed] == [Reason.SLOW_PENDING]
+                    assert [each.reason for each in server.closed] == [CloseReason.SLOW_PENDING]
                     assert (await sender.until_pong()).endswith(b"PONG\r\n")
                     assert resident_memory() - before < 64 << 20
             slow.close()
@@ -74,7 +74,7 @@ def test_nothing_taken_for_too_long() -> None:
                     sender.send(b"PUB a 60000\r\n" + bytes(60000) + b"\r\n")
                     await sender.writer.drain()
                 await eventually(lambda: server.slow_consumers)
-                assert [each.reason for each in server.closed] == [Reason.SLOW_DEADLINE]
+                assert [each.reason for each in server.closed] == [CloseReason.SLOW_DEADLINE]
             slow.close()
 
     asyncio.run(scenario())
@@ -152,7 +152,7 @@ def test_stale_connections() -> None:
         async with serving(ping_interval=0.05, ping_max=2) as server:
             async with await Raw.connect(server.port, QUIET) as silent:
                 assert await silent.rest() == b"PING\r\nPING\r\n-ERR 'Stale Connection'\r\n"
-            assert [each.reason for each in server.closed] == [Reason.STALE]
+            assert [each.reason for each in server.closed] == [CloseReason.STALE]
             async with await Raw.connect(server.port, QUIET) as polite:
                 for _ in range(3):
                     assert await polite.line() == b"PING\r\n"
@@ -209,7 +209,7 @@ def test_closed_connections_are_let_go_at_once(loop: str) -> None:
     """The garbage collector is not needed for it."""
 
     def there() -> int:
-        return sum(type(each) is Connection for each in gc.get_objects())
+        return sum(type(each) is ClientConnection for each in gc.get_objects())
 
     async def scenario() -> None:
         async with serving() as server:
@@ -242,8 +242,8 @@ def test_closed_connections_are_small() -> None:
                 await client.until_pong()
             await eventually(lambda: len(server.closed) == 1)
             [closed] = server.closed
-            assert isinstance(closed, Connection)
-            assert closed.reason is Reason.CLIENT_CLOSED
+            assert isinstance(closed, ClientConnection)
+            assert closed.reason is CloseReason.CLIENT_CLOSED
             assert not closed.subscriptions
             assert closed.pending == 0
 

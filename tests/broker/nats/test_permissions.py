@@ -16,8 +16,8 @@ import bcrypt
 import nkeys
 import pytest
 
-from broker.nats.auth import Authenticator, AuthorizationError, Credentials, Permit
-from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
+from broker.nats.auth import Authenticator, AuthorizationError, ClientCredentials, Permit
+from broker.nats.nats_options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from tests import servers
 from tests.broker.nats.serving import PATIENCE, Raw, serving
 
@@ -266,13 +266,13 @@ def test_clients_of_this_process_need_to_be_somebody() -> None:
         async with serving(authorization=Authorization(user="u", password="p")) as server:
             assert server.internal_client("x").user == "u"
         async with serving(authorization=Authorization(token=HASHED)) as server:
-            server.internal_client("x", Credentials(token="secret"))
+            server.internal_client("x", ClientCredentials(token="secret"))
         async with serving(authorization=USERS) as server:
             with pytest.raises(AuthorizationError, match="nats: Authorization Violation"):
                 server.internal_client("x")
             with pytest.raises(AuthorizationError):
-                server.internal_client("x", Credentials(user="a", password="z"))
-            client = server.internal_client("x", Credentials(user="a", password="a"))
+                server.internal_client("x", ClientCredentials(user="a", password="z"))
+            client = server.internal_client("x", ClientCredentials(user="a", password="a"))
             got: list[int] = []
             with pytest.raises(PermissionError):
                 client.subscribe(b"nothing", lambda *_: None)

@@ -9,10 +9,10 @@ from unittest import mock
 
 import pytest
 
-from broker.driver import Rounds
-from broker.nats import turns
-from broker.nats.options import NatsOptions
-from broker.nats.server import NatsServer
+from broker.driver import LoopRounds
+from broker.nats import fair_scheduler
+from broker.nats.nats_options import NatsOptions
+from broker.nats.nats_server import NatsServer
 from stantools.nats.frames import rows
 from tests.broker.nats.model import Model, origin
 from tests.broker.nats.simulator import Errors, Loop, Network, Peer
@@ -32,7 +32,7 @@ class Simulation:
     def __init__(self, loop: Loop, random: Random, *, exact: bool) -> None:
         self.loop, self.random, self.exact = loop, random, exact
         self.server = server = NatsServer(NatsOptions())
-        rounds = Rounds(self.loop)  # type: ignore[arg-type]
+        rounds = LoopRounds(self.loop)  # type: ignore[arg-type]
         rounds.hold_back, rounds.let_go = server.hold_back, server.flush
         rounds.take_in, server.intake.soon = server.take_in, rounds.soon
         self.inner = server.internal_client("inner")
@@ -178,7 +178,7 @@ def play(seed: int, turn: float = 3600.0) -> None:
     """Plays a simulation in which a turn has so many seconds: without any, each step is one of its own."""
     random, errors = Random(seed), Errors()
     loop = Loop(random)
-    with mock.patch.multiple(turns, _TURN=turn, _MIN_TURN=turn), errors.watching(), loop.running():
+    with mock.patch.multiple(fair_scheduler, _TURN=turn, _MIN_TURN=turn), errors.watching(), loop.running():
         simulation = Simulation(loop, random, exact=turn > 0)
         simulation.run()
     assert not errors.lines

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.nats import views
-from broker.nats.options import ClusterOptions, ReloadError, TLSOptions
+from broker.nats import status
+from broker.nats.nats_options import ClusterOptions, ReloadError, TLSOptions
+from broker.nats.nats_server import ListenError, NatsServer
 from broker.nats.routes import wire
-from broker.nats.server import ListenError, NatsServer
 from tests.broker.nats.certificates import party
 from tests.broker.nats.serving import PATIENCE, Raw, serving
 from tests.servers import free_port
@@ -32,36 +32,36 @@ payloads = st.binary(max_size=60)
 
 
 @st.composite
-def messages(draw: st.DrawFn) -> wire.Message:
+def messages(draw: st.DrawFn) -> wire.RoutedMessage:
     payload = draw(payloads)
     header_size = draw(st.integers(0, len(payload)))
     queues = tuple(draw(st.lists(words, max_size=3)))
-    return wire.Message(b"$G", draw(names), draw(names | st.just(b"")), queues, header_size, payload)
+    return wire.RoutedMessage(b"$G", draw(names), draw(names | st.just(b"")), queues, header_size, payload)
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> wire.Wish:
+def wishes(draw: st.DrawFn) -> wire.RemoteInterest:
     queue = draw(words | st.just(b""))
     weight = draw(st.integers(0, 9))
-    return wire.Wish(b"$G", draw(names), queue, weight if queue else min(weight, 1))
+    return wire.RemoteInterest(b"$G", draw(names), queue, weight if queue else min(weight, 1))
 
 
 def written(event: Any) -> bytes:
-    if isinstance(event, wire.Message):
+    if isinstance(event, wire.RoutedMessage):
         return wire.message(event.subject, event.reply, event.queues, event.header_size, event.payload)
-    if isinstance(event, wire.Wish):
+    if isinstance(event, wire.RemoteInterest):
         return wire.wish(event.subject, event.queue, event.weight)
-    if isinstance(event, wire.Info):
+    if isinstance(event, wire.RouteInfo):
         return wire.info(event.fields)
-    if isinstance(event, wire.Connect):
+    if isinstance(event, wire.RouteConnect):
         return wire.connect(event.fields)
-    return wire.error(event.text) if isinstance(event, wire.Error) else bytes(event)
+    return wire.error(event.text) if isinstance(event, wire.RouteError) else bytes(event)
 
 
 fields = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5) | st.booleans(), max_size=4)
 events = st.one_of(
-    messages(), wishes(), fields.map(wire.Info), fields.map(wire.Connect), st.just(wire.PING), st.just(wire.PONG),
-    st.just(wire.Error("Authorization Violation")),
+    messages(), wishes(), fields.map(wire.RouteInfo), fields.map(wire.RouteConnect), st.just(wire.PING), st.just(wire.PONG),
+    st.just(wire.RouteError("Authorization Violation")),
 )  # fmt: skip
 
 
@@ -99,14 +99,14 @@ def test_lines_of_real_servers() -> None:
         b"RS+ $SYS $SYS.REQ.SERVER.PING\r\nLS+ $G foo\r\n+OK\r\nRS+ $G work grp 3\r\nRS- $G work grp\r\n-ERR 'no'\r\n"
     )
     got = list(parser.events())
-    assert [(each.reply, each.queues, each.header_size) for each in got if isinstance(each, wire.Message)] == [
+    assert [(each.reply, each.queues, each.header_size) for each in got if isinstance(each, wire.RoutedMessage)] == [
         (b"", (), 0), (b"re", (), 0), (b"", (b"grp",), 0), (b"re", (b"a", b"b"), 0), (b"re", (), 12),
         (b"re", (b"grp",), 12),
     ]  # fmt: skip
-    assert [(each.account, each.weight) for each in got if isinstance(each, wire.Wish)] == [
+    assert [(each.account, each.weight) for each in got if isinstance(each, wire.RemoteInterest)] == [
         (b"$SYS", 1), (b"$G", 3), (b"$G", 0)
     ]  # fmt: skip
-    assert got[-1] == wire.Error("no")
+    assert got[-1] == wire.RouteError("no")
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_a_mesh_of_three() -> None:
                     b"MSG foo.x 1 re 2\r\nho\r\nMSG foo.x 2 re 2\r\nho\r\n"
                     b"HMSG foo.x 1 12 14\r\nNATS/1.0\r\n\r\nhe\r\nHMSG foo.x 2 12 14\r\nNATS/1.0\r\n\r\nhe\r\n"
                 )
-            found = views.routez(a, {"subs": "1"})
+            found = status.routez(a, {"subs": "1"})
             assert found["num_routes"] == 2
             way = next(each for each in found["routes"] if each["remote_id"] == b.id)
             assert (way["out_msgs"], way["in_msgs"], way["did_solicit"]) == (3, 0, False)
             assert set(way["subscriptions_list"]) == {"foo.>", "foo.*", "other"}
-            assert views.varz(a)["cluster"]["name"] == "c"
-            assert views.varz(a)["routes"] == 2
+            assert status.varz(a)["cluster"]["name"] == "c"
+            assert status.varz(a)["routes"] == 2
             # Nobody is there any more.
             sub.send(b"UNSUB 1\r\nUNSUB 2\r\n")
             assert a.mesh is not None

@@ -10,8 +10,8 @@ import nats
 import pytest
 
 from broker.nats import tls
-from broker.nats.auth import Authenticator, Credentials
-from broker.nats.options import Authorization, TLSOptions, User
+from broker.nats.auth import Authenticator, ClientCredentials
+from broker.nats.nats_options import Authorization, TLSOptions, User
 from tests import natsclient
 from tests.broker.nats.certificates import Party, old_certificate, party
 from tests.broker.nats.serving import PATIENCE, Raw, serving
@@ -158,7 +158,7 @@ def test_a_certificate_that_openssl_finds_too_weak(tmp_path: Path) -> None:
 def test_distinguished_names() -> None:
     def who(subject: str, *users: str) -> str:
         authenticator = Authenticator(Authorization(users=tuple(map(User, users))), map_certificates=True)
-        check = authenticator.check(Credentials(names=("x.example.com", subject)))
+        check = authenticator.check(ClientCredentials(names=("x.example.com", subject)))
         return check.identity.name if check.decide() else ""
 
     assert who("CN=a,OU=b,O=c", "O=c,OU=b,CN=a") == "O=c,OU=b,CN=a"

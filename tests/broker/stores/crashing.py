@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from broker.stores.file import FileStore
-from broker.stores.options import FileOptions
+from broker.stores.store_options import FileOptions
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import UNLIMITED, SliceLimits, StoreLimits

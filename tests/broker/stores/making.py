@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from broker.blocks import Records
+from broker.record_buffer import MessageRecordBuffer
 from broker.stores.blocklist import block_of
-from broker.stores.interface import ChannelStore, MessageStore, Outcome, StorageError, Store
+from broker.stores.interface import ChannelStore, FlushOutcome, MessageStore, StateStore, StorageError
 from stantools.format import gogo, kernels
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
@@ -27,7 +27,7 @@ def block(
     times: Sequence[int] | None = None,
     replies: Sequence[bytes] | None = None,
     crc: Crc = IEEE,
-) -> Records:
+) -> MessageRecordBuffer:
     """Messages with headers, as the streaming rules hand them over; one a second unless you say otherwise."""
     sequences = np.arange(first, first + len(payloads), dtype=np.uint64)
     if times is None:
@@ -39,7 +39,7 @@ def block(
     return records if first % 2 else replace(records, total=-1)
 
 
-def message(records: Records, row: int) -> pb.MsgProto:
+def message(records: MessageRecordBuffer, row: int) -> pb.MsgProto:
     return gogo.decode(pb.MsgProto, records.payload(row))
 
 
@@ -57,19 +57,19 @@ def everything(store: MessageStore, *, first: int = 1, count: int = 1 << 30, siz
         first = messages[-1].sequence + 1
 
 
-def made(store: Store, name: bytes) -> ChannelStore:
+def made(store: StateStore, name: bytes) -> ChannelStore:
     """Adds a channel and waits until it is there."""
     channel = store.create_channel(name)
     flush(store, channel.messages)
     return channel
 
 
-def flush(store: Store, *channels: MessageStore) -> None:
+def flush(store: StateStore, *channels: MessageStore) -> None:
     """Flushes channels, all at once, and waits until that is over. Raises what the first that failed says."""
     under_way = [flush for messages in channels if (flush := messages.flush()) is not None]
     store.settle()
     done = store.completed()
     assert set(under_way) <= set(done)
     for each in under_way:
-        if each.outcome is not Outcome.STORED:
+        if each.outcome is not FlushOutcome.STORED:
             raise StorageError(each.error)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.stores import open_store
 from broker.stores.ciphertext import suspected
-from broker.stores.options import EncryptionOptions, FileOptions
+from broker.stores.store_options import EncryptionOptions, FileOptions
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.making import IEEE, block, everything, flush, made
 

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from broker.stores.streams import contents as module
-from broker.stores.streams.contents import Contents, Filter
+from broker.stores.streams.contents import Contents, SubjectFilter
 from broker.stores.streams.memory import MemoryStream
 from stantools.nats import subjecttree
 from stantools.nats.interest import finished
@@ -44,7 +44,7 @@ class Model:
                 name = chance.choice(SUBJECTS)
                 self.messages[self.store.append(last, name, b"", b"x")] = name
 
-    def check(self, filters: Sequence[tuple[tuple[bytes, ...], Filter | None]]) -> None:
+    def check(self, filters: Sequence[tuple[tuple[bytes, ...], SubjectFilter | None]]) -> None:
         """Compares everything."""
         contents = self.store.contents
         for patterns, wanted in filters:
@@ -73,7 +73,7 @@ def test_filters_know_the_subjects_whatever_happens(seed: int) -> None:
     few, late = chance.choice((0, 3, 64)), chance.choice((4, 4096))
     with mock.patch.object(module, "_FEW_SUBJECTS", few), mock.patch.object(module, "_MOST_UNINDEXED", late):
         model = Model()
-        filters: list[tuple[tuple[bytes, ...], Filter | None]] = []
+        filters: list[tuple[tuple[bytes, ...], SubjectFilter | None]] = []
         for _ in range(300):
             model.act(chance)
             if chance.random() < 0.1:
@@ -99,8 +99,8 @@ def test_a_filter_that_is_made_in_the_middle_of_changes_knows_all_subjects(seed:
         model = Model()
         for _ in range(60):
             model.act(chance)
-        made: list[tuple[tuple[bytes, ...], Generator[None, None, Filter | None]]] = []
-        done: list[tuple[tuple[bytes, ...], Filter | None]] = []
+        made: list[tuple[tuple[bytes, ...], Generator[None, None, SubjectFilter | None]]] = []
+        done: list[tuple[tuple[bytes, ...], SubjectFilter | None]] = []
         interrupted = 0
         for _ in range(400):
             model.act(chance)
@@ -143,7 +143,7 @@ def test_many_filters_cost_a_new_subject_only_those_that_match(monkeypatch: pyte
     store = MemoryStream()
     filters = [store.contents.filter((b"s.%d" % number,)) for number in range(500)]
     learned: list[Any] = []
-    monkeypatch.setattr(Filter, "learn", lambda self, subject: learned.append(self))
+    monkeypatch.setattr(SubjectFilter, "learn", lambda self, subject: learned.append(self))
     store.append(0, b"s.77", b"", b"")
     assert learned == [filters[77]]
 

@@ -18,8 +18,8 @@ import pytest
 
 from broker.stores.file import FileStore
 from broker.stores.file.disk import Disk
-from broker.stores.interface import Flush, Outcome, StorageError
-from broker.stores.options import FileOptions
+from broker.stores.interface import Flush, FlushOutcome, StorageError
+from broker.stores.store_options import FileOptions
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import ServerOptions, forecast
@@ -249,7 +249,7 @@ def test_a_channel_that_was_not_made_is_deleted(tmp_path: Path, sync: bool) -> N
     done = store.completed()
     assert making is not None and making not in done, "nobody waits for it any more"
     assert bad.making is not None and bad.making in done
-    assert (bad.making.outcome, bad.making.error) == (Outcome.REFUSED, f"mkdir {tmp_path}/bad: not a directory")
+    assert (bad.making.outcome, bad.making.error) == (FlushOutcome.REFUSED, f"mkdir {tmp_path}/bad: not a directory")
     store.close()
     assert (tmp_path / "bad").exists() and not (tmp_path / "foo").exists()
 
@@ -269,7 +269,7 @@ def test_a_subscription_does_not_wait_for_the_first_flush(tmp_path: Path, sync: 
         bad.subscriptions.create(state)
     assert state.id == 0
     assert bad.making is not None and bad.making in store.completed()
-    assert bad.making.outcome is Outcome.REFUSED
+    assert bad.making.outcome is FlushOutcome.REFUSED
     (tmp_path / "bar").unlink()
     store.create_channel(b"bar")
     store.close()
@@ -355,7 +355,7 @@ def test_nobody_waits_for_a_slice_that_is_begun(tmp_path: Path, sync: bool, befo
         store.settle()
         done += store.completed()
         assert done.index(under_way) < done.index(following)
-    assert {under_way.outcome, following.outcome} == {Outcome.STORED}
+    assert {under_way.outcome, following.outcome} == {FlushOutcome.STORED}
     # From now on the loop writes again, where it need not be durable.
     slow.append(block(b"slow", before + 3, [b"d"]))
     flush(store, slow)
@@ -380,7 +380,7 @@ def test_a_slice_that_cannot_be_begun_refuses_what_waits(tmp_path: Path, before:
         under_way = slow.flush()
         store.settle()
         assert under_way in store.completed()
-    assert under_way is not None and under_way.outcome is Outcome.REFUSED and "No space" in under_way.error
+    assert under_way is not None and under_way.outcome is FlushOutcome.REFUSED and "No space" in under_way.error
     assert (slow.last, slow.count) == (before, before)
     slow.append(block(b"slow", before + 1, [b"again"]))
     flush(store, slow)
@@ -394,7 +394,7 @@ def stored(store: FileStore, flush: Flush | None) -> bool:
     while flush is not None and flush not in store.completed():
         assert time.monotonic() < end
         time.sleep(0.001)
-    return flush is None or flush.outcome is Outcome.STORED
+    return flush is None or flush.outcome is FlushOutcome.STORED
 
 
 def test_nobody_waits_for_files_that_are_removed(tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def test_files_that_cannot_be_removed(tmp_path: Path, caplog: pytest.LogCaptureF
         making.messages.flush()
         store.settle()
         assert making.making in store.completed()
-        assert making.making is not None and making.making.outcome is Outcome.REFUSED
+        assert making.making is not None and making.making.outcome is FlushOutcome.REFUSED
     messages = store.create_channel(b"foo").messages
     messages.append(block(b"foo", 1, [b"y"]))
     flush(store, messages)

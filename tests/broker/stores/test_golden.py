@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from broker.stores import open_store
-from broker.stores.interface import ChannelStore, Recovered, RecoveredSubscription, StorageError, Store
-from broker.stores.options import EncryptionOptions, FileOptions
+from broker.stores.interface import ChannelStore, Recovered, RecoveredSubscription, StateStore, StorageError
+from broker.stores.store_options import EncryptionOptions, FileOptions
 from stantools.inspection.forecast import forecast
 from stantools.store.directory import open_datastore
 from stantools.store.limits import StoreLimits
@@ -27,7 +27,7 @@ from tests.mutations import apply_mutation
 LOST_SERVER = ("dmg_server_missing", "dmg_version_only_server")
 
 
-def opened(path: Path, arguments: list[str], *, truncate: bool = False, cluster_id: bytes | None = None) -> Store:
+def opened(path: Path, arguments: list[str], *, truncate: bool = False, cluster_id: bytes | None = None) -> StateStore:
     """The store that a command line of the original asks for."""
     wanted = g.options_of(arguments)
     options = FileOptions(

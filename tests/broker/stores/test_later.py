@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.stores.file import FileStore, later
-from broker.stores.file.later import DELAY, Later
+from broker.stores.file import FileStore, deferred_log_writes
+from broker.stores.file.deferred_log_writes import DELAY, DeferredLogWrites
 from broker.stores.interface import ChannelStore
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.compactionrules import CompactionRules
@@ -33,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(later, "time", found)
+    monkeypatch.setattr(deferred_log_writes, "time", found)
     return found
 
 
@@ -46,11 +46,11 @@ class Owner:
 
 
 def test_nothing_waits_where_nobody_calls_again(clock: Clock) -> None:
-    assert not Later().takes(Owner())
+    assert not DeferredLogWrites().takes(Owner())
 
 
 def test_all_are_written_when_the_first_has_waited_long_enough(clock: Clock) -> None:
-    waiting, asked = Later(), list[int]()
+    waiting, asked = DeferredLogWrites(), list[int]()
     waiting.sooner = asked.append
     one, two, three = Owner(), Owner(), Owner()
     assert waiting.write() is None
@@ -70,7 +70,7 @@ def test_all_are_written_when_the_first_has_waited_long_enough(clock: Clock) -> 
 
 
 def test_others_have_their_turn_while_many_are_written(clock: Clock) -> None:
-    waiting, asked = Later(), list[int]()
+    waiting, asked = DeferredLogWrites(), list[int]()
     waiting.sooner = asked.append
     owners = [Owner() for _ in range(100)]
     for each in owners:
@@ -135,9 +135,11 @@ def test_what_is_sent_and_acknowledged_is_written_in_a_moment(store: FileStore, 
     subscriptions.acked(state.id, [2])
     clock.now += DELAY
     store.maintain()
-    shutil.copytree(store._root, tmp_path / "later")
+    shutil.copytree(store._root, tmp_path / "deferred_log_writes")
     assert [(each.last_sent, pending) for each, pending in found(tmp_path / "killed").values()] == [(0, [])]
-    assert [(each.last_sent, pending) for each, pending in found(tmp_path / "later").values()] == [(2, [])]
+    assert [(each.last_sent, pending) for each, pending in found(tmp_path / "deferred_log_writes").values()] == [
+        (2, [])
+    ]
 
 
 @pytest.mark.parametrize("change", ["create", "update", "delete"])
@@ -169,7 +171,7 @@ def test_what_somebody_waits_for_is_written_with_all_before_it(
 def test_it_is_bounded(store: FileStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     state = subscription()
     subscriptions = with_messages(store, state).subscriptions
-    monkeypatch.setattr("broker.stores.file.subscriptions.BOUND", 100)
+    monkeypatch.setattr("broker.stores.file.file_subscriptions.BOUND", 100)
     before = size(store)
     for sequence in range(1, 100):
         subscriptions.sent(state.id, [sequence])

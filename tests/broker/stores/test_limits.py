@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.config.grammar import parse
-from broker.config.parsing import read_streaming
+from broker.config.reader import read_streaming
 from broker.stores.limits import friendly_bytes, limits_table
 from stantools.errors import UsageError
 from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits

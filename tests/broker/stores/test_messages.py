@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.stores import open_store
-from broker.stores.interface import MessageStore, StorageError, Store
-from broker.stores.options import FileOptions
+from broker.stores.interface import MessageStore, StateStore, StorageError
+from broker.stores.store_options import FileOptions
 from stantools.inspection.verify import verify
 from stantools.store.directory import open_datastore
 from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits, StoreLimits
@@ -88,7 +88,7 @@ limits = st.builds(
 slices = st.builds(SliceLimits, st.sampled_from([0, 3, 10]), st.sampled_from([0, 400, 1 << 20]))
 
 
-def run(make: Callable[[], Store], allowed: ChannelLimits, steps, *, overhead: int, lasting: bool) -> None:
+def run(make: Callable[[], StateStore], allowed: ChannelLimits, steps, *, overhead: int, lasting: bool) -> None:
     """Does the same to a store and to the model, and compares them after every step."""
     with faults() as broken:
         store = make()

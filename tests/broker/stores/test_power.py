@@ -18,8 +18,8 @@ import pytest
 
 from broker.stores.file import FileStore
 from broker.stores.file.locks import GroupLock
-from broker.stores.interface import ChannelStore, Flush, Outcome, Recovered
-from broker.stores.options import FileOptions
+from broker.stores.interface import ChannelStore, Flush, FlushOutcome, Recovered
+from broker.stores.store_options import FileOptions
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.store.compactionrules import CompactionRules
@@ -261,7 +261,7 @@ class Life:
 
     def conclude(self) -> None:
         for flush in self.store.completed():
-            assert flush.outcome is Outcome.STORED, flush.error
+            assert flush.outcome is FlushOutcome.STORED, flush.error
             if flush not in self.waiting:
                 continue
             channel, last, state = self.waiting.pop(flush)

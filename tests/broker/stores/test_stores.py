@@ -17,11 +17,11 @@ from broker.stores import open_store
 from broker.stores.blocklist import joined
 from broker.stores.encrypted import EncryptedStore
 from broker.stores.file import FileStore
-from broker.stores.file.services import OpenFiles
-from broker.stores.interface import Outcome, StorageError
+from broker.stores.file.services import OpenFileCount
+from broker.stores.interface import FlushOutcome, StorageError
 from broker.stores.limits import friendly_bytes
 from broker.stores.memory import MemoryStore
-from broker.stores.options import EncryptionOptions, FileOptions
+from broker.stores.store_options import EncryptionOptions, FileOptions
 from stantools.errors import UsageError
 from stantools.format import gogo
 from stantools.format.proto import store_pb2 as pb
@@ -131,8 +131,8 @@ def _flush_together(directory, after, broken):
     broken.after = None
     assert set(store.completed()) == set(flushes)
     for messages, found in zip(channels, flushes, strict=True):
-        assert messages.last == messages.count == (6 if found.outcome is Outcome.STORED else 3)
-    refused = [found.outcome for found in flushes].count(Outcome.REFUSED)
+        assert messages.last == messages.count == (6 if found.outcome is FlushOutcome.STORED else 3)
+    refused = [found.outcome for found in flushes].count(FlushOutcome.REFUSED)
     assert broken.happened == refused == (after < 24)
     lasts = [messages.last + 6 for messages in channels]
     # What is appended while a flush is under way belongs to another one.
@@ -264,13 +264,13 @@ def test_open_files_are_counted():
             self.closed += not self.busy
             return not self.busy
 
-    files = OpenFiles(5)
+    files = OpenFileCount(5)
     one, two, three = Owner(2), Owner(2), Owner(2)
     one.busy = True
     for each in (one, two, three):
         files.touch(each)
     assert (one.closed, two.closed, three.closed, files.count) == (0, 1, 0, 4)
-    assert OpenFiles(5).few and not files.few
+    assert OpenFileCount(5).few and not files.few
     files.leave(one)
     assert files.count == 2
     files.touch(three)
@@ -286,7 +286,7 @@ def test_whoever_cannot_close_files_is_asked_again_after_the_others():
             self.asked += 1
             return not self.busy
 
-    files = OpenFiles(100)
+    files = OpenFileCount(100)
     owners = [Owner(number < 500) for number in range(1000)]
     for each in owners:
         files.touch(each)
@@ -426,7 +426,7 @@ def test_two_starts_with_truncation(tmp_path):
 def test_a_directory_that_is_in_use(tmp_path):
     new_store(tmp_path).close()
     code = (
-        "import sys; from broker.stores.file import FileStore; from broker.stores.options import FileOptions;"
+        "import sys; from broker.stores.file import FileStore; from broker.stores.store_options import FileOptions;"
         "from pathlib import Path; store = FileStore(FileOptions(Path(sys.argv[1]))); store.recover();"
         "print('open', flush=True); sys.stdin.read()"
     )

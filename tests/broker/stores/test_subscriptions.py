@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.stores import open_store
-from broker.stores.file import FileStore, later
-from broker.stores.interface import Outcome, StorageError
-from broker.stores.options import FileOptions
+from broker.stores.file import FileStore, deferred_log_writes
+from broker.stores.interface import FlushOutcome, StorageError
+from broker.stores.store_options import FileOptions
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.store import logwriter
@@ -100,7 +100,7 @@ def test_against_a_model(steps, buffer_size, rules, sync, waits):
             store.postpone(lambda _at: None)
         subscriptions = made(store, NAME).subscriptions
         model: dict[int, tuple[pb.SubState, set[int]]] = {}
-        with faults() as broken, patch.object(later, "DELAY", 0):
+        with faults() as broken, patch.object(deferred_log_writes, "DELAY", 0):
             for kind, which, *rest in steps:
                 ids = sorted(model)
                 chosen = ids[which % len(ids)] if ids else None
@@ -344,13 +344,13 @@ def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, tmp_path_factory, s
     assert under_way is not None and under_way in store.completed()
     assert not list(tmp_path.glob("subs*"))
     if fails:
-        assert under_way.outcome is Outcome.REFUSED
+        assert under_way.outcome is FlushOutcome.REFUSED
         assert "Input/output error" in under_way.error
         assert path.read_bytes() == before
         under_way = subscriptions.flush()
         store.settle()
         assert under_way in store.completed()
-    assert under_way.outcome is Outcome.STORED
+    assert under_way.outcome is FlushOutcome.STORED
     killed = shutil.copytree(tmp_path, tmp_path_factory.mktemp("killed") / "store")
     store.close()
     for directory in (tmp_path, killed):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.options import BrokerOptions
-from broker.config.parsing import parse
+from broker.config.broker_options import BrokerOptions
+from broker.config.reader import parse
 from broker.stores.interface import StorageError
 from broker.stores.streams.directory import StreamsDirectory
 

@@ -1,6 +1,6 @@
 """A broker that is killed in the middle of any write leaves a store that every server starts with, as promised.
 
-The system may end the write of a killed process early: see `stantools.store.appending`. Here a store works, and at each
+The system may end the write of a killed process early: see `stantools.store.atomic_append`. Here a store works, and at each
 moment at which it could be killed its directory is copied; each copy is then opened, by the rules of several servers.
 """
 
@@ -18,12 +18,12 @@ from unittest.mock import patch
 
 import pytest
 
-from broker.stores.file import FileStore, later
+from broker.stores.file import FileStore, deferred_log_writes
 from broker.stores.interface import StorageError
-from broker.stores.options import FileOptions
+from broker.stores.store_options import FileOptions
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import ServerOptions, forecast
-from stantools.store.appending import PAGE
+from stantools.store.atomic_append import PAGE
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.directory import open_datastore
 from stantools.store.limits import UNLIMITED, SliceLimits, StoreLimits
@@ -210,11 +210,11 @@ def work(directory: Path, promised: Promised, rounds: int, *, waits: bool) -> No
     ("rounds", "bytes_too"), [(4, False), pytest.param(12, True, marks=pytest.mark.slow)], ids=["pages", "bytes"]
 )
 @pytest.mark.parametrize("named", [False, True], ids=["unnamed files", "no unnamed files"])
-@pytest.mark.parametrize("waits", [False, True], ids=["at each flush", "later"])
+@pytest.mark.parametrize("waits", [False, True], ids=["at each flush", "deferred_log_writes"])
 def test_killed_at_every_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, bytes_too: bool, named: bool, waits: bool
 ) -> None:
-    monkeypatch.setattr(later, "DELAY", 0)
+    monkeypatch.setattr(deferred_log_writes, "DELAY", 0)
     if named:
         monkeypatch.setattr(os, "O_TMPFILE", 0, raising=False)
     directory, copy, promised = tmp_path / "store", tmp_path / "copy", Promised()

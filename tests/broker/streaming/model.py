@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker.streaming import errors
+from broker.streaming import request_errors
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 from tests.broker.nats.simulator import Peer
@@ -84,7 +84,7 @@ class Model:
         good = message.conn_id in self.clients.values()
         if good:
             self.channels.setdefault(message.subject, []).append(message.data)
-        error = b"" if good else errors.INVALID_PUBLISH
+        error = b"" if good else request_errors.INVALID_PUBLISH
         self.answers.append((peer, reply, "publish", message.guid, error))
 
     def _connect(self, peer: Peer, payload: bytes) -> bytes:
@@ -95,12 +95,12 @@ class Model:
 
     def _ping(self, peer: Peer, payload: bytes) -> bytes:
         known = protocol.Ping.FromString(payload).conn_id in self.clients.values()
-        return b"" if known else errors.CLIENT_REPLACED
+        return b"" if known else request_errors.CLIENT_REPLACED
 
     def _close(self, peer: Peer, payload: bytes) -> bytes:
         client_id = pb.CloseRequest.FromString(payload).client_id
         if self.clients.pop(client_id, None) is None:
-            return errors.UNKNOWN_CLIENT
+            return request_errors.UNKNOWN_CLIENT
         for member in self.members:
             if member.active and member.request.client_id == client_id:
                 self._stop(member)
@@ -109,7 +109,7 @@ class Model:
     def _subscribe(self, peer: Peer, payload: bytes) -> bytes:
         request = pb.SubscriptionRequest.FromString(payload)
         if request.client_id not in self.clients:
-            return errors.UNKNOWN_CLIENT
+            return request_errors.UNKNOWN_CLIENT
         channel = self.channels.setdefault(request.subject, [])
         last = len(channel)
         behind = {
@@ -129,7 +129,7 @@ class Model:
             name = request.client_id, request.subject, request.durable_name
             known = self._durables.get(name)
             if known is not None and known.active:
-                return errors.DUPLICATE_DURABLE
+                return request_errors.DUPLICATE_DURABLE
             member.resumed = known
             self._durables[name] = member
         self.members.append(member)
@@ -138,10 +138,10 @@ class Model:
     def _end(self, payload: bytes, *, for_good: bool) -> bytes:
         request = pb.UnsubscribeRequest.FromString(payload)
         if request.subject not in self.channels:
-            return errors.UNKNOWN_CHANNEL
+            return request_errors.UNKNOWN_CHANNEL
         member = self._by_ack_inbox.get(request.inbox)
         if member is None or not member.active:
-            return errors.INVALID_SUBSCRIPTION
+            return request_errors.INVALID_SUBSCRIPTION
         self._stop(member)
         if for_good:
             asked = member.request

@@ -18,9 +18,9 @@ from unittest.mock import patch
 
 import pytest
 
-from broker.blocks import Records
 from broker.log import STREAMING, TRACE
-from broker.stores.interface import ChannelStore, Flush, Outcome, StorageError
+from broker.record_buffer import MessageRecordBuffer
+from broker.stores.interface import ChannelStore, Flush, FlushOutcome, StorageError
 from broker.stores.memory import MemoryMessages, MemoryStore, MemorySubscriptions
 from broker.streaming import commits
 from broker.streaming.ports import Role
@@ -44,9 +44,9 @@ class Flight:
     """
 
     flush: Flush
-    blocks: list[Records]
+    blocks: list[MessageRecordBuffer]
     due: int
-    outcome: Outcome
+    outcome: FlushOutcome
     kept: int
 
 
@@ -60,7 +60,7 @@ class LateMessages:
         self.sequence_at = self.log.sequence_at
         self.name = name
         self.store = store
-        self.appended: list[Records] = []
+        self.appended: list[MessageRecordBuffer] = []
         self.flights: deque[Flight] = deque()
 
     @property
@@ -80,7 +80,7 @@ class LateMessages:
     def bytes(self) -> int:
         return self.log.bytes
 
-    def append(self, records: Records) -> None:
+    def append(self, records: MessageRecordBuffer) -> None:
         chance = self.store.chance
         assert int(records.sequences[0]) == self.last + 1
         if chance.random() < self.store.failing / 4:
@@ -110,16 +110,16 @@ class LateMessages:
             self.flights[-1].blocks += blocks
             return self.flights[-1].flush
         due = store.time.now + round(chance.expovariate(1 / store.latency) * SECOND)
-        outcome = Outcome.STORED
+        outcome = FlushOutcome.STORED
         if chance.random() < store.failing:
-            outcome = Outcome.REFUSED
+            outcome = FlushOutcome.REFUSED
         elif chance.random() < store.losing:
-            outcome, due = Outcome.UNKNOWN, due + SECOND
+            outcome, due = FlushOutcome.UNKNOWN, due + SECOND
         due = max(due, self.flights[-1].due if self.flights else 0, self.making.due if self.making else 0)
         self.flights.append(Flight(Flush(), blocks, due, outcome, chance.randint(0, len(blocks))))
         return self.flights[-1].flush
 
-    def _keep(self, blocks: list[Records]) -> None:
+    def _keep(self, blocks: list[MessageRecordBuffer]) -> None:
         for block in blocks:
             self.log.append(block)
             for row in range(len(block)):
@@ -133,7 +133,7 @@ class LateMessages:
         if making is not None and 0 < making.due <= self.store.time.now:
             self.making, making.flush.outcome = None, making.outcome
             done.append(making.flush)
-            if making.outcome is Outcome.REFUSED:
+            if making.outcome is FlushOutcome.REFUSED:
                 making.flush.error = "cannot be made"
                 self.take_back()
                 del self.store.made[self.name]
@@ -141,11 +141,11 @@ class LateMessages:
             flight = self.flights.popleft()
             flight.flush.outcome = flight.outcome
             done.append(flight.flush)
-            if flight.outcome is Outcome.STORED:
+            if flight.outcome is FlushOutcome.STORED:
                 self._keep(flight.blocks)
                 continue
             flight.flush.error = flight.outcome.name
-            if flight.outcome is Outcome.UNKNOWN:
+            if flight.outcome is FlushOutcome.UNKNOWN:
                 lost = [flight, *self.flights]
                 for block in [*(block for each in lost for block in each.blocks), *self.appended]:
                     self.store.unknown.update(
@@ -191,8 +191,8 @@ class LateStore(MemoryStore):
             raise StorageError("too many channels")
         making = None
         if self.chance.random() < self.new:
-            outcome = Outcome.REFUSED if self.chance.random() < self.impossible else Outcome.STORED
-            self.refused += outcome is Outcome.REFUSED
+            outcome = FlushOutcome.REFUSED if self.chance.random() < self.impossible else FlushOutcome.STORED
+            self.refused += outcome is FlushOutcome.REFUSED
             making = Flight(Flush(), [], 0, outcome, 0)
         messages = LateMessages(name, self, making)
         found = ChannelStore(messages, MemorySubscriptions(UNLIMITED), making.flush if making else None)
@@ -539,7 +539,7 @@ class TestSubscriptionsThatAreDurableLater:
         assert isinstance(store, LateSubscriptionStore)
         for each in store.late.under_way:
             if error:
-                each.outcome, each.error = Outcome.REFUSED, error
+                each.outcome, each.error = FlushOutcome.REFUSED, error
         store.done += store.late.under_way
         store.late.under_way.clear()
         assert store.wake is not None

@@ -14,11 +14,11 @@ import pytest
 
 from broker.stores.interface import Attempt
 from broker.stores.memory import MemoryStore
-from broker.streaming import views
+from broker.streaming import status
 from broker.streaming.context import Context
 from broker.streaming.faulttolerance import BEAT, MISSED, FaultTolerance, decode_time, encode_time
-from broker.streaming.options import StreamingOptions
-from broker.streaming.ports import Bus, Role
+from broker.streaming.ports import Role, StreamingBus
+from broker.streaming.streaming_options import StreamingOptions
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.nats.frames import Handler, frame_table
 from tests.broker.streaming.world import SECOND, START, World
@@ -107,14 +107,14 @@ def test_alone(caplog: pytest.LogCaptureFixture) -> None:
     world = member(lock)
     assert (world.server.state, world.started, lock.attempts) == ("FT_STANDBY", False, 0)
     assert world.bus.listened() == [SUBJECT]
-    assert [views.serverz(world.server)[name] for name in ("cluster_id", "state", "channels")] == ["", "FT_STANDBY", 0]
-    assert views.storez(world.server)["cluster_id"] == views.clientsz(world.server)["cluster_id"] == ""
+    assert [status.serverz(world.server)[name] for name in ("cluster_id", "state", "channels")] == ["", "FT_STANDBY", 0]
+    assert status.storez(world.server)["cluster_id"] == status.clientsz(world.server)["cluster_id"] == ""
     world.advance(MISSED / SECOND * 0.89)
     assert lock.attempts == 0
     assert not world.bus.sent
     world.advance(MISSED / SECOND * 0.22)
     assert (world.server.state, world.started, lock.attempts) == ("FT_ACTIVE", True, 1)
-    assert views.serverz(world.server)["cluster_id"] == "test-cluster"
+    assert status.serverz(world.server)["cluster_id"] == "test-cluster"
     # Nobody is asked whether he has the same cluster id.
     assert not world.bus.requests
     assert [record.getMessage() for record in caplog.records][:4] == [
@@ -338,7 +338,7 @@ class Node:
 
     def __post_init__(self) -> None:
         options = StreamingOptions(ft_group=b"pair")
-        self.context = Context(options, MemoryStore(), cast(Bus, self), self, self)  # type: ignore[arg-type]
+        self.context = Context(options, MemoryStore(), cast(StreamingBus, self), self, self)  # type: ignore[arg-type]
         chance = self.group.chance
         self.rules = FaultTolerance(self.context, b"%d" % self.number, self, random.Random(chance.random()))
         self.rules.start(self._activated, lambda reason: pytest.fail(reason))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker.streaming import redelivery
-from broker.streaming.pending import TOLERANCE, Pending
-from broker.streaming.state import Subscription
+from broker.streaming.pending import TOLERANCE, PendingByDeadline
+from broker.streaming.state import ChannelSubscription
 from stantools.format.proto import store_pb2 as pb
 from tests.broker.streaming.world import Subscriber, World
 
@@ -24,7 +24,7 @@ class Story:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.pending, self.deadlines = Pending(), dict[int, int]()
+        self.pending, self.deadlines = PendingByDeadline(), dict[int, int]()
         self.now, self.numbers = 0, count(1)
 
     def go_on(self) -> None:
@@ -97,7 +97,7 @@ def test_with_few_looks_all_come_too(seed: int, limit: int) -> None:
     assert {*found} == expected
 
 
-class Counted(Pending):
+class Counted(PendingByDeadline):
     """Pending messages that count how many of them are looked at."""
 
     __slots__ = ("looks",)
@@ -138,7 +138,7 @@ class Watched:
         world.settle()
         assert self.subscriber.sequences() == [*range(1, MANY + 1)]
 
-    def count(self, subscription: Subscription) -> None:
+    def count(self, subscription: ChannelSubscription) -> None:
         """Counts looks from now on."""
         self.most = 0
         server = self.world.server
@@ -150,8 +150,8 @@ class Watched:
         subscription.pending = self.pending
 
     @property
-    def subscription(self) -> Subscription:
-        found: Subscription = next(iter(self.world.channel(b"foo").plain.values()))
+    def subscription(self) -> ChannelSubscription:
+        found: ChannelSubscription = next(iter(self.world.channel(b"foo").plain.values()))
         return found
 
     def _run_timers(self) -> None:
@@ -234,13 +234,13 @@ def test_a_resumed_durable_is_looked_through_once() -> None:
 
 def test_what_an_ended_subscription_had_pending_is_freed_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     freed: list[int] = []
-    shorten = Pending.shorten
+    shorten = PendingByDeadline.shorten
 
-    def counted(self: Pending, count: int) -> None:
+    def counted(self: PendingByDeadline, count: int) -> None:
         freed.append(len(self))
         shorten(self, count)
 
-    monkeypatch.setattr(Pending, "shorten", counted)
+    monkeypatch.setattr(PendingByDeadline, "shorten", counted)
     watched = Watched()
     watched.world.advance(1.2)
     pending, counts = watched.subscription.pending, watched.subscription.counts

@@ -14,14 +14,14 @@ from unittest import mock
 import pytest
 
 from broker.bus.embedded import EmbeddedBus
-from broker.driver import LoopDriver, Rounds, SystemClock
-from broker.nats import turns
-from broker.nats.options import NatsOptions
-from broker.nats.server import NatsServer
+from broker.driver import LoopDriver, LoopRounds, SystemClock
+from broker.nats import fair_scheduler
+from broker.nats.nats_options import NatsOptions
+from broker.nats.nats_server import NatsServer
 from broker.stores.memory import MemoryStore
 from broker.streaming.context import Context
-from broker.streaming.options import StreamingOptions
 from broker.streaming.server import StreamingServer
+from broker.streaming.streaming_options import StreamingOptions
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 from tests.broker.nats import model as core
@@ -65,7 +65,7 @@ class Simulation:
     def __init__(self, loop: Loop, random: Random, *, exact: bool) -> None:
         self.loop, self.random, self.exact = loop, random, exact
         self.nats = NatsServer(NatsOptions())
-        rounds = Rounds(loop)  # type: ignore[arg-type]
+        rounds = LoopRounds(loop)  # type: ignore[arg-type]
         rounds.hold_back, rounds.let_go = self.nats.hold_back, self.nats.flush
         rounds.take_in, self.nats.intake.soon = self.nats.take_in, rounds.soon
         driver = LoopDriver(loop, self._fatal, rounds)  # type: ignore[arg-type]
@@ -276,7 +276,7 @@ def play(seed: int, turn: float = 3600.0) -> None:
     """Plays a simulation in which a turn has so many seconds: without any, each step is one of its own."""
     random, errors = Random(seed), Errors()
     loop = Loop(random)
-    with mock.patch.multiple(turns, _TURN=turn, _SHORTEST=turn), errors.watching(), loop.running():
+    with mock.patch.multiple(fair_scheduler, _TURN=turn, _SHORTEST=turn), errors.watching(), loop.running():
         Simulation(loop, random, exact=turn > 0).run()
     assert not loop.failures and not errors.lines
 
@@ -297,7 +297,7 @@ def test_each_client_gets_that_however_short_a_turn_is() -> None:
 def test_a_durable_is_ended_and_resumed_in_one_write(busy: int, turn: float) -> None:
     """Also while parts of the process are sending each other something, however short a turn is."""
     loop = Loop(Random(1))
-    with mock.patch.multiple(turns, _TURN=turn, _SHORTEST=turn), loop.running():
+    with mock.patch.multiple(fair_scheduler, _TURN=turn, _SHORTEST=turn), loop.running():
         simulation = Simulation(loop, Random(1), exact=False)
         talker = simulation.talkers[0]
         request = pb.SubscriptionRequest(

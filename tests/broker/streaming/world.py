@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.stores.interface import Lock, Store
+from broker.stores.interface import Lock, StateStore
 from broker.stores.memory import MemoryStore
 from broker.streaming.context import Context
-from broker.streaming.options import StreamingOptions
-from broker.streaming.ports import Answer, Outcome, Role
+from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
 from broker.streaming.server import StreamingServer
+from broker.streaming.streaming_options import StreamingOptions
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 from stantools.nats import subjects
-from stantools.nats.frames import Frames, Handler, Payloads, Taker, frame_table
+from stantools.nats.frames import FrameHandler, Frames, Handler, Payloads, frame_table
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
@@ -92,7 +92,7 @@ class Sent:
 class _Timeout:
     time: int
     number: int
-    answer: Callable[[Answer], None] = field(compare=False)
+    answer: Callable[[RequestAnswer], None] = field(compare=False)
     reply: bytes = field(compare=False)
 
 
@@ -114,11 +114,11 @@ class Bus:
     def __init__(self, time: Time) -> None:
         self._time = time
         self.listeners: dict[int, tuple[bytes, Handler]] = {}
-        self._takers: dict[Handler, Taker] = {}
+        self._takers: dict[Handler, FrameHandler] = {}
         self._numbers = itertools.count(1)
         self._queue: list[tuple[bytes, bytes, bytes]] = []
         self._timeouts: list[_Timeout] = []
-        self._answers: list[tuple[Callable[[Answer], None], Answer]] = []
+        self._answers: list[tuple[Callable[[RequestAnswer], None], RequestAnswer]] = []
         self.barriers: list[Callable[[], None]] | None = None
         self.sent: list[Sent] = []
         self.full: set[bytes] = set()
@@ -173,7 +173,7 @@ class Bus:
         subject: bytes,
         payload: bytes,
         timeout: int,
-        answer: Callable[[Answer], None],
+        answer: Callable[[RequestAnswer], None],
         *,
         to_servers: bool = False,
     ) -> None:
@@ -187,12 +187,12 @@ class Bus:
             if response is None:
                 heapq.heappush(self._timeouts, _Timeout(self._time.now + timeout, next(self._numbers), answer, reply))
             else:
-                self._answers.append((answer, Answer(Outcome.REPLY, response)))
+                self._answers.append((answer, RequestAnswer(RequestOutcome.REPLY, response)))
         else:
-            self._answers.append((answer, Answer(Outcome.NO_RESPONDERS)))
+            self._answers.append((answer, RequestAnswer(RequestOutcome.NO_RESPONDERS)))
 
     def listen(
-        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: Taker | None = None
+        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: FrameHandler | None = None
     ) -> object:
         number = next(self._numbers)
         self.listeners[number] = (subject, handler)
@@ -222,7 +222,7 @@ class Bus:
             if timeout.reply == subject:
                 self._timeouts.remove(timeout)
                 heapq.heapify(self._timeouts)
-                self._answers.append((timeout.answer, Answer(Outcome.REPLY, payload)))
+                self._answers.append((timeout.answer, RequestAnswer(RequestOutcome.REPLY, payload)))
                 return
         if self.is_heard(subject):
             self._queue.append((subject, payload, reply))
@@ -261,7 +261,7 @@ class Bus:
         due = False
         while self._timeouts and self._timeouts[0].time <= self._time.now:
             due = True
-            heapq.heappop(self._timeouts).answer(Answer(Outcome.TIMEOUT))
+            heapq.heappop(self._timeouts).answer(RequestAnswer(RequestOutcome.TIMEOUT))
         return bool(queue or answers or due)
 
 
@@ -294,7 +294,7 @@ class World:
     def __init__(
         self,
         options: StreamingOptions | None = None,
-        store: Store | None = None,
+        store: StateStore | None = None,
         *,
         start: bool = True,
         time: Time | None = None,

@@ -8,16 +8,16 @@ from unittest import mock
 import pytest
 
 from broker.streams import requests
-from broker.streams.errors import ApiError
-from broker.streams.mapping import MOST_DESTINATION, MappingError, SubjectMapping
+from broker.streams.api_errors import RequestError
 from broker.streams.requests import parse
+from broker.streams.subject_mapping import MOST_DESTINATION, MappingError, SubjectMapping
 from stantools.nats import subjects
 from tests.broker.streams.world import World
 
 
 def refused(body: bytes) -> str:
     unread = mock.patch.object(requests.json, "loads", side_effect=AssertionError("it was read"))
-    with unread, pytest.raises(ApiError) as wrong:
+    with unread, pytest.raises(RequestError) as wrong:
         parse(body)
     return wrong.value.text
 

@@ -17,7 +17,7 @@ from nats.js.errors import NoStreamResponseError, NotFoundError
 from broker.bus.channels import ChannelStreams
 from broker.stores.file import FileStore
 from broker.stores.memory import MemoryStore
-from broker.stores.options import FileOptions
+from broker.stores.store_options import FileOptions
 from broker.streaming.state import Channel
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info

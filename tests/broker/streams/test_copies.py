@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 
 from broker.stores.interface import StorageError
-from broker.stores.streams.blocks import Block
-from broker.streams.mapping import MappingError, SubjectMapping
+from broker.stores.streams.blocks import MessageBlock
+from broker.streams.subject_mapping import MappingError, SubjectMapping
 from stantools.nats.interest import finished
 from tests.broker.streams.world import World
 
@@ -42,7 +42,7 @@ def test_what_is_stored_is_published_again(tmp_path: Path) -> None:
             b"",
         ),
     ]
-    with mock.patch.object(Block, "flush", side_effect=StorageError("no space")):
+    with mock.patch.object(MessageBlock, "flush", side_effect=StorageError("no space")):
         publish("r.b", b"lost")
     assert len(heard) == 3
     world.restart()
@@ -222,14 +222,14 @@ def test_what_a_work_queue_has_moves_when_it_is_safe(tmp_path: Path) -> None:
     world.create("S", sources=[{"name": "W"}])
     world.settle()
     assert not _messages(world, "W") and [each[2] for each in _messages(world, "S")] == ["1"]
-    flush = Block.flush
+    flush = MessageBlock.flush
 
-    def fail(block: Block) -> None:
+    def fail(block: MessageBlock) -> None:
         if "/S/" in str(block.path):
             raise StorageError("no space")
         flush(block)
 
-    with mock.patch.object(Block, "flush", fail):
+    with mock.patch.object(MessageBlock, "flush", fail):
         world.publish("w", b"2")
         for _ in range(3):
             world.server.commit()

@@ -14,10 +14,10 @@ from unittest import mock
 import pytest
 
 from broker.stores.interface import StorageError
-from broker.stores.streams.files import FileStream
-from broker.streams.copying import Copies
-from broker.streams.origins import HEADER, Origin
-from broker.streams.publishing import said
+from broker.stores.streams.file_stream import FileStream
+from broker.streams.mirroring import StreamCopies
+from broker.streams.publish_headers import said
+from broker.streams.stream_source import HEADER, SourceOrigin
 from stantools.nats.subjects import matches
 from tests.broker.streams.world import World
 
@@ -171,7 +171,7 @@ class History:
     def check(self) -> None:
         """Each source has copied what it wants of its origin, once and in order, and so has the mirror."""
         for each in self.sources:
-            origin = Origin(each, mirror=False)
+            origin = SourceOrigin(each, mirror=False)
             wanted = [
                 sequence
                 for sequence, (subject, _) in sorted(self.stored[origin.name].items())
@@ -282,7 +282,7 @@ def test_what_was_moved_goes_from_a_work_queue_after_a_kill(tmp_path: Path, kind
     world.create("W", subjects=["w"], retention="workqueue")
     origin: dict[str, Any] = {"name": "W"}
     world.create("S", **{kind: origin if kind == "mirror" else [origin]})
-    with mock.patch.object(Copies, "settle", return_value=[]):
+    with mock.patch.object(StreamCopies, "settle", return_value=[]):
         world.publish("w", b"1")
         world.publish("w", b"2")
     assert len(_copied(world)) == len(_copied(world, "W")) == 2
@@ -308,7 +308,7 @@ def test_an_origin_that_comes_later_is_copied_from_a_time_on(tmp_path: Path) -> 
     world.create("O", subjects=["o"])
     world.settle()
     world.api("STREAM.DELETE.O")
-    with mock.patch.object(Copies, "run", return_value=[]):
+    with mock.patch.object(StreamCopies, "run", return_value=[]):
         world.create("O", subjects=["o"])
         world.publish("o", b"young")
         world.api("STREAM.DELETE.S")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.stores.streams import kernels
 from broker.stores.streams.contents import Contents
 from stantools.nats.frames import Frames, frame_table
-from stantools.streamfiles import highway
+from stantools.streamfiles import highwayhash
 from stantools.streamfiles.layout import record_size
 from stantools.streamfiles.records import tombstone
 from tests.kernelpairs import KernelPair
@@ -23,7 +23,7 @@ from tests.oracles.streamfiles import encode_record
 KERNELS = KernelPair(kernels, oracle)
 kernel = KERNELS.fixture()
 
-KEY = highway.block_key("ORDERS", 1)
+KEY = highwayhash.block_key("ORDERS", 1)
 TIME = 1_600_000_000_000_000_001
 
 Message = tuple[bytes, bytes, bytes]

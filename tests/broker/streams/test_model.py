@@ -11,7 +11,7 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.stores.streams import files
+from broker.stores.streams import file_stream
 from tests.broker.streams.world import World
 
 SUBJECTS = ("s.a", "s.b", "s.c.d")
@@ -82,7 +82,7 @@ steps = st.lists(st.one_of(publishes, publishes, publishes, deletes, purges, end
 @settings(max_examples=300)
 @given(st.sampled_from(("memory", "file")), configs, steps)
 def test_a_stream_is_as_its_model(storage: str, config: dict[str, Any], todo: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(files, "BLOCK_SIZE", 400):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(file_stream, "BLOCK_SIZE", 400):
         world = World(Path(folder) if storage == "file" else None)
         world.create("S", subjects=["s.>"], storage=storage, **config)
         model = Model(config)

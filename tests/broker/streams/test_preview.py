@@ -254,7 +254,7 @@ def test_nothing_of_it_is_there_by_default(tmp_path: Path) -> None:
             with pytest.raises(NobodyAnsweredError):
                 client.request(f"$JS.{subject}".encode())
     assert acks.place(b"$JS.ACK.S.c.1.2.3") is None
-    assert acks.place(b"$JS.ACK.S.c.1.2.3", preview=True) == acks.Place("S", "c", 2, 3, b"$JS.ACK")
+    assert acks.place(b"$JS.ACK.S.c.1.2.3", preview=True) == acks.AckTarget("S", "c", 2, 3, b"$JS.ACK")
 
 
 # In simulated time

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.stores.interface import StorageError
-from broker.stores.streams.blocks import Block
-from broker.streams.room import Limits
+from broker.stores.streams.blocks import MessageBlock
+from broker.streams.quota import QuotaLimits
 from tests.broker.streams.world import API, INBOX, World
 
 SECOND = 1_000_000_000
@@ -113,7 +113,7 @@ def test_wider_limits_bring_nothing_back(tmp_path: Path) -> None:
 
 
 def test_what_all_streams_may_take(tmp_path: Path) -> None:
-    world = World(limits=Limits(1000, 1000))
+    world = World(limits=QuotaLimits(1000, 1000))
     assert world.create("S", subjects=["s"], storage="memory", max_bytes=2000)["error"]["err_code"] == 10028
     assert world.create("S", subjects=["s"], max_bytes=2000)["error"]["err_code"] == 10047
     world.create("S", subjects=["s"], storage="memory")
@@ -129,7 +129,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.create("S", subjects=["s"])
     world.publish("s", b"1")
-    with mock.patch.object(Block, "flush", side_effect=StorageError("no space left")):
+    with mock.patch.object(MessageBlock, "flush", side_effect=StorageError("no space left")):
         refused = world.publish("s", b"2")
     assert refused["error"] == {"code": 503, "err_code": 10077, "description": "no space left"}
     assert world.state("S")["messages"] == 1
@@ -268,7 +268,7 @@ def test_who_alone_publishes_is_answered_before_what_is_over_the_limits_goes(tmp
     assert there == [1, 2, 3, 3, 3, 3, 3, 3]
     for sequence in range(1, 9):
         assert put(b"s", b"%d" % sequence) == {"stream": "S", "seq": sequence}
-    with mock.patch.object(Block, "flush", side_effect=StorageError("no space left")):
+    with mock.patch.object(MessageBlock, "flush", side_effect=StorageError("no space left")):
         assert put(b"k.1", b"lost")["error"]["err_code"] == 10077
     world.crash()
     assert {name: world.state(name)["messages"] for name in "KS"} == {"K": 2, "S": 2}

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.stores.interface import StorageError
-from broker.stores.streams import files
-from broker.stores.streams.blocks import Block
+from broker.stores.streams import file_stream
+from broker.stores.streams.blocks import MessageBlock
 from broker.streams import delivery, pubacks, server
 from tests.broker.streams.world import API, World
 
@@ -63,7 +63,7 @@ def test_what_is_published_together(storage: str, config: dict[str, Any], todo: 
     for few, answered in ((1, NEVER), (2, 1), (NEVER, NEVER)):
         with (
             tempfile.TemporaryDirectory() as folder,
-            mock.patch.object(files, "BLOCK_SIZE", 400),
+            mock.patch.object(file_stream, "BLOCK_SIZE", 400),
             mock.patch.object(server, "_FEW", few),
             mock.patch.object(pubacks, "_FEW", answered),
         ):
@@ -137,9 +137,9 @@ def test_what_is_delivered_together(
     for together in (True, False):
         with (
             tempfile.TemporaryDirectory() as folder,
-            mock.patch.object(files, "BLOCK_SIZE", 700),
+            mock.patch.object(file_stream, "BLOCK_SIZE", 700),
             mock.patch.object(delivery, "_FEW", 1),
-            mock.patch("broker.streams.pushing._FIRST_WINDOW", 400),
+            mock.patch("broker.streams.push_delivery._FIRST_WINDOW", 400),
             mock.patch("secrets.token_hex", lambda size: "0" * size),
         ):
             world = World(Path(folder) if storage == "file" else None)
@@ -200,7 +200,7 @@ def test_messages_that_are_delivered_together_are_read_at_once(tmp_path: Path) -
     publish(world, [(b"s", TO[0], b"", b"%d" % i) for i in range(600)])
     assert [json.loads(each[2])["seq"] for each in world.bus.said] == list(range(1, 601))
     world.consumer("S", "c", durable_name="c", ack_policy="explicit")
-    with mock.patch.object(Block, "read", side_effect=AssertionError("one by one")):
+    with mock.patch.object(MessageBlock, "read", side_effect=AssertionError("one by one")):
         found = world.pull("S", "c", {"batch": 600})
     assert [payload for _, payload, _ in found] == [b"%d" % i for i in range(600)]
     for row, (reply, _, _) in enumerate(found, 1):
@@ -226,7 +226,7 @@ def test_what_was_published_together_is_refused_together(tmp_path: Path, preview
     world = World(tmp_path, preview=preview)
     world.create("S", subjects=["s"])
     world.bus.said.clear()
-    with mock.patch.object(Block, "flush", side_effect=StorageError("no space")):
+    with mock.patch.object(MessageBlock, "flush", side_effect=StorageError("no space")):
         publish(world, [(b"s", TO[0], b"", b"%d" % i) for i in range(count)])
     errors = [json.loads(payload)["error"]["err_code"] for to, _, payload, _, _ in world.bus.said if to == TO[0]]
     assert errors == [10077] * count and not world.state("S")["messages"]
@@ -236,7 +236,7 @@ def test_what_was_published_together_is_refused_together(tmp_path: Path, preview
 
 
 def test_the_only_message_of_a_full_block_is_deleted(tmp_path: Path) -> None:
-    with mock.patch.object(files, "BLOCK_SIZE", 60):
+    with mock.patch.object(file_stream, "BLOCK_SIZE", 60):
         world = World(tmp_path)
         world.create("S", subjects=["s"])
         assert world.publish("s", b"0123456789")["seq"] == 1

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from broker.stores.streams import archives
-from broker.streams.room import Limits
+from broker.streams.quota import QuotaLimits
 from stantools.streamfiles.framing import END, SNAPPY, Framer, whole_file
 from tests import servers
 from tests.broker.streams.world import World
@@ -93,7 +93,7 @@ def test_a_restore_is_bounded_as_a_whole(tmp_path: Path) -> None:
         (4_000_000, 5, 1_000_000, "has more than 4000000 bytes when it is unpacked"),
         (4_000_000_000, 12, 0, "has more than 10 files"),
     ):
-        world = World(tmp_path / f"{files}", limits=Limits(1 << 20, limit))
+        world = World(tmp_path / f"{files}", limits=QuotaLimits(1 << 20, limit))
         with mock.patch.object(archives, "_MOST_FILES", 10):
             packed = archive(files, size)
             assert len(packed) < 1_000_000
@@ -104,7 +104,7 @@ def test_a_restore_is_bounded_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_restores_share_what_is_left(tmp_path: Path) -> None:
-    world = World(tmp_path, limits=Limits(1 << 20, 100_000))
+    world = World(tmp_path, limits=QuotaLimits(1 << 20, 100_000))
     places = [
         world.api(f"STREAM.RESTORE.{name}", {"config": {"name": name}, "state": {}})["deliver_subject"] for name in "AB"
     ]

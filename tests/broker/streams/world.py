@@ -11,7 +11,7 @@ from broker.stores.interface import StorageError
 from broker.stores.streams.directory import StreamsDirectory
 from broker.stores.streams.interface import StreamStore
 from broker.stores.streams.memory import MemoryStream
-from broker.streams.room import Limits
+from broker.streams.quota import QuotaLimits
 from broker.streams.server import StreamsServer
 from stantools.nats.frames import Frames, Handler, frame_table, rows
 from stantools.nats.subjects import matches
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 API = "$JS.API."
 INBOX = b"_INBOX.me"
-_PLENTY = Limits(1 << 30, 1 << 30)
+_PLENTY = QuotaLimits(1 << 30, 1 << 30)
 
 
 class Lists:
@@ -154,7 +154,7 @@ class World:
         preview: Clients of the preview are answered, too.
     """
 
-    def __init__(self, folder: Path | None = None, limits: Limits = _PLENTY, *, preview: bool = False) -> None:
+    def __init__(self, folder: Path | None = None, limits: QuotaLimits = _PLENTY, *, preview: bool = False) -> None:
         self.time, self.folder, self.limits, self.preview = Time(), folder, limits, preview
         self.begin()
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stantools.errors import StantoolsError
-from stantools.migration import prepared as prepared_module
-from stantools.migration.prepared import PreparedStream
+from stantools.migration import prepared_stream as prepared_module
+from stantools.migration.prepared_stream import PreparedStream
 from stantools.migration.targets import directories
 from stantools.migration.targets.directories import BackupDirectory, StoreDirectory
 from stantools.store import durable

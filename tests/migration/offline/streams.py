@@ -8,17 +8,17 @@ from typing import Any
 
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.prepared import PreparedStream, prepare
+from stantools.migration.prepared_stream import PreparedStream, prepare
 from stantools.migration.source import open_source
-from stantools.migration.targets.loading import ApplyOptions, Existing
+from stantools.migration.targets.stream_load import ApplyOptions, ExistingPolicy
 from stantools.store.directory import open_datastore
 from tests.conftest import load_expected
 from tests.migration.proof.stores import T0, Record, write_store
 from tests.migration.reading import Seen
 
-REPLACE = ApplyOptions(existing=Existing.REPLACE)
+REPLACE = ApplyOptions(existing=ExistingPolicy.REPLACE)
 BINARY = bytes(range(256))
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.migration.plan.model import Consumers
+from stantools.migration.plan.migration_plan import DurablesChoice
 from stantools.migration.plan.overrides import Override
 from stantools.migration.targets.directories import BackupDirectory
-from stantools.migration.targets.files import ARCHIVE, REQUEST, check_backup, prove_backup
+from stantools.migration.targets.file_destination import ARCHIVE, REQUEST, check_backup, prove_backup
 from tests.conftest import load_expected
 from tests.migration.facts import facts_of
 from tests.migration.offline.officialcli import restore
@@ -132,7 +132,7 @@ def test_the_backup_of_something_else_is_refused(tmp_path: Path, change: Callabl
 def test_other_consumers_and_configurations_are_seen(tmp_path: Path) -> None:
     *_, stream = prepared(small_store(tmp_path / "store"))
     result = BackupDirectory(tmp_path / "out").place(stream)
-    *_, limited = prepared(tmp_path / "store", consumers=Consumers.PUSH)
+    *_, limited = prepared(tmp_path / "store", consumers=DurablesChoice.PUSH)
     codes = {finding.code for finding in prove_backup(result.directory, limited).findings}
     assert codes == {"consumer-config"}
     request = json.loads((result.directory / REQUEST).read_bytes())

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, StoreUnwritableError
-from stantools.migration.plan.model import Level, Note
+from stantools.migration.plan.migration_plan import Remark, RemarkLevel
 from stantools.migration.targets import in_use
 from stantools.migration.targets.directories import StoreDirectory
-from stantools.migration.targets.files import Placed, prove_stream_directory
+from stantools.migration.targets.file_destination import PlacedStream, prove_stream_directory
 from tests import natsclient, servers
 from tests.conftest import load_expected
 from tests.migration.facts import facts_of
@@ -62,8 +62,8 @@ def _warnings(server: Any) -> list[str]:
     return [line for line in lines if "Advisory could not be sent" not in line]
 
 
-def _problems(notes: list[Note]) -> list[str]:
-    return [f"{note.about}: {note.text}" for note in notes if note.level is Level.PROBLEM]
+def _problems(notes: list[Remark]) -> list[str]:
+    return [f"{note.about}: {note.text}" for note in notes if note.level is RemarkLevel.PROBLEM]
 
 
 def _stopped(start_server: Callable[..., Any], version: str = servers.NEWEST, **more: Any) -> Any:
@@ -188,7 +188,7 @@ def test_another_account(start_server: Callable[..., Any], tmp_path: Path) -> No
     streams = prepared(small_store(tmp_path / "store"))
     store = StoreDirectory(server.store_dir, "APP")
     [note] = store.check([streams[0].plan], quiet=0)
-    assert note.level is Level.WARNING
+    assert note.level is RemarkLevel.WARNING
     assert "account APP has no directory there yet" in note.text
     for stream in streams:
         store.place(stream)
@@ -221,7 +221,7 @@ def test_force_goes_on_beside_a_running_server(start_server: Callable[..., Any],
     server = start_server()
     store = StoreDirectory(server.store_dir, force=True)
     [note] = store.check([stream.plan], quiet=0)
-    assert note.level is Level.WARNING
+    assert note.level is RemarkLevel.WARNING
     store.place(stream)
     server.stop()
     server.start()
@@ -313,7 +313,7 @@ def test_replaced_streams_are_kept(version: str, start_server: Callable[..., Any
     placed = StoreDirectory(server.store_dir).place(stream, REPLACE)
     assert placed.replaced == account / "one.replaced"
     assert tree(account / "one.replaced") == old
-    assert StoreDirectory(server.store_dir).place(stream, REPLACE) == Placed(
+    assert StoreDirectory(server.store_dir).place(stream, REPLACE) == PlacedStream(
         "one", placed.directory, placed.state, present=True
     )
     server.log.unlink()

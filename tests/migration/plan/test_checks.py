@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 
 from stantools.migration.plan.checks import find_problems
-from stantools.migration.plan.model import (
+from stantools.migration.plan.migration_plan import (
     ChannelPart,
     ConsumerKind,
     ConsumerPlan,
-    Level,
-    Plan,
-    Position,
+    ConsumerProgress,
+    LoadMethod,
+    MigrationPlan,
+    RemarkLevel,
     SourceRef,
     StreamPlan,
     TargetKind,
     TargetRef,
-    Way,
 )
 
 SECOND = 1_000_000_000
 
 
 def consumer(name: str = "d", **values: Any) -> ConsumerPlan:
-    values = {"channel": "a", "settings": {}, "position": Position(5, 2, (3, 4))} | values
+    values = {"channel": "a", "settings": {}, "position": ConsumerProgress(5, 2, (3, 4))} | values
     return ConsumerPlan(name, **values)
 
 
@@ -41,8 +41,8 @@ def merged(**values: Any) -> StreamPlan:
     return StreamPlan("M", **values)
 
 
-def plan(*streams: StreamPlan, **values: Any) -> Plan:
-    return Plan(SourceRef("/store"), streams=streams, **values)
+def plan(*streams: StreamPlan, **values: Any) -> MigrationPlan:
+    return MigrationPlan(SourceRef("/store"), streams=streams, **values)
 
 
 GOOD = stream(consumers=(consumer(),))
@@ -66,7 +66,7 @@ def push(**settings: Any) -> StreamPlan:
     ("made", "said"),
     [
         (plan(), "no channel is selected"),
-        (plan(GOOD, way=Way.PUBLISH, target=TargetRef(TargetKind.BACKUP)), "publishing needs a running server"),
+        (plan(GOOD, way=LoadMethod.PUBLISH, target=TargetRef(TargetKind.BACKUP)), "publishing needs a running server"),
         (plan(stream("a.b")), "cannot be the name of a stream"),
         (plan(stream(parts=())), "the stream has no channel"),
         (plan(stream(renumbered=True)), "renumbered"),
@@ -92,9 +92,12 @@ def push(**settings: Any) -> StreamPlan:
         (plan(stream(consumers=(consumer(channel="x"),))), "is not in this stream"),
         (plan(merged(consumers=(consumer(),))), "also get messages of other channels"),
         (plan(stream(consumers=(consumer(settings={"filter_subject": "x"}),))), "does not match 'a'"),
-        (plan(stream(consumers=(consumer(position=Position(10, 10)),))), "beyond the channel's last sequence 9"),
-        (plan(stream(consumers=(consumer(position=Position(5, 1, (3,))),))), "contradicts its pending"),
-        (plan(stream(consumers=(consumer(position=Position(5, 6, (7,))),))), "`delivered` is only 5"),
+        (
+            plan(stream(consumers=(consumer(position=ConsumerProgress(10, 10)),))),
+            "beyond the channel's last sequence 9",
+        ),
+        (plan(stream(consumers=(consumer(position=ConsumerProgress(5, 1, (3,))),))), "contradicts its pending"),
+        (plan(stream(consumers=(consumer(position=ConsumerProgress(5, 6, (7,))),))), "`delivered` is only 5"),
         (plan(stream(consumers=(consumer(settings={"max_ack_pending": 1}),))), "2 messages are pending"),
         (plan(stream(consumers=(consumer(settings={"num_replicas": 3}),))), "more replicas than its stream"),
         (plan(stream(consumers=(consumer(), consumer()))), "consumer 'd' is used 2 times"),
@@ -114,8 +117,8 @@ def push(**settings: Any) -> StreamPlan:
         ),
     ],
 )
-def test_problems(made: Plan, said: str) -> None:
-    problems = [note for note in find_problems(made) if note.level is Level.PROBLEM]
+def test_problems(made: MigrationPlan, said: str) -> None:
+    problems = [note for note in find_problems(made) if note.level is RemarkLevel.PROBLEM]
     assert any(said in note.text for note in problems), problems
     assert all(note.remedy for note in problems)
 
@@ -124,7 +127,7 @@ def test_problems(made: Plan, said: str) -> None:
     ("made", "said"),
     [
         (plan(stream("x" * 201)), "more than 200 bytes"),
-        (plan(stream(), way=Way.PUBLISH), "the old ones are lost"),
+        (plan(stream(), way=LoadMethod.PUBLISH), "the old ones are lost"),
         (plan(merged(origin_headers=False)), "their channel sequences are lost"),
         (plan(stream(), stream("a", "b")), "differ only in case"),
         (plan(stream(consumers=(consumer("d"), consumer("D")))), "differ only in case"),
@@ -138,10 +141,10 @@ def test_problems(made: Plan, said: str) -> None:
         ),
     ],
 )
-def test_warnings(made: Plan, said: str) -> None:
+def test_warnings(made: MigrationPlan, said: str) -> None:
     notes = find_problems(made)
     assert any(said in note.text for note in notes), notes
-    assert all(note.level is Level.WARNING for note in notes)
+    assert all(note.level is RemarkLevel.WARNING for note in notes)
 
 
 def test_many_streams_are_checked_quickly() -> None:

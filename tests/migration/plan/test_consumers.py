@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.plan.consumers import ChannelDurables, Durable, plan_consumers, sort_subscriptions
-from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, Position
+from stantools.migration.plan.migration_plan import ConsumerKind, ConsumerPlan, ConsumerProgress
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import StoredSubscription
 from tests.migration.plan.stores import SECOND, durable, queue, sub
@@ -30,15 +30,15 @@ def only(result: ChannelDurables) -> Durable:
 
 def test_a_durable() -> None:
     one = only(sort(durable(1, "d", sent=10, pending=[4, 7], max_in_flight=5, ack_wait_in_secs=60)))
-    assert one == Durable("ch", "d", "c1", "", 5, 60 * SECOND, Position(10, 3, (4, 7)))
+    assert one == Durable("ch", "d", "c1", "", 5, 60 * SECOND, ConsumerProgress(10, 3, (4, 7)))
 
 
 def test_a_durable_of_an_old_store_is_not_marked() -> None:
-    assert only(sort(sub(1, 3, durable_name="d", client_id="c"))).position == Position(3, 3)
+    assert only(sort(sub(1, 3, durable_name="d", client_id="c"))).position == ConsumerProgress(3, 3)
 
 
 def test_nothing_sent_yet() -> None:
-    assert only(sort(durable(1, "d"))).position == Position(0, 0, ())
+    assert only(sort(durable(1, "d"))).position == ConsumerProgress(0, 0, ())
 
 
 def test_members_of_a_group_become_one() -> None:
@@ -48,7 +48,7 @@ def test_members_of_a_group_become_one() -> None:
         # A shadow keeps the position only; its in flight is that of a member that left.
         queue(3, "dq:g", "", 11, [2], max_in_flight=1000),
     )
-    assert only(result) == Durable("ch", "dq", "", "g", 10, 50 * SECOND, Position(12, 1, (2, 3, 9, 12)), 3)
+    assert only(result) == Durable("ch", "dq", "", "g", 10, 50 * SECOND, ConsumerProgress(12, 1, (2, 3, 9, 12)), 3)
     assert result.notes == []
 
 
@@ -59,7 +59,7 @@ def test_a_shadow_alone_keeps_what_it_has() -> None:
 
 def test_a_member_that_is_not_durable_belongs_to_the_group_that_it_names() -> None:
     result = sort(queue(1, "dq:g", sent=5), queue(2, "dq:g", "c2", 9, [8], is_durable=False))
-    assert only(result).position == Position(9, 7, (8,))
+    assert only(result).position == ConsumerProgress(9, 7, (8,))
     assert result.left_out == []
 
 
@@ -80,27 +80,27 @@ def test_what_is_not_durable_is_left_out() -> None:
 
 def test_a_durable_that_is_stored_twice_loses_nothing() -> None:
     result = sort(durable(1, "d", sent=10), durable(2, "d", sent=5, pending=[2]))
-    assert only(result).position == Position(5, 1, (2,))
+    assert only(result).position == ConsumerProgress(5, 1, (2,))
     assert "stored 2 times" in result.notes[0].text
 
 
 def test_positions_end_with_the_channel() -> None:
     result = sort(durable(1, "d", sent=30, pending=[5, 25]), last=20)
-    assert only(result).position == Position(20, 4, (5,))
+    assert only(result).position == ConsumerProgress(20, 4, (5,))
     assert "up to 30" in result.notes[0].text
 
 
 def test_pending_messages_that_are_gone_are_dropped() -> None:
     result = sort(durable(1, "d", sent=9, pending=[1, 2, 8]), last=10, present=Ranges.of([(2, 2), (5, 10)]))
-    assert only(result).position == Position(9, 1, (2, 8))
+    assert only(result).position == ConsumerProgress(9, 1, (2, 8))
     assert "1 message unacknowledged" in result.notes[0].text
     # Nothing but gone ones: everything is done with.
-    assert only(sort(durable(1, "d", sent=9, pending=[1]), present=Ranges())).position == Position(9, 9)
+    assert only(sort(durable(1, "d", sent=9, pending=[1]), present=Ranges())).position == ConsumerProgress(9, 9)
 
 
 def test_odd_numbers() -> None:
     one = only(sort(durable(1, "d", sent=2**64 - 1, pending=[2**64 - 1], ack_wait_in_secs=-5, max_in_flight=-1)))
-    assert (one.ack_wait_ns, one.position) == (30 * SECOND, Position(100, 100))
+    assert (one.ack_wait_ns, one.position) == (30 * SECOND, ConsumerProgress(100, 100))
     (consumer,) = plan_consumers([(one, PULL)], "S", [""], "deliver")
     assert consumer.settings["max_ack_pending"] == 1
 
@@ -156,11 +156,11 @@ def consumers(*durables: Durable, kind: ConsumerKind = PULL, subject: str = "") 
 def plain(
     name: str, client: str = "c1", channel: str = "ch", flight: int = 4, pending: tuple[int, ...] = ()
 ) -> Durable:
-    return Durable(channel, name, client, "", flight, SECOND, Position.of(9, pending))
+    return Durable(channel, name, client, "", flight, SECOND, ConsumerProgress.of(9, pending))
 
 
 def group(name: str, group_: str, channel: str = "ch") -> Durable:
-    return Durable(channel, name, "", group_, 4, SECOND, Position())
+    return Durable(channel, name, "", group_, 4, SECOND, ConsumerProgress())
 
 
 def test_names_of_consumers() -> None:
@@ -202,6 +202,6 @@ def test_push_consumers_have_documented_subjects() -> None:
 
 
 def test_positions_are_translated() -> None:
-    moved = Position.of(9, [4, 6]).translated(lambda sequences: [n * 10 for n in sequences])
-    assert moved == Position(90, 39, (40, 60))
-    assert Position().translated(lambda sequences: [0 for _ in sequences]) == Position()
+    moved = ConsumerProgress.of(9, [4, 6]).translated(lambda sequences: [n * 10 for n in sequences])
+    assert moved == ConsumerProgress(90, 39, (40, 60))
+    assert ConsumerProgress().translated(lambda sequences: [0 for _ in sequences]) == ConsumerProgress()

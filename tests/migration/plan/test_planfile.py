@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 from stantools.errors import StantoolsError, StoreUnreadableError, StoreUnwritableError, UsageError
 from stantools.migration.plan import document
 from stantools.migration.plan.fields import CONSUMER_DEFAULTS
-from stantools.migration.plan.model import (
+from stantools.migration.plan.migration_plan import (
     ChannelPart,
     ConsumerKind,
     ConsumerPlan,
-    LeftOut,
-    Level,
-    Note,
-    Plan,
-    Position,
+    ConsumerProgress,
+    LoadMethod,
+    MigrationPlan,
+    OmittedPart,
+    Remark,
+    RemarkLevel,
     SourceRef,
     StreamPlan,
     TargetKind,
     TargetRef,
-    Way,
 )
-from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.overrides import mapping_override
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planfile import derived_filter, read_plan, render_plan, write_plan
 from stantools.migration.plan.planner import make_plan
 from tests.conftest import golden_cases
@@ -44,12 +44,12 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def parsed(text: str) -> Plan:
+def parsed(text: str) -> MigrationPlan:
     FILE.write_bytes(text.encode("utf-8", "surrogateescape"))
     return read_plan(FILE)
 
 
-def again(plan: Plan) -> Plan:
+def again(plan: MigrationPlan) -> MigrationPlan:
     return parsed(render_plan(plan, ("do this",)))
 
 
@@ -70,7 +70,7 @@ _subject = st.sampled_from(["a", "a.b", "1.2", "on", "x.é", "$q", "-", "0"])
 _count = st.integers(0, 2**63 - 1)
 _time = st.integers(-(2**63), 2**63 - 1)
 _positions = st.builds(
-    Position.of, st.just(2**64 - 1), st.sets(st.integers(1, 2**64 - 1) | st.integers(1, 300), max_size=80)
+    ConsumerProgress.of, st.just(2**64 - 1), st.sets(st.integers(1, 2**64 - 1) | st.integers(1, 300), max_size=80)
 )
 _parts = st.builds(
     ChannelPart,
@@ -172,7 +172,7 @@ _targets = st.one_of(
     st.just(TargetRef(TargetKind.SERVER, ("nats://a:4222", "tls://b"), (2, 10, 26))),
 )
 _plans = st.builds(
-    Plan,
+    MigrationPlan,
     st.builds(
         SourceRef,
         _text.filter(lambda text: text and "\0" not in text),
@@ -183,17 +183,17 @@ _plans = st.builds(
         st.booleans(),
     ),
     _targets,
-    st.sampled_from(Way),
+    st.sampled_from(LoadMethod),
     st.lists(_streams(), max_size=4).map(tuple),
-    st.lists(st.builds(LeftOut, _text, _text, _text, st.integers(0, 9), st.booleans()), max_size=2).map(tuple),
-    st.lists(st.builds(Note, st.sampled_from(Level), _text, _text, _text), max_size=3).map(tuple),
+    st.lists(st.builds(OmittedPart, _text, _text, _text, st.integers(0, 9), st.booleans()), max_size=2).map(tuple),
+    st.lists(st.builds(Remark, st.sampled_from(RemarkLevel), _text, _text, _text), max_size=3).map(tuple),
     _time,
 )
 
 
 @settings(max_examples=100, deadline=None)
 @given(_plans)
-def test_every_plan_comes_back(plan: Plan) -> None:
+def test_every_plan_comes_back(plan: MigrationPlan) -> None:
     text = render_plan(plan, ("do `this`\nnow",))
     assert parsed(text) == plan
     assert max(map(len, text.splitlines()[:5])) < 121
@@ -201,7 +201,7 @@ def test_every_plan_comes_back(plan: Plan) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(_plans)
-def test_without_the_fast_parser_it_is_the_same(plan: Plan) -> None:
+def test_without_the_fast_parser_it_is_the_same(plan: MigrationPlan) -> None:
     fast, document.LOADER = document.LOADER, yaml.SafeLoader
     try:
         assert parsed(render_plan(plan)) == plan
@@ -239,10 +239,10 @@ def test_anything_else_is_refused_with_a_message(data: bytes) -> None:
 
 # --- what it looks like
 
-EXAMPLE = Plan(
+EXAMPLE = MigrationPlan(
     SourceRef("/data/stan", 3988292384),
     TargetRef(TargetKind.SERVER, ("nats://js.example:4222",), (2, 10, 26)),
-    Way.ARCHIVE,
+    LoadMethod.ARCHIVE,
     (
         StreamPlan(
             "orders_new",
@@ -256,7 +256,7 @@ EXAMPLE = Plan(
                     durable="d",
                     client="c1",
                     settings=CONSUMER_DEFAULTS | {"ack_wait": 30 * SECOND, "max_ack_pending": 16},
-                    position=Position.of(7, [1, 3, 5, 6, 7]),
+                    position=ConsumerProgress.of(7, [1, 3, 5, 6, 7]),
                 ),
             ),
             created_ns=10**18,
@@ -269,8 +269,11 @@ EXAMPLE = Plan(
             created_ns=NOW,
         ),
     ),
-    (LeftOut("subscription", "stock", "it is not durable", 2),),
-    (Note(Level.WARNING, "orders.new", "4 messages are damaged\nor gone", "see there"), Note(Level.INFO, "", "odd")),
+    (OmittedPart("subscription", "stock", "it is not durable", 2),),
+    (
+        Remark(RemarkLevel.WARNING, "orders.new", "4 messages are damaged\nor gone", "see there"),
+        Remark(RemarkLevel.INFO, "", "odd"),
+    ),
     NOW,
 )
 EXAMPLE_TEXT = render_plan(EXAMPLE, ("stantools migrate apply plan.yaml",))
@@ -309,13 +312,13 @@ def test_problems_are_shown_on_top() -> None:
 
 
 def test_many_warnings_are_cut_short() -> None:
-    notes = tuple(Note(Level.WARNING, f"c{n}", "odd") for n in range(30))
+    notes = tuple(Remark(RemarkLevel.WARNING, f"c{n}", "odd") for n in range(30))
     assert "\n#   … and 10 more\n" in render_plan(replace(EXAMPLE, notes=notes))
 
 
 def test_long_lists_of_pending_messages_are_wrapped() -> None:
     (one,) = EXAMPLE.streams[0].consumers
-    waiting = replace(one, position=Position.of(90, range(2, 91, 2)))
+    waiting = replace(one, position=ConsumerProgress.of(90, range(2, 91, 2)))
     plan = replace(EXAMPLE, streams=(replace(EXAMPLE.streams[0], consumers=(waiting,)),))
     text = render_plan(plan)
     assert max(map(len, text.splitlines())) <= 120
@@ -331,8 +334,12 @@ def test_long_lists_of_pending_messages_are_wrapped() -> None:
         ("  max_age: 3d", "  max_age: 1h30m", lambda p: p.streams[0].settings["max_age"] == 5400 * SECOND),
         ("  max_age: 3d", "  max_age: unlimited", lambda p: p.streams[0].settings["max_age"] == 0),
         ("  max_bytes: 1GB", "  max_bytes: 64MB", lambda p: p.streams[0].settings["max_bytes"] == 64 << 20),
-        ("way: archive", "way: publish", lambda p: p.way is Way.PUBLISH),
-        ("    pending: 1, 3, 5-7", "    pending: none", lambda p: p.streams[0].consumers[0].position == Position(7, 7)),
+        ("way: archive", "way: publish", lambda p: p.way is LoadMethod.PUBLISH),
+        (
+            "    pending: 1, 3, 5-7",
+            "    pending: none",
+            lambda p: p.streams[0].consumers[0].position == ConsumerProgress(7, 7),
+        ),
         (
             "- consumer: d",
             "- consumer: e",

@@ -10,21 +10,21 @@ import pytest
 from stantools.errors import UsageError
 from stantools.format.encryption import ChannelCipher, Cipher
 from stantools.migration.plan.checks import find_changes, find_problems
-from stantools.migration.plan.model import (
+from stantools.migration.plan.migration_plan import (
     ConsumerKind,
-    Consumers,
-    Level,
-    Note,
+    ConsumerProgress,
+    DurablesChoice,
+    LoadMethod,
+    MigrationPlan,
     OriginHeaders,
-    Plan,
-    Position,
+    Remark,
+    RemarkLevel,
     StreamPlan,
     TargetKind,
     TargetRef,
-    Way,
 )
-from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.overrides import Override, mapping_override
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.plan.remarks import older_than
 from stantools.store.limits import UNLIMITED, ChannelLimits, PatternLimits, StoreLimits
@@ -42,15 +42,15 @@ def shop(tmp_path: Path) -> Path:
     return write_store(tmp_path / "shop", SHOP)
 
 
-def plan_for(store: Path, options: PlanOptions | None = None, *, version: Any = None, **source: Any) -> Plan:
+def plan_for(store: Path, options: PlanOptions | None = None, *, version: Any = None, **source: Any) -> MigrationPlan:
     return make_plan(opened(store, **source), options, version, now_ns=NOW)
 
 
-def texts(notes: tuple[Note, ...] | list[Note], level: Level = Level.WARNING) -> list[str]:
+def texts(notes: tuple[Remark, ...] | list[Remark], level: RemarkLevel = RemarkLevel.WARNING) -> list[str]:
     return [f"{note.about}: {note.text}" for note in notes if note.level is level]
 
 
-def stream(plan: Plan, name: str) -> StreamPlan:
+def stream(plan: MigrationPlan, name: str) -> StreamPlan:
     return next(each for each in plan.streams if each.name == name)
 
 
@@ -78,12 +78,12 @@ def test_a_channel_becomes_a_stream(shop: Path) -> None:
     assert (new.renumbered, new.origin_headers, new.created_ns) == (False, False, START)
     assert (new.messages, new.first, new.last, new.bytes) == (10, 1, 10, 70)
     (consumer,) = new.consumers
-    assert (consumer.name, consumer.position, consumer.kind) == ("d", Position(5, 2, (3,)), ConsumerKind.PULL)
+    assert (consumer.name, consumer.position, consumer.kind) == ("d", ConsumerProgress(5, 2, (3,)), ConsumerKind.PULL)
     assert "filter_subject" not in consumer.config
     empty = plan.streams[2]
     assert (empty.messages, empty.first, empty.last, empty.created_ns) == (0, 0, 0, NOW)
     assert [left.what for left in plan.left_out] == ["subscription", "client"]
-    assert plan.way is Way.ARCHIVE
+    assert plan.way is LoadMethod.ARCHIVE
     assert find_problems(plan) == []
     assert not plan.lossy
     assert plan.source.path == str(shop)
@@ -153,7 +153,7 @@ def test_overrides(shop: Path) -> None:
     overrides = (
         Override("orders.new", subject="neu", settings={"max_age": 60 * SECOND, "num_replicas": 3}),
         Override("orders.old", skip=True),
-        Override("stock_1", stream="STOCK", consumers=Consumers.NONE, origin_headers=OriginHeaders.ON),
+        Override("stock_1", stream="STOCK", consumers=DurablesChoice.NONE, origin_headers=OriginHeaders.ON),
         Override("typo", skip=True),
     )
     plan = plan_for(shop, PlanOptions(overrides=overrides))
@@ -169,10 +169,10 @@ def test_overrides(shop: Path) -> None:
 
 
 def test_durables_can_be_left_or_pushed(shop: Path) -> None:
-    plan = plan_for(shop, PlanOptions(consumers=Consumers.NONE))
+    plan = plan_for(shop, PlanOptions(consumers=DurablesChoice.NONE))
     assert plan.consumers == 0
     assert sum(left.what == "durable" for left in plan.left_out) == 3
-    plan = plan_for(shop, PlanOptions(consumers=Consumers.PUSH))
+    plan = plan_for(shop, PlanOptions(consumers=DurablesChoice.PUSH))
     assert [c.config["deliver_subject"] for c in stream(plan, "orders_old").consumers] == [
         "deliver.orders_old.d",
         "deliver.orders_old.g",
@@ -201,7 +201,7 @@ def test_names_that_meet_get_a_hash(tmp_path: Path) -> None:
     spaced = next(each for each in plan.streams if each.parts[0].channel == "x y")
     assert spaced.subjects[0].startswith("x_y-")
     (problem,) = find_problems(plan)
-    assert (problem.level, "'$JS.>'" in problem.text) == (Level.PROBLEM, True)
+    assert (problem.level, "'$JS.>'" in problem.text) == (RemarkLevel.PROBLEM, True)
     assert find_problems(plan_for(tmp_path / "s", PlanOptions(subject_prefix="stan."))) == []
 
 
@@ -335,7 +335,7 @@ def test_encrypted_payloads_are_told(tmp_path: Path) -> None:
 
 def test_times_that_go_back_are_told(tmp_path: Path) -> None:
     plan = plan_for(write_store(tmp_path / "s", {"a": Channel(range(1, 4), step=-SECOND)}))
-    assert any("times go back" in text for text in texts(plan.notes, Level.INFO))
+    assert any("times go back" in text for text in texts(plan.notes, RemarkLevel.INFO))
 
 
 def test_generations_become_streams_of_their_own(tmp_path: Path) -> None:
@@ -359,14 +359,14 @@ def test_changes_of_the_store_are_noticed(shop: Path) -> None:
     }
     other = write_store(shop.with_name("other"), changed)
     notes = find_changes(plan, opened(other))
-    assert texts(notes, Level.PROBLEM) == [
+    assert texts(notes, RemarkLevel.PROBLEM) == [
         "orders.new: the channel has changed since the plan was made: messages 10 became 11, last 10 became 11, "
         "bytes 70 became 77",
         "orders.old: the channel has changed since the plan was made: its subscriptions have changed",
     ]
-    assert [note.about for note in notes if note.level is Level.INFO] == ["extra"]
+    assert [note.about for note in notes if note.level is RemarkLevel.INFO] == ["extra"]
     gone = write_store(shop.with_name("gone"), {"orders.new": SHOP["orders.new"]})
-    assert texts(find_changes(plan, opened(gone)), Level.PROBLEM) == ["orders.old: it is no longer in the store"]
+    assert texts(find_changes(plan, opened(gone)), RemarkLevel.PROBLEM) == ["orders.old: it is no longer in the store"]
 
 
 def test_other_messages_of_the_same_size_are_noticed(tmp_path: Path) -> None:
@@ -378,4 +378,4 @@ def test_other_messages_of_the_same_size_are_noticed(tmp_path: Path) -> None:
 
 def test_an_empty_selection_is_a_problem(shop: Path) -> None:
     plan = plan_for(shop, patterns=("nothing",))
-    assert [note.level for note in find_problems(plan)] == [Level.PROBLEM]
+    assert [note.level for note in find_problems(plan)] == [RemarkLevel.PROBLEM]

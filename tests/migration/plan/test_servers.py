@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stantools.migration.plan.fields import CONSUMER_FIELDS, STREAM_FIELDS
-from stantools.migration.plan.model import Consumers, Plan
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.migration_plan import DurablesChoice, MigrationPlan
 from stantools.migration.plan.overrides import Override, mapping_override
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests import natsclient
@@ -71,7 +71,7 @@ def same(asked: dict[str, Any], got: dict[str, Any], ignored: set[str]) -> None:
             assert got.get(key) == value, key
 
 
-async def create(url: str, plan: Plan, ignored: set[str]) -> None:
+async def create(url: str, plan: MigrationPlan, ignored: set[str]) -> None:
     client = await natsclient.connect(url)
     try:
         for stream in plan.streams:
@@ -101,7 +101,7 @@ def test_plans_are_taken(each_server: Any, tmp_path: Path) -> None:
     source = opened(write_store(tmp_path / "s", channels))
     version = tuple(map(int, each_server.version.split(".")))
     limits = StoreLimits(0, ChannelLimits(100, 1 << 20, 30 * SECOND, 0, 0))
-    for consumers, prefix in ((Consumers.PULL, ""), (Consumers.PUSH, "p-")):
+    for consumers, prefix in ((DurablesChoice.PULL, ""), (DurablesChoice.PUSH, "p-")):
         options = PlanOptions(
             consumers=consumers,
             limits=limits,

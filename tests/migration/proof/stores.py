@@ -15,9 +15,9 @@ from stantools.format.crc import IEEE, Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.source import SourceOptions, StoreSource, open_source
 from stantools.migration.stream_source import SingleSource
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
-from stantools.nats.options import ConnectOptions
 from stantools.notation import parse_moment
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import new_server_info

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.migration.proof import kernels
-from stantools.migration.proof.stream import Mark
+from stantools.migration.proof.stream_proof import Difference
 from stantools.nats import kernels as nats
 from stantools.nats.columns import FrameColumns
 from stantools.nats.frames import frame_table
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.headers import header_block
 from tests.kernelpairs import KernelPair
 from tests.oracles import proof as oracle
@@ -31,7 +31,7 @@ Row = tuple[int, int, int, bytes, bytes]
 Frame = tuple[bytes, int, int, bytes, bytes]
 
 
-def batch_of(rows: list[Row], subject: bytes = b"s", channel: bytes = b"c") -> Batch:
+def batch_of(rows: list[Row], subject: bytes = b"s", channel: bytes = b"c") -> MessageBatch:
     return batch([Item(own, time, data, reply, at) for at, own, time, reply, data in rows], channel, subject)
 
 
@@ -53,7 +53,7 @@ def received_of(frames: list[Frame]) -> tuple[bytes, FrameColumns]:
 
 
 def compare(
-    kernel: ModuleType, batch: Batch, frames: list[Frame], *, origin: bool = False, published: bool = False
+    kernel: ModuleType, batch: MessageBatch, frames: list[Frame], *, origin: bool = False, published: bool = False
 ) -> tuple[Any, ...]:
     data, columns = received_of(frames)
     marks, other = np.full(len(batch), 99, np.uint8), np.full(len(frames), 99, np.uint8)
@@ -75,12 +75,12 @@ def test_marks(kernel: ModuleType) -> None:
         (b"s", 7, 70, b"", b"DATA7"),
         (b"x", 8, 81, b"NATS/1.0\r\nA: b\r\n\r\n", b""),
     ]
-    everything = Mark.SUBJECT | Mark.TIME | Mark.HEADER | Mark.DATA
+    everything = Difference.SUBJECT | Difference.TIME | Difference.HEADER | Difference.DATA
     assert compare(kernel, batch_of(rows), frames) == (
         7,
         7,
-        [0, Mark.ABSENT, Mark.SUBJECT, Mark.TIME, Mark.HEADER, Mark.DATA, everything],
-        [0, Mark.ABSENT, 0, 0, 0, 0, 0],
+        [0, Difference.ABSENT, Difference.SUBJECT, Difference.TIME, Difference.HEADER, Difference.DATA, everything],
+        [0, Difference.ABSENT, 0, 0, 0, 0, 0],
     )
 
 
@@ -103,15 +103,15 @@ def test_headers(kernel: ModuleType) -> None:
         return int(compare(kernel, batch_of(rows), [(b"s", 1, time, block, b"x")], **options)[2][0])
 
     assert mark(with_origin, origin=True) == mark(with_reply) == 0
-    assert mark(with_origin) == mark(with_reply, origin=True) == mark(b"") == Mark.HEADER
+    assert mark(with_origin) == mark(with_reply, origin=True) == mark(b"") == Difference.HEADER
     added = with_reply[:-2] + b"Nats-Msg-Id: c:1:41\r\nNats-Expected-Last-Sequence: 0\r\n\r\n"
-    assert mark(added) == Mark.HEADER
+    assert mark(added) == Difference.HEADER
     assert mark(added, published=True) == 0
     # A published message has a time of its own; one that was restored among published ones has not.
     assert mark(added, 8, published=True) == 0
-    assert mark(with_reply, 8, published=True) == Mark.TIME
-    assert mark(with_reply[:-2] + b"A: b\r\n\r\n", published=True) == Mark.HEADER
-    assert mark(added + b"\r\n", published=True) == Mark.HEADER
+    assert mark(with_reply, 8, published=True) == Difference.TIME
+    assert mark(with_reply[:-2] + b"A: b\r\n\r\n", published=True) == Difference.HEADER
+    assert mark(added + b"\r\n", published=True) == Difference.HEADER
 
 
 @both
@@ -121,9 +121,9 @@ def test_what_publishing_adds_to_nothing(kernel: ModuleType) -> None:
         return int(compare(kernel, batch_of([(1, 1, 7, b"", b"x")]), frames, published=True)[2][0])
 
     assert mark(b"NATS/1.0\r\nNats-Msg-Id: c:1:1\r\n\r\n") == 0
-    assert mark(b"NATS/1.0\r\n\r\n") == Mark.HEADER | Mark.TIME
-    assert mark(b"NATS/1.0\r\nNats-Msg-Idx: 1\r\n\r\n") == Mark.HEADER | Mark.TIME
-    assert mark(b"") == Mark.TIME
+    assert mark(b"NATS/1.0\r\n\r\n") == Difference.HEADER | Difference.TIME
+    assert mark(b"NATS/1.0\r\nNats-Msg-Idx: 1\r\n\r\n") == Difference.HEADER | Difference.TIME
+    assert mark(b"") == Difference.TIME
 
 
 @both

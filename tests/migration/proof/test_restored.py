@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.proof.stream import ExpectedStream, Proof
+from stantools.migration.proof.stream_proof import ExpectedStream, Proof
 from stantools.migration.server.restore import restore
 from stantools.nats import readback
 from stantools.nats.jetstream import JetStream

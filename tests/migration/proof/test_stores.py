@@ -18,7 +18,7 @@ from stantools.migration.proof import stores
 from stantools.migration.proof.stores import StoresDifference, compare_stores
 from stantools.recovery.salvage import SalvageOptions, apply_salvage, plan_salvage
 from stantools.store.directory import open_datastore
-from stantools.store.options import ReadOptions, open_store
+from stantools.store.read_options import ReadOptions, open_store
 from tests.migration.proof.stores import CRC, T0, Record, records, write_store
 
 

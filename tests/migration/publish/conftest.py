@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from nats.aio.client import Client
 
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.errors import NoAnswerError
 from stantools.nats.jetstream import JetStream
-from stantools.nats.options import ConnectOptions
 from stantools.streamfiles import headers
-from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.batch import MessageBatch
 from tests import natsclient
 from tests.streamfiles.making import Item, batch
 
@@ -43,7 +43,7 @@ class FakeSource:
     def first(self) -> int:
         return self.items[0].sequence if self.items else 0
 
-    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[MessageBatch]:
         self.reads.append(after)
         until = self.last if until is None else until
         left = [item for item in self.items if after < item.sequence <= until]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from stantools.migration.publish.loader import Publishing, Window
-from stantools.migration.publish.stream import publish_stream
+from stantools.migration.publish.loader import PublishOptions, PublishWindow
+from stantools.migration.publish.stream_publish import publish_stream
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
-from stantools.nats.options import ConnectOptions
 from tests.migration.publish.conftest import CONFIG, FakeSource, numbered
 
 
@@ -24,7 +24,7 @@ def long_source(count: int) -> FakeSource:
 
 async def main(url: str, stream: str, count: int, window: int) -> None:
     async with connect(ConnectOptions(servers=(url,))) as connection:
-        publishing = Publishing(window=Window(messages=window, chunk=max(window // 4, 1)))
+        publishing = PublishOptions(window=PublishWindow(messages=window, chunk=max(window // 4, 1)))
         await publish_stream(JetStream(connection), stream, CONFIG, long_source(count), options=publishing, resume=True)
 
 

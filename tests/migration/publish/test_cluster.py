@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.publish.loader import Publishing, Window
-from stantools.migration.publish.stream import publish_stream
+from stantools.migration.publish.loader import PublishOptions, PublishWindow
+from stantools.migration.publish.stream_publish import publish_stream
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
-from stantools.nats.options import ConnectOptions
 from tests import servers
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back
 from tests.migration.publish.test_consumers import durable, place
@@ -49,7 +49,7 @@ def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
             next(server for server in cluster.servers if server.directory.name == leader).kill()
 
         killing = asyncio.ensure_future(kill_leader())
-        publishing = Publishing(window=Window(messages=512, chunk=64, seconds=1))
+        publishing = PublishOptions(window=PublishWindow(messages=512, chunk=64, seconds=1))
         result = await publish_stream(js, "ORDERS", REPLICATED, SOURCE, options=publishing, progress=told.append)
         await killing
         assert await read_back(js, "ORDERS") == expected(SOURCE)

@@ -10,7 +10,7 @@ import pytest
 
 from stantools.errors import StantoolsError
 from stantools.migration.publish.consumers import UNFINISHED
-from stantools.migration.publish.stream import publish_stream
+from stantools.migration.publish.stream_publish import publish_stream
 from stantools.nats.errors import PermissionDeniedError
 from stantools.nats.jetstream import JetStream
 from tests.migration.publish.conftest import CONFIG, FakeSource, numbered, peer, run

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from stantools.format.crc import Crc
-from stantools.migration.plan.model import Consumers
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.migration_plan import DurablesChoice
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.prepared import prepare
-from stantools.migration.proof.stream import ExpectedStream
-from stantools.migration.publish import stream as stream_module
-from stantools.migration.publish.loader import Publishing
-from stantools.migration.publish.stream import publish_stream
+from stantools.migration.prepared_stream import prepare
+from stantools.migration.proof.stream_proof import ExpectedStream
+from stantools.migration.publish import stream_publish as stream_module
+from stantools.migration.publish.loader import PublishOptions
+from stantools.migration.publish.stream_publish import publish_stream
 from stantools.migration.source import open_source
 from stantools.nats.jetstream import JetStream
 from stantools.store.directory import open_datastore
@@ -69,13 +69,13 @@ def test_golden_stores(
                 stream_prefix=case,
                 subject_prefix=f"{case}.",
                 decrypted=bool(key),
-                consumers=Consumers(kind),
+                consumers=DurablesChoice(kind),
             )
             plan = make_plan(source, options)
             for stream in prepare(plan, source):
                 positions = stream.positions()
                 config, origin = stream.plan.loading_config, stream.plan.origin_headers
-                publishing = Publishing(origin=origin)
+                publishing = PublishOptions(origin=origin)
                 result = await publish_stream(js, stream.name, config, stream.source, positions, options=publishing)
                 assert result.messages == stream.source.count and result.interruptions == 0
                 proof = await ExpectedStream(stream.name, stream.source, origin, True, positions).prove(js)

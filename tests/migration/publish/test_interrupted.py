@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.publish import filling, stream
-from stantools.migration.publish.loader import Publishing, Window
-from stantools.migration.publish.stream import publish_stream
-from stantools.nats.connection import Connection, connect
+from stantools.migration.publish import stream_fill, stream_publish
+from stantools.migration.publish.loader import PublishOptions, PublishWindow
+from stantools.migration.publish.stream_publish import publish_stream
+from stantools.nats.connect_options import ConnectOptions
+from stantools.nats.connection import NatsConnection, connect
 from stantools.nats.jetstream import JetStream
-from stantools.nats.options import ConnectOptions
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back, run
 from tests.migration.publish.publisher import long_source
 from tests.migration.publish.test_consumers import durable, place
@@ -26,7 +26,7 @@ SOURCE = FakeSource(
 )
 LIMITED = {**CONFIG, "max_msgs": 66, "deny_delete": True, "discard": "new", "duplicate_window": 10**8}
 CONSUMERS = [(durable("work"), place(60, 20, 33)), (durable("new"), place(0)), (durable("done"), place(84))]
-SMALL = Window(messages=16, chunk=4)
+SMALL = PublishWindow(messages=16, chunk=4)
 
 
 class Killed(BaseException):
@@ -41,7 +41,7 @@ class Killer:
         self.before = True
         # Whatever is written, and every request.
         for name in ("write", "request"):
-            monkeypatch.setattr(Connection, name, self._wrapped(getattr(Connection, name)))
+            monkeypatch.setattr(NatsConnection, name, self._wrapped(getattr(NatsConnection, name)))
 
     def _wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*arguments: Any, **more: Any) -> Any:
@@ -60,7 +60,7 @@ async def publish(js: JetStream, name: str, **more: Any) -> Any:
     config = {**LIMITED, "name": name, "subjects": [name]}
     source = FakeSource(SOURCE.items, SOURCE.last, name.encode(), SOURCE.batch_rows)
     return await publish_stream(
-        js, name, config, source, CONSUMERS, options=Publishing(window=SMALL), resume=True, **more
+        js, name, config, source, CONSUMERS, options=PublishOptions(window=SMALL), resume=True, **more
     )
 
 
@@ -84,13 +84,13 @@ async def check(js: JetStream, name: str) -> None:
 
 def fill_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with several replicas on old servers."""
-    init = filling.Filling.__init__
+    init = stream_fill.StreamFill.__init__
 
     def leading(self: Any, *arguments: Any) -> None:
         init(self, *arguments)
         self._fills_before_first = self.loader.replicated = True
 
-    monkeypatch.setattr(filling.Filling, "__init__", leading)
+    monkeypatch.setattr(stream_fill.StreamFill, "__init__", leading)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -108,7 +108,7 @@ def test_killed_at_every_step(
 ) -> None:
     server = start_server(version)
     # The server is not killed here, and forgets nothing.
-    monkeypatch.setattr(stream, "SETTLING", 0.0)
+    monkeypatch.setattr(stream_publish, "SETTLING", 0.0)
     if leading:
         fill_the_beginning(monkeypatch)
     killer = Killer(monkeypatch)
@@ -146,7 +146,7 @@ def test_killed_at_every_step(
 def test_killed_again_and_again(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also behind the duplicate window, which is a tenth of a second here."""
     server = start_server()
-    monkeypatch.setattr(stream, "SETTLING", 0.0)
+    monkeypatch.setattr(stream_publish, "SETTLING", 0.0)
     killer = Killer(monkeypatch)
 
     async def attempt(patience: int) -> bool:
@@ -220,9 +220,9 @@ def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any]
                 server.start(ready=False)
 
         disturbing = asyncio.ensure_future(disturb())
-        window = Window(messages=512, chunk=64)
+        window = PublishWindow(messages=512, chunk=64)
         result = await publish_stream(
-            js, "ORDERS", CONFIG, source, options=Publishing(window=window), progress=told.append
+            js, "ORDERS", CONFIG, source, options=PublishOptions(window=window), progress=told.append
         )
         await disturbing
         return result

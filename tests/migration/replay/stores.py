@@ -10,14 +10,14 @@ from typing import Any
 
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
-from stantools.migration.replay.options import Kind, ReplayOptions
-from stantools.migration.replay.run import PUBLISHERS, Outcome, Pace, Replay
-from stantools.migration.replay.selection import Chosen, ReplayPlan, plan_replay
-from stantools.migration.replay.state import StateFile
+from stantools.migration.replay.replay_options import PublishKind, ReplayOptions
+from stantools.migration.replay.run import PUBLISHERS, Replay, ReplayOutcome, ReplaySpeed
+from stantools.migration.replay.selection import ReplayPlan, ReplaySelection, plan_replay
+from stantools.migration.replay.state import ReplayStateFile
 from stantools.migration.replay.subjects import SubjectRules
 from stantools.migration.source import SourceOptions, StoreSource, open_source
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
-from stantools.nats.options import ConnectOptions
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import encode_server_file, new_server_info
 
@@ -52,7 +52,7 @@ def opened(root: Path, *patterns: str, **options: Any) -> StoreSource:
 
 
 def planned(root: Path, *rules: str, streaming: bool = False, prefix: str = "", **chosen: Any) -> ReplayPlan:
-    return plan_replay(opened(root), SubjectRules.parse(rules, prefix), Chosen(**chosen), streaming=streaming)
+    return plan_replay(opened(root), SubjectRules.parse(rules, prefix), ReplaySelection(**chosen), streaming=streaming)
 
 
 def options(url: str, **more: Any) -> ConnectOptions:
@@ -60,28 +60,28 @@ def options(url: str, **more: Any) -> ConnectOptions:
 
 
 def core(**more: Any) -> ReplayOptions:
-    return ReplayOptions(kind=Kind.CORE, **more)
+    return ReplayOptions(kind=PublishKind.CORE, **more)
 
 
 def jetstream(**more: Any) -> ReplayOptions:
-    return ReplayOptions(kind=Kind.JETSTREAM, **more)
+    return ReplayOptions(kind=PublishKind.JETSTREAM, **more)
 
 
 def streaming(cluster_id: str = "test-cluster", client_id: str = "replayer", **more: Any) -> ReplayOptions:
-    return ReplayOptions(kind=Kind.STREAMING, cluster_id=cluster_id, client_id=client_id, **more)
+    return ReplayOptions(kind=PublishKind.STREAMING, cluster_id=cluster_id, client_id=client_id, **more)
 
 
-AT_ONCE = Pace(None)
+AT_ONCE = ReplaySpeed(None)
 
 
 async def replay(
     plan: ReplayPlan,
     connecting: ConnectOptions,
     to: ReplayOptions,
-    file: StateFile,
-    pace: Pace = AT_ONCE,
+    file: ReplayStateFile,
+    pace: ReplaySpeed = AT_ONCE,
     **more: Any,
-) -> Outcome:
+) -> ReplayOutcome:
     """Replays a plan from where a state is."""
     async with connect(connecting) as connection:
         run = Replay(plan, PUBLISHERS[to.kind](connection, plan, file.state, to), file, pace, **more)

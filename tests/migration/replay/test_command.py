@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.replay.state import Position, StateFile
+from stantools.migration.replay.state import ReplayPosition, ReplayStateFile
 from tests import natsclient
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.migration.replay.stores import MS, START, messages, write_store
@@ -187,8 +187,8 @@ def test_another_store_in_its_place(run: Any, store: Path) -> None:
         "archived": False,
         "cluster_id": None,
     }
-    with StateFile(Path("s.json"), identity, resume=False) as file:
-        file.state.channels = {b"old.a": Position(7, START)}
+    with ReplayStateFile(Path("s.json"), identity, resume=False) as file:
+        file.state.channels = {b"old.a": ReplayPosition(7, START)}
         file.save()
     done = run(*command, "--resume")
     assert done.code == 4

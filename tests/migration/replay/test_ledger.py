@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.migration.replay.state import Ledger, Position
+from stantools.migration.replay.state import Ledger, ReplayPosition
 
 
 def add(ledger: Ledger, channel: bytes, *sequences: int) -> int:
@@ -13,15 +13,15 @@ def add(ledger: Ledger, channel: bytes, *sequences: int) -> int:
 
 
 def test_positions_follow_what_has_no_hole() -> None:
-    ledger = Ledger({b"old": Position(7, 70)})
+    ledger = Ledger({b"old": ReplayPosition(7, 70)})
     assert add(ledger, b"a", 1, 2, 5) == 0
     assert add(ledger, b"b", 1) == 3
     assert add(ledger, b"a", 6) == 4
     assert ledger.outstanding == 5
     assert ledger.confirm(1)
-    assert ledger.positions() == {b"old": Position(7, 70)}
+    assert ledger.positions() == {b"old": ReplayPosition(7, 70)}
     assert ledger.confirm(0)
-    assert ledger.positions()[b"a"] == Position(2, 20)
+    assert ledger.positions()[b"a"] == ReplayPosition(2, 20)
     assert not ledger.confirm(1)
     assert not ledger.confirm(5)
     assert ledger.where(4) == (b"a", 6)
@@ -31,7 +31,11 @@ def test_positions_follow_what_has_no_hole() -> None:
     ledger.confirm_below(4)
     assert ledger.confirmed == 5
     assert ledger.outstanding == 0
-    assert ledger.positions() == {b"old": Position(7, 70), b"a": Position(6, 60), b"b": Position(1, 10)}
+    assert ledger.positions() == {
+        b"old": ReplayPosition(7, 70),
+        b"a": ReplayPosition(6, 60),
+        b"b": ReplayPosition(1, 10),
+    }
 
 
 def test_what_is_sent_again_has_new_numbers() -> None:
@@ -40,11 +44,11 @@ def test_what_is_sent_again_has_new_numbers() -> None:
     ledger.confirm(0)
     ledger.confirm(2)
     assert ledger.forget_outstanding() == 2
-    assert ledger.positions() == {b"a": Position(1, 10)}
+    assert ledger.positions() == {b"a": ReplayPosition(1, 10)}
     assert add(ledger, b"a", 2, 3) == 3
     assert not ledger.confirm(1)  # comes late, for the first attempt
     ledger.confirm_below(10)
-    assert ledger.positions() == {b"a": Position(3, 30)}
+    assert ledger.positions() == {b"a": ReplayPosition(3, 30)}
     assert ledger.confirmed == 3
 
 
@@ -56,7 +60,7 @@ def test_what_was_not_sent_after_all() -> None:
     ledger.withdraw(4)
     assert ledger.outstanding == 4
     ledger.confirm_below(6)
-    assert ledger.positions() == {b"a": Position(3, 30), b"b": Position(1, 10)}
+    assert ledger.positions() == {b"a": ReplayPosition(3, 30), b"b": ReplayPosition(1, 10)}
     ledger.withdraw(9)
     assert add(ledger, b"b", 2) == 4
     ledger.withdraw(4)
@@ -84,7 +88,7 @@ def test_any_order(data: st.DataObject) -> None:
             assert ledger.confirm(number)
             done.add(number)
         low = next((n for n in range(len(sent)) if n not in done), len(sent))
-        expected = {channel: Position(sequence, sequence * 10) for channel, sequence in sent[:low]}
+        expected = {channel: ReplayPosition(sequence, sequence * 10) for channel, sequence in sent[:low]}
         assert ledger.positions() == expected
         assert ledger.confirmed == low
         assert ledger.outstanding == len(sent) - len(done)

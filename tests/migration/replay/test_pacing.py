@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.migration.replay.run import Pace, Pacer
+from stantools.migration.replay.run import Pacer, ReplaySpeed
 
 SECOND = 10**9
 
@@ -16,46 +16,46 @@ def due(pacer: Pacer, *times: int) -> list[int]:
 
 
 def test_the_original_pace() -> None:
-    pacer = Pacer(Pace())
+    pacer = Pacer(ReplaySpeed())
     assert due(pacer, 100, 150, 150, 400) == [0, 50, 50, 300]
     assert due(pacer, 500) == [400]
     assert due(pacer) == []
 
 
 def test_a_multiple_of_it() -> None:
-    assert due(Pacer(Pace(10)), 0, 100, 1000) == [0, 10, 100]
-    assert due(Pacer(Pace(0.5)), 0, 100, 1000) == [0, 200, 2000]
+    assert due(Pacer(ReplaySpeed(10)), 0, 100, 1000) == [0, 10, 100]
+    assert due(Pacer(ReplaySpeed(0.5)), 0, 100, 1000) == [0, 200, 2000]
 
 
 def test_at_once() -> None:
-    pacer = Pacer(Pace(None))
+    pacer = Pacer(ReplaySpeed(None))
     assert due(pacer, 5, 10**18, 7) == [0, 0, 0]
     assert not pacer.waits
-    assert Pacer(Pace()).waits
-    assert Pacer(Pace(None, rate=1)).waits
+    assert Pacer(ReplaySpeed()).waits
+    assert Pacer(ReplaySpeed(None, rate=1)).waits
 
 
 def test_a_clock_that_was_set_back_makes_nobody_wait() -> None:
-    assert due(Pacer(Pace()), 100, 200, 50, 150, 200, 210) == [0, 100, 100, 100, 100, 110]
+    assert due(Pacer(ReplaySpeed()), 100, 200, 50, 150, 200, 210) == [0, 100, 100, 100, 100, 110]
 
 
 def test_pauses_are_shortened() -> None:
-    assert due(Pacer(Pace(1, longest_pause=30)), 0, 10, 1000, 1010) == [0, 10, 40, 50]
+    assert due(Pacer(ReplaySpeed(1, longest_pause=30)), 0, 10, 1000, 1010) == [0, 10, 40, 50]
 
 
 def test_a_rate() -> None:
-    pacer = Pacer(Pace(None, rate=2))
+    pacer = Pacer(ReplaySpeed(None, rate=2))
     assert due(pacer, 0, 0, 0) == [0, SECOND // 2, SECOND]
     assert due(pacer, 0) == [SECOND * 3 // 2]
 
 
 def test_a_rate_is_a_limit_and_no_goal() -> None:
-    pacer = Pacer(Pace(1, rate=1))
+    pacer = Pacer(ReplaySpeed(1, rate=1))
     assert due(pacer, 0, 1, 10 * SECOND, 10 * SECOND) == [0, SECOND, 10 * SECOND, 11 * SECOND]
 
 
 def test_the_widest_times_do_not_overflow() -> None:
-    first, last = due(Pacer(Pace()), -(2**63), 2**63 - 1)
+    first, last = due(Pacer(ReplaySpeed()), -(2**63), 2**63 - 1)
     assert first == 0
     assert last == 2**62
 
@@ -70,8 +70,8 @@ def test_the_widest_times_do_not_overflow() -> None:
 def test_batches_do_not_matter_and_the_rules_hold(
     times: list[int], speed: float | None, rate: float | None, pause: int | None, size: int
 ) -> None:
-    whole = due(Pacer(Pace(speed, rate, pause)), *times)
-    pacer = Pacer(Pace(speed, rate, pause))
+    whole = due(Pacer(ReplaySpeed(speed, rate, pause)), *times)
+    pacer = Pacer(ReplaySpeed(speed, rate, pause))
     parts = [each for part in range(0, len(times), size) for each in due(pacer, *times[part : part + size])]
     assert np.allclose(parts, whole, rtol=1e-9, atol=2)
     now = expected = 0.0

@@ -11,10 +11,10 @@ import nats
 import pytest
 
 from stantools.migration.replay.publisher import MessageRefusedError
-from stantools.migration.replay.run import Pace
-from stantools.migration.replay.state import Position, StateFile
+from stantools.migration.replay.run import ReplaySpeed
+from stantools.migration.replay.state import ReplayPosition, ReplayStateFile
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, PermissionDeniedError
-from stantools.nats.options import ConnectOptions
 from tests import natsclient, servers
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.migration.replay.stores import (
@@ -36,7 +36,7 @@ IDENTITY: dict[str, Any] = {}
 
 @pytest.fixture
 def file(tmp_path: Path) -> Any:
-    with StateFile(tmp_path / "state.json", IDENTITY, resume=False) as opened:
+    with ReplayStateFile(tmp_path / "state.json", IDENTITY, resume=False) as opened:
         yield opened
 
 
@@ -90,7 +90,7 @@ async def payloads(url: str, name: str) -> list[bytes]:
 # Core
 
 
-def test_core(start_server: Any, store: Path, file: StateFile) -> None:
+def test_core(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
 
     async def go() -> None:
@@ -105,12 +105,15 @@ def test_core(start_server: Any, store: Path, file: StateFile) -> None:
         assert [m.data for m in others] == [bytes([n, 0, 13, 10]) for n in range(1, 101)]
         assert [m.headers for m in others[:2]] == [{"Nats-Streaming-Reply": "inbox.1"}, None]
         assert all(m.reply == "" for m in got)
-        assert file.state.channels == {b"a": Position(300, START + 299 * MS), b"b.c": Position(100, START + 100 * MS)}
+        assert file.state.channels == {
+            b"a": ReplayPosition(300, START + 299 * MS),
+            b"b.c": ReplayPosition(100, START + 100 * MS),
+        }
 
     asyncio.run(go())
 
 
-def test_core_with_origin(start_server: Any, store: Path, file: StateFile) -> None:
+def test_core_with_origin(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
 
     async def go() -> None:
@@ -142,8 +145,8 @@ def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
 
         await client.subscribe(">", cb=note)
         await client.flush()
-        with StateFile(tmp_path / f"state{number}.json", IDENTITY, resume=False) as file:
-            outcome = await replay(planned(store), options(server.url), core(), file, Pace(1.0))
+        with ReplayStateFile(tmp_path / f"state{number}.json", IDENTITY, resume=False) as file:
+            outcome = await replay(planned(store), options(server.url), core(), file, ReplaySpeed(1.0))
         await eventually(lambda: len(times) == 6)
         await client.close()
         assert [name for name, _ in times] == ["a", "a", "a", "b", "a", "a"]
@@ -156,10 +159,10 @@ def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
     assert any(asyncio.run(go(number)) for number in range(5))
 
 
-def test_a_rate_limit(start_server: Any, tmp_path: Path, file: StateFile) -> None:
+def test_a_rate_limit(start_server: Any, tmp_path: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
     store = write_store(tmp_path / "paced", {"a": messages(200)})
-    outcome = asyncio.run(replay(planned(store), options(server.url), core(), file, Pace(None, 400)))
+    outcome = asyncio.run(replay(planned(store), options(server.url), core(), file, ReplaySpeed(None, 400)))
     assert outcome.messages == 200
     assert 0.49 <= outcome.seconds < 10
 
@@ -176,13 +179,13 @@ def test_stopping_and_going_on(start_server: Any, store: Path, tmp_path: Path) -
             stop.set()
 
         stopping = asyncio.ensure_future(stop_soon())
-        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
-            outcome = await replay(planned(store), options(server.url), core(), file, Pace(0.1), stop=stop)
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+            outcome = await replay(planned(store), options(server.url), core(), file, ReplaySpeed(0.1), stop=stop)
             await stopping
             assert not outcome.finished
             assert 0 < outcome.messages < 400
         first = outcome.messages
-        with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=True) as file:
             assert sum(each.sequence for each in file.state.channels.values()) == first
             outcome = await replay(planned(store), options(server.url), core(), file)
             assert outcome.finished
@@ -196,24 +199,24 @@ def test_stopping_and_going_on(start_server: Any, store: Path, tmp_path: Path) -
     asyncio.run(go())
 
 
-def test_a_large_message_is_named(start_server: Any, tmp_path: Path, file: StateFile) -> None:
+def test_a_large_message_is_named(start_server: Any, tmp_path: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False, config={"max_payload": 1000})
     records = [*messages(3), (4, START + 4 * MS, b"", bytes(1001)), (5, START + 5 * MS, b"", b"")]
     store = write_store(tmp_path / "large", {"a": records})
     with pytest.raises(MessageRefusedError, match="message 4 of channel a has 1001 bytes") as caught:
         asyncio.run(replay(planned(store), options(server.url), core(), file))
     assert "--seq 5:" in caught.value.remedy
-    assert file.state.channels == {b"a": Position(3, START + 2 * MS)}
+    assert file.state.channels == {b"a": ReplayPosition(3, START + 2 * MS)}
 
 
-def test_a_subject_that_is_not_permitted(start_server: Any, store: Path, file: StateFile) -> None:
+def test_a_subject_that_is_not_permitted(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     users = {"users": [{"user": "u", "password": "p", "permissions": {"publish": ["a"], "subscribe": [">"]}}]}
     server = start_server(jetstream=False, config={"authorization": users})
     with pytest.raises(PermissionDeniedError, match=r"may not publish to b\.c"):
         asyncio.run(replay(planned(store), options(server.url, user="u", password="p"), core(), file))
 
 
-def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: Path, file: StateFile) -> None:
+def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
     said: list[str] = []
 
@@ -227,7 +230,7 @@ def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: Path, 
             server.start()
 
         restarting = asyncio.ensure_future(restart())
-        outcome = await replay(planned(store), options(server.url), core(), file, Pace(0.5), say=said.append)
+        outcome = await replay(planned(store), options(server.url), core(), file, ReplaySpeed(0.5), say=said.append)
         await restarting
         await listener.close()
         assert outcome.finished
@@ -247,7 +250,7 @@ async def with_streams(url: str, **streams: list[str]) -> None:
     await client.close()
 
 
-def test_jetstream(each_server: Any, store: Path, file: StateFile) -> None:
+def test_jetstream(each_server: Any, store: Path, file: ReplayStateFile) -> None:
     url = each_server.url
 
     async def go() -> None:
@@ -281,14 +284,14 @@ def test_what_was_stored_but_not_noted_is_not_stored_again(start_server: Any, st
         for name, subjects in {"A": ["a", "x"], "B": ["b.>"]}.items():
             await client.jetstream().add_stream(name=name, subjects=subjects, duplicate_window=0.1)
         await client.jetstream().publish("x", b"somebody else's")
-        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=False) as file:
             await replay(planned(store, last=40), options(server.url), jetstream(), file)
             noted = file.path.read_bytes()
             await client.jetstream().publish("a", b"somebody else's")
             await replay(planned(store, last=90), options(server.url), jetstream(), file)
             file.path.write_bytes(noted)
         await asyncio.sleep(0.3)
-        with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=True) as file:
             assert file.state.channels[b"a"].sequence == 40
             outcome = await replay(planned(store), options(server.url), jetstream(), file)
             assert outcome.finished
@@ -318,10 +321,10 @@ def test_a_stream_that_has_lost_what_it_had_acknowledged(start_server: Any, stor
 
     async def go() -> None:
         await with_streams(server.url, S=["a", "b.>"])
-        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=False) as file:
             await replay(planned(store, last=60), options(server.url), jetstream(), file)
         await _lose_the_end(server.url, ["a", "b.>"], 70)
-        with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=True) as file:
             said: list[str] = []
             outcome = await replay(planned(store), options(server.url), jetstream(), file, say=said.append)
             assert outcome.finished
@@ -343,10 +346,10 @@ def test_a_stream_of_which_nobody_can_tell_what_it_has_lost(
 
     async def go() -> None:
         await with_streams(server.url, S=["a"])
-        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=False) as file:
             await replay(planned(store, "b.c=a", last=60), options(server.url), jetstream(), file)
         await _lose_the_end(server.url, ["a"], 0 if nothing_left else 70)
-        with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=True) as file:
             with pytest.raises(NatsError, match="has lost messages that it had acknowledged") as caught:
                 await replay(plan, options(server.url), jetstream(), file)
             assert "start over" in caught.value.remedy
@@ -360,13 +363,17 @@ def test_a_stream_of_which_nobody_can_tell_what_it_has_lost(
     asyncio.run(go())
 
 
-def test_a_stream_that_is_removed_meanwhile(start_server: Any, store: Path, file: StateFile, monkeypatch: Any) -> None:
+def test_a_stream_that_is_removed_meanwhile(
+    start_server: Any, store: Path, file: ReplayStateFile, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("stantools.migration.replay.run.ATTEMPTS", 2)
     server = start_server()
 
     async def go() -> None:
         await with_streams(server.url, S=["a", "b.>"])
-        running = asyncio.ensure_future(replay(planned(store), options(server.url), jetstream(), file, Pace(0.3)))
+        running = asyncio.ensure_future(
+            replay(planned(store), options(server.url), jetstream(), file, ReplaySpeed(0.3))
+        )
         client = await natsclient.connect(server.url)
         js = client.jetstream()
         while (await js.stream_info("S")).state.messages < 20:
@@ -380,7 +387,7 @@ def test_a_stream_that_is_removed_meanwhile(start_server: Any, store: Path, file
 
 
 @pytest.mark.slow
-def test_a_cluster_that_loses_a_node(tmp_path: Path, file: StateFile) -> None:
+def test_a_cluster_that_loses_a_node(tmp_path: Path, file: ReplayStateFile) -> None:
     if not servers.binary(servers.NEWEST).exists():
         pytest.skip("nats-server is not here (python tests/servers.py)")
     store = write_store(tmp_path / "store", {"a": messages(3000)})
@@ -390,7 +397,7 @@ def test_a_cluster_that_loses_a_node(tmp_path: Path, file: StateFile) -> None:
         info = await servers.make_stream(client, name="S", subjects=["a"], num_replicas=3)
         leader = next(each for each in cluster.servers if each.directory.name == info["cluster"]["leader"])
         connecting = ConnectOptions(servers=tuple(url for url in cluster.urls if url != leader.url))
-        running = asyncio.ensure_future(replay(planned(store), connecting, jetstream(), file, Pace(None, 3000)))
+        running = asyncio.ensure_future(replay(planned(store), connecting, jetstream(), file, ReplaySpeed(None, 3000)))
         await asyncio.sleep(0.5)
         leader.kill()
         assert (await running).finished
@@ -407,14 +414,16 @@ def test_two_replays_of_the_same_store_are_two(start_server: Any, store: Path, t
     async def go() -> None:
         await with_streams(server.url, A=["a"])
         for name in ("one", "two"):
-            with StateFile(tmp_path / name, IDENTITY, resume=False) as file:
+            with ReplayStateFile(tmp_path / name, IDENTITY, resume=False) as file:
                 await replay(planned(store, "b.c=a", last=5), options(server.url), jetstream(), file)
         assert len(await in_stream(server.url, "A")) == 20
 
     asyncio.run(go())
 
 
-def test_a_server_that_is_killed_while_a_stream_is_filled(start_server: Any, tmp_path: Path, file: StateFile) -> None:
+def test_a_server_that_is_killed_while_a_stream_is_filled(
+    start_server: Any, tmp_path: Path, file: ReplayStateFile
+) -> None:
     server = start_server()
     store = write_store(tmp_path / "many", {"a": messages(8000)})
 
@@ -428,7 +437,7 @@ def test_a_server_that_is_killed_while_a_stream_is_filled(start_server: Any, tmp
             server.start()
 
         restarting = asyncio.ensure_future(restart())
-        outcome = await replay(planned(store), options(server.url), jetstream(), file, Pace(None, 10000))
+        outcome = await replay(planned(store), options(server.url), jetstream(), file, ReplaySpeed(None, 10000))
         await restarting
         assert outcome.finished
         assert await payloads(server.url, "A") == [b"m%d" % n for n in range(1, 8001)]
@@ -436,7 +445,7 @@ def test_a_server_that_is_killed_while_a_stream_is_filled(start_server: Any, tmp
     asyncio.run(go())
 
 
-def test_no_stream(start_server: Any, store: Path, file: StateFile) -> None:
+def test_no_stream(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server()
 
     async def go() -> None:
@@ -448,7 +457,7 @@ def test_no_stream(start_server: Any, store: Path, file: StateFile) -> None:
     asyncio.run(go())
 
 
-def test_jetstream_is_off(start_server: Any, store: Path, file: StateFile) -> None:
+def test_jetstream_is_off(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
     with pytest.raises(NatsError, match="nothing listens"):
         asyncio.run(replay(planned(store), options(server.url), jetstream(), file))
@@ -456,7 +465,7 @@ def test_jetstream_is_off(start_server: Any, store: Path, file: StateFile) -> No
 
 @pytest.mark.parametrize(("setting", "says"), [({"no_ack": True}, "no_ack"), ({"sealed": True}, "sealed")])
 def test_streams_that_do_not_do(
-    start_server: Any, store: Path, file: StateFile, setting: dict[str, bool], says: str
+    start_server: Any, store: Path, file: ReplayStateFile, setting: dict[str, bool], says: str
 ) -> None:
     server = start_server()
 
@@ -472,7 +481,7 @@ def test_streams_that_do_not_do(
     asyncio.run(go())
 
 
-def test_a_full_stream(start_server: Any, store: Path, file: StateFile) -> None:
+def test_a_full_stream(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server()
 
     async def go() -> None:
@@ -500,15 +509,15 @@ def test_a_user_who_may_publish_and_nothing_else(start_server: Any, store: Path,
 
     async def go() -> None:
         await with_streams(everything, A=["a", "b.>"])
-        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=False) as file:
             make = jetstream()
             said: list[str] = []
             user = options(server.url, user="u", password="p")
             outcome = await replay(planned(store, last=20), user, make, file, say=said.append)
             assert any("could not be listed" in each for each in said)
-            file.state.channels = {b"a": Position(15, START + 14 * MS)}
+            file.state.channels = {b"a": ReplayPosition(15, START + 14 * MS)}
             file.save()
-        with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=True) as file:
             outcome = await replay(planned(store), options(server.url, user="u", password="p"), make, file)
             assert outcome.again == 25
         assert len(await in_stream(everything, "A")) == 400
@@ -519,7 +528,7 @@ def test_a_user_who_may_publish_and_nothing_else(start_server: Any, store: Path,
 # Streaming
 
 
-def test_streaming(start_server: Any, store: Path, file: StateFile) -> None:
+def test_streaming(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
 
     async def go() -> None:
@@ -535,20 +544,20 @@ def test_streaming(start_server: Any, store: Path, file: StateFile) -> None:
     asyncio.run(go())
 
 
-def test_a_long_streaming_replay_stays_registered(start_server: Any, tmp_path: Path, file: StateFile) -> None:
+def test_a_long_streaming_replay_stays_registered(start_server: Any, tmp_path: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
     store = write_store(tmp_path / "slow", {"a": messages(7, step=100 * MS)})
 
     async def go() -> None:
         async with FakeStreaming(server.url, heartbeat_seconds=0.05) as fake:
-            await replay(planned(store), options(server.url), streaming(), file, Pace(1.0))
+            await replay(planned(store), options(server.url), streaming(), file, ReplaySpeed(1.0))
             assert fake.heartbeats_answered >= 5
             assert len(fake.payloads(b"a")) == 7
 
     asyncio.run(go())
 
 
-def test_an_old_streaming_server(start_server: Any, store: Path, file: StateFile) -> None:
+def test_an_old_streaming_server(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
 
     async def go() -> None:
@@ -560,7 +569,7 @@ def test_an_old_streaming_server(start_server: Any, store: Path, file: StateFile
     asyncio.run(go())
 
 
-def test_no_streaming_server(start_server: Any, store: Path, file: StateFile) -> None:
+def test_no_streaming_server(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
 
     async def go() -> None:
@@ -577,20 +586,20 @@ def test_a_client_id_that_is_taken(start_server: Any, store: Path, tmp_path: Pat
     async def go() -> None:
         async with FakeStreaming(server.url) as fake:
             stop = asyncio.Event()
-            with StateFile(tmp_path / "1", IDENTITY, resume=False) as one:
+            with ReplayStateFile(tmp_path / "1", IDENTITY, resume=False) as one:
                 running = asyncio.ensure_future(
-                    replay(planned(store), options(server.url), streaming(), one, Pace(0.01), stop=stop)
+                    replay(planned(store), options(server.url), streaming(), one, ReplaySpeed(0.01), stop=stop)
                 )
                 await eventually(lambda: bool(fake.clients))
                 with (
-                    StateFile(tmp_path / "2", IDENTITY, resume=False) as two,
+                    ReplayStateFile(tmp_path / "2", IDENTITY, resume=False) as two,
                     pytest.raises(NatsError, match="already registered") as caught,
                 ):
                     await replay(planned(store), options(server.url), streaming(), two)
                 assert "--client-id" in caught.value.remedy
                 stop.set()
                 await running
-            with StateFile(tmp_path / "3", IDENTITY, resume=False) as file:
+            with ReplayStateFile(tmp_path / "3", IDENTITY, resume=False) as file:
                 with pytest.raises(NatsError, match="only alphanumeric"):
                     await replay(planned(store), options(server.url), streaming(client_id="a.b"), file)
                 # Somebody who is gone is replaced.
@@ -606,7 +615,7 @@ def _gone() -> Any:
     return Registered("", b"")
 
 
-def test_a_refused_message(start_server: Any, store: Path, file: StateFile) -> None:
+def test_a_refused_message(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
 
     async def go() -> None:
@@ -621,7 +630,7 @@ def test_a_refused_message(start_server: Any, store: Path, file: StateFile) -> N
     asyncio.run(go())
 
 
-def test_a_server_that_forgets_the_client(start_server: Any, store: Path, file: StateFile) -> None:
+def test_a_server_that_forgets_the_client(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     """As a server with a memory store does when it restarts."""
     server = start_server(jetstream=False)
     said: list[str] = []
@@ -629,7 +638,9 @@ def test_a_server_that_forgets_the_client(start_server: Any, store: Path, file: 
     async def go() -> None:
         async with FakeStreaming(server.url) as fake:
             asyncio.get_running_loop().call_later(0.15, fake.clients.clear)
-            outcome = await replay(planned(store), options(server.url), streaming(), file, Pace(1.0), say=said.append)
+            outcome = await replay(
+                planned(store), options(server.url), streaming(), file, ReplaySpeed(1.0), say=said.append
+            )
             assert outcome.finished
             assert [*dict.fromkeys(fake.payloads(b"a"))] == [b"m%d" % n for n in range(1, 301)]
             assert len(fake.payloads(b"a")) <= 300 + outcome.repeated
@@ -638,7 +649,7 @@ def test_a_server_that_forgets_the_client(start_server: Any, store: Path, file: 
     assert any("dropped the client" in each for each in said)
 
 
-def test_acks_that_do_not_come(start_server: Any, store: Path, file: StateFile, monkeypatch: Any) -> None:
+def test_acks_that_do_not_come(start_server: Any, store: Path, file: ReplayStateFile, monkeypatch: Any) -> None:
     server = start_server(jetstream=False)
     monkeypatch.setattr("stantools.migration.replay.publisher.SILENCE", 0.2)
     monkeypatch.setattr("stantools.migration.replay.run.ATTEMPTS", 2)
@@ -659,10 +670,10 @@ def test_a_streaming_server_that_ends(start_server: Any, store: Path, tmp_path: 
     monkeypatch.setattr("stantools.migration.replay.run.ATTEMPTS", 2)
 
     async def go() -> None:
-        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=False) as file:
             async with FakeStreaming(server.url) as fake:
                 running = asyncio.ensure_future(
-                    replay(planned(store), options(server.url), streaming(), file, Pace(1.0))
+                    replay(planned(store), options(server.url), streaming(), file, ReplaySpeed(1.0))
                 )
                 await eventually(lambda: len(fake.payloads(b"a")) > 50)
             with pytest.raises(ConnectionLostError, match="is gone"):
@@ -670,7 +681,7 @@ def test_a_streaming_server_that_ends(start_server: Any, store: Path, tmp_path: 
             sent = sum(each.sequence for each in file.state.channels.values())
             assert 50 <= sent < 400
         async with FakeStreaming(server.url) as fake:
-            with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+            with ReplayStateFile(tmp_path / "s", IDENTITY, resume=True) as file:
                 outcome = await replay(planned(store), options(server.url), streaming(), file)
             assert outcome.finished
             assert sent + outcome.messages == 400

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, UsageError
-from stantools.migration.replay.selection import Chosen, ReplayPlan, plan_replay
-from stantools.migration.replay.state import Position
+from stantools.migration.replay.selection import ReplayPlan, ReplaySelection, plan_replay
+from stantools.migration.replay.state import ReplayPosition
 from stantools.migration.replay.subjects import SubjectRules
 from tests.migration.replay.stores import MS, START, messages, opened, planned, write_store
 
@@ -72,11 +72,11 @@ def test_selections(store: Path, chosen: dict[str, Any], a: Any, b: Any) -> None
 
 def test_what_is_left_behind_positions(store: Path) -> None:
     plan = planned(store)
-    positions = {b"a": Position(9, 0), b"b.c": Position(105, 0), b"other": Position(1, 1)}
+    positions = {b"a": ReplayPosition(9, 0), b"b.c": ReplayPosition(105, 0), b"other": ReplayPosition(1, 1)}
     left = plan.after(positions)
     assert [(name, number) for name, number, _ in rows(left)] == [("a", 10)]
     assert left.messages == 1
-    assert rows(left.after({b"a": Position(10, 0)})) == []
+    assert rows(left.after({b"a": ReplayPosition(10, 0)})) == []
     assert rows(plan.after({})) == rows(plan)
 
 
@@ -98,32 +98,32 @@ def test_subjects_that_cannot_be(tmp_path: Path) -> None:
 
 def test_a_selection_means_the_same_when_the_store_has_grown(tmp_path: Path) -> None:
     root = write_store(tmp_path / "store", {"a": messages(10)})
-    chosen = Chosen(first=-3).fixed(opened(root).channels)
-    again = Chosen.from_json(chosen.as_json())
+    chosen = ReplaySelection(first=-3).fixed(opened(root).channels)
+    again = ReplaySelection.from_json(chosen.as_json())
     assert again == chosen
     write_store(root, {"a": messages(20), "new": messages(5)})
     source = opened(root)
     found = rows(plan_replay(source, SubjectRules(), again, streaming=False))
     assert [number for name, number, _ in found if name == "a"] == list(range(8, 21))
     assert [number for name, number, _ in found if name == "new"] == [3, 4, 5]
-    assert Chosen(first=3).fixed(source.channels) == Chosen(first=3)
+    assert ReplaySelection(first=3).fixed(source.channels) == ReplaySelection(first=3)
 
 
 @pytest.mark.parametrize("values", [{"first": "1"}, {"ends": []}, {"ends": {"a": "1"}}, {"since": 1.5}])
 def test_a_selection_from_a_strange_file(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="numbers"):
-        Chosen.from_json(values)
+        ReplaySelection.from_json(values)
 
 
 @pytest.mark.parametrize(
     ("position", "says"),
     [
-        (Position(3, START + 2 * MS), None),
-        (Position(3, START), "is different now"),
-        (Position(11, START), "its last one is now 10"),
+        (ReplayPosition(3, START + 2 * MS), None),
+        (ReplayPosition(3, START), "is different now"),
+        (ReplayPosition(11, START), "its last one is now 10"),
     ],
 )
-def test_a_store_that_is_another_one(store: Path, position: Position, says: str | None) -> None:
+def test_a_store_that_is_another_one(store: Path, position: ReplayPosition, says: str | None) -> None:
     source, plan = opened(store), planned(store)
     if says is None:
         plan.check_positions(source, {b"a": position})
@@ -136,7 +136,7 @@ def test_a_store_that_is_another_one(store: Path, position: Position, says: str 
 
 def test_a_message_that_is_gone_does_not_tell(tmp_path: Path) -> None:
     root = write_store(tmp_path / "store", {"a": messages(5, first=4)})
-    planned(root).check_positions(opened(root), {b"a": Position(3, 7)})
+    planned(root).check_positions(opened(root), {b"a": ReplayPosition(3, 7)})
 
 
 @settings(max_examples=25, deadline=None)
@@ -152,5 +152,5 @@ def test_any_positions(tmp_path_factory: pytest.TempPathFactory, times: list[lis
     plan = planned(write_store(tmp_path_factory.mktemp("any") / "store", channels))
     whole = rows(plan)
     cut = data.draw(st.integers(0, len(whole)))
-    positions = {name.encode(): Position(number, 0) for name, number, _ in whole[:cut]}
+    positions = {name.encode(): ReplayPosition(number, 0) for name, number, _ in whole[:cut]}
     assert rows(plan.after(positions)) == whole[cut:]

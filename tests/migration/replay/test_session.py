@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from stantools.errors import StantoolsError
 from stantools.format.proto import protocol_pb2 as pb
 from stantools.format.proto import store_pb2
-from stantools.migration.replay.streaming import Session
-from stantools.streaming.session import Acked, Send, SessionState
+from stantools.migration.replay.streaming import ReplaySession
+from stantools.streaming.streaming_protocol import Acked, Send, SessionState
 
 ANSWER = {
     "pub_prefix": b"_STAN.pub.c",
@@ -25,11 +25,11 @@ ANSWER = {
 }
 
 
-def new_session() -> Session:
-    return Session("c", "me", "me-conn", "_INBOX.hb", ping_interval=5, ping_max_out=2)
+def new_session() -> ReplaySession:
+    return ReplaySession("c", "me", "me-conn", "_INBOX.hb", ping_interval=5, ping_max_out=2)
 
 
-def open_session(**answer: object) -> Session:
+def open_session(**answer: object) -> ReplaySession:
     session = new_session()
     session.connect()
     session.connect_answered(pb.ConnectResponse(**(ANSWER | answer)).SerializeToString(), 100.0)
@@ -53,7 +53,7 @@ def test_the_connect_request() -> None:
 
 
 def test_another_discover_prefix() -> None:
-    assert Session("c", "me", "u", "i", discover_prefix="x.y").connect().subject == "x.y.c"
+    assert ReplaySession("c", "me", "u", "i", discover_prefix="x.y").connect().subject == "x.y.c"
 
 
 def test_messages_are_as_in_the_specification() -> None:
@@ -167,13 +167,13 @@ def test_no_answer_does_harm(payload: bytes) -> None:
             assert error.message
 
 
-def new_session_connecting() -> Session:
+def new_session_connecting() -> ReplaySession:
     session = new_session()
     session.connect()
     return session
 
 
-def closing_session() -> Session:
+def closing_session() -> ReplaySession:
     session = open_session()
     session.close()
     return session

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.migration.replay.state import Position, ReplayState, StateFile, default_path
+from stantools.migration.replay.state import ReplayPosition, ReplayState, ReplayStateFile, default_path
 
 IDENTITY = {"store": "/a", "to": ["nats://b:1"], "as": "core"}
 
@@ -21,17 +21,21 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_is_saved_is_there_again(path: Path) -> None:
-    with StateFile(path, IDENTITY, resume=False) as file:
+    with ReplayStateFile(path, IDENTITY, resume=False) as file:
         run = file.state.run
-        file.state.channels = {b"a": Position(3, -5), b"\xff b": Position(2**64 - 1, 7)}
+        file.state.channels = {b"a": ReplayPosition(3, -5), b"\xff b": ReplayPosition(2**64 - 1, 7)}
         file.state.streams = {"S": 9}
         file.state.selection = {"since": 5}
         file.save()
         file.state.streams = {"S": 10}
         file.save()
-    with StateFile(path, IDENTITY, resume=True) as file:
+    with ReplayStateFile(path, IDENTITY, resume=True) as file:
         expected = ReplayState(
-            IDENTITY, {"since": 5}, run, {b"a": Position(3, -5), b"\xff b": Position(2**64 - 1, 7)}, {"S": 10}
+            IDENTITY,
+            {"since": 5},
+            run,
+            {b"a": ReplayPosition(3, -5), b"\xff b": ReplayPosition(2**64 - 1, 7)},
+            {"S": 10},
         )
         assert file.state == expected
         file.remove()
@@ -39,7 +43,7 @@ def test_what_is_saved_is_there_again(path: Path) -> None:
 
 
 def test_nothing_is_written_when_nothing_has_changed(path: Path) -> None:
-    with StateFile(path, IDENTITY, resume=False) as file:
+    with ReplayStateFile(path, IDENTITY, resume=False) as file:
         file.save()
         before = path.stat()
         file.save()
@@ -50,44 +54,44 @@ def test_nothing_is_written_when_nothing_has_changed(path: Path) -> None:
 
 
 def test_a_run_that_was_killed_at_once_can_be_gone_on_with(path: Path) -> None:
-    with StateFile(path, IDENTITY, resume=False):
+    with ReplayStateFile(path, IDENTITY, resume=False):
         pass
     assert path.read_bytes() == b""
-    with StateFile(path, IDENTITY, resume=True) as file:
+    with ReplayStateFile(path, IDENTITY, resume=True) as file:
         assert file.state.identity == IDENTITY
         assert file.state.channels == {}
 
 
 def test_an_unfinished_replay_is_not_begun_anew(path: Path) -> None:
-    with StateFile(path, IDENTITY, resume=False) as file:
+    with ReplayStateFile(path, IDENTITY, resume=False) as file:
         file.save()
     before = path.read_bytes()
     with pytest.raises(RefusedError, match="unfinished") as caught:
-        StateFile(path, IDENTITY, resume=False)
+        ReplayStateFile(path, IDENTITY, resume=False)
     assert "--resume" in caught.value.remedy
     assert path.read_bytes() == before
 
 
 def test_only_one_replay_uses_it(path: Path) -> None:
-    with StateFile(path, IDENTITY, resume=False) as file:
+    with ReplayStateFile(path, IDENTITY, resume=False) as file:
         with pytest.raises(RefusedError, match="another replay is using it"):
-            StateFile(path, IDENTITY, resume=True)
+            ReplayStateFile(path, IDENTITY, resume=True)
         file.save()  # the lock goes along with the new file
         with pytest.raises(RefusedError, match="another replay is using it"):
-            StateFile(path, IDENTITY, resume=True)
-    StateFile(path, IDENTITY, resume=True).__exit__(None, None, None)
+            ReplayStateFile(path, IDENTITY, resume=True)
+    ReplayStateFile(path, IDENTITY, resume=True).__exit__(None, None, None)
 
 
 def test_without_a_file_there_is_nothing_to_resume(path: Path) -> None:
     with pytest.raises(RefusedError, match="does not exist"):
-        StateFile(path, IDENTITY, resume=True)
+        ReplayStateFile(path, IDENTITY, resume=True)
 
 
 def test_another_replay_is_refused(path: Path) -> None:
-    with StateFile(path, IDENTITY, resume=False) as file:
+    with ReplayStateFile(path, IDENTITY, resume=False) as file:
         file.save()
     with pytest.raises(RefusedError, match="its as is 'core', this one's is 'jetstream'"):
-        StateFile(path, IDENTITY | {"as": "jetstream"}, resume=True)
+        ReplayStateFile(path, IDENTITY | {"as": "jetstream"}, resume=True)
 
 
 VALID = json.loads(ReplayState(IDENTITY).encode())
@@ -124,21 +128,21 @@ VALID = json.loads(ReplayState(IDENTITY).encode())
 def test_what_is_no_state_file_is_refused_and_stays(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(StoreUnreadableError, match="not a state file"):
-        StateFile(path, IDENTITY, resume=True)
+        ReplayStateFile(path, IDENTITY, resume=True)
     assert path.read_bytes() == content
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(StoreUnwritableError):
-        StateFile(tmp_path / "missing" / "state.json", IDENTITY, resume=False)
+        ReplayStateFile(tmp_path / "missing" / "state.json", IDENTITY, resume=False)
     with pytest.raises((StoreUnwritableError, RefusedError)):
-        StateFile(tmp_path, IDENTITY, resume=False)
+        ReplayStateFile(tmp_path, IDENTITY, resume=False)
     with pytest.raises(StoreUnreadableError):
-        StateFile(tmp_path, IDENTITY, resume=True)
+        ReplayStateFile(tmp_path, IDENTITY, resume=True)
 
 
 def test_a_state_that_cannot_be_saved_is_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with StateFile(path, IDENTITY, resume=False) as file:
+    with ReplayStateFile(path, IDENTITY, resume=False) as file:
         file.save()
         before = path.read_bytes()
         file.state.streams = {"S": 5}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.errors import UsageError
-from stantools.migration.replay.subjects import Rule, SubjectRules, channel_problem, replay_problem
+from stantools.migration.replay.subjects import SubjectRule, SubjectRules, channel_problem, replay_problem
 from stantools.store.directory import subject_matches
 
 
@@ -61,7 +61,7 @@ def test_a_name_that_is_not_utf_8_comes_back_as_it_was() -> None:
 )
 def test_wrong_rules_are_refused(rule: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        Rule.parse(rule)
+        SubjectRule.parse(rule)
 
 
 @pytest.mark.parametrize("prefix", ["a..b", ".a", "a b", "a.*", "$JS.API"])
@@ -108,6 +108,6 @@ patterns = st.lists(tokens | st.just("*"), min_size=1, max_size=4).flatmap(
 
 @given(patterns, names)
 def test_a_rule_matches_what_the_same_pattern_matches_elsewhere(pattern: str, name: str) -> None:
-    applied = Rule.parse(f"{pattern}=x").apply(name)
+    applied = SubjectRule.parse(f"{pattern}=x").apply(name)
     assert (applied == "x") == subject_matches(pattern, name)
-    assert Rule.parse(f"{pattern}={pattern}").apply(name) == (name if applied else None)
+    assert SubjectRule.parse(f"{pattern}={pattern}").apply(name) == (name if applied else None)

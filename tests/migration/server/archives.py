@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from stantools.format.crc import CASTAGNOLI, Crc
-from stantools.streamfiles import highway
+from stantools.streamfiles import highwayhash
 from tests.oracles.highway import hash_padded
 from tests.streamfiles.making import STREAM_DEFAULTS
 
@@ -77,7 +77,7 @@ def build(
     settings = {"name": name, "subjects": [subject], **STREAM_DEFAULTS, **config}
     output = io.BytesIO()
     with tarfile.open(fileobj=output, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        _add_meta(tar, "", {"Created": time_text(START_NS), **settings}, highway.stream_key(name))
+        _add_meta(tar, "", {"Created": time_text(START_NS), **settings}, highwayhash.stream_key(name))
         for index, begin in enumerate(range(0, messages, block), 1):
             count = min(block, messages - begin)
             _add(tar, f"msgs/{index}.blk", _block(name, subject, index, first + begin, count, size, corrupt, begin))
@@ -94,7 +94,7 @@ def build(
                 "replay_policy": "instant",
                 "num_replicas": 0,
             }
-            _add_meta(tar, f"obs/{consumer}/", meta, highway.consumer_key(name, consumer))
+            _add_meta(tar, f"obs/{consumer}/", meta, highwayhash.consumer_key(name, consumer))
     state = {
         "messages": messages,
         "bytes": messages * (30 + len(subject) + size),
@@ -134,7 +134,7 @@ def _block(
     padded = b"".join((head + topic + data).ljust(rows * 32, b"\0") for head, data in zip(heads, datas, strict=True))
     packets = np.frombuffer(padded, "<u8").reshape(-1, 4)
     hashes = hash_padded(
-        packets, np.arange(count, dtype=np.int64) * rows, np.full(count, length), highway.block_key(name, index)
+        packets, np.arange(count, dtype=np.int64) * rows, np.full(count, length), highwayhash.block_key(name, index)
     )
     if corrupt is not None and begin <= corrupt < begin + count:
         hashes[corrupt - begin] ^= np.uint64(1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.plan.model import Level
+from stantools.migration.plan.migration_plan import RemarkLevel
 from stantools.migration.server.demands import (
     Problem,
     StreamDemand,
@@ -18,12 +18,12 @@ from stantools.migration.server.demands import (
     refused,
     unknown_options,
 )
-from stantools.migration.server.preflight import Access, preflight
+from stantools.migration.server.preflight import StreamAccess, preflight
 from stantools.migration.server.restore import restore
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.errors import ApiError, NatsError
 from stantools.nats.jetstream import JetStream
-from stantools.nats.options import ConnectOptions
 from tests import servers
 from tests.migration.server.archives import Archive, build
 from tests.nats.authority import Operator
@@ -38,7 +38,9 @@ def demand(name: str = "ORDERS", subject: str = "orders", **more: Any) -> Stream
     return StreamDemand({"name": name, "subjects": [subject], "storage": "file", **config}, **rest)
 
 
-def look(server: Any, *demands: StreamDemand, access: Access = Access.RESTORE, **options: Any) -> list[Problem]:
+def look(
+    server: Any, *demands: StreamDemand, access: StreamAccess = StreamAccess.RESTORE, **options: Any
+) -> list[Problem]:
     async def run() -> list[Problem]:
         async with connect(ConnectOptions(servers=(server.url,), **options)) as connection:
             return await preflight(JetStream(connection), demands, access)
@@ -78,13 +80,13 @@ def attempt(server: Any, archive: Archive, **login: Any) -> str:
 
 def test_nothing_stands_in_the_way(each_server: Any) -> None:
     assert look(each_server, demand(consumers=({"durable_name": "d"},))) == []
-    assert look(each_server, demand(), access=Access.PUBLISH) == []
+    assert look(each_server, demand(), access=StreamAccess.PUBLISH) == []
     assert look(each_server) == []
 
 
 def test_creates_nothing(start_server: Callable[..., Any]) -> None:
     server = start_server()
-    look(server, demand(), demand("B", "b", consumers=({"durable_name": "d"},)), access=Access.PUBLISH)
+    look(server, demand(), demand("B", "b", consumers=({"durable_name": "d"},)), access=StreamAccess.PUBLISH)
 
     async def run() -> list[str]:
         async with connect(ConnectOptions(servers=(server.url,))) as connection:
@@ -98,7 +100,7 @@ def test_jetstream_is_off(start_server: Callable[..., Any], version: str) -> Non
     assert codes(look(start_server(version, jetstream=False), demand())) == ["jetstream-off"]
     config = {"accounts": {"A": {"users": [{"user": "a", "password": "p"}]}, "B": {"jetstream": True}}}
     [problem] = look(start_server(version, config), demand(), **LOGIN)
-    assert (problem.code, problem.level) == ("jetstream-off", Level.PROBLEM)
+    assert (problem.code, problem.level) == ("jetstream-off", RemarkLevel.PROBLEM)
     assert "not enabled for account" in problem.detail
 
 
@@ -214,11 +216,11 @@ def test_what_a_single_server_cannot(start_server: Callable[..., Any]) -> None:
     server = start_server(config={"max_payload": 1000})
     assert codes(look(server, demand(num_replicas=3))) == ["replicas"]
     assert codes(look(server, demand(storage="memory"))) == ["memory"]
-    assert look(server, demand(storage="memory"), access=Access.PUBLISH) == []
+    assert look(server, demand(storage="memory"), access=StreamAccess.PUBLISH) == []
     [large] = look(server, demand(largest_message=1001))
-    assert (large.code, large.level) == ("message-too-large", Level.WARNING)
-    [large] = look(server, demand(largest_message=1001), access=Access.PUBLISH)
-    assert (large.code, large.level) == ("message-too-large", Level.PROBLEM)
+    assert (large.code, large.level) == ("message-too-large", RemarkLevel.WARNING)
+    [large] = look(server, demand(largest_message=1001), access=StreamAccess.PUBLISH)
+    assert (large.code, large.level) == ("message-too-large", RemarkLevel.PROBLEM)
     assert codes(look(server, demand(largest_message=900, max_msg_size=800))) == ["message-too-large"]
     assert look(server, demand(largest_message=800, max_msg_size=800)) == []
 
@@ -248,14 +250,14 @@ def test_permissions(start_server: Callable[..., Any]) -> None:
     server = start_server(config={"authorization": {"users": users}})
     assert look(server, demand(), user="all", password="p") == []
     found = look(server, demand(), user="least", password="p")
-    assert {problem.level for problem in found} == {Level.WARNING}
+    assert {problem.level for problem in found} == {RemarkLevel.WARNING}
     assert codes(found) == ["cannot-ask", "cannot-ask", "no-permission", "no-permission"]
     found = look(server, demand(), user="half", password="p")
-    assert (found[0].code, found[0].level) == ("no-permission", Level.PROBLEM)
+    assert (found[0].code, found[0].level) == ("no-permission", RemarkLevel.PROBLEM)
     assert "$JS.SNAPSHOT.RESTORE.ORDERS." in found[0].detail
     found = look(server, demand(), user="none", password="p")
     assert "the user none may not publish to $JS.API.STREAM.RESTORE.ORDERS" in found[0].detail
-    assert look(server, demand(), user="publisher", password="p", access=Access.PUBLISH) == []
+    assert look(server, demand(), user="publisher", password="p", access=StreamAccess.PUBLISH) == []
     assert codes(look(server, demand(), user="publisher", password="p")) == ["no-permission"]
 
 
@@ -298,7 +300,7 @@ def test_in_a_cluster(tmp_path: Path) -> None:
     with servers.Cluster(tmp_path) as cluster:
         assert look(cluster.servers[0], demand(num_replicas=3)) == []
         assert [(each.code, each.level) for each in look(cluster.servers[0], demand(num_replicas=5))] == [
-            ("replicas", Level.WARNING)
+            ("replicas", RemarkLevel.WARNING)
         ]
 
 
@@ -327,13 +329,15 @@ def test_room_of_the_server(version: str, start_server: Callable[..., Any], tmp_
     mebi = 1 << 20
     assert look(server, demand(bytes=9 * mebi, least_bytes=9 * mebi)) == []
     [problem] = look(server, demand("A", "a", bytes=6 * mebi, least_bytes=6 * mebi), demand("B", "b", bytes=5 * mebi))
-    assert (problem.code, problem.level) == ("storage", Level.WARNING)  # it may be less than that
+    assert (problem.code, problem.level) == ("storage", RemarkLevel.WARNING)  # it may be less than that
     two = demand("A", "a", bytes=6 * mebi, least_bytes=6 * mebi), demand("B", "b", bytes=6 * mebi, least_bytes=5 * mebi)
     [problem] = look(server, *two)
-    assert (problem.code, problem.level) == ("storage", Level.PROBLEM)
+    assert (problem.code, problem.level) == ("storage", RemarkLevel.PROBLEM)
     room = int(problem.detail.split("about ")[1].split(" bytes")[0])
     assert 10 * mebi - mebi // 8 <= room <= 10 * mebi
-    [problem] = look(server, demand(storage="memory", bytes=2 * mebi, least_bytes=2 * mebi), access=Access.PUBLISH)
+    [problem] = look(
+        server, demand(storage="memory", bytes=2 * mebi, least_bytes=2 * mebi), access=StreamAccess.PUBLISH
+    )
     assert (problem.code, problem.remedy.split(" in ")[0]) == ("memory", "raise max_mem")
     # What is there is in the way: reserved, or, as far as the server tells, just stored.
     seven = demand("SEVEN", "seven", bytes=7 * mebi, least_bytes=7 * mebi)

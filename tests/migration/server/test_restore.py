@@ -16,11 +16,11 @@ from stantools.errors import RefusedError, StoreUnreadableError
 from stantools.migration.server import restore as module
 from stantools.migration.server import transfer
 from stantools.migration.server.restore import RestoreError, restore
-from stantools.migration.server.transfer import Flow
+from stantools.migration.server.transfer import TransferFlow
+from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.errors import ApiError, PermissionDeniedError
 from stantools.nats.jetstream import JetStream
-from stantools.nats.options import ConnectOptions
 from tests import servers
 from tests.migration.server.archives import Archive, build, payload
 
@@ -45,7 +45,7 @@ def test_restores_on_every_version(each_server: Any) -> None:
 
     async def work(js: JetStream) -> None:
         # Small pieces and a small window: it must slide many times.
-        state = await put(js, archive, flow=Flow(piece_bytes=20_000, window=100_000))
+        state = await put(js, archive, flow=TransferFlow(piece_bytes=20_000, window=100_000))
         assert (state["messages"], state["first_seq"], state["last_seq"]) == (5000, 77, 5076)
         info = await js.stream_info("ORDERS")
         assert info is not None
@@ -114,7 +114,7 @@ def test_says_what_a_damaged_piece_led_to(each_server: Any) -> None:
 
     async def work(js: JetStream) -> None:
         with pytest.raises(RestoreError, match=r"corrupt input, crc mismatch \(error 500/10062\); nothing") as caught:
-            await put(js, archive, [bytes(broken)], flow=Flow(piece_bytes=8000))
+            await put(js, archive, [bytes(broken)], flow=TransferFlow(piece_bytes=8000))
         assert caught.value.left == "nothing"
         assert await js.stream_names() == []
         assert (await put(js, archive))["messages"] == 4000
@@ -274,7 +274,7 @@ def test_a_server_that_takes_nothing_any_more(
 
         monkeypatch.setattr(transfer.Transfer, "on_answer", deaf)
         with pytest.raises(RestoreError, match=r"has accepted no piece of the archive for 1 s.*nothing of it is left"):
-            await put(js, archive, flow=Flow(window=500_000, chunk_timeout=0.8))
+            await put(js, archive, flow=TransferFlow(window=500_000, chunk_timeout=0.8))
 
     server = start_server()
     on(server, work)
@@ -442,7 +442,7 @@ def test_a_cluster_that_loses_a_server_half_way(tmp_path: Path, victim: int) -> 
                 pieces: Iterable[Any] = killing()
                 for _ in range(20):
                     try:
-                        state = await put(js, archive, pieces, flow=Flow(chunk_timeout=20))
+                        state = await put(js, archive, pieces, flow=TransferFlow(chunk_timeout=20))
                         break
                     except RestoreError as problem:
                         assert problem.retriable

@@ -14,8 +14,8 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
 from stantools.store.directory import open_datastore
 from stantools.store.mapping import mapped
-from stantools.store.reading import scan_slice
-from stantools.streamfiles.batch import Batch
+from stantools.store.slice_reader import scan_slice
+from stantools.streamfiles.batch import MessageBatch
 
 CRC = Crc(IEEE)
 
@@ -25,7 +25,7 @@ Message = tuple[int, bytes, bytes]
 Record = tuple[int, int, bytes, bytes]
 
 
-def contents(batches: Iterable[Batch], subject: bytes | None = None) -> dict[int, Message]:
+def contents(batches: Iterable[MessageBatch], subject: bytes | None = None) -> dict[int, Message]:
     """Reads batches, which must come in rising order: stream sequence -> message."""
     found: dict[int, Message] = {}
     last = 0

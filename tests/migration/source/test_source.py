@@ -18,10 +18,10 @@ from stantools.errors import StoreUnreadableError, UsageError
 from stantools.format.columns import MessageColumns
 from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import Flag
-from stantools.migration.batches import Finisher
+from stantools.migration.batches import BatchFinisher
 from stantools.migration.source import ChannelSource
-from stantools.store import reading
-from stantools.streamfiles.batch import Batch
+from stantools.store import slice_reader
+from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.headers import is_safe_value, safe_value
 from tests.migration.source.contents import Message, Record, contents, only, opened, write_slices
 
@@ -51,7 +51,7 @@ def test_parts_of_a_long_slice(tmp_path: Path) -> None:
         assert contents(channel.read(after=after, until=until)) == expected
     assert contents(channel.read(after=40_000)) == {}
     # Not more is read for a part than a batch or two.
-    with patch.object(reading.kernels, "scan_messages", wraps=reading.kernels.scan_messages) as scans:
+    with patch.object(slice_reader.kernels, "scan_messages", wraps=slice_reader.kernels.scan_messages) as scans:
         assert list(contents(channel.read(after=39_997))) == [39_998, 39_999, 40_000]
     (call,) = scans.call_args_list
     assert call.args[1] > (tmp_path / "a" / "msgs.1.dat").stat().st_size * 3 // 4
@@ -268,8 +268,8 @@ def test_replies_become_header_values(replies: list[bytes]) -> None:
         columns.data_start[row], columns.data_size[row] = at + len(reply), len(payload)
         columns.flags[row] = Flag.HAS_REPLY if reply else 0
         at += len(reply) + len(payload)
-    batch = Batch(b"a", b"a", buffer, columns, columns.sequence)
-    finished = Finisher(b"a").finish(batch)
+    batch = MessageBatch(b"a", b"a", buffer, columns, columns.sequence)
+    finished = BatchFinisher(b"a").finish(batch)
     made, part = finished.buffer, finished.columns
     assert (made is buffer) == all(map(is_safe_value, replies))
     starts, sizes = part.reply_start.tolist(), part.reply_size.tolist()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.schema import schema_of
 
 Batches = Callable[..., list[pa.RecordBatch]]
@@ -40,8 +40,8 @@ def messages() -> Batches:
                 [4 + (seq - 1) * (size + 40) for seq in seqs],
                 ["ok"] * rows,
             ]
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, schema_of(Table.MESSAGES), strict=True)]
-            made.append(pa.record_batch(arrays, schema=schema_of(Table.MESSAGES)))
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, schema_of(TableName.MESSAGES), strict=True)]
+            made.append(pa.record_batch(arrays, schema=schema_of(TableName.MESSAGES)))
         return made
 
     return make

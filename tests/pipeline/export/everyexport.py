@@ -11,31 +11,31 @@ KEY = b"testkey"
 
 def main(way: str, out: Path, stores: tuple[str, ...]) -> None:
     from stantools.pipeline.export import run
-    from stantools.pipeline.export.model import TEXTS, Compression, Format, Layout
-    from stantools.pipeline.export.request import Export, Exporting
-    from stantools.pipeline.tables.model import Table
-    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.export.export_layout import TEXTS, Compression, ExportLayout, Format
+    from stantools.pipeline.export.request import Export, ExportOptions
+    from stantools.pipeline.tables.model import TableName
     from stantools.pipeline.tables.planning import plan
+    from stantools.pipeline.tables.table_options import TableOptions
     from stantools.secret import Secret
 
-    def export_of(layout: Layout, target: Path) -> Export:
+    def export_of(layout: ExportLayout, target: Path) -> Export:
         reading = replace(options, table=layout.table, columns=layout.read_columns)
-        return Export(Exporting(str(target)), layout, reading, planned)
+        return Export(ExportOptions(str(target)), layout, reading, planned)
 
     out.mkdir()
-    for table in Table:
-        for key in (None, KEY) if table is Table.MESSAGES else (None,):
+    for table in TableName:
+        for key in (None, KEY) if table is TableName.MESSAGES else (None,):
             options = TableOptions(stores, table=table, archived=True, partition_bytes=4 << 20, key=Secret(key))
             planned = plan(options)
             # What is compressed is the same text: once the largest table and once a small one.
-            compressed = [Compression.GZIP] if table in (Table.MESSAGES, Table.CLIENTS) else []
+            compressed = [Compression.GZIP] if table in (TableName.MESSAGES, TableName.CLIENTS) else []
             for format in (Format.CSV, Format.NDJSON, Format.SQLITE):
                 for compression in (Compression.NONE, *(compressed if format in TEXTS else [])):
-                    layout = Layout(table, format, compression)
+                    layout = ExportLayout(table, format, compression)
                     target = out / f"{table}{'-opened' if key else ''}{layout.suffix}"
                     run.export_to_file(export_of(layout, target))
-            if table is Table.MESSAGES and not key:
-                layout = Layout(table, Format.CSV, Compression.GZIP, by=("channel", "date"))
+            if table is TableName.MESSAGES and not key:
+                layout = ExportLayout(table, Format.CSV, Compression.GZIP, by=("channel", "date"))
                 run.export_to_directory(export_of(layout, out / "by"))
     loaded = {name for name, module in sys.modules.items() if module and name.partition(".")[0] == "pyarrow"}
     assert bool(loaded) == (way == "with"), loaded

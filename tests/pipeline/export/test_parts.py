@@ -15,23 +15,23 @@ from hypothesis import strategies as st
 
 from stantools.errors import StoreUnwritableError
 from stantools.pipeline.export import parts
-from stantools.pipeline.export.model import Compression, Format, Layout
+from stantools.pipeline.export.export_layout import Compression, ExportLayout, Format
 from stantools.pipeline.export.parts import NOTHING, directory_of, divide, escaped, write_part
-from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.schema import schema_of
 
 HOUR = 3600 * 10**9
-SCHEMA = schema_of(Table.MESSAGES, ("channel", "timestamp", "seq"))
+SCHEMA = schema_of(TableName.MESSAGES, ("channel", "timestamp", "seq"))
 DAY = 86_400_000_000
 
 
-def rows_of(layout: Layout, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def rows_of(layout: ExportLayout, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return [batch.select(layout.read_columns) for batch in batches]
 
 
 def test_one_file(tmp_path: Path, messages) -> None:
     batches = messages()
-    layout = Layout()
+    layout = ExportLayout()
     written = write_part(batches, tmp_path, 7, layout)
     assert [(f.path, f.rows) for f in written.files] == [("part-00007.parquet", 300)]
     assert written.files[0].size == (tmp_path / "part-00007.parquet").stat().st_size
@@ -40,12 +40,12 @@ def test_one_file(tmp_path: Path, messages) -> None:
 
 
 def test_nothing_gives_no_file(tmp_path: Path, messages) -> None:
-    assert write_part([], tmp_path, 0, Layout()).files == []
+    assert write_part([], tmp_path, 0, ExportLayout()).files == []
     assert not list(tmp_path.iterdir())
 
 
 def test_directories_are_read_back_as_columns(tmp_path: Path, messages) -> None:
-    layout = Layout(by=("channel", "date"))
+    layout = ExportLayout(by=("channel", "date"))
     orders, other = messages(step=HOUR), messages(channel="a/b %", step=HOUR)
     write_part(rows_of(layout, orders), tmp_path, 0, layout)
     write_part(rows_of(layout, other), tmp_path, 1, layout)
@@ -53,7 +53,7 @@ def test_directories_are_read_back_as_columns(tmp_path: Path, messages) -> None:
     for batches, channel in ((orders, "orders"), (other, "a/b %")):
         mine = table.filter(ds.field("channel") == channel).sort_by("seq")
         wanted = pa.Table.from_batches(batches)
-        names = [name for name in schema_of(Table.MESSAGES).names if name != "channel"]
+        names = [name for name in schema_of(TableName.MESSAGES).names if name != "channel"]
         assert mine.select(names).equals(wanted.select(names))
         days = [t.date().isoformat() for t in mine.column("timestamp").to_pylist()]
         assert mine.column("date").to_pylist() == days and len(set(days)) == 14
@@ -62,7 +62,7 @@ def test_directories_are_read_back_as_columns(tmp_path: Path, messages) -> None:
 
 def test_few_files_are_open_at_a_time(tmp_path: Path, messages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_OPEN", 2)
-    layout = Layout(by=("channel",))
+    layout = ExportLayout(by=("channel",))
     one = [messages(1, 10, channel=f"c{n}", first=first)[0] for first in (1, 11) for n in range(3)]
     written = write_part(rows_of(layout, one), tmp_path, 3, layout)
     names = sorted(f.path for f in written.files)
@@ -80,7 +80,7 @@ def test_memory_is_bounded_over_all_files(tmp_path: Path, messages, monkeypatch:
         flush(self)
 
     monkeypatch.setattr(parts.File, "flush", noted)
-    layout = Layout(by=("channel",))
+    layout = ExportLayout(by=("channel",))
     one = [messages(1, 100, 100, channel=f"c{n}", first=first)[0] for first in (1, 101) for n in range(4)]
     write_part(rows_of(layout, one), tmp_path, 0, layout)
     assert any(pending for pending in seen[:-4]), "the fullest is written before all are closed"
@@ -88,8 +88,8 @@ def test_memory_is_bounded_over_all_files(tmp_path: Path, messages, monkeypatch:
 
 def test_a_few_rows_do_not_keep_a_batch(tmp_path: Path, messages, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pa.Table.from_batches(messages(1, 900, 100)).combine_chunks().to_batches()[0]
-    layout = Layout(by=("date",))
-    times = pa.array([0] * 890 + [86_400_000_000] * 10, schema_of(Table.MESSAGES).field("timestamp").type)
+    layout = ExportLayout(by=("date",))
+    times = pa.array([0] * 890 + [86_400_000_000] * 10, schema_of(TableName.MESSAGES).field("timestamp").type)
     batch = batch.set_column(3, "timestamp", times)
     kept: list[pa.RecordBatch] = []
     write = parts.File.write
@@ -105,7 +105,7 @@ def test_a_few_rows_do_not_keep_a_batch(tmp_path: Path, messages, monkeypatch: p
 
 
 def test_a_name_that_is_too_long(tmp_path: Path, messages) -> None:
-    layout = Layout(by=("channel",))
+    layout = ExportLayout(by=("channel",))
     with pytest.raises(StoreUnwritableError, match="256 bytes") as caught:
         write_part(rows_of(layout, messages(channel="x" * 248)), tmp_path, 0, layout)
     assert "--by" in caught.value.remedy
@@ -113,7 +113,7 @@ def test_a_name_that_is_too_long(tmp_path: Path, messages) -> None:
 
 
 def test_text_in_directories(tmp_path: Path, messages) -> None:
-    layout = Layout(Table.MESSAGES, Format.NDJSON, Compression.NONE, ("seq",), ("channel",))
+    layout = ExportLayout(TableName.MESSAGES, Format.NDJSON, Compression.NONE, ("seq",), ("channel",))
     write_part(rows_of(layout, messages(1, 3)), tmp_path, 0, layout)
     assert (tmp_path / "channel=orders/part-00000.ndjson").read_text() == '{"seq":1}\n{"seq":2}\n{"seq":3}\n'
 
@@ -124,7 +124,7 @@ def test_a_reader_that_fails_leaves_files_closed(tmp_path: Path, messages) -> No
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        write_part(broken(), tmp_path, 0, Layout())
+        write_part(broken(), tmp_path, 0, ExportLayout())
 
 
 def rows_at(values: list[tuple[Any, Any]]) -> pa.RecordBatch:

@@ -22,31 +22,31 @@ import pytest
 
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.pipeline.export import run, targets, text
-from stantools.pipeline.export.model import DATABASES, Compression, Format, Layout
-from stantools.pipeline.export.request import Export, Exporting
-from stantools.pipeline.tables.model import Mode, Table
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.planning import Plan, plan
+from stantools.pipeline.export.export_layout import DATABASES, Compression, ExportLayout, Format
+from stantools.pipeline.export.request import Export, ExportOptions
+from stantools.pipeline.tables.model import Mode, TableName
+from stantools.pipeline.tables.planning import ReadPlan, plan
 from stantools.pipeline.tables.read import read_split
 from stantools.pipeline.tables.schema import SCHEMAS
 from stantools.pipeline.tables.storetables import READERS
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases
 
-ALL = Layout()
-NDJSON = Layout(format=Format.NDJSON, compression=Compression.NONE)
+ALL = ExportLayout()
+NDJSON = ExportLayout(format=Format.NDJSON, compression=Compression.NONE)
 
 
 class Read(NamedTuple):
     """What is exported."""
 
     options: TableOptions
-    plan: Plan
+    plan: ReadPlan
     rows: pa.Table
 
-    def export(self, layout: Layout, target: Path | str = "-", *, overwrite: bool = False) -> Export:
+    def export(self, layout: ExportLayout, target: Path | str = "-", *, overwrite: bool = False) -> Export:
         options = replace(self.options, table=layout.table, columns=layout.read_columns)
-        return Export(Exporting(str(target), overwrite=overwrite), layout, options, self.plan)
+        return Export(ExportOptions(str(target), overwrite=overwrite), layout, options, self.plan)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,9 @@ def test_every_row_of_every_golden_store_in_order(stores: Read, tmp_path: Path) 
 
 
 def test_by_store_channel_and_day(stores: Read, tmp_path: Path) -> None:
-    layout = Layout(by=("store", "channel", "date"), columns=("store", "channel", "seq", "slice", "offset", "status"))
+    layout = ExportLayout(
+        by=("store", "channel", "date"), columns=("store", "channel", "seq", "slice", "offset", "status")
+    )
     run.export_to_directory(stores.export(layout, tmp_path / "out"))
     kinds = pa.schema([("store", pa.string()), ("channel", pa.string()), ("date", pa.string())])
     hive = ds.partitioning(kinds, flavor="hive")
@@ -117,12 +119,12 @@ def test_single_files_and_streams(stores: Read, tmp_path: Path, workers: int) ->
     assert pq.read_table(tmp_path / "x.parquet").equals(stores.rows)
 
 
-@pytest.mark.parametrize("table", list(Table))
-def test_every_table_in_every_format(sample: Read, tmp_path: Path, table: Table) -> None:
+@pytest.mark.parametrize("table", list(TableName))
+def test_every_table_in_every_format(sample: Read, tmp_path: Path, table: TableName) -> None:
     options = replace(sample.options, table=table)
     tables = read(options)
     for format in (each for each in Format if each not in DATABASES):
-        layout = Layout(table, format, Compression.ZSTD)
+        layout = ExportLayout(table, format, Compression.ZSTD)
         result = run.export_to_directory(tables.export(layout, tmp_path / format))
         assert result.written.rows == tables.rows.num_rows and result.clean
         if format is Format.PARQUET:
@@ -131,7 +133,7 @@ def test_every_table_in_every_format(sample: Read, tmp_path: Path, table: Table)
 
 def test_without_rows_there_is_a_file_with_the_columns(sample: Read, tmp_path: Path) -> None:
     options = replace(sample.options, channels=("nobody",))
-    for layout in (ALL, Layout(by=("channel",))):
+    for layout in (ALL, ExportLayout(by=("channel",))):
         result = run.export_to_directory(read(options).export(layout, tmp_path / f"out{len(layout.by)}"))
         assert [f.path for f in result.written.files] == ["part-00000.parquet"]
         assert pq.read_table(tmp_path / f"out{len(layout.by)}" / "part-00000.parquet").equals(
@@ -182,11 +184,11 @@ def test_what_cannot_be_read_is_a_row(sample: Read, tmp_path: Path, monkeypatch:
     def unreadable(part: Any) -> Any:
         raise StoreUnreadableError(f"{part.part.channel}: no permission", "ask")
 
-    monkeypatch.setitem(READERS, Table.SUBSCRIPTIONS, unreadable)
-    subs = read(replace(sample.options, table=Table.SUBSCRIPTIONS))
-    result = run.export_to_directory(subs.export(Layout(Table.SUBSCRIPTIONS), tmp_path / "out"))
+    monkeypatch.setitem(READERS, TableName.SUBSCRIPTIONS, unreadable)
+    subs = read(replace(sample.options, table=TableName.SUBSCRIPTIONS))
+    result = run.export_to_directory(subs.export(ExportLayout(TableName.SUBSCRIPTIONS), tmp_path / "out"))
     assert not result.clean
-    assert result.written.damaged(Table.SUBSCRIPTIONS) == 4
+    assert result.written.damaged(TableName.SUBSCRIPTIONS) == 4
     assert targets.read_manifest(tmp_path / "out")["status"] == {"unreadable": 4}
 
 
@@ -291,7 +293,7 @@ def test_no_room(sample: Read, tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip("a small file system cannot be mounted here")
     try:
-        into_file = [(each, run.export_to_file) for each in (NDJSON, ALL, Layout(format=Format.SQLITE))]
+        into_file = [(each, run.export_to_file) for each in (NDJSON, ALL, ExportLayout(format=Format.SQLITE))]
         for layout, export in ((ALL, run.export_to_directory), *into_file):
             layout = replace(layout, compression=Compression.NONE)
             with pytest.raises(StoreUnwritableError, match="No space left on device") as caught:

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.pipeline.export import text
-from stantools.pipeline.export.model import Format
+from stantools.pipeline.export.export_layout import Format
 from stantools.pipeline.tables import plain
-from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.schema import SCHEMAS, schema_of
 
 PLAIN = {
@@ -26,7 +26,7 @@ PLAIN = {
     pa.bool_(): plain.bool_(),
     pa.int32(): plain.int32(),
     pa.int64(): plain.int64(),
-    schema_of(Table.MESSAGES).field("timestamp").type: plain.timestamp("us", tz="UTC"),
+    schema_of(TableName.MESSAGES).field("timestamp").type: plain.timestamp("us", tz="UTC"),
     pa.list_(pa.int64()): plain.list_(plain.int64()),
     pa.list_(pa.string()): plain.list_(plain.string()),
 }
@@ -114,7 +114,7 @@ def batch_of(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(row, min_size=1, max_size=30), st.integers(0, 3), st.booleans())
 def test_any_messages(rows: list[tuple[Any, ...]], skipped: int, large: bool) -> None:
-    whole = batch_of(schema_of(Table.MESSAGES), rows)
+    whole = batch_of(schema_of(TableName.MESSAGES), rows)
     assert twin(whole).nbytes == whole.nbytes  # decides what is compressed together
     batch = whole.slice(skipped)
     with pytest.MonkeyPatch.context() as patch:
@@ -132,7 +132,7 @@ def test_any_messages(rows: list[tuple[Any, ...]], skipped: int, large: bool) ->
 
 def test_the_same_value_in_all_rows() -> None:
     rows = [("s", "ü", 1, 2, 3, None, "", b"", 0, 'a"b', None, "ok")] * 3
-    batch = batch_of(schema_of(Table.MESSAGES), rows)
+    batch = batch_of(schema_of(TableName.MESSAGES), rows)
     check(batch)
     check(batch.select(["reply", "store", "slice"]))
     check(batch.select(["status"]))
@@ -140,15 +140,15 @@ def test_the_same_value_in_all_rows() -> None:
 
 def test_lists_and_booleans() -> None:
     schema = pa.schema(
-        [SCHEMAS[Table.SUBSCRIPTIONS].field(n) for n in ("id", "is_durable", "pending", "max_in_flight", "ghost")]
+        [SCHEMAS[TableName.SUBSCRIPTIONS].field(n) for n in ("id", "is_durable", "pending", "max_in_flight", "ghost")]
     )
     check(batch_of(schema, [(1, True, [1, 2, 3], 4, None), (None, None, None, None, False), (2, False, [], 0, True)]))
-    check(batch_of(pa.schema([SCHEMAS[Table.SLICES].field("problems")]), [(['a "b"', "ü,"],), ([],), (None,)]))
+    check(batch_of(pa.schema([SCHEMAS[TableName.SLICES].field("problems")]), [(['a "b"', "ü,"],), ([],), (None,)]))
 
 
 def test_csv_tells_nothing_from_an_empty_text() -> None:
     batch = batch_of(
-        schema_of(Table.MESSAGES, ("subject", "reply")),
+        schema_of(TableName.MESSAGES, ("subject", "reply")),
         [("", None), (None, ""), ("x", "y")],
     )
     assert bytes(text.encode(batch, Format.CSV)) == b'"",\n,""\nx,y\n'

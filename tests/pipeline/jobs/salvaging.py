@@ -11,13 +11,13 @@ from typing import Any
 from stantools.format.crc import Crc
 from stantools.pipeline.jobs.salvage import SalvageJobResult, run_salvage
 from stantools.pipeline.jobs.salvageplans import plan_job
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, apply_salvage, plan_salvage
 from stantools.store.directory import open_datastore
-from stantools.work import Threads
+from stantools.work import ThreadWork
 
 
-class Pickled(Threads):
+class Pickled(ThreadWork):
     """Work in this process, with everything that goes to or from a task pickled as on its way to another machine."""
 
     here = False  # type: ignore[assignment]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stantools.errors import ExitCode
-from stantools.inspection import surveying
+from stantools.inspection import survey_jobs
 from stantools.migration.proof.stores import compare_stores
 from stantools.pipeline.jobs import diff
 from stantools.pipeline.jobs.diff import Pair, plan_diff, run_diff
 from stantools.pipeline.spark.tasks import SparkWork
 from stantools.pipeline.tables.model import StoreRef
-from stantools.pipeline.tables.options import TableOptions
-from stantools.store.options import open_store
+from stantools.pipeline.tables.table_options import TableOptions
+from stantools.store.read_options import open_store
 from tests.conftest import golden_cases
 from tests.pipeline.jobs.jobcommand import run, sample
 
@@ -33,7 +33,7 @@ LOCAL = "local[2]"
 def test_golden_stores_are_compared_as_by_the_local_diff(
     spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surveying, "CHANNEL_BYTES", 0)
+    monkeypatch.setattr(survey_jobs, "CHANNEL_BYTES", 0)
     monkeypatch.setattr(diff, "RANGE_BYTES", 500)
     stores = [golden / case / "datastore" for case in golden_cases()[::3]]
     paths = [(one, other) for one, other in pairwise(stores) if one.is_dir() and other.is_dir()]

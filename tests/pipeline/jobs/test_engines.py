@@ -17,7 +17,7 @@ from stantools.cli import pipeline
 from stantools.cli.main import cli
 from stantools.errors import ExitCode, RefusedError
 from stantools.pipeline.jobs.verify import plan_verify
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.trees import tree
 

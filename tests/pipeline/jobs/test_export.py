@@ -20,9 +20,9 @@ from click.testing import CliRunner
 from stantools.cli.main import cli
 from stantools.errors import StoreUnwritableError
 from stantools.pipeline.export import run as export
-from stantools.pipeline.export.model import Layout, Written
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.export.export_layout import ExportedPart, ExportLayout
 from stantools.pipeline.tables.planning import plan
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases
 from tests.pipeline.conftest import skip_without_spark
@@ -172,24 +172,24 @@ def test_an_executor_that_is_killed_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_repeated_counts_once(named: Path, tmp_path: Path) -> None:
-    layout = Layout(by=("channel",))
+    layout = ExportLayout(by=("channel",))
     options = TableOptions((str(named),), columns=layout.read_columns)
     planned = plan(options)
     attempts = tmp_path / "_attempts"
     attempts.mkdir()
-    part = export.ExportPart(0, planned.splits[0], options, layout, tmp_path, attempts)
+    part = export.ExportTask(0, planned.splits[0], options, layout, tmp_path, attempts)
     done = [export.write_split(part) for _ in range(2)]
     assert done[0].directory != done[1].directory
     export.take(done[1], tmp_path)
-    written = Written()
+    written = ExportedPart()
     written.add(done[1].written)
     found = [p for p in ds.dataset(tmp_path, format="parquet").files if "_attempts" not in p]
     assert sum(pq.read_metadata(p).num_rows for p in found) == written.rows > 0
 
 
 def test_a_task_that_fails_takes_its_files_away(named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = TableOptions((str(named),), columns=Layout().read_columns)
-    part = export.ExportPart(0, plan(options).splits[0], options, Layout(), tmp_path, tmp_path)
+    options = TableOptions((str(named),), columns=ExportLayout().read_columns)
+    part = export.ExportTask(0, plan(options).splits[0], options, ExportLayout(), tmp_path, tmp_path)
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")

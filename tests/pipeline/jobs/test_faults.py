@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from stantools.errors import ExitCode
-from stantools.pipeline.tables.model import Failed
+from stantools.pipeline.tables.model import FailedRead
 
 
 def run(*words: str) -> Any:
@@ -43,8 +43,8 @@ def test_an_export_to_nowhere(to: str, tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_named_as_closely_as_it_is_known() -> None:
     parts = [
-        Failed("/s", "m"),
-        Failed("/s", "m", channel="c"),
-        Failed("/s", "m", channel="c", file="c/msgs.1.dat"),
+        FailedRead("/s", "m"),
+        FailedRead("/s", "m", channel="c"),
+        FailedRead("/s", "m", channel="c", file="c/msgs.1.dat"),
     ]
     assert [part.path for part in parts] == ["/s", "/s/c", "/s/c/msgs.1.dat"]

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
-from stantools.inspection import surveying
+from stantools.inspection import survey_jobs
 from stantools.pipeline.jobs import salvage, salvageplans
 from stantools.pipeline.jobs.salvageplans import REPORTS, store_names
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.recovery.salvage import SalvageOptions, plan_salvage
 from stantools.recovery.salvage import apply as apply_module
 from stantools.recovery.salvage.apply import building, copy_channels
@@ -70,7 +70,7 @@ def test_every_golden_store_becomes_what_the_local_salvage_makes_of_it(
     channel_bytes: int, golden_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both where channels are surveyed slice by slice and where they are surveyed as a whole."""
-    monkeypatch.setattr(surveying, "CHANNEL_BYTES", channel_bytes)
+    monkeypatch.setattr(survey_jobs, "CHANNEL_BYTES", channel_bytes)
     monkeypatch.setattr(salvage, "GROUP_BYTES", 1 if channel_bytes else 64 << 20)
     cases = [case for case in golden_cases() if not (case == "no_permission_dat" and os.geteuid() != 0)]
     if channel_bytes:
@@ -208,7 +208,7 @@ def test_what_is_finished_is_kept_and_anything_else_is_refused(
     assert first.exit_code == ExitCode.LOSS and not any(each.kept for each in first.stores)
     before = tree(out)
     with monkeypatch.context() as patch:
-        patch.setattr(surveying, "survey_slice", lambda *_: pytest.fail("it was read again"))
+        patch.setattr(survey_jobs, "survey_slice", lambda *_: pytest.fail("it was read again"))
         again = run_job([store, tmp_path / "old"], out)
     assert again.exit_code == ExitCode.LOSS and all(each.kept for each in again.stores)
     assert [each.report for each in again.stores] == json.loads(json.dumps([each.report for each in first.stores]))

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from stantools.errors import ExitCode
-from stantools.inspection import surveying
+from stantools.inspection import survey_jobs
 from tests.trees import tree
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def pipeline(*words: object, code: ExitCode) -> Any:
 def test_many_stores(
     spark: SparkSession, golden_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surveying, "CHANNEL_BYTES", 0)
+    monkeypatch.setattr(survey_jobs, "CHANNEL_BYTES", 0)
     roots, out = [golden_copy(case) for case in CASES], tmp_path / "new"
     said = pipeline(*roots, tmp_path / "gone", "--out", out, "--progress", "json", code=ExitCode.FINDINGS)
     assert said["schema"] == 1 and said["clean"] is False

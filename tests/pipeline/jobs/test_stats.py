@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from stantools.errors import StoreUnwritableError
 from stantools.format.crc import IEEE, Crc
-from stantools.inspection.messages import MessageReader, Selection, StoredMessage
+from stantools.inspection.stored_messages import MessageReader, Selection, StoredMessage
 from stantools.pipeline.jobs.stats.files import page, write_tables
 from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats, summarise
 from stantools.pipeline.jobs.stats.sums import HOUR, bounds_of, bucket_of, percentile, sums_of
-from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import open_datastore
 from tests.htmlpages import Tags
 from tests.inspection.timedstores import NOW, SECOND, YEAR, write_channel

@@ -13,9 +13,9 @@ from stantools.cli.main import cli
 from stantools.pipeline.jobs.stats.summary import run_stats, summarise
 from stantools.pipeline.jobs.stats.sums import sums_of
 from stantools.pipeline.spark.tasks import SparkWork
-from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
-from stantools.work import Threads
+from stantools.pipeline.tables.table_options import TableOptions
+from stantools.work import ThreadWork
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -27,7 +27,7 @@ def test_golden_stores_on_spark(spark: Any, golden: Path, tmp_path: Path) -> Non
     planned = plan(options)
     assert len(planned.splits) > 2
     here = summarise(row for split in planned.splits for b in sums_of(split, options) for row in b.to_pylist())
-    for work in (SparkWork(spark), Threads(2)):
+    for work in (SparkWork(spark), ThreadWork(2)):
         told: list[int] = []
         assert run_stats(work, planned, options, progress=told.append) == here
         assert sum(told) == sum(split.cost for split in planned.splits)

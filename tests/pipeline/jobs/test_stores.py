@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from stantools.errors import ExitCode, UsageError
-from stantools.migration.journal import Outcome, StreamResult
+from stantools.migration.journal import StreamOutcome, StreamResult
 from stantools.pipeline.jobs.migrate import MigrateResult
 from stantools.pipeline.jobs.stores import worst
-from stantools.pipeline.tables.model import Failed
+from stantools.pipeline.tables.model import FailedRead
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ def test_the_worst_of_all_stores_counts(codes: list[ExitCode], code: ExitCode) -
 
 def test_a_stream_that_cannot_be_made_as_asked_is_no_success() -> None:
     store: Any = SimpleNamespace(plan=SimpleNamespace(lossy=False))
-    good = StreamResult("A", Outcome.MIGRATED)
+    good = StreamResult("A", StreamOutcome.MIGRATED)
     wrong = StreamResult("B", error=UsageError("stream B: it cannot be filled"))
     assert MigrateResult([(store, [good])], changed=True).exit_code is ExitCode.CLEAN
     assert MigrateResult([(store, [good, wrong])], changed=True).exit_code is ExitCode.USAGE
-    assert MigrateResult([(store, [good])], [Failed("/x", "no")], changed=True).exit_code is ExitCode.FINDINGS
+    assert MigrateResult([(store, [good])], [FailedRead("/x", "no")], changed=True).exit_code is ExitCode.FINDINGS

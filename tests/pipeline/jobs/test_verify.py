@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stantools.errors import ExitCode
-from stantools.inspection import surveying
+from stantools.inspection import survey_jobs
 from stantools.inspection.verify import verify
-from stantools.store.options import open_store
+from stantools.store.read_options import open_store
 from tests.conftest import golden_cases
 from tests.pipeline.jobs.jobcommand import run, sample
 
@@ -39,7 +39,7 @@ def test_every_golden_store_is_judged_as_by_the_local_verify(
     channel_bytes: int, spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both where channels are surveyed slice by slice and where they are surveyed as a whole."""
-    monkeypatch.setattr(surveying, "CHANNEL_BYTES", channel_bytes)
+    monkeypatch.setattr(survey_jobs, "CHANNEL_BYTES", channel_bytes)
     stores = [golden / case / "datastore" for case in golden_cases()]
     stores = [store for store in stores if store.is_dir()]
     result = run("pipeline", "verify", *LOCAL, "-o", "json", *stores, code=ExitCode.FINDINGS)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from stantools.pipeline.spark.jetstream_options import SinkOptions, sink_options
-from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.schema import schema_of
 from stantools.streamfiles import headers
 from tests.migration.publish.conftest import Message, read_back, run
@@ -44,7 +44,7 @@ def rows(channel: str, sequences: Iterable[int], /, **changes: Any) -> list[dict
 def batches(listed: Sequence[dict[str, Any]], size: int = 100) -> list[pa.RecordBatch]:
     """Rows as Arrow batches."""
     return [
-        pa.RecordBatch.from_pylist(list(listed[at : at + size]), schema=schema_of(Table.MESSAGES))
+        pa.RecordBatch.from_pylist(list(listed[at : at + size]), schema=schema_of(TableName.MESSAGES))
         for at in range(0, len(listed), size)
     ]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stantools.format.crc import Crc
-from stantools.inspection.messages import MessageReader, Selection, StoredMessage
+from stantools.inspection.stored_messages import MessageReader, Selection, StoredMessage
 from stantools.store.directory import open_datastore
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.conftest import skip_without_spark

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from stantools.errors import RefusedError, StantoolsError, UsageError
-from stantools.migration.plan.model import OriginHeaders
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.migration_plan import OriginHeaders
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.prepared import prepare
+from stantools.migration.prepared_stream import prepare
 from stantools.migration.source import open_source
-from stantools.migration.targets.server import prove
-from stantools.pipeline.tables.model import Table
+from stantools.migration.targets.server_destination import prove
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.schema import schema_of
 from stantools.store.directory import open_datastore
 from tests.migration.publish.conftest import run
@@ -38,7 +38,7 @@ ROWS = [row for listed in CHANNELS.values() for row in listed]
 def frame(spark: SparkSession, listed: list[dict[str, Any]]) -> Any:
     """Rows in an order that nobody would choose, in several partitions."""
     table = pa.Table.from_pylist(
-        sorted(listed, key=lambda row: row["seq"] * 7919 % 101), schema=schema_of(Table.MESSAGES)
+        sorted(listed, key=lambda row: row["seq"] * 7919 % 101), schema=schema_of(TableName.MESSAGES)
     )
     return spark.createDataFrame(table).repartition(3)
 
@@ -158,16 +158,16 @@ def test_write_stream(spark: SparkSession, start_server: Callable[..., Any], tmp
     server = start_server()
     folder = tmp_path / "in"
     folder.mkdir()
-    columns = [name for name in schema_of(Table.MESSAGES).names if name not in ("timestamp", "size")]
+    columns = [name for name in schema_of(TableName.MESSAGES).names if name not in ("timestamp", "size")]
 
     def arrives(name: str, listed: list[dict[str, Any]]) -> None:
-        table = pa.Table.from_pylist(listed, schema=schema_of(Table.MESSAGES)).select(columns)
+        table = pa.Table.from_pylist(listed, schema=schema_of(TableName.MESSAGES)).select(columns)
         pq.write_table(table, tmp_path / name)
         (tmp_path / name).rename(folder / f"{name}.parquet")
 
     def go() -> None:
         schema = spark.createDataFrame(
-            pa.Table.from_pylist(ROWS[:1], schema=schema_of(Table.MESSAGES)).select(columns)
+            pa.Table.from_pylist(ROWS[:1], schema=schema_of(TableName.MESSAGES)).select(columns)
         ).schema
         incoming = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
         writer = jetstream.write_stream(incoming, servers=server.url, max_msgs=300)

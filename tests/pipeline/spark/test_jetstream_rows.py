@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stantools.errors import RefusedError, StoreUnwritableError, UsageError
 from stantools.pipeline.spark import jetstream_rows
 from stantools.pipeline.spark.jetstream_options import sink_options
-from stantools.pipeline.spark.jetstream_rows import Rows
+from stantools.pipeline.spark.jetstream_rows import SpoolRows
 from stantools.streamfiles.headers import safe_value
 from tests.pipeline.spark.sinking import batches, options, rows
 
@@ -21,7 +21,7 @@ from tests.pipeline.spark.sinking import batches, options, rows
 def taken(listed: list[pa.RecordBatch], **more: str) -> list[tuple[str, list[tuple[Any, ...]]]]:
     """What of rows would be published, channel by channel."""
     result = []
-    for spool in Rows(options(**more)).channels(listed):
+    for spool in SpoolRows(options(**more)).channels(listed):
         with spool:
             found = [
                 (int(number), int(batch.columns.timestamp[row]), batch.reply(row), batch.data(row))
@@ -63,7 +63,7 @@ def test_what_is_put_aside_comes_back(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jetstream_rows, "_BYTES", block)
         assert taken(batches(listed, size)) == [("x", as_taken(listed))]
-        [spool] = Rows(options()).channels(batches(listed, size))
+        [spool] = SpoolRows(options()).channels(batches(listed, size))
         with spool:
             behind = [int(number) for batch in spool.read(after=after) for number in batch.sequence]
             assert behind == [row["seq"] for row in listed if row["seq"] > after]
@@ -131,12 +131,12 @@ def test_what_is_refused(listed: list[dict[str, Any]], message: str, size: int) 
 
 def test_damaged_rows_can_be_left_out() -> None:
     listed = rows("x", [1]) + rows("x", [0], status="garbage", seq=None, data=None) + rows("x", [3], status="repaired")
-    sink = Rows(options(damaged="leave-out"))
+    sink = SpoolRows(options(damaged="leave-out"))
     [spool] = sink.channels(batches(listed))
     with spool:
         assert spool.count == 2
     assert sink.left_out == {"garbage": 1}
-    assert list(Rows(options(damaged="leave-out")).channels(batches(rows("x", [5], status="torn")))) == []
+    assert list(SpoolRows(options(damaged="leave-out")).channels(batches(rows("x", [5], status="torn")))) == []
 
 
 def test_one_stream_takes_one_channel() -> None:

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pytest
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.prepared import prepare
+from stantools.migration.prepared_stream import prepare
 from stantools.migration.source import open_source
-from stantools.migration.targets.server import prove
+from stantools.migration.targets.server_destination import prove
 from stantools.pipeline.spark import jetstream_task
-from stantools.pipeline.spark.jetstream_task import Written, commit, write_rows
+from stantools.pipeline.spark.jetstream_task import TaskReport, commit, write_rows
 from stantools.store.directory import open_datastore
 from tests.brokers import Broker
 from tests.migration.publish.conftest import run
@@ -34,7 +34,7 @@ ORDERS = rows("orders", (number for number in range(5, 900) if number % 11))
 OTHERS = [rows(f"c.{number}", range(1, 4 + number)) for number in range(12)]
 
 
-def write(server: Any, *parts: list[dict[str, Any]], **more: str) -> list[Written]:
+def write(server: Any, *parts: list[dict[str, Any]], **more: str) -> list[TaskReport]:
     """Runs a job whose tasks get these rows, with results as they come to the driver."""
     given = pickle.loads(pickle.dumps(options(server.url, **more)))
     return [pickle.loads(pickle.dumps(write_rows(given, batches(part)))) for part in parts]
@@ -137,7 +137,7 @@ def test_a_channel_in_several_tasks(start_server: Callable[..., Any]) -> None:
 def test_two_attempts_of_a_task_at_once(start_server: Callable[..., Any]) -> None:
     server = start_server()
     rest = [*chain(ORDERS, *OTHERS)]
-    results: list[Written] = []
+    results: list[TaskReport] = []
     threads = [threading.Thread(target=lambda: results.extend(write(server, rest))) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -216,8 +216,8 @@ def test_nobody_is_there(start_server: Callable[..., Any]) -> None:
     with pytest.raises(StantoolsError, match=r"nothing listens on \$JS.API.INFO"):
         jetstream_task.check_server(options(start_server(jetstream=False).url))
     # Without rows nobody is asked.
-    assert write_rows(options("nats://127.0.0.1:1"), []) == Written()
-    commit(options("nats://127.0.0.1:1"), [Written()])
+    assert write_rows(options("nats://127.0.0.1:1"), []) == TaskReport()
+    commit(options("nats://127.0.0.1:1"), [TaskReport()])
 
 
 def test_a_server_that_is_killed_meanwhile(start_server: Callable[..., Any]) -> None:

@@ -17,7 +17,7 @@ import pytest
 from stantools.cli.pipeline import submit_file
 from stantools.errors import ExitCode
 from stantools.inspection.verify import verify
-from stantools.store.options import open_store
+from stantools.store.read_options import open_store
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.conftest import skip_without_spark
 from tests.sparkcluster import descendants, standalone
@@ -162,7 +162,7 @@ import sys
 from stantools.pipeline.spark import launch
 from stantools.pipeline.spark.session import open_session
 from stantools.pipeline.spark.tasks import SparkWork
-from stantools.store.reading import scan_slice
+from stantools.store.slice_reader import scan_slice
 
 launch.Master.loopback = property(lambda self: False)  # as if the workers were on other machines
 conf = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}

@@ -14,9 +14,9 @@ import pytest
 
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.format.crc import CASTAGNOLI, Crc
-from stantools.inspection.messages import MessageReader, Selection, StoredMessage
-from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.options import TableOptions
+from stantools.inspection.stored_messages import MessageReader, Selection, StoredMessage
+from stantools.pipeline.tables.model import TableName
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.secret import Secret
 from stantools.store.directory import open_datastore
 from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
@@ -27,12 +27,12 @@ CaseInsensitiveDict = pytest.importorskip("pyspark.sql.datasource").CaseInsensit
 from pyspark.sql.functions import spark_partition_id  # noqa: E402
 
 from stantools.pipeline.spark.failures import clear_errors  # noqa: E402
-from stantools.pipeline.spark.options import source_options  # noqa: E402
 from stantools.pipeline.spark.read import (  # noqa: E402
     StanDataSource,
     read,
     views,
 )
+from stantools.pipeline.spark.stream_options import source_options  # noqa: E402
 from stantools.pipeline.tables.model import ReadCounter  # noqa: E402
 from stantools.pipeline.tables.planning import plan  # noqa: E402
 from stantools.pipeline.tables.read import read_split  # noqa: E402
@@ -107,8 +107,8 @@ def _row(channel: str, message: StoredMessage) -> tuple[Any, ...]:
 
 def test_the_other_tables_arrive_as_they_are_read_here(spark: SparkSession, golden: Path) -> None:
     pattern = f"{golden}/d*/datastore"
-    for table in Table:
-        if table is not Table.MESSAGES:
+    for table in TableName:
+        if table is not TableName.MESSAGES:
             here = local(source_options({"path": pattern, "table": table}))
             there = read(spark, pattern, table=table).toArrow()
             assert there.schema.equals(here.schema), table
@@ -117,7 +117,7 @@ def test_the_other_tables_arrive_as_they_are_read_here(spark: SparkSession, gold
 
 def test_sql_over_views(spark: SparkSession, store: Path) -> None:
     made = views(spark, store)
-    assert sorted(made) == sorted(f"stan_{table}" for table in Table)
+    assert sorted(made) == sorted(f"stan_{table}" for table in TableName)
     rows = spark.sql(
         """
         select m.channel, m.messages, s.subs, l.slices,

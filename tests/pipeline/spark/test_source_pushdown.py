@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.model import TableName
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import subject_matches
 from stantools.store.ranges import Bounds
 
 pa = pytest.importorskip("pyarrow")
 sql = pytest.importorskip("pyspark.sql.datasource")
 
-from stantools.pipeline.spark.pushdown import Pushed, understands  # noqa: E402
+from stantools.pipeline.spark.pushdown import PushedFilters, understands  # noqa: E402
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COLUMNS = ("store", "channel", "seq", "timestamp", "timestamp_ns", "slice", "status", "data")
@@ -101,12 +101,12 @@ def truth(condition: Any, row: dict[str, Any]) -> bool | None:
 def test_rows_are_kept_as_sql_keeps_them_and_nothing_of_them_is_planned_away(
     table: list[dict[str, Any]], conditions: list[Any], patterns: list[str]
 ) -> None:
-    taken = tuple(each for each in conditions if understands(Table.MESSAGES, COLUMNS, each))
+    taken = tuple(each for each in conditions if understands(TableName.MESSAGES, COLUMNS, each))
     assert len(taken) == len(conditions)
-    pushed = Pushed(Table.MESSAGES, taken)
+    pushed = PushedFilters(TableName.MESSAGES, taken)
     from stantools.pipeline.tables.schema import schema_of
 
-    schema = schema_of(Table.MESSAGES, COLUMNS)
+    schema = schema_of(TableName.MESSAGES, COLUMNS)
     batch = pa.RecordBatch.from_pylist(table, schema=schema)
     patterns = [name for name in patterns if name and not name.endswith(".") and "\\" not in name]
     wanted = [row for row in table if all(truth(each, row) is True for each in conditions)]
@@ -135,8 +135,8 @@ def test_rows_are_kept_as_sql_keeps_them_and_nothing_of_them_is_planned_away(
 
 
 def test_conditions_on_what_is_in_the_index_make_bounds() -> None:
-    def narrow(*conditions: Any, table: Table = Table.MESSAGES, **given: Any) -> TableOptions | None:
-        return Pushed(table, conditions).narrow(TableOptions(("/s",), table=table, **given))
+    def narrow(*conditions: Any, table: TableName = TableName.MESSAGES, **given: Any) -> TableOptions | None:
+        return PushedFilters(table, conditions).narrow(TableOptions(("/s",), table=table, **given))
 
     seq, time, ns = ("seq",), ("timestamp",), ("timestamp_ns",)
     plain = TableOptions(("/s",))
@@ -149,7 +149,7 @@ def test_conditions_on_what_is_in_the_index_make_bounds() -> None:
     assert narrow(sql.GreaterThan(seq, -4)) == plain
     assert narrow(sql.LessThan(seq, 0)) is None
     assert narrow(sql.EqualTo(seq, 3), bounds=Bounds(first=4)) is None
-    assert narrow(sql.EqualTo(seq, 3), table=Table.FINDINGS) == TableOptions(("/s",), table=Table.FINDINGS)
+    assert narrow(sql.EqualTo(seq, 3), table=TableName.FINDINGS) == TableOptions(("/s",), table=TableName.FINDINGS)
     exact = narrow(sql.GreaterThanOrEqual(ns, 50), sql.LessThan(ns, 60))
     assert exact is not None and exact.bounds == Bounds(since=50, until=60)
     # one microsecond more on each side than is asked for
@@ -161,7 +161,7 @@ def test_conditions_on_what_is_in_the_index_make_bounds() -> None:
 
 def test_conditions_on_names_make_patterns_and_leave_out_files() -> None:
     def channels(*conditions: Any, given: tuple[str, ...] = ()) -> tuple[str, ...] | None:
-        narrowed = Pushed(Table.MESSAGES, conditions).narrow(TableOptions(("/s",), channels=given))
+        narrowed = PushedFilters(TableName.MESSAGES, conditions).narrow(TableOptions(("/s",), channels=given))
         return None if narrowed is None else narrowed.channels
 
     channel = ("channel",)
@@ -174,8 +174,10 @@ def test_conditions_on_names_make_patterns_and_leave_out_files() -> None:
     assert channels(sql.StringStartsWith(channel, "a."), sql.StringStartsWith(channel, "a.b.")) == ("a.b.>",)
     assert channels(sql.StringStartsWith(channel, "a.b")) == ()
 
-    def names(*conditions: Any, table: Table = Table.MESSAGES, **given: Any) -> tuple[tuple[str, ...], ...] | None:
-        narrowed = Pushed(table, conditions).narrow(TableOptions(("/s",), table=table, **given))
+    def names(
+        *conditions: Any, table: TableName = TableName.MESSAGES, **given: Any
+    ) -> tuple[tuple[str, ...], ...] | None:
+        narrowed = PushedFilters(table, conditions).narrow(TableOptions(("/s",), table=table, **given))
         return None if narrowed is None else (narrowed.stores, narrowed.slices)
 
     store, slice_ = ("store",), ("slice",)
@@ -183,12 +185,12 @@ def test_conditions_on_names_make_patterns_and_leave_out_files() -> None:
     assert names(sql.In(store, ("/t", "/s")), sql.EqualTo(slice_, "a/msgs.1.dat")) == (("/t", "/s"), ("a/msgs.1.dat",))
     assert names(sql.EqualTo(store, "/t"), stores=("/s",)) is None
     assert names(sql.EqualTo(store, "/t"), sql.EqualTo(store, "/s")) is None
-    assert names(sql.EqualTo(slice_, "a"), table=Table.SLICES) == ((), ("a",))
-    assert names(sql.EqualTo(store, "/t"), table=Table.FINDINGS) == (("/t",), ())
+    assert names(sql.EqualTo(slice_, "a"), table=TableName.SLICES) == ((), ("a",))
+    assert names(sql.EqualTo(store, "/t"), table=TableName.FINDINGS) == (("/t",), ())
 
 
 def test_what_is_not_known_exactly_stays_with_spark() -> None:
-    def mine(condition: Any, table: Table = Table.MESSAGES, columns: tuple[str, ...] = COLUMNS) -> bool:
+    def mine(condition: Any, table: TableName = TableName.MESSAGES, columns: tuple[str, ...] = COLUMNS) -> bool:
         return understands(table, columns, condition)
 
     assert mine(sql.EqualTo(("seq",), 3)) and mine(sql.Not(sql.EqualTo(("seq",), 3)))
@@ -201,6 +203,6 @@ def test_what_is_not_known_exactly_stays_with_spark() -> None:
     assert not mine(sql.StringContains(("data",), "x"))
     assert not mine(sql.Not(sql.Not(sql.EqualTo(("seq",), 3))))
     assert not mine(sql.EqualTo(("seq", "x"), 3))
-    assert mine(sql.EqualTo(("is_durable",), True), Table.SUBSCRIPTIONS, ("is_durable",))
-    assert not mine(sql.EqualTo(("pending",), [1]), Table.SUBSCRIPTIONS, ("pending",))
-    assert mine(sql.IsNull(("pending",)), Table.SUBSCRIPTIONS, ("pending",))
+    assert mine(sql.EqualTo(("is_durable",), True), TableName.SUBSCRIPTIONS, ("is_durable",))
+    assert not mine(sql.EqualTo(("pending",), [1]), TableName.SUBSCRIPTIONS, ("pending",))
+    assert mine(sql.IsNull(("pending",)), TableName.SUBSCRIPTIONS, ("pending",))

@@ -17,11 +17,11 @@ pytest.importorskip("pyspark.sql.streaming.datasource")
 import pyarrow.parquet as pq
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
-from stantools.pipeline.spark.options import spark_schema, stream_options
 from stantools.pipeline.spark.read import register
 from stantools.pipeline.spark.stream import StanStreamReader
+from stantools.pipeline.spark.stream_options import spark_schema, stream_options
 from stantools.pipeline.tables.follow import Limit
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.limits import SliceLimits
 from tests.pipeline.tables.followed import Server, cut_to_index
 

@@ -16,7 +16,7 @@ from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.pipeline.spark import tasks
 from stantools.pipeline.spark.failures import TaskFailedError, WorkerLostError, WorkersUnfitError
 from stantools.pipeline.spark.tasks import SparkWork, pack
-from stantools.work import Failure
+from stantools.work import WorkFailure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,8 +48,8 @@ def test_each_item_once_and_failures_alone(spark: SparkSession) -> None:
     results = list(SparkWork(spark).map(_square, range(40), cost=lambda n: n + 1))
     assert sorted(number for number, _ in results) == list(range(40))
     by_number = dict(results)
-    assert by_number.pop(7) == Failure("seven is refused", "take eight", ExitCode.REFUSED)
-    assert by_number.pop(11) == Failure("/eleven: No such file or directory", "", ExitCode.UNREACHABLE)
+    assert by_number.pop(7) == WorkFailure("seven is refused", "take eight", ExitCode.REFUSED)
+    assert by_number.pop(11) == WorkFailure("/eleven: No such file or directory", "", ExitCode.UNREACHABLE)
     assert by_number == {number: number * number for number in by_number}
     assert list(SparkWork(spark).map(_square, [])) == []
 
@@ -80,7 +80,7 @@ def test_what_spark_raises_is_said_in_our_words(spark: SparkSession) -> None:
         list(SparkWork(spark).map(_dead, [1]))
     with pytest.raises(WorkersUnfitError, match="has no package a_package_that_is_not_there"):
         list(SparkWork(spark).map(_elsewhere, [1]))
-    assert dict(SparkWork(spark).map(_full, [1])) == {0: Failure("/there: no space left", "make room")}
+    assert dict(SparkWork(spark).map(_full, [1])) == {0: WorkFailure("/there: no space left", "make room")}
     assert dict(SparkWork(spark).map(_square, [3])) == {0: 9}, "the session goes on"
 
 

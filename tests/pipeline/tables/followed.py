@@ -14,16 +14,16 @@ import numpy as np
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
-from stantools.pipeline.tables.follow import Follower, FollowPart, Limit
-from stantools.pipeline.tables.model import Failed, Piece, StoreRef
-from stantools.pipeline.tables.positions import Lost, Offsets
+from stantools.pipeline.tables.follow import FollowPart, Limit, TableFollower
+from stantools.pipeline.tables.model import FailedRead, SlicePiece, StoreRef
+from stantools.pipeline.tables.positions import LostRange, Offsets
 from stantools.store.limits import SliceLimits
 from stantools.store.mapping import mapped
-from stantools.store.reading import scan_slice
-from stantools.store.resync import Damage
+from stantools.store.resync import DamagedRange
 from stantools.store.serverinfo import encode_server_file, new_server_info
+from stantools.store.slice_reader import scan_slice
 from stantools.store.slicefile import remove_slice
-from stantools.store.slicewriter import SliceWriter, Writing
+from stantools.store.slicewriter import SliceWriter, WriteOptions
 
 CRC = Crc(IEEE)
 
@@ -50,7 +50,7 @@ class Server:
     def start(self) -> None:
         """Goes on where the files end."""
         self.writer = SliceWriter.resume(
-            self.directory, self.name, CRC, Writing(self.limits, sync=False, first_alone=True)
+            self.directory, self.name, CRC, WriteOptions(self.limits, sync=False, first_alone=True)
         )
         self.writer.last_sequence = max(self.writer.last_sequence, self.sequence)
 
@@ -61,7 +61,7 @@ class Server:
             self.directory,
             self.name,
             CRC,
-            Writing(self.limits, sync=False, first_alone=True),
+            WriteOptions(self.limits, sync=False, first_alone=True),
             last_number=last,
             last_sequence=self.sequence,
         )
@@ -146,11 +146,11 @@ class Server:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         limits = SliceLimits(self.rng.choice((3, 5, 100)), 0)
-        with SliceWriter(scratch, self.name, CRC, Writing(limits, sync=False)) as writer:
+        with SliceWriter(scratch, self.name, CRC, WriteOptions(limits, sync=False)) as writer:
             for number in self.slices():
                 with mapped(self.directory / f"msgs.{number}.dat") as data:
                     for part in scan_slice(data, self.name, CRC):
-                        if not isinstance(part, Damage):
+                        if not isinstance(part, DamagedRange):
                             keep = part.sequence > writer.last_sequence
                             assert keep.all()
                             writer.append_records(data, part)
@@ -175,9 +175,9 @@ class Reader:
         self.archived = archived
         self.got: list[int] = []
         self.rows: list[tuple[str, str, int, int]] = []
-        self.lost: list[Lost] = []
-        self.unreadable: list[Failed] = []
-        self.damaged: list[Damage] = []
+        self.lost: list[LostRange] = []
+        self.unreadable: list[FailedRead] = []
+        self.damaged: list[DamagedRange] = []
         self.batches = 0
         self.restart()
         self.at = self.follower.earliest() if offsets is None else offsets
@@ -185,7 +185,7 @@ class Reader:
     def restart(self) -> None:
         """Begins anew with nothing but the offset."""
         stores = [StoreRef(str(root), IEEE) for root in self.roots]
-        self.follower = Follower(lambda: (stores, ()), archived=self.archived)
+        self.follower = TableFollower(lambda: (stores, ()), archived=self.archived)
         if hasattr(self, "at"):
             self.at = Offsets.from_json(json.loads(json.dumps(self.at.to_json())))
 
@@ -210,20 +210,20 @@ class Reader:
 
     def take(self, work: Sequence[FollowPart]) -> None:
         for each in work:
-            if isinstance(each, Lost):
+            if isinstance(each, LostRange):
                 self.lost.append(each)
-            elif isinstance(each, Failed):
+            elif isinstance(each, FailedRead):
                 self.unreadable.append(each)
             else:
                 self.read(each)
 
-    def read(self, piece: Piece) -> None:
+    def read(self, piece: SlicePiece) -> None:
         ref = piece.slice
         assert ref.data_size == piece.end
         assert piece.start < piece.end
         with mapped(Path(ref.data)) as data:
             for part in scan_slice(data[: piece.end], os.fsencode(ref.channel), CRC, start=piece.start):
-                if isinstance(part, Damage):
+                if isinstance(part, DamagedRange):
                     self.damaged.append(part)
                     continue
                 for start, sequence, offset in zip(

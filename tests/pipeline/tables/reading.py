@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from stantools.format.crc import IEEE, Crc
-from stantools.inspection.messages import MessageReader, Selection, StoredMessage
+from stantools.inspection.stored_messages import MessageReader, Selection, StoredMessage
 from stantools.inspection.survey import SliceSurvey, survey_slice
-from stantools.pipeline.tables.messages import read_piece
-from stantools.pipeline.tables.model import ReadCounter, SliceRef, StoreRef, Table
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.pieces import split_slice
+from stantools.pipeline.tables.message_rows import read_piece
+from stantools.pipeline.tables.model import ReadCounter, SliceRef, StoreRef, TableName
 from stantools.pipeline.tables.schema import schema_of
+from stantools.pipeline.tables.slice_pieces import split_slice
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import ChannelFiles, SliceFiles, open_datastore
 
 #: What a row of the messages table is compared by.
@@ -63,7 +63,7 @@ def rows_of(ref: SliceRef, options: TableOptions, counter: ReadCounter | None = 
     for batch in batches:
         batch.validate(full=True)
         assert batch.num_rows
-        assert batch.schema.names == list(options.columns or schema_of(Table.MESSAGES).names)
+        assert batch.schema.names == list(options.columns or schema_of(TableName.MESSAGES).names)
     return [row for batch in batches for row in batch.to_pylist()]
 
 

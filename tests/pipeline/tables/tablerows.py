@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stantools.pipeline.tables.options import table_options
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split
 from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.table_options import table_options
 
 
 def table(path: Path | str, name: str = "messages", **given: Any) -> list[dict[str, Any]]:

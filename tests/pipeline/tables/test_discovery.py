@@ -13,9 +13,9 @@ from stantools.errors import StoreUnreadableError
 from stantools.format.crc import CASTAGNOLI, IEEE
 from stantools.pipeline.tables import listing
 from stantools.pipeline.tables.discovery import FoundStore, absolute, discover
-from stantools.pipeline.tables.listing import Entry, LocalPlace, expand_braces
-from stantools.pipeline.tables.model import Failed, Mode, Table
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.listing import DirectoryEntry, LocalPlace, expand_braces
+from stantools.pipeline.tables.model import FailedRead, Mode, TableName
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
 
@@ -40,7 +40,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-def found(*paths: Path | str, **values: object) -> tuple[list[FoundStore], list[Failed]]:
+def found(*paths: Path | str, **values: object) -> tuple[list[FoundStore], list[FailedRead]]:
     return discover(TableOptions(tuple(map(str, paths)), **values))  # type: ignore[arg-type]
 
 
@@ -54,7 +54,7 @@ def slices_of(store: FoundStore, *, archived: bool = False) -> list[tuple[str, s
     """Channel and name of each slice."""
     result = []
     for channel in store.channels():
-        assert not isinstance(channel, Failed)
+        assert not isinstance(channel, FailedRead)
         result += [(channel.name, Path(ref.data).name) for ref in store.slices(channel, archived=archived)]
     return result
 
@@ -66,7 +66,7 @@ def test_a_store(stores: Path) -> None:
     assert store.channel_names == ["audit.log", "orders"]
     assert slices_of(store) == [(c, f"msgs.{n}.dat") for c in ("audit.log", "orders") for n in (1, 2, 3, 4)]
     (channel,) = store.channels(("orders",))
-    assert not isinstance(channel, Failed)
+    assert not isinstance(channel, FailedRead)
     ref = store.slices(channel)[0]
     assert ref.data == f"{stores}/a/orders/msgs.1.dat"
     assert ref.index == f"{stores}/a/orders/msgs.1.idx"
@@ -355,10 +355,10 @@ def test_entries_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "c").symlink_to(tmp_path / "a")
     (tmp_path / "d").symlink_to(tmp_path / "nowhere")
     assert LocalPlace().entries(str(tmp_path)) == [
-        Entry("a", 0, True),
-        Entry("b", 3),
-        Entry("c", 0, True, True),
-        Entry("d", 0, False, True),
+        DirectoryEntry("a", 0, True),
+        DirectoryEntry("b", 3),
+        DirectoryEntry("c", 0, True, True),
+        DirectoryEntry("d", 0, False, True),
     ]
 
 
@@ -370,5 +370,5 @@ def test_names_that_are_not_utf_8(stores: Path, tmp_path: Path) -> None:
     assert set(map(tuple, (row.values() for row in rows))) == {
         (f"{tmp_path}/st\\xffre", "or\\xfeders", f"or\\xfeders/msgs.{n}.dat") for n in (1, 2, 3, 4)
     }
-    for name in Table:
+    for name in TableName:
         assert all(row["store"] == f"{tmp_path}/st\\xffre" for row in table(odd, name))

@@ -15,7 +15,7 @@ from stantools.pipeline.tables import watch
 from stantools.pipeline.tables.follow import Limit
 from stantools.pipeline.tables.positions import NOT_FOLLOWED, REMOVED, REPLACED, Offsets
 from stantools.store.limits import SliceLimits
-from stantools.store.safe_end import Position
+from stantools.store.safe_end import ChannelPosition
 
 from .followed import Reader, Server, cut_to_index
 
@@ -497,7 +497,7 @@ def test_many_channels_make_small_offsets(tmp_path):
     offsets = Offsets(
         {
             "/data/stan": {
-                f"orders.{number:05}": Position(
+                f"orders.{number:05}": ChannelPosition(
                     3,
                     1000 + number * 977 % 65536,
                     900 + number,

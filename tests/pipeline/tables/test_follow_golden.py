@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stantools.pipeline.tables.discovery import discover
-from stantools.pipeline.tables.follow import Follower, Limit
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.follow import Limit, TableFollower
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split, read_work
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store import safe_end
 from tests.conftest import golden_cases
 
@@ -23,7 +23,7 @@ _AT_THE_END = {"torn", "zeros", "garbage", "unreadable"}
 
 def followed(options: TableOptions, limit: Limit) -> list[tuple[Any, ...]]:
     stores = [store.ref for store in discover(options)[0]]
-    follower = Follower(lambda: (stores, ()))
+    follower = TableFollower(lambda: (stores, ()))
     rows: list[tuple[Any, ...]] = []
     at = follower.earliest()
     while True:

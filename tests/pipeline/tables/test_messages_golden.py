@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from stantools.inspection.messages import Selection
+from stantools.inspection.stored_messages import Selection
 from stantools.pipeline.tables.model import SliceRef
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.secret import Secret
 from stantools.store.directory import open_datastore
-from stantools.store.options import ReadOptions, resolve_crc
 from stantools.store.ranges import Bounds
+from stantools.store.read_options import ReadOptions, resolve_crc
 from tests.conftest import GOLDEN, MUTATION_SETS, golden_cases, load_expected
 from tests.mutations import apply_mutation, fresh_copy
 from tests.pipeline.tables.reading import (

@@ -10,9 +10,9 @@ import pytest
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import kernels
-from stantools.pipeline.tables.model import Mode, SliceRef, StoreRef, Table
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.pieces import split_slice
+from stantools.pipeline.tables.model import Mode, SliceRef, StoreRef, TableName
+from stantools.pipeline.tables.slice_pieces import split_slice
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Path:
     return root
 
 
-def read(root: Path, kind: Table) -> tuple[int, list[tuple[str, str]]]:
+def read(root: Path, kind: TableName) -> tuple[int, list[tuple[str, str]]]:
     """How many rows there are of what is right, and what the others say."""
     rows = table(root, kind.value)
     odd = [(row["status"], row["detail"]) for row in rows if row["detail"] is not None]
@@ -59,7 +59,7 @@ def test_a_link_to_a_directory_above_is_no_store(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["directory", "pipe", "garbage"])
 def test_subscriptions_that_cannot_be_read_are_said(store: Path, odd: str) -> None:
-    before = {kind: read(store, kind)[0] for kind in (Table.SUBSCRIPTIONS, Table.CLIENTS)}
+    before = {kind: read(store, kind)[0] for kind in (TableName.SUBSCRIPTIONS, TableName.CLIENTS)}
     path = store / "orders" / "subs.dat"
     path.unlink()
     if odd == "directory":
@@ -68,7 +68,7 @@ def test_subscriptions_that_cannot_be_read_are_said(store: Path, odd: str) -> No
         os.mkfifo(path)
     else:
         path.write_bytes(b"garbage that is not a record")
-    for kind in (Table.SUBSCRIPTIONS, Table.CLIENTS):
+    for kind in (TableName.SUBSCRIPTIONS, TableName.CLIENTS):
         rows, ((status, detail),) = read(store, kind)
         assert 0 < rows <= before[kind]
         assert status == ("damaged" if odd == "garbage" else "unreadable")
@@ -83,14 +83,14 @@ def test_clients_that_cannot_be_told_are_said_once(store: Path) -> None:
     path = store / "clients.dat"
     path.write_bytes(path.read_bytes()[:-3])
     detail = f"{path}: the server stops reading at offset "
-    for kind in (Table.SUBSCRIPTIONS, Table.CLIENTS):
+    for kind in (TableName.SUBSCRIPTIONS, TableName.CLIENTS):
         rows, ((status, said),) = read(store, kind)
         assert (status, said[: len(detail)]) == ("damaged", detail)
-        assert rows == healthy or kind is Table.CLIENTS
+        assert rows == healthy or kind is TableName.CLIENTS
     path.unlink()
-    assert read(store, Table.SUBSCRIPTIONS) == (healthy, [("damaged", f"{path}: is missing")])
-    assert read(store, Table.CLIENTS)[1] == [("damaged", f"{path}: is missing")]
-    assert read(store / "orders", Table.CLIENTS)[1][0][0] == "unreadable"
+    assert read(store, TableName.SUBSCRIPTIONS) == (healthy, [("damaged", f"{path}: is missing")])
+    assert read(store, TableName.CLIENTS)[1] == [("damaged", f"{path}: is missing")]
+    assert read(store / "orders", TableName.CLIENTS)[1][0][0] == "unreadable"
 
 
 def test_a_hole_is_searched_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.format.crc import IEEE
-from stantools.pipeline.tables.model import Piece, ReadCounter, StorePart, StoreRef, Table
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.planning import Plan, grouped, plan
+from stantools.pipeline.tables.model import ReadCounter, SlicePiece, StorePart, StoreRef, TableName
+from stantools.pipeline.tables.planning import ReadPlan, grouped, plan
 from stantools.pipeline.tables.read import read_split
+from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.ranges import Bounds
 from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
@@ -36,7 +36,7 @@ def options(store: Path, **values: object) -> TableOptions:
     return TableOptions((str(store),), **values)  # type: ignore[arg-type]
 
 
-def sequences(planned: Plan, wanted: TableOptions, counter: ReadCounter | None = None) -> list[tuple[str, int]]:
+def sequences(planned: ReadPlan, wanted: TableOptions, counter: ReadCounter | None = None) -> list[tuple[str, int]]:
     return [
         (row["channel"], row["seq"])
         for split in planned.splits
@@ -103,7 +103,7 @@ def test_bounds_prune_slices_and_read_little(store: Path) -> None:
         assert counter.data_bytes < 100_000
     large = options(store, bounds=Bounds(first=2500, last=2500), split_bytes=100_000)
     # The driver leaves out what it looked at, which is what is large.
-    assert {p.slice.number for split in plan(large).splits for p in split.parts if isinstance(p, Piece)} == {3}
+    assert {p.slice.number for split in plan(large).splits for p in split.parts if isinstance(p, SlicePiece)} == {3}
 
 
 def test_only_some_slices_and_channels(store: Path) -> None:
@@ -115,15 +115,15 @@ def test_only_some_slices_and_channels(store: Path) -> None:
 
 
 def test_parts_of_the_other_tables(store: Path) -> None:
-    def parts(table: Table, **values: object) -> list[tuple[str | None, str | None]]:
+    def parts(table: TableName, **values: object) -> list[tuple[str | None, str | None]]:
         work = [part for split in plan(options(store, table=table, **values)).splits for part in split.parts]
         return [(part.channel, part.file) for part in work if isinstance(part, StorePart)]
 
-    assert parts(Table.CLIENTS) == [(None, None)]
-    assert parts(Table.FINDINGS) == [(None, None), *((channel, None) for channel in CHANNELS)]
-    assert parts(Table.SUBSCRIPTIONS, channels=("b.>",)) == [("b.c", None), ("b.d", None), (None, None)]
-    assert parts(Table.SLICES, channels=("a",)) == [("a", f"a/msgs.{number}.dat") for number in (1, 2, 3)]
-    assert parts(Table.RECORDS, channels=("a",)) == [
+    assert parts(TableName.CLIENTS) == [(None, None)]
+    assert parts(TableName.FINDINGS) == [(None, None), *((channel, None) for channel in CHANNELS)]
+    assert parts(TableName.SUBSCRIPTIONS, channels=("b.>",)) == [("b.c", None), ("b.d", None), (None, None)]
+    assert parts(TableName.SLICES, channels=("a",)) == [("a", f"a/msgs.{number}.dat") for number in (1, 2, 3)]
+    assert parts(TableName.RECORDS, channels=("a",)) == [
         (None, "server.dat"),
         (None, "clients.dat"),
         ("a", "a/subs.dat"),

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import StoreUnreadableError
-from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.options import table_options
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split
 from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.table_options import table_options
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
 
@@ -36,8 +36,8 @@ def damaged(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", Table)
-def test_columns_come_as_asked_for(store: Path, name: Table) -> None:
+@pytest.mark.parametrize("name", TableName)
+def test_columns_come_as_asked_for(store: Path, name: TableName) -> None:
     whole = table(store, name)
     names = SCHEMAS[name].names
     for wanted in ([names[-1]], names[::-1], names[2:4]):
@@ -45,8 +45,8 @@ def test_columns_come_as_asked_for(store: Path, name: Table) -> None:
         assert rows == [{column: row[column] for column in wanted} for row in whole]
 
 
-@pytest.mark.parametrize("name", Table)
-def test_batches_are_as_big_as_asked_for(store: Path, name: Table) -> None:
+@pytest.mark.parametrize("name", TableName)
+def test_batches_are_as_big_as_asked_for(store: Path, name: TableName) -> None:
     options = table_options({"path": str(store), "table": name, "batchRows": "3"})
     (split,) = plan(options).splits
     sizes = [batch.num_rows for batch in read_split(pickle.loads(pickle.dumps(split)), options)]

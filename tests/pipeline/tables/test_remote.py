@@ -14,7 +14,7 @@ import pytest
 
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.pipeline.tables import copies, remote
-from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.remote import is_remote, join_url, local_path, normal_url, shown_url, split_url
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases
@@ -72,9 +72,9 @@ def under(rows: list[dict[str, Any]], root: str) -> list[dict[str, Any]]:
     return [row | {"store": row["store"].removeprefix(root).split("::")[0].strip("/")} for row in rows]
 
 
-@pytest.mark.parametrize("name", Table)
-def test_every_table_of_a_directory_of_stores(base: Path, memory: str, copied: Path, name: Table) -> None:
-    both = {} if name not in (Table.CLIENTS, Table.SUBSCRIPTIONS) else {"mode": "DROPMALFORMED"}
+@pytest.mark.parametrize("name", TableName)
+def test_every_table_of_a_directory_of_stores(base: Path, memory: str, copied: Path, name: TableName) -> None:
+    both = {} if name not in (TableName.CLIENTS, TableName.SUBSCRIPTIONS) else {"mode": "DROPMALFORMED"}
     expected = under(table(base, name, **both), str(base))
     rows = table(memory, name, **both)
     assert without_commands(under(rows, memory)) == without_commands(expected)
@@ -82,12 +82,12 @@ def test_every_table_of_a_directory_of_stores(base: Path, memory: str, copied: P
     assert not list(copied.iterdir())
 
 
-@pytest.mark.parametrize("name", [Table.MESSAGES, Table.FINDINGS, Table.SUBSCRIPTIONS])
-def test_in_an_archive(base: Path, archive: Path, name: Table) -> None:
+@pytest.mark.parametrize("name", [TableName.MESSAGES, TableName.FINDINGS, TableName.SUBSCRIPTIONS])
+def test_in_an_archive(base: Path, archive: Path, name: TableName) -> None:
     rows = table(f"zip://one::file://{archive}", name)
     assert [row | {"store": ""} for row in rows] == [row | {"store": ""} for row in table(base / "one", name)]
     assert {row["store"] for row in rows} == ({f"zip://one::file://{archive}"} if rows else set())
-    assert len(table(f"zip://::{archive}", Table.SLICES)) == len(table(base, Table.SLICES))
+    assert len(table(f"zip://::{archive}", TableName.SLICES)) == len(table(base, TableName.SLICES))
 
 
 def without_commands(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -105,13 +105,13 @@ def test_golden_stores_behind_a_url(golden: Path) -> None:
     for case in [each for each in golden_cases() if each != "many_channels"][::10]:
         root = golden / case / "datastore"
         system.put(str(root), f"/golden/{case}", recursive=True)
-        for name in Table:
+        for name in TableName:
             local = [row | {"store": ""} for row in table(root, name, archived="true")]
-            if name is Table.FINDINGS:  # empty directories are not put into memory
+            if name is TableName.FINDINGS:  # empty directories are not put into memory
                 local = [row for row in local if row["code"] not in ("foreign-directory", "inner-directory")]
             rows = [row | {"store": ""} for row in table(f"memory://golden/{case}", name, archived="true")]
             local, rows = without_commands(local), without_commands(rows)
-            if name in (Table.SUBSCRIPTIONS, Table.CLIENTS):
+            if name in (TableName.SUBSCRIPTIONS, TableName.CLIENTS):
                 local = [row | {"detail": _without(row["detail"], f"{root}")} for row in local]
                 rows = [row | {"detail": _without(row["detail"], f"memory://golden/{case}")} for row in rows]
             assert rows == local
@@ -132,15 +132,17 @@ class _Read:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.data = 0
-        copy = remote.Remote.copy
+        copy = remote.RemoteFileSystem.copy
 
-        def counted(this: remote.Remote, url: str, target: Path, start: int = 0, end: int | None = None) -> None:
+        def counted(
+            this: remote.RemoteFileSystem, url: str, target: Path, start: int = 0, end: int | None = None
+        ) -> None:
             before = target.stat().st_blocks if target.exists() else 0
             copy(this, url, target, start, end)
             if ".dat" in target.name:
                 self.data += end - start if end is not None else target.stat().st_size - before
 
-        monkeypatch.setattr(copies.Remote, "copy", counted)
+        monkeypatch.setattr(copies.RemoteFileSystem, "copy", counted)
 
 
 def test_bounds_save_copying(base: Path, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,10 +228,10 @@ def test_options_for_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
         return fsspec.filesystem("memory"), url
 
     monkeypatch.setattr("fsspec.core.url_to_fs", noted)
-    remote.Remote("memory://x", [("anon", "true"), ("key", "123"), ("client_kwargs", 'json:{"a": 1}')])
+    remote.RemoteFileSystem("memory://x", [("anon", "true"), ("key", "123"), ("client_kwargs", 'json:{"a": 1}')])
     assert given == {"anon": True, "key": "123", "client_kwargs": {"a": 1}}
     with pytest.raises(StoreUnreadableError, match=r"storage\.x: the text after json: is not json"):
-        remote.Remote("memory://x", [("x", "json:{")])
+        remote.RemoteFileSystem("memory://x", [("x", "json:{")])
 
 
 @pytest.mark.parametrize(

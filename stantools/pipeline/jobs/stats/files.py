@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from stantools.browse.histogram import PLAUSIBLE
 from stantools.pages.html import moment, render
-from stantools.pages.plots import Bars, TimeAxis, plot, sparkline
+from stantools.pages.plots import BarChart, TimeAxis, plot, sparkline
 from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats, digits, format_rate
 from stantools.pipeline.jobs.stats.sums import HOUR, bounds_of, widened
 from stantools.store.atomic import new_directory
@@ -210,8 +210,8 @@ def _plot(channels: Sequence[ChannelStats], height: int = 90) -> Markup:
         return Markup("")
     axis, bars = found
     panels = (
-        Bars(f"messages per {axis.unit}", {place: messages for place, (messages, _) in bars.items()}),
-        Bars(f"bytes per {axis.unit}", {place: size for place, (_, size) in bars.items()}, "orange", sizes=True),
+        BarChart(f"messages per {axis.unit}", {place: messages for place, (messages, _) in bars.items()}),
+        BarChart(f"bytes per {axis.unit}", {place: size for place, (_, size) in bars.items()}, "orange", sizes=True),
     )
     return plot(panels, axis.places, axis.ticks, height=height)
 
@@ -245,6 +245,6 @@ def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> Mark
         places = [(-0.5, "0"), *((place, name) for place, name in places if place >= 1)]
     begin = lowest - max(_MIN_BARS - (highest - lowest), 0) // 2
     total = sum(doubled.values())
-    bars = Bars("% of messages", {power - begin: 100 * count / total for power, count in doubled.items()})
+    bars = BarChart("% of messages", {power - begin: 100 * count / total for power, count in doubled.items()})
     ticks = [(place - begin, name) for place, name in places]
     return plot([bars], max(highest - begin, _MIN_BARS), ticks, width=460, height=90)

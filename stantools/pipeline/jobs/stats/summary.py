@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from stantools.errors import ExitCode
 from stantools.pipeline.jobs.stats.sums import (
     HOUR,
-    Kind,
+    SumKind,
     bucket_of,
     fitting_width,
     percentile,
     sums_of,
     widened,
 )
-from stantools.pipeline.tables.model import Failed, Split
+from stantools.pipeline.tables.model import FailedRead, Split
 from stantools.progress import Progress
 from stantools.work import Work
 from stantools.work import each as in_tasks
@@ -25,8 +25,8 @@ from stantools.work import each as in_tasks
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stantools.pipeline.tables.options import TableOptions
-    from stantools.pipeline.tables.planning import Plan
+    from stantools.pipeline.tables.planning import ReadPlan
+    from stantools.pipeline.tables.table_options import TableOptions
 
 #: Units of a rate in seconds; the first that has at least one message is used.
 _RATES = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "day"))
@@ -109,7 +109,7 @@ class ChannelStats:
 @dataclass
 class Stats:
     channels: list[ChannelStats] = field(default_factory=list)  #: sorted by store and name
-    failed: list[Failed] = field(default_factory=list)  #: everything that could not be read
+    failed: list[FailedRead] = field(default_factory=list)  #: everything that could not be read
 
     @property
     def clean(self) -> bool:
@@ -138,20 +138,20 @@ def summarise(sums: Iterable[Mapping[str, Any]]) -> Stats:
     pieces: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     times: dict[tuple[str, str], dict[tuple[int, int], tuple[int, int]]] = {}
     for row in sums:
-        if row["kind"] == Kind.UNREADABLE:
+        if row["kind"] == SumKind.UNREADABLE:
             path = row["store"] if row["channel"] is None else f"{row['store']}/{row['channel']}"
-            stats.failed.append(Failed(path, row["detail"]))
+            stats.failed.append(FailedRead(path, row["detail"]))
             continue
         key = row["store"], row["channel"]
         channel = channels.setdefault(key, ChannelStats(*key))
-        if row["kind"] == Kind.PIECE:
+        if row["kind"] == SumKind.PIECE:
             pieces.setdefault(key, []).append(row)
-        elif row["kind"] == Kind.TIME:
+        elif row["kind"] == SumKind.TIME:
             stretch = row["width"], row["bucket"]
             messages, size = times.setdefault(key, {}).get(stretch, (0, 0))
             times[key][stretch] = messages + row["messages"], size + row["bytes"]
         else:
-            histogram = channel.sizes if row["kind"] == Kind.SIZE else channel.intervals
+            histogram = channel.sizes if row["kind"] == SumKind.SIZE else channel.intervals
             histogram[row["bucket"]] = histogram.get(row["bucket"], 0) + row["messages"]
     for key, rows in pieces.items():
         rows.sort(key=lambda row: (row["slice"], not row["archived"], row["offset"]))
@@ -213,11 +213,11 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
 
 
-def run_stats(work: Work, plan: Plan, options: TableOptions, *, progress: Progress | None = None) -> Stats:
+def run_stats(work: Work, plan: ReadPlan, options: TableOptions, *, progress: Progress | None = None) -> Stats:
     return summarise(_rows(work, plan, options, progress))
 
 
-def _rows(work: Work, plan: Plan, options: TableOptions, progress: Progress | None) -> Iterator[dict[str, Any]]:
+def _rows(work: Work, plan: ReadPlan, options: TableOptions, progress: Progress | None) -> Iterator[dict[str, Any]]:
     for number, batches in in_tasks(
         work, functools.partial(_sums, options), plan.splits, cost=lambda split: split.cost
     ):

@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 
 from stantools.browse.histogram import BARS, bucket_width
 from stantools.errors import StoreUnreadableError
-from stantools.pipeline.tables.model import Failed, Mode, Piece, Split, Table, plain_text
-from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.model import FailedRead, Mode, SlicePiece, Split, TableName, plain_text
 from stantools.pipeline.tables.read import read_split
+from stantools.pipeline.tables.table_options import TableOptions
 
 HOUR = 3_600_000_000_000
 #: buckets per power of two
@@ -36,7 +36,7 @@ _BITS = 4
 _GOOD = pa.array(["ok", "repaired"])
 
 
-class Kind(enum.StrEnum):
+class SumKind(enum.StrEnum):
     TIME = "time"  #: messages of a time bucket; `bucket` is its number since 1970, `width` its nanoseconds
     SIZE = "size"  #: payloads of similar size
     INTERVAL = "interval"  #: intervals between messages of similar length, in nanoseconds
@@ -81,7 +81,7 @@ def sums_of(split: Split, options: TableOptions) -> Iterator[pa.RecordBatch]:
 
     The split must hold pieces of slices; columns and table of the options are ignored.
     """
-    how = replace(options, table=Table.MESSAGES, columns=_COLUMNS, mode=Mode.PERMISSIVE)
+    how = replace(options, table=TableName.MESSAGES, columns=_COLUMNS, mode=Mode.PERMISSIVE)
     rows: list[Row] = []
     for part in split.parts:
         rows += _rows(part, how)
@@ -93,7 +93,7 @@ def sums_of(split: Split, options: TableOptions) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(part: object, options: TableOptions) -> list[Row]:
-    if isinstance(part, Piece):
+    if isinstance(part, SlicePiece):
         sums = _PieceSums(part)
         try:
             for batch in read_split(Split((part,)), options):
@@ -101,7 +101,7 @@ def _rows(part: object, options: TableOptions) -> list[Row]:
         except StoreUnreadableError as problem:
             return [_unreadable(part.slice.store.root, part.slice.channel, problem.message)]
         return sums.rows()
-    if isinstance(part, Failed):
+    if isinstance(part, FailedRead):
         return [_unreadable(part.root, part.channel, part.message)]
     raise TypeError(f"statistics are made of messages, not of {part!r}")
 
@@ -110,7 +110,7 @@ def _unreadable(root: str, channel: str | None, message: str) -> Row:
     return {
         "store": plain_text(root),
         "channel": plain_text(channel),
-        "kind": Kind.UNREADABLE.value,
+        "kind": SumKind.UNREADABLE.value,
         "detail": plain_text(message),
     }
 
@@ -123,7 +123,7 @@ def _batch(rows: list[Row]) -> pa.RecordBatch:
 class _PieceSums:
     """Sums over one piece, whose messages arrive in the order of the file."""
 
-    piece: Piece
+    piece: SlicePiece
     _width: int = 1
     _times: dict[int, tuple[int, int]] = field(default_factory=dict)
     _span: tuple[int, int] | None = None
@@ -195,17 +195,24 @@ class _PieceSums:
         ref = self.piece.slice
         base: Row = {"store": plain_text(ref.store.root), "channel": plain_text(ref.channel)}
         rows: list[Row] = [
-            {**base, "kind": Kind.TIME.value, "bucket": place, "width": self._width, "messages": count, "bytes": total}
+            {
+                **base,
+                "kind": SumKind.TIME.value,
+                "bucket": place,
+                "width": self._width,
+                "messages": count,
+                "bytes": total,
+            }
             for place, (count, total) in self._times.items()
         ]
-        for kind, histogram in ((Kind.SIZE, self._sizes), (Kind.INTERVAL, self._intervals)):
+        for kind, histogram in ((SumKind.SIZE, self._sizes), (SumKind.INTERVAL, self._intervals)):
             rows += [{**base, "kind": kind.value, "bucket": each, "messages": n} for each, n in histogram.items()]
         first = self._first or (None, None)
         last = self._last if self._first else (None, None)
         rows.append(
             {
                 **base,
-                "kind": Kind.PIECE.value,
+                "kind": SumKind.PIECE.value,
                 "messages": self._messages,
                 "bytes": self._bytes,
                 "largest": self._largest,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stantools.nats import encoding
-from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, NobodyListensError
+from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, NoResponderError
 from stantools.nats.frames import Handler, frame_table
 from stantools.nats.inbox import Inbox, Received
 from stantools.nats.kernels import parse_messages
@@ -214,7 +214,7 @@ def _matches(subjects: list[str], subject: str) -> bool:
 
 
 class Link:
-    """A client's connection: `broker.stores.jetstream.ports.Streams`."""
+    """A client's connection: `broker.stores.jetstream.jetstream_port.JetStreamPort`."""
 
     max_payload = 1 << 20
 
@@ -315,7 +315,7 @@ class Link:
         if not self.connected:
             raise ConnectionLostError("the connection broke")
         if chance.random() < faults.nobody:
-            raise NobodyListensError("nobody listens")
+            raise NoResponderError("nobody listens")
         if not servers.led(name):
             if chance.random() < 0.5:
                 raise ApiError(operation, 503, 10008, "JetStream system temporarily unavailable")

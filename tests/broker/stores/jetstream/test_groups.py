@@ -18,19 +18,19 @@ from unittest.mock import patch
 
 import pytest
 
-from broker.group import FOLLOWER, LEADER, Group, Term
+from broker.group import FOLLOWER, LEADER, LeaderTerm, ServerGroup
 from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
-from broker.stores.jetstream.store import Backing, JetStreamStore
-from broker.stores.options import FileOptions
+from broker.stores.jetstream.store import JetStreamStore, StreamBacking
+from broker.stores.store_options import FileOptions
 from broker.streaming.context import Context
 from broker.streaming.names import leader_subject, new_server
-from broker.streaming.options import StreamingOptions
-from broker.streaming.ports import Answer as Answered
-from broker.streaming.ports import Outcome, Role
+from broker.streaming.ports import RequestAnswer as Answered
+from broker.streaming.ports import RequestOutcome, Role
 from broker.streaming.server import StreamingServer
+from broker.streaming.streaming_options import StreamingOptions
 from stantools.format.proto import protocol_pb2 as protocol
-from stantools.nats.channel_streams import Names
+from stantools.nats.channel_streams import StreamNames
 from stantools.nats.errors import ConnectionLostError, NatsError
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import Process, number, process, real_time, run
@@ -131,12 +131,12 @@ class Wire(LoopBus):
         others = [wire for wire in self.nats.wires if not wire.node.apart and wire.is_heard(subject)]
         if self.node.name in self.nats.unlinked:
             others = []
-        outcome = Answered(Outcome.REPLY, others[0].node.store.lease if others else b"")
+        outcome = Answered(RequestOutcome.REPLY, others[0].node.store.lease if others else b"")
         if self.node.apart or any(wire.process.stopped for wire in others):
-            outcome = Answered(Outcome.TIMEOUT)
+            outcome = Answered(RequestOutcome.TIMEOUT)
         elif not others:
-            outcome = Answered(Outcome.NO_RESPONDERS)
-        seconds = timeout / 1e9 if outcome.outcome is Outcome.TIMEOUT else 0.001
+            outcome = Answered(RequestOutcome.NO_RESPONDERS)
+        seconds = timeout / 1e9 if outcome.outcome is RequestOutcome.TIMEOUT else 0.001
         asyncio.get_running_loop().call_later(seconds, answer, outcome)
 
 
@@ -164,7 +164,7 @@ class Node:
         self.dead = False
         self.ready = 0
         self.link: Link = self.process.context.run(Link, servers)
-        self.group = Group(self.link, Names("c"), name, 2.0, self._make, self._serves, self._failed, chance)
+        self.group = ServerGroup(self.link, StreamNames("c"), name, 2.0, self._make, self._serves, self._failed, chance)
         self.starting = self.process.run(self._start)
 
     async def _start(self) -> None:
@@ -178,12 +178,12 @@ class Node:
                 assert "does not answer" in str(problem) or "nobody" in str(problem), problem
                 await asyncio.sleep(1)
 
-    def _make(self, over: Callable[[str], None]) -> Term:
+    def _make(self, over: Callable[[str], None]) -> LeaderTerm:
         driver = Driver()
         bus = Wire(self, driver)
         options = FileOptions(self.directory, sync=False, buffer_size=0)
         self.store = store = JetStreamStore(
-            Backing(self.link, Names("c"), over, self.name, 2.0, durable=self.machine is not None),
+            StreamBacking(self.link, StreamNames("c"), over, self.name, 2.0, durable=self.machine is not None),
             self.directory,
             lambda: on(self.chance, self.link, FileStore(options, LIMITS, wall=self.time.wall, cluster_id=b"c")),
             LIMITS,
@@ -195,9 +195,9 @@ class Node:
             server.stop()
             driver.ended = "stopped"
 
-        return Term(bus, store, server, stop)  # type: ignore[arg-type]
+        return LeaderTerm(bus, store, server, stop)  # type: ignore[arg-type]
 
-    def _serves(self, term: Term) -> None:
+    def _serves(self, term: LeaderTerm) -> None:
         self.ready += 1
 
     def _failed(self, problem: str) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from broker.group import LEADER
 from broker.stores.file import FileStore
-from broker.stores.jetstream.cutting import cut_back
+from broker.stores.jetstream.copy_repair import cut_back
 from broker.stores.jetstream.lease import Lease
-from broker.stores.options import FileOptions
+from broker.stores.store_options import FileOptions
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.proto import store_pb2 as pb
 from tests.broker.stores.jetstream.loop import real_time, run

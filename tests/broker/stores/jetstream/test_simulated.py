@@ -22,16 +22,16 @@ import pytest
 
 from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
-from broker.stores.jetstream.store import Backing, JetStreamStore
-from broker.stores.options import FileOptions
+from broker.stores.jetstream.store import JetStreamStore, StreamBacking
+from broker.stores.store_options import FileOptions
 from broker.streaming.context import Context
-from broker.streaming.options import StreamingOptions
-from broker.streaming.ports import Answer as Answered
+from broker.streaming.ports import RequestAnswer as Answered
 from broker.streaming.ports import Role
 from broker.streaming.server import StreamingServer
+from broker.streaming.streaming_options import StreamingOptions
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
-from stantools.nats.channel_streams import Names
+from stantools.nats.channel_streams import StreamNames
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import number, run
 from tests.broker.stores.jetstream.machine import on
@@ -143,10 +143,10 @@ class Broker:
         self.time = LoopTime()
         self.bus = LoopBus(self.time, self.driver)
         self.tasks: set[asyncio.Task[Any]] = set()
-        names = Names("c")
+        names = StreamNames("c")
         options = FileOptions(directory, sync=False, buffer_size=0)
         self.store = JetStreamStore(
-            Backing(self.link, names, self.driver.fatal, durable=machine is not None),
+            StreamBacking(self.link, names, self.driver.fatal, durable=machine is not None),
             directory,
             lambda: on(servers.chance, self.link, FileStore(options, limits, wall=self.time.wall, cluster_id=b"c")),
             limits,
@@ -436,7 +436,7 @@ async def scenario(seed: int, folder: Path) -> History:
 
 
 def log_of(servers: JetStream, channel: bytes) -> dict[int, bytes]:
-    stream = servers.streams.get(Names("c").stream(channel))
+    stream = servers.streams.get(StreamNames("c").stream(channel))
     return {} if stream is None else {sequence: each.data for sequence, each in stream.messages.items()}
 
 

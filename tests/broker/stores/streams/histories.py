@@ -11,11 +11,11 @@ from pathlib import Path
 from unittest import mock
 
 from broker.log import NATS
-from broker.stores.streams import files
-from broker.stores.streams.blocks import Block
-from broker.stores.streams.contents import Filter
+from broker.stores.streams import file_stream
+from broker.stores.streams.blocks import MessageBlock
+from broker.stores.streams.contents import SubjectFilter
 from broker.stores.streams.directory import StreamsDirectory
-from broker.stores.streams.files import FileStream
+from broker.stores.streams.file_stream import FileStream
 from stantools.nats.frames import Frames, frame_table
 from stantools.nats.subjects import matches
 from stantools.streamfiles.meta import ConsumerState
@@ -173,7 +173,7 @@ class History:
         pattern = chance.choice(PATTERNS)
         below = chance.choice((0, model.last // 2, model.last))
         wanted = self.store.contents.filter((pattern,))
-        assert isinstance(wanted, Filter)
+        assert isinstance(wanted, SubjectFilter)
         self.store.purge_matching(wanted, below)
         self.store.contents.release(wanted)
         for number in model.of(pattern):
@@ -337,10 +337,10 @@ def play(seed: int, folder: Path, end: str, rounds: int = 3, steps: int = 25) ->
 def small_blocks(history: History) -> Iterator[None]:
     """Makes blocks small; a full one is synced at once, or not before all others."""
 
-    def sync_soon(block: Block) -> None:
+    def sync_soon(block: MessageBlock) -> None:
         if history.chance.random() < 0.5:
             block._sync_full()
 
-    limits = mock.patch.multiple(files, BLOCK_SIZE=history.block_size, _MANY=history.chance.choice((2, 20)))
-    with limits, mock.patch.object(Block, "sync_soon", sync_soon):
+    limits = mock.patch.multiple(file_stream, BLOCK_SIZE=history.block_size, _MANY=history.chance.choice((2, 20)))
+    with limits, mock.patch.object(MessageBlock, "sync_soon", sync_soon):
         yield

@@ -10,9 +10,9 @@ from unittest import mock
 import pytest
 
 from broker.stores.interface import StorageError
-from broker.stores.streams import files
+from broker.stores.streams import file_stream
 from broker.stores.streams.directory import StreamsDirectory
-from broker.stores.streams.files import FileStream
+from broker.stores.streams.file_stream import FileStream
 from stantools.streamfiles.meta import ConsumerState
 from tests.broker.stores.streams.histories import NAME, START, logged
 
@@ -25,7 +25,7 @@ Damage = Callable[[Path], None]
 @pytest.fixture(autouse=True)
 def blocks() -> Iterator[None]:
     """About ten messages in a block."""
-    with mock.patch.object(files, "BLOCK_SIZE", 1000):
+    with mock.patch.object(file_stream, "BLOCK_SIZE", 1000):
         yield
 
 

@@ -1,0 +1,481 @@
+"""The subscriptions of a channel in a file store: its subs.dat (filestore.md sections 4, 6.1 and 8).
+
+Records are gathered and written at a flush, or when there are many; those of what was sent and acknowledged a little
+later (`later`), where flushes need not be durable. What is alive is also kept here, because a
+compaction writes it anew. That also helps when records could not be written: the next flush has all written anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.log import STREAMING
+from broker.stores.file.compaction import RETRY, Compaction
+from broker.stores.file.deferred_log_writes import BOUND
+from broker.stores.file.directories import ChannelDirectory, cut_behind
+from broker.stores.file.services import Services
+from broker.stores.interface import Flush, FlushOutcome, RecoveredSubscription, StorageError
+from stantools.errors import StantoolsError, StoreUnwritableError
+from stantools.format.kernels import encode_flow
+from stantools.format.layout import FILE_HEADER_SIZE, SubRecord
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.directory import SUBS_FILE
+from stantools.store.durable import unwritable
+from stantools.store.limits import ChannelLimits
+from stantools.store.logwriter import Live, SubsLog
+from stantools.store.sublog import SubsState
+
+_MSG, _ACK = int(SubRecord.MSG), int(SubRecord.ACK)
+
+
+@dataclass(slots=True)
+class _KeptRecord:
+    state: pb.SubState
+    pending: set[int]
+
+
+class FileSubscriptions:
+    """See `SubscriptionStore`.
+
+    Args:
+        directory: The channel's directory.
+        limits: What the channel may hold.
+        services: What all channels share.
+        found: What subs.dat adds up to; None for a new channel.
+    """
+
+    files = 1
+
+    def __init__(
+        self,
+        directory: ChannelDirectory,
+        limits: ChannelLimits,
+        services: Services,
+        found: SubsState | None = None,
+    ) -> None:
+        self._place = directory
+        self._directory = directory.path
+        self._limits = limits
+        self._services = services
+        found = found or SubsState()
+        self._kept = {number: _KeptRecord(each.state, each.pending) for number, each in found.subscriptions.items()}
+        self._last_id = found.max_id
+        self._counted = found.records, found.dead
+        self._end = FILE_HEADER_SIZE + found.record_bytes
+        self._log: SubsLog | None = None
+        self._stale = self._gathered = False
+        self._waits = False  # what is gathered may be written later
+        self._urgent = False  # something is gathered for which somebody waits
+        self._under_way: Flush | None = None
+        self._next: Flush | None = None
+        self._compaction: Compaction | None = None
+        self._rewriting = False  # the compaction replaces a file in which records are missing
+        self._no_compaction_before = float("-inf")
+        self._compacted = float("-inf")
+
+    def recovered(self) -> list[RecoveredSubscription]:
+        """Returns copies of all subscriptions, by id."""
+        result = []
+        for _, kept in sorted(self._kept.items()):
+            state = pb.SubState()
+            state.CopyFrom(kept.state)
+            result.append(RecoveredSubscription(state, sorted(kept.pending)))
+        return result
+
+    def create(self, state: pb.SubState) -> None:
+        """Stores a new subscription; see `SubscriptionStore.create`."""
+        state.id = 0
+        if 0 < self._limits.max_subs <= len(self._kept):
+            raise StorageError("too many subscriptions per channel")
+        log = self._opened()
+        copy = pb.SubState()
+        copy.CopyFrom(state)
+        copy.id = self._last_id + 1
+        if not self._stale:
+            try:
+                log.new(copy)
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+        self._last_id = state.id = copy.id
+        self._kept[copy.id] = _KeptRecord(copy, set())
+        self._gather(urgent=True)
+
+    def update(self, state: pb.SubState) -> None:
+        """Stores the changed state of a subscription."""
+        kept = self._kept.get(state.id)
+        copy = pb.SubState()
+        copy.CopyFrom(state)
+        if kept is None:
+            self._kept[state.id] = _KeptRecord(copy, set())
+            self._last_id = max(self._last_id, state.id)
+        else:
+            kept.state = copy
+        log = self._opened()
+        self._gather(urgent=True)
+        if not self._stale:
+            try:
+                log.update(copy)
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+
+    def delete(self, subscription: int) -> None:
+        """Removes a subscription and what it has pending."""
+        kept = self._kept.pop(subscription, None)
+        log = self._opened()
+        self._gather(urgent=True)
+        if not self._stale:
+            try:
+                # An id that is no longer known is recorded again (filestore.md section 4.2), and counts for nothing.
+                log.delete(subscription, len(kept.pending) if kept else -1)
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+        if kept:
+            self._compact_if_due()
+
+    def sent(self, subscription: int, sequences: Sequence[int]) -> None:
+        """Takes note that messages were sent to a subscription and are pending."""
+        kept = self._kept.get(subscription)
+        if kept is None or not len(sequences):
+            return
+        kept.pending.update(sequences)
+        # Mostly they rise, and are no list of numbers.
+        highest = max(sequences[0], sequences[-1]) if type(sequences) is range else max(sequences)
+        if highest > kept.state.last_sent:
+            kept.state.last_sent = int(highest)
+        self._record(_MSG, subscription, sequences)
+
+    def acked(self, subscription: int, sequences: Sequence[int]) -> None:
+        """Takes note that messages are not pending any more."""
+        kept = self._kept.get(subscription)
+        if kept is None or not len(sequences):
+            return
+        kept.pending.difference_update(sequences)
+        self._record(_ACK, subscription, sequences)
+        log = self._log
+        if log is not None and log.size >= log.least:
+            self._compact_if_due()
+
+    def _record(self, kind: int, subscription: int, sequences: Sequence[int]) -> None:
+        """Gathers records that messages were sent or acknowledged. Raises StorageError."""
+        log = self._log or self._opened()
+        if not self._gathered or self._stale:
+            self._gather()
+            if self._stale:
+                return
+        services = self._services
+        records = encode_flow(kind, subscription, sequences, services.crc)
+        services.later.size += len(records)
+        if kind == _ACK:
+            log.dead += len(sequences)
+        else:
+            log.records += len(sequences)
+        try:
+            log.add_encoded(records)
+        except StoreUnwritableError as error:
+            raise self._failed(error) from error
+
+    def flush(self) -> Flush | None:
+        """Makes it durable as configured; see `SubscriptionStore.flush`."""
+        if self._stale or self._rewriting:
+            self._rewrite()
+            self._next = self._next or Flush()
+            return self._next
+        if not self._gathered:
+            return self._next or self._under_way
+        if self._waits and not self._urgent and self._services.later.size <= BOUND:
+            return None
+        self._write()
+        if not self._services.options.sync:
+            return None
+        self._services.unsynced_logs.discard(self)
+        if self._under_way is None:
+            return self._begin(Flush())
+        self._next = self._next or Flush()
+        return self._next
+
+    def _begin(self, flush: Flush) -> Flush:
+        """Has the kernel sync what is written, or a thread."""
+        log, disk = self._opened(), self._services.disk
+        if not disk.sync_aside(log.descriptor, self._kernel_done):
+            try:
+                disk.run(log.syncing(), self._synced)
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+        self._under_way, self._next = flush, None
+        return flush
+
+    def _kernel_done(self, problem: Exception | None) -> None:
+        """Goes on when the kernel has synced the file."""
+        if isinstance(problem, OSError):
+            problem = unwritable(problem, self._directory / SUBS_FILE, "what was written may not be durable")
+        self._synced(problem)
+
+    def _synced(self, problem: Exception | None) -> None:
+        """Goes on when the file is synced."""
+        assert self._under_way is not None
+        done, self._under_way = self._under_way, None
+        if problem is not None:
+            done.outcome, done.error = FlushOutcome.REFUSED, self._failed(problem).message
+        self._services.completed.append(done)
+        if self._compaction is not None and self._compaction.caught_up and self._take_new_file():
+            return
+        if self._rewriting:
+            return
+        following, self._next = self._next, None
+        if following is not None:
+            try:
+                if problem is not None:
+                    raise StorageError(done.error)
+                self._begin(following)
+            except StorageError as error:
+                following.outcome, following.error = FlushOutcome.REFUSED, error.message
+                self._services.completed.append(following)
+
+    def write_noted(self) -> None:
+        """Writes what is gathered, of which nobody is told; see `Later`."""
+        self._waits = False
+        if not self._gathered or self._stale:
+            return
+        try:
+            self._write()
+        except StorageError as error:
+            STREAMING.error("Unable to flush subscriptions of channel %s: %s", self._directory.name, error)
+
+    def write_out(self) -> list[Path]:
+        """Writes what is gathered, and returns what is to be synced then. Raises StorageError."""
+        if self._stale or self._rewriting:
+            self._rewrite()
+            return []
+        if self._gathered:
+            self._write()
+            self._services.unsynced_logs.discard(self)
+        return [self._directory / SUBS_FILE]
+
+    def _write(self) -> None:
+        log = self._log or self._opened()
+        try:
+            log.write_out()
+        except StoreUnwritableError as error:
+            raise self._failed(error) from error
+        self._gathered = self._urgent = False
+
+    def _rewrite(self) -> None:
+        """Has threads write everything that is alive anew, unless they are at it. Raises StorageError."""
+        if self._rewriting:
+            return
+        try:
+            self._begin_compaction(self._opened())
+        except StoreUnwritableError as error:
+            raise self._failed(error) from error
+        self._rewriting = True
+        self._stale = self._gathered = self._urgent = False
+
+    def _gather(self, *, urgent: bool = False) -> None:
+        """Takes note that something has changed that is not durable.
+
+        Args:
+            urgent: The next flush has to write it.
+        """
+        services = self._services
+        self._gathered = True
+        self._urgent |= urgent
+        services.unsynced_logs.add(self)
+        if not self._waits:
+            self._waits = services.later.takes(self)
+
+    def _live(self) -> Iterable[Live]:
+        # What is pending is copied: it changes while a thread encodes it.
+        return [(kept.state, tuple(kept.pending)) for _, kept in sorted(self._kept.items())]
+
+    def _failed(self, error: Exception) -> StorageError:
+        """Takes note that records were lost: the next flush writes everything that is alive anew."""
+        self._stale, self._gathered, self._rewriting = True, True, False
+        self._drop_compaction()
+        return StorageError(error.message if isinstance(error, StantoolsError) else str(error))
+
+    def _compact_if_due(self) -> None:
+        log = self._log
+        if log is None or self._stale or self._compaction is not None or not log.due():
+            return
+        if time.monotonic() < self._no_compaction_before:
+            return
+        try:
+            if self._is_written(log):
+                self._begin_compaction(log)
+        except StoreUnwritableError as error:
+            self._not_compacted(error)
+
+    def _begin_compaction(self, log: SubsLog) -> None:
+        new = log.begin_compaction(self._live(), incomplete=self._stale)
+        self._compaction = Compaction(log, new, self._services.disk, self._take_new_file, self._not_compacted)
+        self._compaction.begin()
+
+    def _is_written(self, log: SubsLog) -> bool:
+        """Writes what is gathered. Returns whether that worked; otherwise the next flush writes everything anew."""
+        try:
+            log.write_out()
+        except StoreUnwritableError as error:
+            self._failed(error)
+            return False
+        return True
+
+    def _take_new_file(self) -> bool:
+        """Ends a compaction, as soon as no flush of the old file is under way: what is durable there has to stay so.
+
+        What is flushed from now on is durable when the new file and its name are.
+
+        Returns:
+            Whether a flush of the new file has begun.
+        """
+        log, services = self._log, self._services
+        if self._under_way is not None or log is None or not self._is_written(log):
+            return False
+        compaction = self._compaction
+        if services.options.sync and compaction is not None and compaction.replacement.waiting:
+            # A flush of the old file may have made that durable, and the name must not lead to less.
+            self._under_way, self._next = self._next or Flush(), None
+            services.disk.run(compaction.replacement.catching_up(), self._caught_up)
+            return True
+        try:
+            job = log.replace(now=time.monotonic())
+        except StoreUnwritableError as error:
+            self._not_compacted(error)
+            return False
+        self._compaction, self._rewriting = None, False
+        if not services.options.sync and self._next is None:
+            services.disk.run(job, self._renamed)
+            return False
+        self._under_way, self._next = self._next or Flush(), None
+        services.disk.run(job, self._synced)
+        return True
+
+    def _caught_up(self, problem: Exception | None) -> None:
+        """Takes the new file, which has all that was durable in the old one; what comes now is flushed there."""
+        flush, self._under_way = self._under_way, None
+        log = self._log
+        assert flush is not None and log is not None
+        try:
+            if self._compaction is None:
+                raise StorageError(f"{self._directory / SUBS_FILE}: some records were not written")
+            if problem is not None:
+                self._drop_compaction()
+                self._not_compacted(problem)
+            elif self._is_written(log):
+                job = log.replace(now=time.monotonic())
+                self._compaction, self._rewriting = None, False
+                self._under_way = flush
+                self._services.disk.run(job, self._synced)
+                return
+            self._begin(flush)
+        except StantoolsError as error:
+            flush.outcome, flush.error = FlushOutcome.REFUSED, self._failed(error).message
+            self._services.completed.append(flush)
+
+    def _renamed(self, problem: Exception | None) -> None:
+        if problem is not None:
+            self._not_compacted(problem)
+
+    def _not_compacted(self, problem: Exception) -> None:
+        self._compaction = None
+        if self._rewriting:
+            error = self._failed(problem)
+            waiting, self._next = self._next, None
+            if waiting is None:
+                STREAMING.error("Unable to sync: %s", error)
+            else:
+                waiting.outcome, waiting.error = FlushOutcome.REFUSED, error.message
+                self._services.completed.append(waiting)
+            return
+        # The log is as it was. The original says nothing here.
+        self._no_compaction_before = time.monotonic() + RETRY
+        STREAMING.error("Unable to compact %s: %s", self._directory / SUBS_FILE, problem)
+
+    def _drop_compaction(self) -> None:
+        compaction, self._compaction = self._compaction, None
+        if compaction is not None:
+            compaction.drop()
+
+    def _opened(self) -> SubsLog:
+        services = self._services
+        if self._log is None:
+            if self._place.making is not None:
+                self._make()
+            options = services.options
+            records, dead = self._counted
+            try:
+                cut_behind(self._directory / SUBS_FILE, self._end)
+                self._log = SubsLog(
+                    self._directory,
+                    options.directory,
+                    services.crc,
+                    options.compaction,
+                    buffer_size=options.buffer_size,
+                    records=records,
+                    dead=dead,
+                )
+                self._log.compacted = self._compacted
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+        services.open_files.touch(self)
+        return self._log
+
+    def _make(self) -> None:
+        """Makes the channel now, for somebody who did not wait until it is made. Raises StorageError."""
+        try:
+            self._place.make()
+            self._place.name_files(sync=self._services.options.sync)
+        finally:
+            self._place.conclude()
+            if (wake := self._services.disk.wake) is not None:
+                wake()
+
+    @property
+    def busy(self) -> bool:
+        """Whether threads are at the file."""
+        return self._under_way is not None or self._compaction is not None
+
+    def release(self) -> bool:
+        """Closes the file, unless something is to be flushed or synced, or it is being rewritten."""
+        if self._waits and self._under_way is None and self._compaction is None:
+            self.write_noted()
+        if self._gathered or self._under_way is not None or self._compaction is not None:
+            return False
+        self._close()
+        return True
+
+    def close(self) -> None:
+        """Writes and closes. Raises StorageError."""
+        try:
+            if self._rewriting:
+                raise StorageError(f"{self._directory}: the disk has not taken what was written last")
+            if self._stale:
+                self._opened().compact(self._live())
+                self._stale = False
+            if self._gathered:
+                self._write()
+        except StoreUnwritableError as error:
+            raise self._failed(error) from error
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Closes the file of a channel that is removed."""
+        if self._next is not None:
+            self._services.completed.append(self._next)
+            self._next = None
+        self._services.unsynced_logs.discard(self)
+        self._services.later.forget(self)
+        self._waits = False
+        self._close()
+
+    def _close(self) -> None:
+        self._drop_compaction()
+        log = self._log
+        if log is not None:
+            log.abandon()
+            self._counted, self._compacted, self._log = (log.records, log.dead), log.compacted, None
+            self._end = FILE_HEADER_SIZE + log.size
+        self._services.open_files.leave(self)

@@ -1,0 +1,108 @@
+"""What a loss of power leaves of a copy, made to open again.
+
+What was synced is whole, in front; what was written behind it may be there in part, cut, or as zeros. None of that was
+acknowledged, or it is in the streams. So everything from the first message on that is missing or not whole is taken
+away, which is more than NATS Streaming would do, and less than to give the copy up. A slice may end in what an earlier
+loss of power left there: the broker began the next one behind what it had read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from broker.log import STREAMING
+from stantools.format.envelope import FILE_HEADER_BYTES
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
+from stantools.store.durable import replace_file, writing
+from stantools.store.mapping import mapped
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import scan_slice
+
+if TYPE_CHECKING:
+    from stantools.format.crc import Crc
+
+_SLICE: Final = re.compile(r"msgs\.(\d{1,18})\.(?:dat|idx)")
+
+
+def cut_back(directory: Path, crc: Crc) -> None:
+    """Cuts each channel of a copy behind its last message that is whole; nobody has the copy open.
+
+    Args:
+        directory: The copy.
+        crc: How its records are checked.
+
+    Raises:
+        StoreUnwritableError: It cannot be changed.
+    """
+    with writing(directory):
+        replace_file(directory / CLIENTS_FILE, FILE_HEADER_BYTES)
+        for channel in sorted(each for each in directory.iterdir() if each.is_dir()):
+            # Subscriptions are in the state's stream.
+            replace_file(channel / SUBS_FILE, FILE_HEADER_BYTES)
+            _cut_channel(channel, crc)
+
+
+@dataclass
+class _CutSlice:
+    """A slice, and its messages from the first on that are whole."""
+
+    data: Path
+    first: int
+    last: int
+    end: int  #: where the last one ends in the file with the data
+
+
+def _cut_channel(channel: Path, crc: Crc) -> None:
+    name = os.fsencode(channel.name)
+    found = (_SLICE.fullmatch(each.name) for each in channel.iterdir())
+    files = [channel / f"msgs.{number}.dat" for number in sorted({int(match[1]) for match in found if match})]
+    kept: list[_CutSlice] = []
+    for data in files:
+        each = _whole(data, name, crc)
+        if each is not None and kept and kept[-1].first < each.first <= kept[-1].last:
+            # A start left the last messages of the slice out, and the next one was begun with others.
+            kept[-1] = _whole(kept[-1].data, name, crc, before=each.first) or kept[-1]
+        if each is None or (kept and each.first != kept[-1].last + 1):
+            # A message is missing. What an earlier loss of power left at the end of a slice does not matter.
+            break
+        kept.append(each)
+    ends = {each.data: each.end for each in kept}
+    for data in files:
+        end, size = ends.get(data, 0), data.stat().st_size if data.exists() else 0
+        if end == size > 0:
+            continue
+        STREAMING.warning("%s is cut at offset %d of %d; what was behind was not synced", data, end, size)
+        # The start makes it again.
+        data.with_suffix(".idx").unlink(missing_ok=True)
+        if end:
+            os.truncate(data, end)
+        else:
+            data.unlink(missing_ok=True)
+
+
+def _whole(data: Path, channel: bytes, crc: Crc, before: int | None = None) -> _CutSlice | None:
+    """Returns a slice up to its first problem, or to a message; None if there is no message."""
+    if not data.exists() or data.stat().st_size <= FILE_HEADER_SIZE:
+        return None
+    found = None
+    with mapped(data) as buffer:
+        if bytes(buffer[:FILE_HEADER_SIZE]) != FILE_HEADER_BYTES:
+            return None
+        for part in scan_slice(buffer, channel, crc):
+            if isinstance(part, DamagedRange):
+                break
+            rows = part.capacity if before is None else int(np.searchsorted(part.sequence, np.uint64(before)))
+            if rows:
+                wanted = part.part(0, rows)
+                first = int(wanted.sequence[0]) if found is None else found.first
+                found = _CutSlice(data, first, int(wanted.sequence[-1]), wanted.end)
+            if rows < part.capacity:
+                break
+    return found

@@ -1,0 +1,419 @@
+"""Messages into one stream, each directly behind the one before, until it is known what became of them.
+
+Facts: high-availability.md section C.2.
+
+Each is published with the stream's last sequence that it expects, and each answer counts: a message is stored when its
+own answer says so, and so do all before it. If an answer is missing or is an error, the outcome is *unknown*, and is
+settled by reading: what the stream holds at that sequence is ours if it has the id that only this very message had.
+What was not stored is sent again, behind what was. That is safe as often as it happens, since it fits in one place.
+
+A chain never says that a message is not stored unless the server has refused it, it was sent once, and everything
+behind it was refused as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker.log import STREAMING
+from stantools.nats.columns import FrameColumns
+from stantools.nats.errors import WRONG_LAST, ApiError, NatsError, NoResponderError
+from stantools.nats.jetstream import read_answer
+from stantools.nats.kernels import read_deliveries
+from stantools.nats.publishing.expected_frames import MAX_WINDOW
+from stantools.nats.publishing.kernels import check_answers, encode_publishes
+from stantools.streamfiles import headers
+
+if TYPE_CHECKING:
+    from broker.stores.jetstream.jetstream_port import JetStreamPort
+    from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
+    from stantools.streamfiles.batch import MessageBatch
+
+#: Seconds without any answer after which nobody waits for one, and between two questions what the stream holds.
+PATIENCE: Final = 2.0
+_PAUSES: Final = (0.05, 1.0)
+#: Bytes that may be under way to a stream besides `MAX_WINDOW`, and how many messages are written in one go.
+_WINDOW_BYTES: Final = 8 << 20
+_CHUNK: Final = 512
+#: While messages are under way, others wait until they are so many, or so many bytes, or the servers have answered: a
+#: round of theirs costs nearly the same for one message as for hundreds.
+_GATHERED: Final = 512
+_GATHERED_BYTES: Final = 256 << 10
+#: Rounds in which the stream insists on having less than it had.
+_ROUNDS: Final = 3
+#: Room for the lines around a message: subject, sizes, header.
+_AROUND: Final = 2048
+_ID = re.compile(rb"\r\n%b: ([^\r]*)\r\n" % headers.MESSAGE_ID)
+
+
+@dataclass(slots=True, eq=False)
+class ChainLink:
+    """Messages that follow each other, with one subject."""
+
+    batch: MessageBatch
+    first: int  #: sequence of the first one
+    last: int  #: of the last one
+    stored: Callable[[], None]  #: called when all of it is stored, and everything before it
+
+    @property
+    def size(self) -> int:
+        """Bytes of it, about."""
+        return len(self.batch.buffer)
+
+
+class ChainOwner(Protocol):
+    """Whose chain it is."""
+
+    def answered(self) -> None:
+        """Pieces were stored; called once for many of them."""
+
+    def refused(self, error: str, *, certain: bool) -> None:
+        """Nothing more is stored. The chain has stopped, until `restart`.
+
+        Args:
+            error: Why, in the server's words.
+            certain: Nothing that was sent can be stored later either.
+        """
+
+    def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
+        """The stream does not hold what it should. The chain has stopped, until `restart`.
+
+        Args:
+            reason: What is wrong.
+            certain: Nothing that was sent, and is not proven, can be stored later either: others took its places.
+            lost: The stream has less than what was proven to be there.
+        """
+
+
+class Chain:
+    """See above.
+
+    Args:
+        streams: JetStream.
+        stream: The stream's name.
+        writer: What nobody else calls himself: ids begin with it.
+        owner: Whom to tell.
+        origin: Messages carry channel, sequence and time as headers.
+        leads: Whether messages may be sent, asked each time; what waits is sent when they may again.
+
+    Attributes:
+        proven: The last sequence that is known to be stored.
+        going: It sends; not before the first `restart`, nor while it is astray.
+    """
+
+    def __init__(
+        self,
+        streams: JetStreamPort,
+        stream: str,
+        writer: bytes,
+        owner: ChainOwner,
+        *,
+        origin: bool = True,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.stream = stream
+        self.proven = 0
+        self.going = False
+        self._streams = streams
+        self._writer = writer
+        self._owner = owner
+        self._origin = origin
+        self._leads = leads
+        self._prefix = streams.listen(self._take, self._lost)
+        self._queue: deque[ChainLink] = deque()
+        self._out = bytearray(1 << 16)
+        self._generation = self._run = 0
+        self._sent = 0  # the last sequence that was sent in this run
+        self._highest = 0  # ... in any run whose outcome may be unknown
+        self._doubtful = 0  # the last one that was sent in an earlier run, and may be stored by that
+        self._end = 0  # where the stream ended when it was looked at last
+        self._mixed = False  # messages of ours were behind somebody else's then
+        self._unsent: deque[ChainLink] = deque()
+        self._unsent_bytes = 0
+        self._chunks: deque[tuple[int, int]] = deque()  # what was written in one go: last sequence, bytes
+        self._bytes = 0
+        self._refusal: ApiError | None = None
+        self._refusals = 0
+        self._short = self._fruitless = 0
+        self._heard = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+        self._resolving: asyncio.Task[None] | None = None
+
+    def restart(self, last: int) -> None:
+        """Goes on behind a sequence, with what was submitted and not forgotten."""
+        self._stop()
+        self._generation += 1
+        self.proven = self._highest = last
+        self._short = self._fruitless = 0
+        self.going = True
+        self._begin_run()
+
+    def forget(self) -> None:
+        """Stops, and forgets what was submitted; it may be stored or not."""
+        self._stop()
+        self.going = False
+        self._queue.clear()
+
+    def close(self) -> None:
+        """Ends it; what is under way may be stored or not."""
+        self._stop()
+        self.going = False
+        self._streams.unlisten(self._prefix)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._queue
+
+    def submit(self, piece: ChainLink) -> None:
+        """Takes messages that follow what was taken before."""
+        self._queue.append(piece)
+        self._unsent.append(piece)
+        self._unsent_bytes += piece.size
+        if self.going and self._resolving is None and self._refusal is None:
+            self._send()
+
+    # Sending
+
+    def _begin_run(self) -> None:
+        """Answers to what was sent before do not count any more."""
+        self._run += 1
+        self._reply = b"%b%d." % (self._prefix, self._run)
+        self._identity = b"%b.%d:" % (self._writer, self._generation)
+        self._sent = self.proven
+        self._doubtful = self._highest
+        self._unsent = deque(self._queue)
+        self._unsent_bytes = sum(piece.size for piece in self._unsent)
+        self._forget_run()
+        self._send()
+
+    def _send(self) -> None:
+        if self._gathers():
+            return
+        while self._unsent:
+            piece = self._unsent[0]
+            rows = min(_CHUNK, piece.last - self._sent, self.proven + MAX_WINDOW - self._sent)
+            if rows <= 0 or self._bytes > _WINDOW_BYTES:
+                return
+            if not self._leads():
+                self._break("the lease is not certain")
+                return
+            frames = self._encode(piece, self._sent + 1 - piece.first, rows)
+            if self._sent == piece.last:
+                self._unsent.popleft()
+                self._unsent_bytes -= piece.size
+            self._highest = max(self._highest, self._sent)
+            if not self._streams.send(frames):
+                self._break("there is no connection")
+                return
+            if not self._chunks:
+                self._heard = self._now()
+                self._watch_over()
+            self._chunks.append((self._sent, len(frames)))
+            self._bytes += len(frames)
+
+    def _gathers(self) -> bool:
+        """Returns whether what is to be sent next waits for more."""
+        if not (self._chunks and self._unsent):
+            return False
+        rows = min(self._queue[-1].last, self.proven + MAX_WINDOW) - self._sent
+        return rows < _GATHERED and self._unsent_bytes < _GATHERED_BYTES
+
+    def _encode(self, piece: ChainLink, row: int, rows: int) -> bytes:
+        """Returns frames, of at least one message, and takes note that they are sent."""
+        while True:
+            done, size = encode_publishes(
+                piece.batch, row, rows, self._reply, self._identity, self._origin, 0, 1 << 62, self._out
+            )
+            if done:
+                self._sent += done
+                return bytes(memoryview(self._out)[:size])
+            self._out = bytearray(max(2 * len(self._out), int(piece.batch.columns.data_size[row]) + _AROUND))
+
+    def _watch_over(self) -> None:
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().call_later(PATIENCE, self._check)
+
+    def _check(self) -> None:
+        self._watch = None
+        if not self._chunks or self._resolving is not None:
+            return
+        if self._now() - self._heard >= PATIENCE:
+            self._break("nobody answers")
+        else:
+            self._watch_over()
+
+    # Answers
+
+    def _take(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        if not self.going or self._resolving is not None:
+            return
+        columns = FrameColumns(end - begin)
+        read_deliveries(buffer, frames, begin, end, columns, 0, 0)
+        row = 0
+        if self._refusal is None:
+            row, expected = check_answers(buffer, columns, 0, self._reply, self.proven + 1)
+            if expected - 1 > self._sent:
+                self._break("it answered what was not sent")
+                return
+            if expected - 1 > self.proven:
+                self._prove(expected - 1)
+        view = memoryview(buffer)
+        for at in range(row, end - begin):
+            start, size = int(columns.subject_start[at]), int(columns.subject_size[at])
+            if bytes(view[start : start + len(self._reply)]) == self._reply:
+                token = bytes(view[start + len(self._reply) : start + size])
+                start, size = int(columns.data_start[at]), int(columns.data_size[at])
+                if not self._take_bad(token, bytes(view[start : start + size])):
+                    return
+        if self._refusal is None:
+            self._send()
+
+    def _take_bad(self, token: bytes, data: bytes) -> bool:
+        """Takes an answer that is not what was expected next. Returns whether further ones count."""
+        try:
+            if not data:
+                raise NoResponderError("no stream takes it")
+            read_answer(f"message {token.decode()} of stream {self.stream}", data)
+        except ApiError as problem:
+            self._take_refusal(token, problem)
+        except NatsError as problem:
+            self._break(problem.message)
+        else:
+            self._break(f"message {token.decode()} was answered out of turn")
+        return self.going and self._resolving is None
+
+    def _take_refusal(self, token: bytes, problem: ApiError) -> None:
+        """Takes an error. When everything that is under way is refused, all of it is given up."""
+        if self._refusal is None:
+            if problem.err_code == WRONG_LAST:
+                counted = problem.last_counted
+                self._short += counted is not None and counted < self.proven
+            if problem.retriable or token != b"%d" % (self.proven + 1):
+                self._break(problem.description)
+                return
+            self._refusal, self._refusals = problem, 0
+        self._refusals += 1
+        self._heard = self._now()
+        if self._refusals == self._sent - self.proven:
+            problem = self._refusal
+            self._stop()
+            self.going = False
+            self._owner.refused(problem.description, certain=self._doubtful <= self.proven)
+
+    def _prove(self, last: int) -> None:
+        """Takes note that everything up to a sequence is stored."""
+        self.proven = last
+        self._short = self._fruitless = 0
+        self._heard = self._now()
+        while self._chunks and self._chunks[0][0] <= last:
+            self._bytes -= self._chunks.popleft()[1]
+        done = False
+        while self._queue and self._queue[0].last <= last:
+            self._queue.popleft().stored()
+            done = True
+        if done:
+            self._owner.answered()
+
+    # When something is missing
+
+    def _lost(self) -> None:
+        if self.going and self._chunks and self._resolving is None:
+            self._break("the connection was lost")
+
+    def _break(self, reason: str) -> None:
+        """Stops sending, and determines what became of what was sent."""
+        STREAMING.debug("Stream %s: sequence %d is unknown: %s", self.stream, self.proven + 1, reason)
+        self._resolving = asyncio.get_running_loop().create_task(self._resolve())
+
+    async def _resolve(self) -> None:
+        least, most = _PAUSES
+        pause, said = least, False
+        if self._fruitless:
+            await asyncio.sleep(min(least * 2**self._fruitless, most))
+        self._fruitless += 1
+        while True:
+            try:
+                if (wrong := await self._look()) is None:
+                    break
+            except NatsError as problem:
+                if not said and pause >= most:
+                    said = True
+                    STREAMING.warning("Stream %s: its state cannot be read yet: %s", self.stream, problem)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, most)
+                continue
+            self._stop()
+            self.going = False
+            self._owner.astray(
+                wrong, certain=self._end >= self._highest and not self._mixed, lost=self._short >= _ROUNDS
+            )
+            return
+        # An answer that comes late has a say in the next round only.
+        self._resolving = None
+        self._begin_run()
+
+    async def _look(self) -> str | None:
+        """Compares the stream with what was sent. Returns what is wrong with it, None if nothing is.
+
+        Raises:
+            NatsError: It cannot be determined yet.
+        """
+        info = await self._streams.stream_info(self.stream)
+        if info is None:
+            return "the stream is gone"
+        self._end = last = int(info["state"]["last_seq"])
+        if last < self.proven and self._short >= _ROUNDS:
+            return f"it ends at sequence {last}, and had {self.proven}"
+        if last < self.proven:
+            # Of a server that is behind, or soon will not be; a message of ours gets the true number.
+            await asyncio.sleep(_PAUSES[0])
+        at, foreign = self.proven, 0
+        self._mixed = False
+        if last > at:
+            async for received in self._streams.read(self.stream, info["state"], at):
+                for row, sequence in enumerate(received.columns.sequence.tolist()):
+                    found = _ID.search(received.header(row))
+                    ours = found is not None and found[1] == b"%b%d" % (self._identity, sequence)
+                    if foreign:
+                        self._mixed |= ours
+                    elif ours and sequence == at + 1 and sequence <= self._highest:
+                        at = sequence
+                    else:
+                        foreign, self._mixed = sequence, ours
+            if foreign:
+                if at > self.proven:
+                    self._prove(at)
+                return f"sequence {foreign} is somebody else's"
+            if at < last:
+                state = (await self._streams.stream_info(self.stream) or info)["state"]
+                if int(state["first_seq"]) > at + 1:
+                    return f"sequences from {at + 1} on were removed before they could be compared"
+                raise NatsError("not all of it could be read")
+            self._prove(at)
+        return None
+
+    def _stop(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._resolving is not None:
+            if self._resolving is not asyncio.current_task():
+                self._resolving.cancel()
+            self._resolving = None
+        self._forget_run()
+
+    def _forget_run(self) -> None:
+        self._chunks.clear()
+        self._bytes = 0
+        self._refusal = None
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

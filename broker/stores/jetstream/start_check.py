@@ -1,0 +1,264 @@
+"""What a start finds in JetStream, and what it refuses to go on with (high-availability.md sections C.5, C.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from broker.log import STREAMING
+from broker.stores.interface import StorageError
+from broker.stores.jetstream.lease import LEASE, Lease
+from stantools.format.proto import store_pb2 as pb
+from stantools.format.quoting import quote
+from stantools.nats.channel_streams import CHANNEL, CLIENT, MADE, SERVER, SUBSCRIPTION, decode_members, differs, wrong
+from stantools.nats.errors import ApiError, NatsError, NoResponderError
+from stantools.nats.jetstream import DISABLED
+
+if TYPE_CHECKING:
+    from broker.stores.jetstream.copy import CopiedChannel
+    from broker.stores.jetstream.jetstream_messages import JetStreamMessages
+    from broker.stores.jetstream.jetstream_port import JetStreamPort
+    from stantools.nats.channel_streams import StreamNames
+    from stantools.store.sublog import StoredSubscription
+
+T = TypeVar("T")
+
+#: Seconds for which a start waits for JetStream, which may have no leader yet; for as long as there may be nobody at
+#: all; and between two attempts.
+_PATIENCE: Final = 30.0
+_NOBODY: Final = 5.0
+_PAUSE: Final = 0.25
+#: Seconds for the first answer, each time twice as many, and at most: JetStream never answers what it was asked while
+#: it had no leader, but takes its time where there is much to do.
+_ANSWERED: Final = 2.0
+_LATEST: Final = 30.0
+#: There are not as many servers as replicas yet.
+_FEW_SERVERS: Final = 10005
+#: The server is no part of a cluster, and there are to be several replicas.
+_ALONE: Final = 10074
+
+
+@dataclass(slots=True)
+class FoundStreams:
+    """What the streams say."""
+
+    last: int = 0  #: the last sequence of the state's stream
+    records: dict[bytes, bytes] = field(default_factory=dict)  #: the records by subject, without subscriptions
+    server: pb.ServerInfo | None = None
+    lease: Lease = field(default_factory=Lease)  #: who leads, or did
+    clients: list[pb.ClientInfo] = field(default_factory=list)
+    channels: list[bytes] = field(default_factory=list)  #: all that have a stream, or should have one
+    made: dict[bytes, bool] = field(default_factory=dict)  #: those that have a record: whether their stream was made
+    #: Subscriptions of each channel: the subject of their record, and what it says.
+    subscriptions: dict[bytes, list[tuple[bytes, list[StoredSubscription]]]] = field(default_factory=dict)
+    gone: list[int] = field(default_factory=list)  #: sequences of records that are not needed any more
+
+
+class StreamsOpening:
+    """A start."""
+
+    def __init__(self, streams: JetStreamPort, names: StreamNames) -> None:
+        self._streams = streams
+        self._names = names
+
+    async def look(self) -> FoundStreams:
+        """Reads the state, and which channels have streams.
+
+        Raises:
+            StorageError: There is no JetStream, or the streams are not as the broker makes them.
+        """
+        names = self._names
+        config = names.state_config()
+        info = await self._answer(lambda: self._streams.create_stream(config), self._refused(names.state))
+        await self._set_right(info, config)
+        found = await self._patiently(self._read_state)
+        there = await self._answer(lambda: self._streams.stream_names(names.channels + ">"))
+        for stream in there:
+            about = await self._answer(lambda stream=stream: self._streams.stream_info(stream))  # type: ignore[misc]
+            for subject in (about or {}).get("config", {}).get("subjects") or ():
+                name = str(subject).removeprefix(names.channels).encode()
+                if name not in found.channels and names.stream(name) == stream:
+                    found.channels.append(name)
+                elif names.stream(name) != stream:
+                    raise StorageError(
+                        f"stream {stream} takes {subject!r}, which is a subject of the channels of cluster ID "
+                        f"{names.cluster_id}: remove that stream, or give it other subjects"
+                    )
+        return found
+
+    def _refused(self, stream: str) -> Callable[[ApiError], str]:
+        def tell(problem: ApiError) -> str:
+            if problem.err_code in DISABLED:
+                return f"JetStream is not enabled there: {problem.description}"
+            alone = problem.err_code == _ALONE and " (a single NATS server keeps one replica: -jetstream_replicas 1)"
+            return f"stream {stream} cannot be made: {problem.description}{alone or ''}"
+
+        return tell
+
+    async def _read_state(self) -> FoundStreams:
+        """Reads all records. What is not read whole is not read at all."""
+        names, found = self._names, FoundStreams()
+        info = await self._answer(lambda: self._streams.stream_info(names.state))
+        if info is None:
+            raise NatsError(f"stream {names.state} is gone")
+        state = info["state"]
+        found.last = int(state["last_seq"])
+        records: dict[bytes, tuple[int, bytes]] = {}
+        if int(state["messages"]):
+            async for received in self._streams.read(names.state, state, 0):
+                for row, sequence in enumerate(received.columns.sequence.tolist()):
+                    records[received.subject(row)] = sequence, received.data(row)
+        if len(records) < int(state["messages"]):
+            raise NatsError(f"stream {names.state} could not be read to its end")
+        for full, (sequence, content) in sorted(records.items()):
+            subject = full.removeprefix(names.records.encode())
+            if not content:
+                found.gone.append(sequence)
+                continue
+            try:
+                self._take(found, subject, content, sequence)
+            except ValueError as problem:
+                raise StorageError(f"record {full!r} of stream {names.state} cannot be read: {problem}") from problem
+        return found
+
+    def _take(self, found: FoundStreams, subject: bytes, content: bytes, sequence: int) -> None:
+        if not subject.startswith(SUBSCRIPTION):
+            found.records[subject] = content
+        try:
+            if subject.startswith(LEASE):
+                # Whoever takes over has a newer one.
+                found.lease = max(found.lease, Lease.decode(content), key=lambda each: each.epoch)
+                found.gone.append(sequence)
+                del found.records[subject]
+            elif subject == SERVER:
+                found.server = pb.ServerInfo.FromString(content)
+            elif subject.startswith(CLIENT):
+                found.clients.append(pb.ClientInfo.FromString(content))
+            elif subject.startswith(CHANNEL):
+                name = subject[len(CHANNEL) :]
+                found.channels.append(name)
+                found.made[name] = content == MADE
+            elif subject.startswith(SUBSCRIPTION):
+                name = subject[len(SUBSCRIPTION) :].rpartition(b".")[0]
+                members = decode_members(content)
+                clients = {client.id for client in found.clients}
+                if any(member.state.is_durable or member.state.client_id in clients for member in members):
+                    found.subscriptions.setdefault(name, []).append((subject, members))
+                else:
+                    # Its client is gone, and nobody can come back to it.
+                    found.gone.append(sequence)
+        except DecodeError as problem:
+            raise ValueError(str(problem)) from problem
+
+    async def open(self, messages: JetStreamMessages, channel: CopiedChannel, least: int, *, made: bool | None) -> None:
+        """Opens a channel.
+
+        Args:
+            messages: Its messages.
+            channel: What is known of it.
+            least: A sequence that was delivered.
+            made: Its stream was made; None if there is no record of it.
+
+        Raises:
+            StorageError: It cannot be gone on with.
+        """
+        stream = channel.stream
+        info = await self._answer(lambda: self._streams.stream_info(stream))
+        if info is None:
+            if made:
+                raise StorageError(
+                    f"stream {stream} of channel {quote(channel.name)} is gone: restore it, or delete the channel's "
+                    f"record ({self._names.records}{(CHANNEL + channel.name).decode()} in stream {self._names.state})"
+                )
+            info = await self._answer(lambda: self._streams.create_stream(channel.config), self._refused(stream))
+        await self._set_right(info, channel.config)
+        await self._patiently(lambda: messages.open(least))
+
+    async def _set_right(self, info: dict[str, Any], config: Any) -> None:
+        """Checks how a stream is configured, and changes what can be changed.
+
+        Raises:
+            StorageError: It is not the broker's.
+        """
+        there = info["config"]
+        if problem := wrong(there, config):
+            raise StorageError(
+                f"stream {config['name']} is not as the broker makes it: {problem}; set that right (nats stream edit), "
+                "or remove the stream if it is somebody else's"
+            )
+        if differs(there, config):
+            STREAMING.info("Stream %s gets its limits and replicas as configured", config["name"])
+            await self._answer(lambda: self._streams.update_stream({**there, **config}), self._refused(config["name"]))
+
+    async def _answer(self, ask: Callable[[], Awaitable[T]], refused: Callable[[ApiError], str] | None = None) -> T:
+        """Sends a request that does no harm when it is sent again, until there is an answer; see `_patiently`."""
+        seconds = _ANSWERED
+
+        async def asked() -> T:
+            nonlocal seconds
+            try:
+                async with asyncio.timeout(seconds):
+                    return await ask()
+            except TimeoutError:
+                seconds = min(2 * seconds, _LATEST)
+                raise NatsError("there is no answer, as it is while JetStream has no leader") from None
+
+        return await self._patiently(asked, refused)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]], refused: Callable[[ApiError], str] | None = None) -> T:
+        """Asks until there is an answer, for a while: a cluster may have no leader yet.
+
+        Raises:
+            StorageError: There is none, or it is no.
+        """
+        loop = asyncio.get_running_loop()
+        begin = heard = loop.time()
+        said = False
+        while True:
+            try:
+                return await ask()
+            except NatsError as problem:
+                if isinstance(problem, ApiError) and not problem.retriable and problem.err_code in DISABLED:
+                    raise StorageError(f"JetStream is not enabled there: {problem.description}") from problem
+                known = isinstance(problem, ApiError) and not problem.retriable and problem.err_code != _FEW_SERVERS
+                if isinstance(problem, ApiError) and known and refused is not None:
+                    raise StorageError(refused(problem)) from problem
+                now = loop.time()
+                heard = heard if isinstance(problem, NoResponderError) else now
+                if now - heard > _NOBODY:
+                    raise StorageError("JetStream is not enabled there: nobody answers its requests") from problem
+                if now - begin > _PATIENCE:
+                    few = isinstance(problem, ApiError) and problem.err_code == _FEW_SERVERS
+                    needed = "a cluster needs a majority of its servers"
+                    if few:
+                        needed = f"streams are made when all {self._names.replicas} servers that hold them are there"
+                    raise StorageError(
+                        f"JetStream does not answer: {problem}; {needed}: start those that are missing"
+                    ) from problem
+                if not said:
+                    said = True
+                    STREAMING.warning("JetStream does not answer yet: %s", problem)
+            await asyncio.sleep(_PAUSE)
+
+
+def set_aside(directory: Path, channel: str = "") -> None:
+    """Keeps a copy, or what it has of one channel, beside the directory of copies."""
+    source = directory / channel if channel else directory
+    place = directory.with_name(f"{directory.name}.aside")
+    target = place / (f"{channel}.{time.time_ns()}" if channel else f"copy.{time.time_ns()}")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        if channel:
+            shutil.copytree(source, target)
+        else:
+            source.rename(target)
+    except OSError as problem:
+        raise StorageError(f"{source} cannot be kept aside: {problem}") from problem
+    STREAMING.warning("What was there is kept in %s", target)

@@ -1,0 +1,549 @@
+"""Messages in files, as nats-server has them (jetstream-server.md section 20): it opens our directory, and we its.
+
+    <store>/<account>/streams/<stream>/meta.inf, meta.sum    configuration and its hash
+                                       msgs/N.blk            messages and tombstones
+
+The files alone say which messages there are; limits are not asked. A message that goes, for any reason, gets a
+*tombstone* at the end of the last block. Only a block that has no messages left needs none for its own: it is removed.
+A block with little in use is rewritten: messages, and tombstones of messages that are still in another file.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.stores.interface import StorageError
+from broker.stores.streams import kernels
+from broker.stores.streams.blocks import Descriptors, MessageBlock
+from broker.stores.streams.contents import ABSENT, Contents, RowSegment, SubjectFilter
+from broker.stores.streams.interface import MOST_BYTES, MessageTableColumns, Stored
+from broker.stores.streams.metafiles import CONSUMERS, META, META_SUM, KeptConsumers, place_directory, write_meta
+from broker.stores.streams.recovery import INDEX, StreamRecovery
+from broker.stores.streams.summary import index_of
+from stantools.errors import StantoolsError
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE, Frames, frame_table
+from stantools.store.durable import fsync_directory, replace_file
+from stantools.streamfiles import highwayhash
+from stantools.streamfiles.kernels import (
+    decode_record,
+    direct_answer,
+    encode_record,
+    encode_tombstones,
+    find_messages,
+)
+from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, TOMBSTONE, MessagePlaces, record_size
+from stantools.streamfiles.meta import full_stream_meta, meta_sum
+from stantools.streamfiles.records import erased
+
+if TYPE_CHECKING:
+    from stantools.format.envelope import Buffer
+    from stantools.streamfiles.meta import CopiedState
+
+#: Bytes of a block, and how many of them have to be in use: otherwise it is rewritten.
+BLOCK_SIZE: Final = 8 << 20
+_IN_USE: Final = 0.3
+#: Bytes that may wait to be written.
+_MOST_WAITING: Final = 1 << 20
+#: How many times as many bytes are read as are wanted, where what is wanted is not all there is.
+_SPARSE: Final = 4
+#: So many tombstones of messages of a block, if it has no others left, are worth a sync.
+_MANY: Final = 256
+#: Bytes of a record with headers besides what the message has.
+_HEADED: Final = EMPTY_RECORD_SIZE + HEADER_LENGTH_SIZE
+MESSAGES: Final = "msgs"
+
+_Parts = TypeVar("_Parts")
+
+
+class FileStream(KeptConsumers):
+    """A stream in files.
+
+    Args:
+        directory: Of the stream; `configure` makes that of a new one.
+        name: Its name.
+        files: The open files of all streams.
+        next_sequence: The first sequence of a new stream; None opens what is there.
+
+    Raises:
+        StorageError: It cannot be opened; the message says why.
+    """
+
+    def __init__(self, directory: Path, name: str, files: Descriptors, next_sequence: int | None = None) -> None:
+        self._directory, self._messages, self._name = directory, directory / MESSAGES, name
+        self._files = files
+        self._blocks: dict[int, MessageBlock] = {}
+        self._untidy: set[int] = set()  # blocks that may have little in use
+        self._lifetimes = True  # messages may have one
+        self._abandoned = False
+        self._syncing: list[MessageBlock] = []  # blocks that are being synced
+        self._deferred: set[int] = set()  # blocks without use, until a later one is synced
+        self._renamed = False  # files were made or removed since the directory was synced
+        self.contents = Contents(next_sequence or 1)
+        if next_sequence is None:
+            self._open()
+        elif next_sequence > 1:
+            self._bury(next_sequence - 1, 0)
+
+    def _open(self) -> None:
+        try:
+            recovery = StreamRecovery(self._directory, self._name, self._files, self.contents, self._blocks)
+            recovery.read()
+            for number in recovery.repeated:
+                self._rewrite(self._blocks[number])
+            self._bury_rows(recovery.gone())
+            last, time = recovery.last_known()
+            if last > self.contents.last:
+                self.contents.skip(last, max(time, self.contents.last_time))
+                self._begin_block()
+                self._bury(last, self.contents.last_time)
+            self._untidy.update(self._blocks)
+            for block in self._blocks.values():
+                # What the process before has written may not be synced.
+                block.unsynced = True
+            self.flush()
+            if recovery.has_index:
+                self.sync()
+                recovery.settle()
+        except StantoolsError:
+            raise
+        except OSError as error:
+            raise StorageError(f"{self._directory} cannot be opened: {error.strerror}") from error
+
+    def share(self, files: Descriptors) -> None:
+        """Has files open together with others from now on."""
+        self.abandon()
+        self._files = files
+        for block in self._blocks.values():
+            block.share(files)
+
+    #: The bytes that a message counts for are those of its record.
+    size_of = staticmethod(record_size)
+
+    def configure(self, config: Mapping[str, Any], created: int) -> None:
+        """Writes the configuration; a new stream gets its directory.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        self._lifetimes = bool(config.get("allow_msg_ttl"))
+        data, key = full_stream_meta(config, created), highwayhash.stream_key(self._name)
+        if self._messages.exists():
+            write_meta(self._directory, data, key)
+            return
+        files = {META: data, META_SUM: meta_sum(data, key)}
+        for block in self._blocks.values():
+            files[f"{MESSAGES}/{block.path.name}"] = block.take()
+        place_directory(self._directory, files, (MESSAGES, CONSUMERS))
+
+    # Records
+
+    def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
+        """Adds a message. Returns its sequence."""
+        contents = self.contents
+        sequence, segments = contents.last + 1, contents.segments
+        size = record_size(subject, header, payload)
+        block = self._last(size)
+        waiting = block.waiting
+        place = block.size + len(waiting)
+        if not segments or segments[-1].block != block.number:
+            contents.begin(sequence, block.number)
+        waiting += encode_record(sequence, time, subject, header, payload, block.key)
+        contents.add(sequence, time, subject, size, place)
+        return sequence
+
+    def read(self, sequence: int) -> Stored | None:
+        """Returns a message, if it is there.
+
+        Raises:
+            StorageError: Its record cannot be read, or is damaged.
+        """
+        found = self.contents.locate(sequence)
+        return found and Stored(sequence, found[0].times[found[1]], *self._decoded(sequence, found, decode_record))
+
+    def direct(self, sequence: int, stream: bytes) -> tuple[bytes, int] | None:
+        """Returns what answers a direct get, if the message is there: header block and payload, and the block's size.
+
+        Raises:
+            StorageError: Its record cannot be read, or is damaged.
+        """
+        found = self.contents.locate(sequence)
+        return None if found is None else self._decoded(sequence, found, direct_answer, stream)
+
+    def _decoded(
+        self, sequence: int, found: tuple[RowSegment, int], decode: Callable[..., _Parts | None], *more: bytes
+    ) -> _Parts:
+        segment, row = found
+        block = self._blocks[segment.block]
+        parts = decode(block.read(segment.places[row], segment.sizes[row]), block.key, *more)
+        if parts is None:
+            raise StorageError(f"{block.path} has no good record for message {sequence} at byte {segment.places[row]}")
+        return parts
+
+    def append_rows(
+        self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int, most: int = 0
+    ) -> list[tuple[int, int]]:
+        """Adds messages that have come at the same time: rows of a table. Returns what goes for them."""
+        contents = self.contents
+        segments = contents.segments
+        gone: list[tuple[int, int]] = []
+        while begin < end:
+            _, subject_size, _, _, header, _, size, _ = frames[begin].tolist()
+            block = self._last(subject_size + size + (_HEADED if header else EMPTY_RECORD_SIZE))
+            sequence, place = contents.last + 1, block.end
+            if not segments or segments[-1].block != block.number or segments[-1].end != sequence:
+                contents.begin(sequence, block.number)
+            records, over = kernels.enter_rows(
+                contents, buffer, frames, begin, end, time, block.key, place, BLOCK_SIZE - place, most
+            )
+            block.waiting += records
+            begin += contents.last + 1 - sequence
+            if over:
+                went, touched, tombstones, graves = kernels.drop_firsts(contents, over, most, block.key)
+                block.waiting += tombstones
+                block.graves.frombytes(graves)
+                gone += went
+                for segment, count in touched:
+                    if _is_worth_a_look(segment, count):
+                        self._untidy.add(segment.block)
+        return gone
+
+    def table(self, sequences: Sequence[int], room: int) -> MessageTableColumns | None:
+        """Returns messages, from the first one on those that lie near each other in a file and are good."""
+        found = self.contents.locate(sequences[0])
+        if found is None:
+            return None
+        segment = found[0]
+        block = self._blocks[segment.block]
+        rows = np.array(sequences, np.int64) - segment.first
+        rows = rows[: int(np.searchsorted(rows, len(segment.sizes)))]
+        sizes = np.frombuffer(segment.sizes, np.uint32)[rows]
+        places = np.frombuffer(segment.places, np.uint32)[rows].astype(np.int64)
+        first = int(places[0])
+        ends = places + sizes - first
+        fit = (sizes > 0) & (ends <= MOST_BYTES) & (ends <= block.size - first)
+        fit &= ends <= _SPARSE * np.cumsum(sizes, dtype=np.int64)
+        count = len(rows) if fit.all() else int(fit.argmin())
+        if not count:
+            return None
+        end = int(ends[count - 1])
+        try:
+            buffer = block.read_flushed(first, end, room * count)
+        except StorageError:
+            return None
+        frames = frame_table(count)
+        starts = (places[:count] - first).astype(np.uint32)
+        good = find_messages(buffer, starts, sizes[:count], block.key, _places(frames))
+        times = np.frombuffer(segment.times, np.int64)[rows[:good]]
+        return MessageTableColumns(buffer, end, frames[:good], times) if good else None
+
+    def _last(self, size: int) -> MessageBlock:
+        """Returns the block that the next record, of some size, goes to."""
+        block = self._blocks[next(reversed(self._blocks))] if self._blocks else None
+        if block is None:
+            return self._begin_block()
+        waiting = len(block.waiting)
+        end = block.size + waiting
+        if end and end + size > BLOCK_SIZE:
+            return self._begin_block()
+        if waiting > _MOST_WAITING:
+            block.flush()
+        return block
+
+    def _begin_block(self) -> MessageBlock:
+        number = next(reversed(self._blocks), 0)
+        if number:
+            self._blocks[number].flush()
+            self._blocks[number].sync_soon()
+            self._untidy.add(number)
+        block = self._blocks[number + 1] = MessageBlock(self._messages, self._name, number + 1, self._files)
+        self._renamed = True
+        return block
+
+    # Removal
+
+    def remove(self, sequence: int, *, erase: bool = False) -> bool:
+        """Takes out a message for good. Returns whether it was there."""
+        found = self.contents.locate(sequence)
+        if found is None:
+            return False
+        segment, row = found
+        if erase:
+            block, size = self._blocks[segment.block], segment.sizes[row]
+            block.overwrite(segment.places[row], erased(sequence, size, secrets.token_bytes(size), block.key))
+        time = segment.times[row]
+        self.contents.discard(segment, row)
+        self._bury(sequence, time)
+        if _is_worth_a_look(segment):
+            self._untidy.add(segment.block)
+        return True
+
+    def purge_below(self, sequence: int) -> None:
+        """Takes out the messages below a sequence for good."""
+        gone = list(self.contents.rows(None, sequence))
+        self.contents.drop_below(sequence)
+        self._bury_rows(gone)
+
+    def purge_matching(self, wanted: SubjectFilter, below: int) -> None:
+        """Takes out the messages that match and are below a sequence, for good."""
+        gone = list(self.contents.rows(wanted, below))
+        self.contents.drop_rows(gone)
+        self._bury_rows(gone)
+
+    def purge_all(self, next_sequence: int) -> None:
+        """Takes out everything; the next message gets this sequence."""
+        old, time = list(self._blocks.values()), self.contents.last_time
+        for block in old:
+            block.waiting.clear()
+        if next_sequence > 1:
+            last = self._begin_block()
+            self._bury(next_sequence - 1, time)
+            last.flush()
+            self._blocks = {last.number: last}
+            # How far the stream has come must not go with the old blocks.
+            self.sync()
+            for block in old:
+                block.remove()
+            self._renamed = True
+        self._untidy.clear()
+        self.contents.restart(next_sequence)
+
+    # Tombstones
+
+    def _bury(self, sequence: int, time: int) -> None:
+        block = self._last(EMPTY_RECORD_SIZE)
+        block.waiting += encode_record(sequence | TOMBSTONE, time, b"", b"", b"", block.key)
+        block.graves.append(sequence)
+
+    def _bury_rows(self, gone: Iterable[tuple[RowSegment, NDArray[np.int64]]]) -> None:
+        """Writes tombstones for messages that were taken out; many of a block without others need none: it goes."""
+        gone = [(segment, rows) for segment, rows in gone if len(rows)]
+        self._untidy.update(segment.block for segment, _ in gone)
+        live = {segment.block for segment in self.contents.segments if segment.live}
+        emptied = [segment.block for segment, rows in gone if segment.block not in live and len(rows) > _MANY]
+        last = next(reversed(self._blocks), 0)
+        if last in emptied:
+            self._begin_block()
+            self._bury(self.contents.last, self.contents.last_time)
+        if emptied:
+            self._write()
+            self._secure(max(emptied))
+        for segment, rows in gone:
+            if segment.block not in emptied:
+                times = np.frombuffer(segment.times, np.int64)[rows]
+                self._bury_all(np.array(rows + segment.first, np.uint64), times)
+
+    def _bury_all(self, sequences: NDArray[np.uint64], times: NDArray[np.int64]) -> None:
+        begin = 0
+        while begin < len(sequences):
+            block = self._last(EMPTY_RECORD_SIZE)
+            end = begin + max(1, (BLOCK_SIZE - block.end) // EMPTY_RECORD_SIZE)
+            part = sequences[begin:end]
+            block.waiting += encode_tombstones(part, times[begin:end], block.key)
+            block.graves.frombytes(part.tobytes())
+            begin = end
+
+    # Blocks
+
+    def _tidy(self, number: int) -> None:
+        """Removes a block that has nothing in use, rewrites one that has little; never the last."""
+        block = self._blocks.get(number)
+        if block is None or number == next(reversed(self._blocks)):
+            return
+        segments = self._segments(number)
+        used, enough = sum(segment.bytes for segment in segments), _IN_USE * block.end
+        if used > enough:
+            return
+        sequences, times = needed_tombstones(self.contents, block)
+        if used + len(sequences) * EMPTY_RECORD_SIZE > enough > 0:
+            if not used and segments:
+                # Messages that are gone may have no tombstones if all of the block are.
+                self._rewrite(block)
+            return
+        if used:
+            self._rewrite(block)
+            return
+        if len(sequences):
+            # They have to be elsewhere, whatever happens, before the block goes.
+            self._bury_all(sequences, times)
+            self._write()
+            self._secure(number, anew=True)
+        elif block.end and not self._is_secure(number):
+            self._deferred.add(number)
+            return
+        for segment in segments:
+            self.contents.remove_segment(segment)
+        del self._blocks[number]
+        self._renamed = True
+        block.remove()
+
+    def _secure(self, number: int, *, anew: bool = False) -> None:
+        """Syncs the last block before an earlier one goes, unless a later one than that has been synced.
+
+        Otherwise nothing might be left that says how far the stream has come.
+        """
+        if anew or not self._is_secure(number):
+            for block in self._blocks.values():
+                if block.number > number:
+                    block.sync()
+            self._sync_names()
+
+    def _is_secure(self, number: int) -> bool:
+        return any(each > number and block.safe for each, block in self._blocks.items())
+
+    def _segments(self, number: int) -> list[RowSegment]:
+        return [segment for segment in self.contents.segments if segment.block == number]
+
+    def _rewrite(self, block: MessageBlock) -> None:
+        """Writes a block anew with the messages that are left, and the tombstones that are needed."""
+        sequences, times = needed_tombstones(self.contents, block)
+        segments = self._segments(block.number)
+        data = bytearray()
+        for segment in segments:
+            for row, size in enumerate(segment.sizes):
+                if not size:
+                    segment.places[row] = ABSENT
+                    continue
+                record = block.read(segment.places[row], size)
+                segment.places[row] = len(data)
+                data += record
+            if not segment.live:
+                self.contents.remove_segment(segment)
+        data += encode_tombstones(sequences, times, block.key)
+        self._secure(block.number)
+        block.close()
+        try:
+            replace_file(block.path, bytes(data), mode=0o600)
+        except StantoolsError as error:
+            raise StorageError(error.message) from error
+        block.size, block.graves = len(data), array("Q", sequences.tolist())
+
+    # Life
+
+    def flush(self) -> None:
+        """Writes what waits to be written, and tidies up.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        self._write()
+        if self._deferred and self._is_secure(max(self._deferred)):
+            self._untidy |= self._deferred
+            self._deferred.clear()
+        while self._untidy:
+            number = min(self._untidy)
+            self._untidy.discard(number)
+            self._tidy(number)
+
+    def _write(self) -> None:
+        if self._blocks:
+            block = self._blocks[next(reversed(self._blocks))]
+            if block.waiting:
+                block.flush()
+
+    def keep_copied(self, state: CopiedState) -> None:
+        """Writes how far the stream is with what it copies, after the messages that it speaks of.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        self._write()
+        super().keep_copied(state)
+
+    def unsynced(self) -> list[Path]:
+        """Returns the files and directories that were written since this was called last, in the order to sync them.
+
+        Those of the last call are synced by now.
+        """
+        written = [block for block in self._blocks.values() if block.unsynced]
+        for block in self._syncing:
+            block.safe = True
+        self._syncing = written
+        for block in written:
+            block.unsynced = False
+        names, self._renamed = self._renamed, False
+        return [block.path for block in written] + [self._messages] * names + super().unsynced()
+
+    def sync(self) -> None:
+        """Makes what is in files survive a loss of power.
+
+        Raises:
+            StorageError: It cannot be synced.
+        """
+        for block in self._blocks.values():
+            block.sync()
+        if self._renamed:
+            self._sync_names()
+
+    def _sync_names(self) -> None:
+        try:
+            fsync_directory(self._messages)
+        except OSError as error:
+            raise StorageError(f"{self._messages} cannot be synced: {error.strerror}") from error
+        self._renamed = False
+
+    def close(self) -> None:
+        """Writes what waits and an index, and syncs."""
+        if self._abandoned:
+            return
+        self.flush()
+        self.sync()
+        key = highwayhash.stream_key(self._name)
+        index = index_of(self.contents, self._blocks, key, lifetimes=self._lifetimes)
+        self.abandon()
+        try:
+            self._sync_copied()
+            if index is not None:
+                replace_file(self._messages / INDEX, index, mode=0o600)
+        except StantoolsError as error:
+            raise StorageError(error.message) from error
+        except OSError as error:
+            raise StorageError(f"{self._directory} cannot be synced: {error.strerror}") from error
+
+    def abandon(self) -> None:
+        """Closes the files without writing anything."""
+        self._abandoned = True
+        for block in self._blocks.values():
+            block.close()
+
+
+def _is_worth_a_look(segment: RowSegment, lost: int = 1) -> bool:
+    """Returns whether a segment that has lost messages has none any more, or one in sixteen of all has gone."""
+    live, step = segment.live, max(16, len(segment.sizes) >> 4)
+    return -live % step < lost
+
+
+def _places(frames: Frames) -> MessagePlaces:
+    """The columns of a table that say where messages are."""
+    return MessagePlaces(*(frames[:, column] for column in (SUBJECT, SUBJECT_SIZE, HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE)))
+
+
+def needed_tombstones(contents: Contents, block: MessageBlock) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Returns sequences and times of the tombstones that have to stay when a block goes.
+
+    Those of messages that are still in another file, and what says how far the stream has come.
+    """
+    graves = np.unique(np.frombuffer(block.graves, np.uint64))
+    found: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
+    own = contents.last in graves[-1:].tolist()
+    for segment in contents.segments:
+        own = own or (segment.block == block.number and segment.end == contents.last + 1)
+        begin, end = np.searchsorted(graves, np.array([segment.first, segment.end], np.uint64)).tolist()
+        if begin == end or segment.block == block.number:
+            continue
+        rows = graves[begin:end].astype(np.int64) - segment.first
+        dead = np.frombuffer(segment.sizes, np.uint32)[rows] == 0
+        dead &= np.frombuffer(segment.places, np.uint32)[rows] != ABSENT
+        found.append((graves[begin:end][dead], np.frombuffer(segment.times, np.int64)[rows[dead]]))
+    sequences = [each for each, _ in found] or [np.zeros(0, np.uint64)]
+    times = [each for _, each in found] or [np.zeros(0, np.int64)]
+    if own and contents.locate(contents.last) is None and contents.last not in sequences[-1][-1:].tolist():
+        sequences.append(np.array([contents.last], np.uint64))
+        times.append(np.array([contents.last_time], np.int64))
+    return np.concatenate(sequences), np.concatenate(times)

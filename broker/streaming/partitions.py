@@ -1,0 +1,266 @@
+"""Several servers that share the channels among themselves (streaming-protocol.md section 25)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker import log
+from broker.streaming.names import partition_subject, text, valid_channel
+from broker.streaming.ports import Role
+from broker.streaming.requests import StreamingRequest, decode, one_by_one
+from stantools.format import gogo
+from stantools.format.proto import protocol_pb2 as protocol
+from stantools.format.quoting import quote
+from stantools.nats.subjects import matches
+
+if TYPE_CHECKING:
+    from broker.streaming.context import Context, Timer
+    from broker.streaming.state import StreamingSession
+
+#: The check is over when nobody has answered for so long.
+_CHECK_TIMEOUT: Final = 1_000_000_000
+#: Newly found servers are asked after this.
+_CHECK_DELAY: Final = 500_000_000
+#: What a list takes of a message besides its entries and the other fields, at most.
+_OVERHEAD: Final = 9
+#: Bytes that an entry may have: its length has two.
+_LONGEST: Final = 0xFFFF
+#: How long something waits for its client, how many names are remembered of which none came, and what may wait.
+_WAIT: Final = 1_000_000_000
+_REMEMBERED: Final = 256
+_MAX_WAITING: Final = 65536
+_MAX_WAITING_SIZE: Final = 64 << 20
+
+
+def encode_list(entries: Iterable[bytes], max_size: int) -> list[bytes]:
+    """Returns lists of channels as servers send them: length (two bytes, little-endian) and name, in pieces.
+
+    Raises:
+        ValueError: One entry alone is more than a piece may have; the text is the original's.
+    """
+    pieces: list[bytes] = []
+    piece = bytearray()
+    for entry in entries:
+        if 2 + len(entry) > max_size or len(entry) > _LONGEST:
+            raise ValueError("message payload too small to send channels list")
+        if piece and len(piece) + 2 + len(entry) > max_size:
+            pieces.append(bytes(piece))
+            piece.clear()
+        piece += len(entry).to_bytes(2, "little") + entry
+    pieces.append(bytes(piece))
+    return pieces
+
+
+def decode_list(data: bytes) -> list[bytes]:
+    """Returns the channels of a list.
+
+    Raises:
+        ValueError: It is damaged; the text is the original's.
+    """
+    entries: list[bytes] = []
+    position = 0
+    while position < len(data):
+        if position + 2 > len(data):
+            raise ValueError(f"unable to decode size, pos={position} len={len(data)}")
+        size = int.from_bytes(data[position : position + 2], "little")
+        position += 2
+        if size > len(data) - position:
+            rest = text(data[position:])
+            raise ValueError(f"unable to decode channel, pos={position} len={size} max={len(data)} (string={rest})")
+        entries.append(data[position : position + size])
+        position += size
+    return entries
+
+
+class Partitions:
+    """The channels that this server has, and the other servers'.
+
+    Args:
+        context: The world.
+        server_id: What this server calls itself among the others.
+    """
+
+    def __init__(self, context: Context, server_id: bytes) -> None:
+        self._context = context
+        self._bus = context.bus
+        self._timers = context.timers
+        self._server_id = server_id
+        self._subject = partition_subject(context.options.cluster_id)
+        self._inbox = b""
+        self._silence: Timer | None = None
+        self._passed: Callable[[], None] | None = None
+        self._failed: Callable[[str], None] | None = None
+        self.entries = context.options.partitions  #: names and patterns of the channels that this server has
+        self.waiting = PendingConnects(context)  #: requests that wait for their client
+        self._literals = frozenset(entry for entry in self.entries if valid_channel(entry))
+        self._patterns = tuple(entry for entry in self.entries if entry not in self._literals)
+
+    def serves(self, channel: bytes) -> bool:
+        """Returns whether this server has a channel."""
+        return channel in self._literals or any(matches(pattern, channel) for pattern in self._patterns)
+
+    def conflict(self, entries: Iterable[bytes]) -> bytes:
+        """Returns the first of another server's entries that meets one of this server's; empty if none does."""
+        for entry in entries:
+            if self.serves(entry) or any(matches(entry, own) for own in self.entries):
+                return entry
+        return b""
+
+    def check(self, passed: Callable[[], None], failed: Callable[[str], None]) -> None:
+        """Asks the other servers which channels they have.
+
+        Args:
+            passed: Called when no other server has any of these channels.
+            failed: Called with the reason why this server must not go on.
+        """
+        self._passed, self._failed = passed, failed
+        if not self._inbox:
+            self._inbox = self._context.nuids.inbox()
+            self._bus.listen(Role.PARTITIONS, self._inbox, one_by_one(self._answered))
+            self._bus.listen(Role.PARTITIONS, self._subject, one_by_one(self._asked))
+        self._bus.barrier(self._ask)
+
+    def check_again(self) -> None:
+        """Repeats the check, as other servers were found."""
+        fatal = self._context.driver.fatal
+        self._timers.after(
+            _CHECK_DELAY,
+            partial(self.check, lambda: None, lambda reason: fatal(f"Partitioning error: {reason}")),
+        )
+
+    def _ask(self) -> None:
+        room = self._bus.max_payload - len(self._message(b"")) - _OVERHEAD
+        try:
+            pieces = encode_list(self.entries, room)
+        except ValueError as problem:
+            self._fail(f"unable to send channels list: {problem}")
+            return
+        sent = [
+            self._bus.publish(Role.PARTITIONS, self._subject, self._message(piece), self._inbox, to_servers=True)
+            for piece in pieces
+        ]
+        if all(sent):
+            self._wait()
+        else:
+            # The connection is lost: that nobody answers would mean nothing.
+            self._timers.cancel(self._silence)
+            self._silence = self._timers.after(_CHECK_DELAY, self._ask)
+
+    def _fail(self, reason: str) -> None:
+        if self._failed is not None:
+            failed, self._passed, self._failed = self._failed, None, None
+            self._timers.cancel(self._silence)
+            failed(reason)
+
+    def _wait(self) -> None:
+        self._timers.cancel(self._silence)
+        self._silence = self._timers.after(_CHECK_TIMEOUT, self._over)
+
+    def _over(self) -> None:
+        self._silence = None
+        if self._passed is not None:
+            passed, self._passed, self._failed = self._passed, None, None
+            passed()
+
+    def _asked(self, request: StreamingRequest) -> None:
+        if not request.payload or not request.reply:
+            return
+        try:
+            message = decode(protocol.CtrlMsg, request.payload)
+            if message.msg_type != protocol.CtrlMsg.PARTITIONING or message.server_id == self._server_id:
+                return
+            conflict = self.conflict(decode_list(message.data))
+        except (gogo.DecodeError, ValueError) as error:
+            # Like the original without an answer, which could only say that there is no conflict.
+            log.STREAMING.error("Error processing partitioning request: %s", error)
+            return
+        self._bus.publish(Role.PARTITIONS, request.reply, self._message(conflict))
+
+    def _answered(self, request: StreamingRequest) -> None:
+        if self._failed is None:
+            return
+        try:
+            message = decode(protocol.CtrlMsg, request.payload)
+        except gogo.DecodeError as error:
+            self._fail(f"unable to decode partitioning response: {error}")
+            return
+        if message.data:
+            server = quote(message.server_id)
+            self._fail(f"channel {quote(message.data)} causes conflict with channels on server {server}")
+        else:
+            self._wait()
+
+    def _message(self, data: bytes) -> bytes:
+        message = protocol.CtrlMsg(msg_type=protocol.CtrlMsg.PARTITIONING, server_id=self._server_id, data=data)
+        return message.SerializeToString()
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What waits for one client, and until when."""
+
+    timer: Timer
+    then: list[Callable[[bool], None]] = field(default_factory=list)
+    size: int = 0
+
+
+class PendingConnects:
+    """Requests that came before the connect request of their client, which other servers may have answered already."""
+
+    def __init__(self, context: Context) -> None:
+        self._timers = context.timers
+        self._queues: dict[tuple[bytes, bytes], _Queue] = {}
+        self._missing: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
+        self._count = 0
+        self._size = 0
+
+    def add(self, client_id: bytes, connection_id: bytes, size: int, then: Callable[[bool], None]) -> bool:
+        """Lets something wait.
+
+        Args:
+            client_id: Whom it waits for.
+            connection_id: If there is one, it alone says whom it waits for.
+            size: Bytes that it keeps.
+            then: Called when it is known whether the client has come.
+
+        Returns:
+            False if it cannot wait: the client did not come before either, or too much is waiting.
+        """
+        key = (b"" if connection_id else client_id, connection_id)
+        if key in self._missing or self._count >= _MAX_WAITING or self._size + size > _MAX_WAITING_SIZE:
+            return False
+        queue = self._queues.get(key)
+        if queue is None:
+            timer = self._timers.after(_WAIT, partial(self._missed, key))
+            queue = self._queues[key] = _Queue(timer)
+        queue.then.append(then)
+        queue.size += size
+        self._count += 1
+        self._size += size
+        return True
+
+    def registered(self, client: StreamingSession) -> None:
+        """A client has come: resumes everything that waited for it."""
+        for key in ((client.id, b""), (b"", client.info.conn_id)):
+            self._missing.pop(key, None)
+            self._end(key, came=True)
+
+    def _missed(self, key: tuple[bytes, bytes]) -> None:
+        self._missing[key] = None
+        if len(self._missing) > _REMEMBERED:
+            self._missing.popitem(last=False)
+        self._end(key, came=False)
+
+    def _end(self, key: tuple[bytes, bytes], *, came: bool) -> None:
+        queue = self._queues.pop(key, None)
+        if queue is None:
+            return
+        self._timers.cancel(queue.timer)
+        self._count -= len(queue.then)
+        self._size -= queue.size
+        for then in queue.then:
+            then(came)

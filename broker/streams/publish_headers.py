@@ -1,0 +1,235 @@
+"""What a message says about itself to the stream that stores it: expectations, its id, roll-up, how long it is kept.
+
+Facts: jetstream-server.md section 7.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.streams.api_errors import RequestError, wrong_last_sequence
+from broker.streams.stream_source import HEADER
+from stantools.notation import format_go_duration, parse_duration
+
+if TYPE_CHECKING:
+    from broker.stores.streams.contents import Contents
+    from broker.streams.configuration import StreamConfig
+
+#: Bytes of headers that a message may have.
+MOST_HEADERS: Final = 64 << 10
+MESSAGE_ID: Final = b"Nats-Msg-Id"
+ROLLUP: Final = b"Nats-Rollup"
+_PREFIX: Final = b"Nats-"
+#: What begins the names of headers that say what a message expects of its stream.
+EXPECTED: Final = b"Nats-Expected-"
+_STREAM: Final = EXPECTED + b"Stream"
+_LAST: Final = EXPECTED + b"Last-Sequence"
+_LAST_OF_SUBJECT: Final = EXPECTED + b"Last-Subject-Sequence"
+_OF_SUBJECT: Final = _LAST_OF_SUBJECT + b"-Subject"
+_LIFETIME: Final = b"Nats-TTL"
+_MARKER: Final = b"Nats-Marker-Reason"
+#: Of messages that do not go by age.
+_FOREVER: Final = -1
+_SECOND: Final = 1_000_000_000
+_LAST_ID: Final = EXPECTED + b"Last-Msg-Id"
+#: Headers that no client may send, for what is not there yet, and the answer to each: before expectations are checked,
+#: and after.
+_REFUSED_FIRST: Final = (
+    (b"Nats-Batch-Id", 10174, "atomic publish is disabled"),
+    (b"Nats-Incr", 10168, "message counters is disabled"),
+)
+_REFUSED: Final = (
+    (b"Nats-Schedule", 10188, "message schedules is disabled"),
+    (HEADER, 10227, "message stream source header is not allowed"),
+)
+NOTHING: Final[Mapping[bytes, bytes]] = {}
+
+
+def said(header: bytes) -> Mapping[bytes, bytes]:
+    """Returns the headers whose names begin with `Nats-`, the first of each name."""
+    if _PREFIX not in header:
+        return NOTHING
+    found: dict[bytes, bytes] = {}
+    for line in header.split(b"\r\n")[1:]:
+        name, colon, value = line.partition(b":")
+        if colon and name.startswith(_PREFIX):
+            found.setdefault(name, value.strip())
+    return found
+
+
+class PublishHeaders(NamedTuple):
+    """What a message says that still matters when it is stored."""
+
+    message_id: bytes = b""  #: empty for none
+    life: int = 0  #: how long (ns) it is to be kept, as `lifetime` returns it
+    replaces: str = ""  #: what it replaces, as `rollup` returns it
+
+
+#: What a message without headers says.
+PLAIN: Final = PublishHeaders()
+
+
+def check(headers: Mapping[bytes, bytes], config: StreamConfig, subject: bytes, contents: Contents) -> None:
+    """Checks what a message expects of its stream.
+
+    Raises:
+        ApiError: Something is not so.
+    """
+    _refuse(headers, _REFUSED_FIRST)
+    if (expected := headers.get(_STREAM)) and expected != config.name.encode():
+        raise RequestError(400, 10060, "expected stream does not match")
+    if _LIFETIME in headers and not config.allow_msg_ttl:
+        # One that is not valid is noticed last.
+        with contextlib.suppress(_InvalidLifetimeError):
+            if lifetime(headers):
+                raise RequestError(400, 10166, "per-message TTL is disabled")
+    if (text_of := headers.get(_LAST_OF_SUBJECT)) is not None:
+        last = contents.last_of(headers.get(_OF_SUBJECT, subject))
+        if _number(text_of) != last:
+            raise wrong_last_sequence(last)
+    elif _OF_SUBJECT in headers:
+        raise RequestError(400, 10193, "missing sequence for expected last sequence per subject")
+    if (text_of := headers.get(_LAST)) is not None and _number(text_of) != contents.last:
+        raise wrong_last_sequence(contents.last)
+    _refuse(headers, _REFUSED)
+
+
+def _refuse(headers: Mapping[bytes, bytes], refused: Iterable[tuple[bytes, int, str]]) -> None:
+    for name, number, text in refused:
+        if name in headers:
+            raise RequestError(400, number, text)
+
+
+class _InvalidLifetimeError(RequestError):
+    """A message does not say how long it is to be kept."""
+
+
+def lifetime(headers: Mapping[bytes, bytes]) -> int:
+    """Returns how long (ns) a message is to be kept: 0 for as long as its stream says, -1 for longer than that.
+
+    Raises:
+        ApiError: What it says is no such time.
+    """
+    text = headers.get(_LIFETIME, b"").decode(errors="replace")
+    if not text:
+        return 0
+    if text == "never":
+        return _FOREVER
+    try:
+        seconds = int(text) if text.isdecimal() and len(text) < 10 else parse_duration(text) // _SECOND
+    except (ValueError, OverflowError):
+        seconds = 0
+    if not 1 <= seconds < 1 << 32:
+        raise _InvalidLifetimeError(400, 10165, "invalid per-message TTL")
+    return seconds * _SECOND
+
+
+class MessageIds:
+    """Ids of messages as long as they count.
+
+    Attributes:
+        last: The id of the last message; empty if it had none.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self.last = b""
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def note(self, message_id: bytes, sequence: int, time: int) -> None:
+        """Takes note of a message, and the time when it was stored; its id may be empty."""
+        self.last = message_id
+        if message_id:
+            self._known[message_id] = (sequence, time)
+
+    def find(self, message_id: bytes, oldest: int) -> int:
+        """Returns the sequence of the message with an id that was stored after some time; 0 for none."""
+        self.forget(oldest)
+        found = self._known.get(message_id)
+        return found[0] if found is not None else 0
+
+    def forget(self, oldest: int) -> None:
+        """Forgets the ids of messages that were stored at some time, or before."""
+        while self._known and next(iter(self._known.values()))[1] <= oldest:
+            self._known.popitem(last=False)
+
+
+class MessageLifetimes:
+    """Messages that are to be kept for another time than their stream says.
+
+    Attributes:
+        forever: Sequences of those that do not go by age.
+    """
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[int, int]] = []
+        self.forever: set[int] = set()
+
+    def note(self, sequence: int, time: int, life: int) -> None:
+        """Takes note of a message, the time when it was stored, and its lifetime."""
+        if life == _FOREVER:
+            self.forever.add(sequence)
+        elif life:
+            heapq.heappush(self._ends, (time + life, sequence))
+
+    def __bool__(self) -> bool:
+        return bool(self._ends)
+
+    def ended(self, now: int) -> Iterator[int]:
+        """Iterates over the sequences of messages whose time has come, and forgets them."""
+        while self._ends and self._ends[0][0] <= now:
+            yield heapq.heappop(self._ends)[1]
+
+
+def marker(life: int) -> bytes:
+    """Returns the header block of what is stored where the last message of a subject went by its age.
+
+    Args:
+        life: How long (ns) the marker is kept.
+    """
+    text = format_go_duration(life).encode()
+    return b"NATS/1.0\r\n%b: MaxAge\r\n%b: %b\r\n%b: sub\r\n\r\n" % (_MARKER, _LIFETIME, text, ROLLUP)
+
+
+def is_marker(header: bytes) -> bool:
+    """Returns whether a message marks one that went."""
+    return _MARKER in said(header)
+
+
+def check_last_id(headers: Mapping[bytes, bytes], last_id: bytes) -> None:
+    """Checks which id a message expects the last one to have.
+
+    Raises:
+        ApiError: It has another one.
+    """
+    expected = headers.get(_LAST_ID)
+    if expected and expected != last_id:
+        raise RequestError(400, 10070, f"wrong last msg ID: {last_id.decode(errors='replace')}")
+
+
+def rollup(headers: Mapping[bytes, bytes], *, allowed: bool) -> str:
+    """Returns what a message replaces: `sub` for its subject, `all`, or nothing.
+
+    Raises:
+        ApiError: It may not, or says something else.
+    """
+    value = headers.get(ROLLUP)
+    if not value:
+        return ""
+    if not allowed:
+        raise RequestError(500, 10111, "rollup not permitted")
+    text = value.decode(errors="replace")
+    if text.lower() not in ("sub", "all"):
+        raise RequestError(500, 10111, f'rollup value invalid: "{text[:100]}"')
+    return text.lower()
+
+
+def _number(text: bytes) -> int:
+    """What is not a number is -1, which no sequence is."""
+    return int(text) if text.isdigit() and len(text) < 20 else -1

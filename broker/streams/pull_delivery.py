@@ -1,0 +1,239 @@
+"""Messages for those who ask for them: requests that wait, and the statuses that end them.
+
+Facts: jetstream-server.md section 12.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from broker.streams.delivery import ALONE, MOST, MOST_BYTES, ConsumerDelivery
+from broker.streams.headers import status
+from broker.streams.pullrequests import Priorities, PullRequest, PullStatusError
+from stantools.notation import format_go_duration
+
+if TYPE_CHECKING:
+    from broker.streams.consumer import Consumer
+    from broker.streams.ports import StreamsPort
+
+#: Requests of a consumer that wait, whatever its configuration says.
+_MOST_WAITING: Final = 16384
+#: Requests that messages are shared out among together.
+_MOST_TOGETHER: Final = 16
+
+
+class PullDelivery(ConsumerDelivery):
+    """Sends messages to those who ask for them."""
+
+    def __init__(self, consumer: Consumer, bus: StreamsPort, now: int) -> None:
+        super().__init__(consumer, bus, now)
+        self.priorities = Priorities(consumer)  #: who gets the next message
+        self._requests: OrderedDict[PullRequest, None] = OrderedDict()
+        #: How many of them do not wait for messages that are not there, and when one has to be looked at.
+        self._hasty = self._look_at = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        self._sweep()
+        return len(self._requests)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether requests wait."""
+        return bool(self._requests)
+
+    def is_used(self, now: int) -> bool:
+        """Returns whether a request waits, or a message for its acknowledgement."""
+        return bool(self._requests) or bool(self.consumer.pending)
+
+    def ask(self, reply: bytes, body: bytes, now: int, short: bytes = b"") -> None:
+        """Takes a request.
+
+        Args:
+            reply: Where messages go.
+            body: What is wanted.
+            now: Nanoseconds since 1970.
+            short: How subjects of acknowledgements begin if it is one of the preview; empty otherwise.
+        """
+        self.used = now
+        request = PullRequest(reply, short=short)
+        try:
+            request = PullRequest.read(reply, body, now, short)
+            self._admit(request, now)
+        except PullStatusError as refused:
+            self._say(request, status(str(refused)))
+        else:
+            self._requests[request] = None
+            self._hasty += request.no_wait
+            self._look_later(request)
+
+    def _look_later(self, request: PullRequest) -> None:
+        for time in (request.expires, request.beat):
+            if time and (not self._look_at or time < self._look_at):
+                self._look_at = time
+
+    def _admit(self, request: PullRequest, now: int) -> None:
+        config = self.consumer.config
+        if 0 < config.max_batch < request.batch:
+            raise PullStatusError(f"409 Exceeded MaxRequestBatch of {config.max_batch}")
+        if request.expires and 0 < config.max_expires < request.expires - now:
+            raise PullStatusError(f"409 Exceeded MaxRequestExpires of {format_go_duration(config.max_expires)}")
+        if request.room is not None and 0 < config.max_bytes < request.room:
+            raise PullStatusError(f"409 Exceeded MaxRequestMaxBytes of {config.max_bytes}")
+        self.priorities.admit(request, now)
+        if request.no_wait and not request.expires:
+            if self.consumer.next(now) is None:
+                if not self.consumer.full or not self.consumer.num_pending:
+                    raise PullStatusError("404 No Messages")
+            elif self._requests and not config.priority_policy:
+                there = self.consumer.num_pending + len(self.consumer.pending)
+                if sum(each.batch for each in self._requests) >= there:
+                    raise PullStatusError("408 Requests Pending")
+        most = min(config.max_waiting, _MOST_WAITING)
+        if len(self._requests) >= most:
+            self._sweep()
+            if len(self._requests) >= most:
+                if request.heartbeat:
+                    raise PullStatusError("")
+                raise PullStatusError("409 Exceeded MaxWaiting")
+
+    def _sweep(self) -> None:
+        """Forgets the requests of those who have gone."""
+        for request in [each for each in self._requests if not self._bus.interested(each.reply)]:
+            self._forget(request)
+
+    def _forget(self, request: PullRequest) -> None:
+        del self._requests[request]
+        self._hasty -= request.no_wait
+
+    def run(self, now: int) -> bool:
+        """Sends what is there to those who have asked."""
+        if 0 < self._look_at <= now:
+            self._expire(now)
+        if grouped := bool(self.consumer.config.priority_policy):
+            self.priorities.expire(now)
+        else:
+            self._lines = ()
+        sent = size = 0
+        while self._requests and not self._portion(sent, size):
+            request = self._chosen(now) if grouped else next(iter(self._requests))
+            if request is None:
+                break
+            if not self._bus.interested(request.reply):
+                self._forget(request)
+                continue
+            if self._held_up(request.reply, now):
+                return False
+            if not grouped:
+                count, bytes_sent = self._pass_on_several(request, now, MOST - sent)
+                if count:
+                    sent, size = sent + count, size + bytes_sent
+                    continue
+            bytes_sent = self._pass_on(request.reply, b"", now, request.room, request.short)
+            if not bytes_sent:
+                break
+            if bytes_sent < 0:
+                self._end(request, "409 Message Size Exceeds MaxBytes")
+                continue
+            sent, size = sent + ALONE, size + bytes_sent
+            self._serve(request, 1, bytes_sent, now)
+        else:
+            if self._requests:
+                return True
+        if self._hasty and not self.consumer.full and self._not_before <= now:
+            for request in [each for each in self._requests if each.no_wait and (each.served or not each.expires)]:
+                self._forget(request)
+                self._say(request, status("404 No Messages"))
+        return False
+
+    def _chosen(self, now: int) -> PullRequest | None:
+        """Returns who gets the next message, by the policy of the consumer; None if there is none, or nobody does."""
+        if self.consumer.next(now) is None:
+            return None
+        for request in list(self.priorities.candidates(self._requests)):
+            if not self._bus.interested(request.reply) or self.priorities.take(request, now):
+                self._lines = self.priorities.lines
+                return request
+            self._end(request, "423 Nats-Wrong-Pin-Id")
+        return None
+
+    def _pass_on_several(self, request: PullRequest, now: int, most: int) -> tuple[int, int]:
+        """Sends the next messages, if all requests that wait come from the same client. Returns how many, and bytes."""
+        waiting = list(islice(self._requests, _MOST_TOGETHER + 1))
+        if len(waiting) == 1:
+            room = MOST_BYTES if request.room is None else request.room
+        elif len(waiting) > _MOST_TOGETHER or any(
+            each.room is not None or each.reply != request.reply for each in waiting
+        ):
+            return 0, 0
+        else:
+            room = MOST_BYTES
+        most = min(most, sum(each.batch for each in waiting))
+        if any(each.short for each in waiting):
+            return 0, 0
+        count, size = self._pass_on_all(request.reply, b"", now, most, room)
+        if len(waiting) == 1 and count:
+            self._serve(request, count, size, now)
+            return count, size
+        left = count
+        while left:
+            # In turn, as often as none of them ends before the others have had theirs.
+            turn = list(self._requests)[:left]
+            times = max(1, min(left // len(self._requests), min(each.batch for each in turn)))
+            for each in turn:
+                self._serve(each, times, 0, now)
+            left -= times * len(turn)
+        return count, size
+
+    def _serve(self, request: PullRequest, count: int, size: int, now: int) -> None:
+        self.used = now
+        request.batch -= count
+        request.served = True
+        if request.heartbeat:
+            request.beat = now + request.heartbeat
+        if request.room is not None:
+            request.room -= size
+        if request.room == 0 or (not request.batch and request.room):
+            self._end(request, "409 Batch Completed")
+            return
+        if request.batch:
+            self._requests.move_to_end(request)
+        else:
+            self._forget(request)
+
+    def _expire(self, now: int) -> None:
+        self._look_at = 0
+        for request in list(self._requests):
+            if request.expires and request.expires <= now:
+                self._end(request, "408 Request Timeout")
+                continue
+            if request.heartbeat and request.beat <= now:
+                number, sequence = self.consumer.delivered
+                beat = status("100 Idle Heartbeat", Nats_Last_Consumer=number, Nats_Last_Stream=sequence)
+                self._say(request, beat)
+                request.beat = now + request.heartbeat
+            self._look_later(request)
+
+    def _end(self, request: PullRequest, line: str) -> None:
+        self._forget(request)
+        left = {"Nats_Pending_Messages": request.batch - request.short_of, "Nats_Pending_Bytes": request.room or 0}
+        self._say(request, status(line, **left))
+
+    def _say(self, request: PullRequest, header: bytes) -> None:
+        if request.reply and not request.short and header != status(""):
+            self._bus.publish(request.reply, b"", header=header)
+
+    def next_event(self) -> int:
+        """Returns when a request ends, a heartbeat or a message is due."""
+        pinned = self.priorities.expires if self.consumer.config.priority_policy else 0
+        return self._soonest(self._look_at, pinned) if self._requests else pinned
+
+    def close(self, reason: str) -> None:
+        """Answers those who wait that there will be nothing more."""
+        for request in self._requests:
+            self._say(request, status(reason))
+        self._requests.clear()
+        self._hasty = 0

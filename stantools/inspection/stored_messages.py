@@ -1,0 +1,329 @@
+"""Reading the messages of a channel: a selection of them, in order, as far as they are intact.
+
+Slices with a good index are read through it, so that a few messages out of millions cost little; others are scanned.
+If a record named by the index is not good, the rest of the slice is scanned, and the damage is reported in between
+the messages. No content of a file raises an exception.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import gogo, kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.encryption import ChannelCipher, DecryptError
+from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, ScanStop
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.slicesummary import channel_ends
+from stantools.inspection.survey import stop_text
+from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.indexes import IndexView
+from stantools.store.mapping import Buffer
+from stantools.store.ranges import Bounds
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import open_slice, scan_slice
+
+_BATCH = 4096
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_MAX_SEQUENCE = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Selection(Bounds):
+    """Conditions on messages; all of them hold together."""
+
+    tail: int | None = None  #: number of messages at the end of the channel
+    pattern: re.Pattern[bytes] | None = None  #: pattern in the payload (decrypted, if a key was given)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    sequence: int
+    timestamp: int  #: nanoseconds since 1970
+    subject: bytes  #: as stored; the channel's name unless the record is foreign
+    reply: bytes  #: reply subject, empty if there is none
+    data: bytes  #: payload, decrypted if a key was given and fits
+    file: str  #: slice that holds it
+    offset: int  #: offset of its record in the slice
+    error: str = ""  #: reason why the payload could not be decrypted, else ""
+
+
+@dataclass(frozen=True)
+class ReadProblem:
+    """Damage found while reading messages."""
+
+    file: str  #: the slice, relative to the channel directory
+    offset: int | None  #: first byte, None for the file as a whole
+    length: int | None  #: number of bytes
+    sequence: int | None  #: sequence that was stored there, if known
+    detail: str
+
+
+class MessageReader:
+    """Reads the messages of one channel.
+
+    Without a key, payloads stay as they are stored. `archived`: reads `.bak` slices as well.
+    """
+
+    def __init__(
+        self,
+        files: ChannelFiles,
+        crc: Crc,
+        *,
+        key: bytes | None = None,
+        archived: bool = False,
+    ) -> None:
+        self._channel = files.raw_name
+        self._crc = crc
+        self._cipher = ChannelCipher(key, self._channel) if key else None
+        slices = [*files.slices, *(files.archived if archived else [])]
+        self._slices = sorted((s for s in slices if s.data), key=lambda each: (each.number, not each.archived))
+        self._columns = MessageColumns(_BATCH)
+        self._stops: npt.NDArray[np.uint8] = np.zeros(_BATCH, np.uint8)
+
+    def last_sequence(self) -> int:
+        """Returns the channel's last sequence as the server counts, 0 if there is none."""
+        return channel_ends(self._slices, self._channel, self._crc)[1]
+
+    def read(self, selection: Selection) -> Iterator[StoredMessage | ReadProblem]:
+        """Iterates over the selected messages in the order of the slices, with damage at its place.
+
+        Damage in slices that need not be read is not reported.
+        """
+        if selection.counts_from_end:
+            selection = selection.resolved(self.last_sequence())
+        if selection.tail is None:
+            for files in self._slices:
+                yield from self._slice(files, selection)
+            return
+        yield from self._tail(selection)
+
+    def _tail(self, selection: Selection) -> Iterator[StoredMessage | ReadProblem]:
+        wanted = selection.tail or 0
+        parts: deque[list[StoredMessage | ReadProblem]] = deque()
+        for files in reversed(self._slices):
+            if wanted <= 0:
+                break
+            kept: deque[StoredMessage] = deque(maxlen=wanted)
+            troubles: list[StoredMessage | ReadProblem] = []
+            for item in self._slice(files, selection, limit=wanted):
+                if isinstance(item, StoredMessage):
+                    kept.append(item)
+                else:
+                    troubles.append(item)
+            wanted -= len(kept)
+            parts.appendleft([*troubles, *kept])
+        for part in parts:
+            yield from part
+
+    def _slice(
+        self, files: SliceFiles, selection: Selection, limit: int | None = None
+    ) -> Iterator[StoredMessage | ReadProblem]:
+        assert files.data is not None
+        try:
+            with open_slice(files, self._channel, self._crc) as opened:
+                data = opened.data
+                if opened.index is not None:
+                    yield from self._indexed(files, data, opened.index, selection, limit)
+                    return
+                if opened.header_error:
+                    yield ReadProblem(files.name, 0, min(len(data), FILE_HEADER_SIZE), None, opened.header_error)
+                elif opened.problem:
+                    yield ReadProblem((files.index or files.data).name, None, None, None, opened.problem)
+                yield from self._scan(files, data, selection)
+        except StoreUnreadableError as error:
+            yield ReadProblem(files.name, None, None, None, error.message)
+
+    def _indexed(
+        self, files: SliceFiles, data: Buffer, view: IndexView, selection: Selection, limit: int | None
+    ) -> Iterator[StoredMessage | ReadProblem]:
+        """Iterates over messages by their index records, as long as these are right, then by a scan."""
+        rows = np.flatnonzero(chosen(view["sequence"], view["timestamp"], selection))
+        if limit is not None and selection.pattern is None:
+            rows = rows[-limit:]
+        given = -1
+        for begin in range(0, len(rows), _BATCH):
+            part = view[rows[begin : begin + _BATCH]]
+            offsets = np.ascontiguousarray(part["offset"])
+            kernels.read_messages_at(data, len(data), offsets, self._crc, self._channel, self._columns, self._stops)
+            columns = self._columns.take(len(part))
+            good = self._stops[: len(part)] == ScanStop.END
+            good &= (columns.sequence == part["sequence"]) & (columns.size == part["size"])
+            wrong = np.flatnonzero(~good)
+            right = columns.take(int(wrong[0]) if len(wrong) else len(part))
+            yield from self._decode(files, data, right, selection)
+            given = int(right.offset[-1]) if right.capacity else given
+            if len(wrong):
+                # The index is wrong from here on: scan the data, and repeat nothing.
+                yield from self._scan(files, data, selection, given=given)
+                return
+        last = view[-1]
+        end = int(last["offset"]) + RECORD_HEADER_SIZE + int(last["size"])
+        if end < len(data) and (selection.last is None or selection.last > int(last["sequence"])):
+            yield from self._scan(files, data, selection, start=end, unindexed=True, before=int(last["sequence"]))
+
+    def _scan(
+        self,
+        files: SliceFiles,
+        data: Buffer,
+        selection: Selection,
+        *,
+        start: int = FILE_HEADER_SIZE,
+        given: int = -1,
+        unindexed: bool = False,
+        before: int = 0,
+    ) -> Iterator[StoredMessage | ReadProblem]:
+        """Iterates over messages by reading the data file from an offset.
+
+        Messages up to offset `given` were returned before. `unindexed`: the index is good and does not name the
+        messages found here. `before` is the sequence of the message before the start.
+        """
+        pending: list[DamagedRange] = []
+        for part in scan_slice(data, self._channel, self._crc, start=start):
+            if isinstance(part, DamagedRange):
+                if part.offset > given:
+                    pending.append(part)
+                continue
+            yield from self._damages(files, pending, selection, before, int(part.sequence[0]))
+            pending.clear()
+            if unindexed:
+                unindexed = False
+                yield ReadProblem(
+                    files.name,
+                    int(part.offset[0]),
+                    None,
+                    int(part.sequence[0]),
+                    "messages from here on are not in the index: the server does not see them",
+                )
+            before = int(part.sequence[-1])
+            wanted = chosen(part.sequence, part.timestamp, selection) & (part.offset > given)
+            if wanted.all():
+                yield from self._decode(files, data, part, selection)
+            elif wanted.any():
+                yield from self._decode(files, data, part.pick(wanted), selection)
+        yield from self._damages(files, pending, selection, before, None)
+
+    def _damages(
+        self, files: SliceFiles, damages: Sequence[DamagedRange], selection: Selection, before: int, after: int | None
+    ) -> Iterator[StoredMessage | ReadProblem]:
+        """Reports damage, unless the messages around it show that it cannot concern the selection."""
+        if selection.last is not None and before >= selection.last:
+            return
+        if selection.first is not None and after is not None and after <= selection.first:
+            return
+        for damage in damages:
+            yield ReadProblem(
+                files.name,
+                damage.offset,
+                damage.length,
+                damage.sequence,
+                f"{damage.kind.value}: {stop_text(damage.stop)}",
+            )
+            if damage.repair:
+                message = damage.repair.message
+                item = self._message(
+                    files,
+                    message.sequence,
+                    message.timestamp,
+                    message.subject,
+                    message.reply,
+                    message.data,
+                    damage.offset,
+                )
+                sequence, timestamp = np.array([message.sequence], np.uint64), np.array([message.timestamp])
+                if chosen(sequence, timestamp, selection).all() and _matches(item, selection):
+                    yield item
+
+    def _decode(
+        self, files: SliceFiles, data: Buffer, columns: MessageColumns, selection: Selection
+    ) -> Iterator[StoredMessage]:
+        foreign = int(Flag.FOREIGN_SUBJECT)
+        for row in zip(
+            columns.offset.tolist(),
+            columns.size.tolist(),
+            columns.sequence.tolist(),
+            columns.timestamp.tolist(),
+            columns.reply_start.tolist(),
+            columns.reply_size.tolist(),
+            columns.data_start.tolist(),
+            columns.data_size.tolist(),
+            columns.flags.tolist(),
+            strict=True,
+        ):
+            offset, size, sequence, timestamp, reply_start, reply_size, data_start, data_size, flags = row
+            subject = self._channel
+            if flags & foreign:
+                begin = offset + RECORD_HEADER_SIZE
+                subject = gogo.decode(pb.MsgProto, data[begin : begin + size]).subject
+            reply = bytes(data[reply_start : reply_start + reply_size])
+            payload = bytes(data[data_start : data_start + data_size])
+            message = self._message(files, sequence, timestamp, subject, reply, payload, offset)
+            if _matches(message, selection):
+                yield message
+
+    def _message(
+        self, files: SliceFiles, sequence: int, timestamp: int, subject: bytes, reply: bytes, data: bytes, offset: int
+    ) -> StoredMessage:
+        error = ""
+        if self._cipher and data:
+            try:
+                data = self._cipher.decrypt(data)
+            except DecryptError as problem:
+                error = problem.message
+        return StoredMessage(sequence, timestamp, subject, reply, data, files.name, offset, error)
+
+
+def chosen(sequence: npt.NDArray[Any], timestamp: npt.NDArray[Any], selection: Selection) -> npt.NDArray[np.bool_]:
+    """Returns the rows within the sequences and times of a selection, before `resolved`."""
+    taken = np.ones(len(sequence), bool)
+    if selection.first is not None:
+        taken &= sequence >= np.uint64(min(selection.first, _MAX_SEQUENCE))
+    if selection.last is not None:
+        taken &= sequence <= np.uint64(min(selection.last, _MAX_SEQUENCE))
+    if selection.since is not None:
+        taken &= timestamp >= np.int64(min(max(selection.since, _LOWEST), _HIGHEST))
+    if selection.until is not None:
+        taken &= timestamp < np.int64(min(max(selection.until, _LOWEST), _HIGHEST))
+    return taken
+
+
+def _matches(message: StoredMessage, selection: Selection) -> bool:
+    return selection.pattern is None or selection.pattern.search(message.data) is not None
+
+
+def follow(
+    list_channel: Callable[[], ChannelFiles],
+    reader: Callable[[ChannelFiles], MessageReader],
+    after: int,
+    wait: Callable[[], bool],
+    selection: Selection,
+) -> Iterator[StoredMessage]:
+    """Iterates over the messages that a running server adds.
+
+    A record that is still being written is returned when it is complete. Damage is not reported: it may be a write
+    in progress. `after` is the last sequence returned before. `wait` waits for the next look, and returns False to
+    end.
+    """
+    seen: dict[int, int] = {}
+    while wait():
+        files = list_channel()
+        # Slices only ever grow at the end of the last one, until a new one is begun.
+        sizes = {each.number: each.data_size for each in files.slices}
+        files.slices = [each for each in files.slices if seen.get(each.number) != each.data_size]
+        seen = sizes
+        fresh = replace(selection, first=max(after + 1, selection.first or 0), tail=None)
+        for item in reader(files).read(fresh):
+            if isinstance(item, StoredMessage) and item.sequence > after:
+                after = item.sequence
+                yield item
+        if selection.last is not None and after >= selection.last:
+            return
