@@ -16,7 +16,7 @@ from stantools.nats.subjects import overlap
 from stantools.nats.subjecttree import PatternTree, grow, tree_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping
+    from collections.abc import Collection, Generator, Iterator, Mapping
 
     from broker.ports import Clock
     from broker.stores.streams.interface import StreamStore
@@ -48,7 +48,7 @@ class Account:
         self._version = 0  #: another one once that has changed
 
     def load(self) -> None:
-        """Opens the streams that are there, as far as they can be opened."""
+        """Opens the streams that are there, as far as they can be opened. What is over their limits is still there."""
         for values, created in self._place.streams():
             try:
                 config = StreamConfig.read(values)
@@ -60,7 +60,7 @@ class Account:
             try:
                 store = self._place.open(config.name)
                 found = memories(store, config, self._clock.wall())
-                stream = finished(self._opened(config, created, store, found))
+                stream = self._opened(config, created, store, found)
                 self._enter(stream, finished(_named(config)))
             except StorageError as error:
                 NATS.error("  Stream %r is left alone: %s", config.name, error.message)
@@ -231,12 +231,17 @@ class Account:
             store: The store.
             found: What its messages say about themselves.
 
+        What is over its limits goes before, unless it has sources.
+
         Raises:
             ApiError: Another one was made meanwhile, with that name or such subjects.
             StorageError: It cannot be written.
         """
         store.configure(config.as_json(), created)
-        stream = yield from self._opened(config, created, store, found)
+        stream = self._opened(config, created, store, found)
+        if not config.sources:
+            # What goes may be the last that says how far it is with its sources: that is looked for when it is there.
+            yield from self.trim(stream)
         named = yield from _named(config)
         try:
             yield from self.check_new(config)
@@ -245,18 +250,24 @@ class Account:
             raise
         return self._enter(stream, named)
 
-    def _opened(
-        self, config: StreamConfig, created: int, store: StreamStore, found: MessageMemory
-    ) -> Generator[None, None, Stream]:
-        """Makes a stream of what is there, without what is over its limits by now; nobody else knows it yet."""
-        now = self._clock.wall()
+    def _opened(self, config: StreamConfig, created: int, store: StreamStore, found: MessageMemory) -> Stream:
+        """Makes a stream of what is there; nobody else knows it yet."""
         stream = Stream(self.room, config, created, store)
         stream.take_over(found)
-        while stream.expire(now):
-            yield
-        yield from stream.enforce_all()
-        store.flush()
         return stream
+
+    def trim(self, stream: Stream) -> Iterator[None]:
+        """Takes out what is over the limits of a stream by now, as work that can be interrupted.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        while not stream.deleted and stream.expire(self._clock.wall()):
+            yield
+        if not stream.deleted:
+            yield from stream.enforce_all()
+        if not stream.deleted:
+            stream.store.flush()
 
     def drop(self, stream: Stream) -> None:
         """Forgets a stream."""

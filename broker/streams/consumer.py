@@ -16,7 +16,7 @@ import numpy as np
 
 from broker.streams.requests import time_text
 from broker.streams.streams_options import with_level
-from stantools.nats.subjects import covers
+from stantools.nats.subjects import covers, matches
 from stantools.nats.subjecttree import STEP
 from stantools.streamfiles.meta import ConsumerState
 
@@ -404,6 +404,11 @@ class Consumer:
         if sequence >= self._position or sequence in self.pending:
             return True
         return sequence > self.floor[1] and sequence in self.repeats
+
+    def wants(self, subject: bytes) -> bool:
+        """Returns whether messages of a subject are for it."""
+        filters = self.config.filters
+        return not filters or any(matches(each, subject) for each in filters)
 
     # What goes from the stream
 

@@ -156,8 +156,8 @@ class ConsumerConfig:
             changes["ack_wait"] = self.backoff[0]
         elif acks:
             changes["ack_wait"] = self.ack_wait or _ACK_WAIT
-        if acks:
-            changes["max_ack_pending"] = self.max_ack_pending or limits.get("max_ack_pending", _ACK_PENDING)
+        # What the stream says is for all, as in nats-server: it refuses push consumers without acknowledgements then.
+        changes["max_ack_pending"] = self.max_ack_pending or limits.get("max_ack_pending", _ACK_PENDING if acks else 0)
         if not self.deliver_subject:
             changes["max_waiting"] = self.max_waiting or _WAITING
         if not self.inactive_threshold:

@@ -1,14 +1,19 @@
 """Streams that copy others: mirrors, with the sequences and times of their origin, and streams with sources.
 
 Messages are read from the origin's store once they are flushed there, and acknowledged to it, where its retention
-cares, once the copies are flushed. How far a source is can be read in the headers of the copies. Before the last copy
-of a source goes, that is kept beside the messages: otherwise everything would be copied again at the next start.
+cares, once the copies are flushed.
+
+How far a mirror is, its own last sequence says. How far a source is, the headers of its copies say. The last copy that
+is still there is its *mark*. Before a mark goes, `sources.db` gets the position of each source, and the sequence of the
+stream up to which that was so: whatever a process that is killed leaves behind, a position is the file's, or that of a
+later header. The file is written after the messages that it speaks of. Where a loss of power takes these, the last ones
+are copied again, as far as no header says that they are there.
 Facts: jetstream-server.md section 16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +23,8 @@ from broker.streams.api_errors import TOO_LARGE, RequestError, stream_not_found
 from broker.streams.headers import with_lines, without
 from broker.streams.publish_headers import EXPECTED, said
 from broker.streams.stream_source import HEADER, SourceOrigin
+from stantools.nats.interest import finished
+from stantools.nats.subjects import matches
 from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
@@ -51,7 +58,8 @@ class StreamCopy:
         self.target, self.origin = target, origin
         self.key = b" ".join(origin.key)  #: names it among what the target copies
         self.position = 0
-        self._mark = 0  #: the last copy
+        self._copying = 0  #: what is copied just now
+        self._mark = 0  #: the last copy; 0 if it is not there any more
         self.unmarked = False  #: it is further than any copy says
         self.moved: list[int] = []  #: copied, and not yet said so to an origin whose retention cares
         self.blocked = False  #: the target takes nothing more for now
@@ -72,35 +80,56 @@ class StreamCopy:
             self._from = stream
             if stream is not None:
                 self.renew()
+                if not self.position:
+                    self.resume(0)
         if stream is not None and stream.config.retention != "limits" and self not in stream.followers:
             stream.followers.append(self)
 
-    def resume(self, position: int, lost: int = 0, mark: int = 0) -> None:
-        """Goes on behind a sequence that was copied; 0 if none was.
+    def resume(self, position: int, lost: int = 0) -> None:
+        """Continues after a sequence that was copied; 0 if none was.
 
         Args:
             position: The sequence.
             lost: So many of the last copies may be missing: as many messages are copied again.
-            mark: The last copy, whose headers say so; 0 if none does.
         """
-        origin = self.origin
         self.moved.clear()
+        self._mark = 0
+        if lost and position:
+            before = self._matching(position)[-lost:]
+            position = before[0] - 1 if len(before) == lost else 0
+        self.position = self._settled = position or self._beginning()
+
+    def resume_at(self, mark: int, position: int, time: int) -> None:
+        """Continues after its last copy, unless it is known to be further.
+
+        What was copied until then may still be there in an origin whose retention cares: the process was killed before
+        that learned of it.
+
+        Args:
+            mark: The copy; 0 if it is not there.
+            position: What it is a copy of.
+            time: When that was stored here, or there: messages of an origin that was made anew later are no copies.
+        """
         self._mark = mark
         if mark:
             self.target.marks.add(mark)
-        if lost and position and self._from is not None:
-            contents = self._from.store.contents
-            before = [
-                sequence
-                for segment, rows in contents.rows(self._filter, position + 1)
-                for sequence in (rows[-lost:] + segment.first).tolist()
-            ]
-            position = before[-lost] - 1 if len(before) >= lost else 0
-        if not position:
-            position = max(origin.start - 1, 0)
-            if not origin.start and origin.start_time and self._from is not None:
-                position = self._from.store.contents.first_since(origin.start_time) - 1
-        self.position = self._settled = position
+        self.position = self._settled = max(self.position, position)
+        if self._from is not None and self in self._from.followers:
+            begin, contents = self._beginning(), self._from.store.contents
+            young = contents.first_since(time + 1)
+            self.moved = [each for each in self._matching(position) if begin < each < young]
+
+    def _beginning(self) -> int:
+        """Returns the sequence after which it begins."""
+        origin = self.origin
+        if not origin.start and origin.start_time and self._from is not None:
+            return self._from.store.contents.first_since(origin.start_time) - 1
+        return max(origin.start - 1, 0)
+
+    def _matching(self, last: int) -> list[int]:
+        """Returns the messages of the origin up to a sequence that are for it."""
+        rows = self._from.store.contents.rows(self._filter, last + 1) if self._from is not None else ()
+        return [sequence for segment, some in rows for sequence in (some + segment.first).tolist()]
 
     def run(self, now: int) -> int:
         """Copies what is there, up to some messages. Returns how many were looked at."""
@@ -134,32 +163,46 @@ class StreamCopy:
             return
         if message is None:
             return
+        self._copying = sequence
         header = without(message.header, _unwanted) if b"Nats-" in message.header else message.header
         subject = self.origin.subject(message.subject)
         if self.origin.mirror:
-            self.target.copy(subject, header, message.payload, message.time, sequence)
+            self.target.copy(self, subject, header, message.payload, message.time, sequence)
             return
         header = with_lines(header, self.origin.mark(sequence, message.subject))
-        copied = self.target.copy(subject, header, message.payload, now)
-        if copied and self.target.store.contents.locate(copied) is not None:
-            self.target.marks.discard(self._mark)
-            self.target.marks.add(copied)
-            self._mark = copied
-        else:
+        copied = self.target.copy(self, subject, header, message.payload, now)
+        if not copied or copied != self._mark:
             self.unmarked = True
 
-    def settle(self) -> None:
-        """Reports to the origin what is safe now."""
-        moved, self.moved = self.moved, []
-        self._settled = max(moved, default=self._settled)
-        if self._from is not None:
-            self._from.done(moved)
+    def stored(self, sequence: int, *, stays: bool) -> None:
+        """The message that it copies has a sequence; it may go at once."""
+        self.position = self._copying
+        if stays and not self.origin.mirror:
+            self.target.marks.discard(self._mark)
+            self.target.marks.add(sequence)
+            self._mark = sequence
+
+    def settle(self) -> bool:
+        """Reports to the origin what is safe now. Returns whether messages went there, which is to be flushed.
+
+        Raises:
+            StorageError: The origin cannot be written.
+        """
+        self._settled = max([self._settled, *self.moved])
+        went = self._from is not None and self._from.done(self.moved)
+        self.moved.clear()
+        return went
 
     # What the origin says
 
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message, whose subject has a number, is still to be copied."""
         return sequence > self._settled and (self._filter is None or self._filter.has(number))
+
+    def wants(self, subject: bytes) -> bool:
+        """Returns whether messages of a subject are copied."""
+        patterns = self.origin.patterns
+        return not patterns or any(matches(each, subject) for each in patterns)
 
     def removed(self, sequence: int, number: int) -> None:
         """A message is gone: it will not be found."""
@@ -198,10 +241,17 @@ class StreamCopies:
         streams: All streams, by name.
         clock: The time.
         wake: Called when something is to be copied: `run` is to be called soon.
+        failed: Called when a stream cannot be written.
     """
 
-    def __init__(self, streams: Mapping[str, Stream], clock: Clock, wake: Callable[[], None]) -> None:
-        self._streams, self._clock, self._wake = streams, clock, wake
+    def __init__(
+        self,
+        streams: Mapping[str, Stream],
+        clock: Clock,
+        wake: Callable[[], None],
+        failed: Callable[[Stream, StorageError], None],
+    ) -> None:
+        self._streams, self._clock, self._wake, self._failed = streams, clock, wake, failed
         self._of: dict[Stream, list[StreamCopy]] = {}
         #: By the name of the origin.
         self._from: dict[str, list[StreamCopy]] = {}
@@ -229,7 +279,7 @@ class StreamCopies:
                 copy.attach(self._streams.get(origin.name))
             copies.append(copy)
         # New ones run when it is known how far they are.
-        yield from self._resume(stream, fresh)
+        ahead = yield from self._resume(stream, fresh)
         if stream.deleted:
             for copy in fresh:
                 copy.attach(None)
@@ -244,6 +294,8 @@ class StreamCopies:
         stream.copies = copies
         if known:
             self._unmarked[stream] = None
+        if ahead:
+            self._keep(stream)
         for copy in self._from.get(stream.name, ()):
             copy.attach(stream)
         self._begin((*stream.copies, *self._from.get(stream.name, ())))
@@ -272,35 +324,54 @@ class StreamCopies:
     def renew(self, stream: Stream) -> None:
         """A stream was opened again, with what is certain: what it copies continues when its turn comes."""
         copies = self._of.get(stream, [])
-        for _ in self._resume(stream, copies):
-            pass
+        stream.copied_end = stream.store.contents.last + 1
+        if finished(self._resume(stream, copies)):
+            self._keep(stream)
         self._blocked.update(dict.fromkeys(copies))
         for copy in self._from.get(stream.name, ()):
             if copy not in stream.followers:
                 copy.renew()
 
-    def _resume(self, stream: Stream, copies: list[StreamCopy]) -> Iterator[None]:
-        """Finds out how far copies are, as work that can be interrupted."""
+    def _resume(self, stream: Stream, copies: list[StreamCopy]) -> Generator[None, None, bool]:
+        """Finds out how far copies are, as work that can be interrupted.
+
+        Returns:
+            Whether what was kept is ahead of the messages: it has to be kept anew before the stream has others.
+        """
         contents = stream.store.contents
         left = [copy for copy in copies if not copy.origin.mirror]
         kept = (stream.store.copied() if left else None) or CopiedState(0, {})
+        lost = max(kept.end - 1 - contents.last, 0)
         for copy in copies:
-            known = contents.last if copy.origin.mirror else kept.positions.get(copy.key, 0)
-            copy.resume(known, max(kept.end - 1 - contents.last, 0))
+            if copy.origin.mirror:
+                copy.resume(contents.last)
+                copy.resume_at(0, contents.last, contents.last_time)
+            else:
+                copy.resume(kept.positions.get(copy.key, 0), lost)
         for segment, rows in reversed(list(contents.rows(None)) if left else []):
             for row in reversed(rows.tolist()):
                 sequence = segment.first + row
-                if sequence < kept.end:
+                if sequence < kept.end and not lost:
                     # What was kept counts, if it says something of a source.
                     left = [copy for copy in left if copy.key not in kept.positions]
                 if row % _FEW == 0:
                     yield
                 value = _marked(stream, sequence) if left else b""
                 for copy in [copy for copy in left if copy.origin.marked(value)]:
-                    copy.resume(max(copy.origin.marked(value), copy.position), mark=sequence)
+                    copy.resume_at(sequence, copy.origin.marked(value), segment.times[row])
                     left.remove(copy)
                 if not left:
-                    return
+                    break
+            if not left:
+                break
+        self._moving.update((copy, None) for copy in copies if copy.moved)
+        return lost > 0
+
+    def _keep(self, stream: Stream) -> None:
+        try:
+            stream.keep_copied()
+        except StorageError as error:
+            NATS.error("Stream %r: %s", stream.name, error.message)
 
     def feeds(self, stream: Stream) -> bool:
         """Returns whether others copy from a stream."""
@@ -321,9 +392,13 @@ class StreamCopies:
         while self._ready:
             copy = next(iter(self._ready))
             del self._ready[copy]
-            if copy.run(now):
-                self._ready[copy] = None
-                yield copy.target
+            try:
+                if copy.run(now):
+                    self._ready[copy] = None
+                    yield copy.target
+            except StorageError as error:
+                self._failed(copy.target, error)
+                continue
             if copy.moved:
                 self._moving[copy] = None
             if copy.unmarked:
@@ -335,17 +410,22 @@ class StreamCopies:
                 self._wake()
                 break
 
-    def settle(self) -> None:
-        """Keeps how far streams are, and reports to origins, whose retention cares, what has been flushed elsewhere."""
+    def settle(self) -> Iterator[Stream]:
+        """Keeps how far streams are, and reports to origins, whose retention cares, what has been flushed elsewhere.
+
+        Iterates over the origins of which messages went.
+        """
         unmarked, self._unmarked = self._unmarked, {}
         for stream in unmarked:
+            self._keep(stream)
+        for copy in list(self._moving):
             try:
-                stream.keep_copied()
+                if copy.settle():
+                    yield self._streams[copy.origin.name]
             except StorageError as error:
-                NATS.error("Stream %r: %s", stream.name, error.message)
-        while self._moving:
-            copy, _ = self._moving.popitem()
-            copy.settle()
+                self._failed(self._streams[copy.origin.name], error)
+                continue
+            del self._moving[copy]
             self._wake()
 
     def look_after(self) -> None:

@@ -86,7 +86,7 @@ class PullDelivery(ConsumerDelivery):
         self.priorities.admit(request, now)
         if request.no_wait and not request.expires:
             if self.consumer.next(now) is None:
-                if not self.consumer.full:
+                if not self.consumer.full or not self.consumer.num_pending:
                     raise PullStatusError("404 No Messages")
             elif self._requests and not config.priority_policy:
                 there = self.consumer.num_pending + len(self.consumer.pending)

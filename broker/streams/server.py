@@ -86,7 +86,7 @@ class StreamsServer:
         short = {name: dialect.acks for name, dialect in DIALECTS.items()} if preview else {}
         self.consumers = ConsumerRegistry(bus, clock, advisories, driver.commit_soon, short)
         self.transfers = Transfers(bus, place, clock, driver, self.account, self._adopt, self._queue_work)
-        self.copies = StreamCopies(self.account.streams, clock, driver.commit_soon)
+        self.copies = StreamCopies(self.account.streams, clock, driver.commit_soon, self._failed)
         self.api = Api(self.account, self.consumers, self.transfers, clock, advisories, self._attend, self._forget)
         self._preview = PreviewApi(self.api, self.account, self.consumers, bus) if preview else None
         self._heard: dict[str, dict[str, object]] = {}
@@ -143,8 +143,7 @@ class StreamsServer:
         for stream in self.account.streams.values():
             self._closing = stream.name
             try:
-                stream.store.close()
-                stream.keep_copied()
+                stream.close()
             except StorageError as error:
                 NATS.error("Stream %r: %s", stream.name, error.message)
         self._closing = ""
@@ -172,6 +171,11 @@ class StreamsServer:
             if subject not in heard:
                 heard[subject] = self._bus.listen(subject.encode(), partial(self._published, stream), gathered=True)
                 yield
+        yield from self._copy(stream)
+        self._driver.commit_soon()
+
+    def _copy(self, stream: Stream) -> Iterator[None]:
+        """Finds out how far a stream is with what it copies, as it is configured now."""
         filters = []
         for origin in stream.config.origins:
             # What it copies has a filter, which it finds when it begins.
@@ -184,10 +188,15 @@ class StreamsServer:
             yield from self.copies.adopt(stream)
         for contents, found in filters:
             contents.release(found)
-        self._driver.commit_soon()
 
     def _adopt(self, stream: Stream) -> Iterator[None]:
-        """Goes on with a stream that is there."""
+        """Continues with a stream that was opened."""
+        # What goes now may be the last that says how far it is with what it copies.
+        yield from self._copy(stream)
+        try:
+            yield from self.account.trim(stream)
+        except StorageError as error:
+            self._failed(stream, error)
         yield from self.consumers.load(stream)
         yield from self._attend(stream)
 
@@ -323,7 +332,7 @@ class StreamsServer:
             self._dirty.update(dict.fromkeys(self.copies.run(perf_counter() + _TURN)))
         if self._dirty:
             self._flush()
-        self.copies.settle()
+        self._dirty.update(dict.fromkeys(self.copies.settle()))
         self.transfers.run()
         due = self.consumers.due
         if due:

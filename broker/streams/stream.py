@@ -23,7 +23,7 @@ from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from broker.stores.streams.contents import SubjectFilter, SubjectRows
     from broker.stores.streams.interface import StreamStore
@@ -56,12 +56,18 @@ class StreamFollower(Protocol):
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message, whose subject has a number, has to stay."""
 
+    def wants(self, subject: bytes) -> bool:
+        """Returns whether messages of a subject are for it."""
+
 
 class CopySource(Protocol):
     """What a stream copies from another one."""
 
     key: bytes  #: names it
     position: int  #: everything up to this sequence of the other stream is copied, or was not wanted
+
+    def stored(self, sequence: int, *, stays: bool) -> None:
+        """The message that it copies has a sequence, and nothing went for it yet; it may go at once."""
 
     def info(self, now: int) -> dict[str, Any]:
         """Returns what answers say of it."""
@@ -133,6 +139,7 @@ class Stream:
         self.copies: Sequence[CopySource] = ()  #: what it copies from others
         #: Messages that alone say, in their headers, how far that is.
         self.marks: set[int] = set()
+        self.copied_end = store.contents.last + 1  #: the sequence after the last copy, or later
         self.unflushed = False  #: something was taken out since it was last flushed
         # What a message takes besides subject and payload, and more if it has headers.
         self._more = store.size_of(b"", b"", b"")
@@ -200,7 +207,7 @@ class Stream:
                 return sequence, True
             publish_headers.check_last_id(headers, self._ids.last)
             replaces = publish_headers.rollup(headers, allowed=config.allow_rollup_hdrs)
-            told = publish_headers.PublishHeaders(message_id, publish_headers.lifetime(headers), replaces)
+            told = publish_headers.PublishHeaders(message_id, self._lifetime(headers, subject), replaces)
         return self._store(subject, header, payload, now, told, over=over), False
 
     def publish_rows(self, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> int:
@@ -242,6 +249,8 @@ class Stream:
             0 < config.max_msgs < contents.messages + end - begin or 0 < config.max_bytes < contents.bytes + size
         ):
             return 0
+        if most > 0 and self.marks:
+            self.keep_copied()
         sequence = contents.last + 1
         gone = store.append_rows(now, buffer, frames, begin, end, max(most, 0))
         for row, message_id in enumerate(ids):
@@ -271,10 +280,13 @@ class Stream:
         named = [each for each in found if each]
         return found if len(set(named)) == len(named) else None
 
-    def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> int:
+    def copy(
+        self, source: CopySource, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0
+    ) -> int:
         """Stores a message of another stream, unless its id is known.
 
         Args:
+            source: What copies it.
             subject: Its subject.
             header: Header block; empty for none.
             payload: The payload.
@@ -300,9 +312,8 @@ class Stream:
         with contextlib.suppress(RequestError):
             life = publish_headers.lifetime(headers) if config.allow_msg_ttl else 0
             replaces = publish_headers.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
-        stored = self._store(
-            subject, header, payload, time, publish_headers.PublishHeaders(message_id, life, replaces), sequence
-        )
+        told = publish_headers.PublishHeaders(message_id, life, replaces)
+        stored = self._store(subject, header, payload, time, told, sequence, source=source)
         for _ in self.rest_of_roll_up():
             pass
         return stored
@@ -316,6 +327,7 @@ class Stream:
         told: publish_headers.PublishHeaders,
         sequence: int = 0,
         *,
+        source: CopySource | None = None,
         over: bool = False,
     ) -> int:
         """Stores a message if there is room for it. Returns its sequence, which may be given."""
@@ -327,7 +339,9 @@ class Stream:
             raise RequestError(400, 10097, "header size exceeds maximum allowed of 64k")
         self.room.check(config.storage, size)
         if config.discard == "new":
-            self._check_full(subject, size, replaces=bool(told.replaces))
+            full = self._full(subject, size, replaces=bool(told.replaces))
+            if full and not self._unwanted(subject):
+                raise store_failed(full)
         if sequence:
             store.skip(sequence)
         again = self._again.of(subject) if self._again is not None else None
@@ -342,15 +356,36 @@ class Stream:
             self._ids.note(told.message_id, sequence, now)
         if told.life:
             self._lives.note(sequence, now, told.life)
+        wanted = config.retention != "interest" or self._wanted(sequence)
+        if source is not None:
+            # What goes for it may be the last that says how far this source is: from now on that is said by this one.
+            self.copied_end = sequence + 1
+            source.stored(sequence, stays=wanted)
+        if not wanted:
+            # Nothing goes for it.
+            self.take_out(sequence)
+            self.count()
+        elif over and config.retention == "limits" and not told.replaces:
+            self._grown = subject
+        else:
+            self.enforce(subject)
         if told.replaces:
             self._roll_up(told.replaces, subject, sequence)
-        if over and config.retention == "limits":
-            self._grown = subject
-            return sequence
-        self.enforce(subject)
-        if config.retention == "interest" and not self._wanted(sequence):
-            self.take_out(sequence)
+            self.count()
         return sequence
+
+    def _unwanted(self, subject: bytes) -> bool:
+        """Returns whether messages of a subject are not kept, as they are for no consumer."""
+        return self.config.retention == "interest" and not any(each.wants(subject) for each in self.followers)
+
+    def _lifetime(self, headers: Mapping[bytes, bytes], subject: bytes) -> int:
+        """Returns how long a message is to be kept: nobody looks at that where it is not kept at all."""
+        try:
+            return publish_headers.lifetime(headers)
+        except RequestError:
+            if self._unwanted(subject):
+                return 0
+            raise
 
     def _echo(self, to: bytes, message: Stored, last: int) -> None:
         """Has a message published again, with where it comes from, after which one of its subject."""
@@ -374,19 +409,21 @@ class Stream:
         if 0 <= self.config.max_msg_size < len(header) + len(payload):
             raise RequestError(400, TOO_LARGE, "message size exceeds maximum allowed")
 
-    def _check_full(self, subject: bytes, size: int, *, replaces: bool) -> None:
+    def _full(self, subject: bytes, size: int, *, replaces: bool) -> str:
+        """Returns why there is no room for a message in a stream that refuses new ones; empty if there is."""
         config, contents = self.config, self.store.contents
+        over = 0 < config.max_bytes < contents.bytes + size
         if config.max_msgs_per_subject > 0 and not replaces:
             entry = contents.subjects.get(subject)
             if entry is not None and entry.count >= config.max_msgs_per_subject:
                 if config.discard_new_per_subject:
-                    raise store_failed("maximum messages per subject exceeded")
+                    return "maximum messages per subject exceeded"
                 # The oldest one of the subject makes room.
-                return
+                found = contents.locate(contents.first_of(entry))
+                return "maximum bytes exceeded" if over and found and found[0].sizes[found[1]] < size else ""
         if 0 < config.max_msgs <= contents.messages:
-            raise store_failed("maximum messages exceeded")
-        if 0 < config.max_bytes < contents.bytes + size:
-            raise store_failed("maximum bytes exceeded")
+            return "maximum messages exceeded"
+        return "maximum bytes exceeded" if over else ""
 
     def _roll_up(self, what: str, subject: bytes, sequence: int) -> None:
         """Takes out what a message replaces: at once if that is little, else `rolling_up` does it."""
@@ -437,14 +474,18 @@ class Stream:
         if not self._limited:
             self.count()
             return
-        config, store = self.config, self.store
-        contents = store.contents
-        most = config.max_msgs_per_subject
+        contents, most = self.store.contents, self.config.max_msgs_per_subject
         if most > 0:
             one = contents.subjects.get(subject) if subject else None
             for entry in list(contents.subjects.values()) if not subject else () if one is None else (one,):
                 while entry.count > most:
                     self.take_out(contents.first_of(entry))
+        self._enforce_totals()
+        self.count()
+
+    def _enforce_totals(self) -> None:
+        config, store = self.config, self.store
+        contents = store.contents
         # A stream that refuses new messages keeps those that it has, also when its limits become lower.
         if config.discard == "old" and (
             0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes
@@ -459,15 +500,14 @@ class Stream:
                 while contents.first < sequence and contents.messages:
                     self.take_out(contents.first)
             else:
-                if self.marks:
-                    self.keep_copied()
+                self._keep_copied_below(sequence)
                 store.purge_below(sequence)
                 self._shrunk(sequence)
-        self.count()
 
     def enforce_all(self) -> Iterator[None]:
         """Takes out what is over the limits, which may be others now, as work that can be interrupted."""
         contents, most = self.store.contents, self.config.max_msgs_per_subject
+        self._enforce_totals()
         steps = 0
         for entry in list(contents.subjects.values()) if most > 0 else ():
             while entry.count > most:
@@ -509,8 +549,7 @@ class Stream:
                 there = filter(None, map(contents.locate, some))
                 names = dict.fromkeys(contents.subject_at(*place) for place in there) if some else contents.subjects
                 gone += [name for name in names if self._ends_unmarked(contents.subjects[name], end)]
-            if self.marks:
-                self.keep_copied()
+            self._keep_copied_below(end)
             if self._lives.forever:
                 self._expire_others(end)
             else:
@@ -568,11 +607,11 @@ class Stream:
 
     def take_out(self, sequence: int, *, erase: bool = False) -> bool:
         """Takes out a message for good. Returns whether it was there."""
+        if sequence in self.marks:
+            self.keep_copied()
         found = self.store.contents.locate(sequence)
         if found is None:
             return False
-        if sequence in self.marks:
-            self.keep_copied()
         # With its last message a subject goes, and what filters know of it.
         number = found[0].subjects[found[1]]
         for follower in self.followers:
@@ -589,7 +628,25 @@ class Stream:
         self.marks.clear()
         if self.copies and not self.config.mirror:
             positions = {each.key: each.position for each in self.copies if each.position}
-            self.store.keep_copied(CopiedState(self.store.contents.last + 1, positions))
+            self.store.keep_copied(CopiedState(self.copied_end, positions))
+
+    def close(self) -> None:
+        """Ends it without losing anything.
+
+        Raises:
+            StorageError: Something cannot be written.
+        """
+        if not self.failure:
+            self.store.flush()
+            # At the next start no message has to be read to find out how far it is with what it copies.
+            self.copied_end = self.store.contents.last + 1
+            self.keep_copied()
+        self.store.close()
+
+    def _keep_copied_below(self, sequence: int) -> None:
+        """Keeps that before messages below a sequence go, if one of them says so."""
+        if self.marks and min(self.marks) < sequence:
+            self.keep_copied()
 
     def _number(self, sequence: int) -> int:
         found = self.store.contents.locate(sequence) if self.followers else None
@@ -690,8 +747,7 @@ class Stream:
             while found := contents.matching(wanted, start, _PURGED):
                 start = found[-1] + 1
                 before, part = contents.messages, min(start, below)
-                if self.marks:
-                    self.keep_copied()
+                self._keep_copied_below(part)
                 if wanted is None:
                     self.store.purge_below(part)
                 else:

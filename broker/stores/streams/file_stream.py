@@ -44,6 +44,7 @@ from stantools.streamfiles.records import erased
 
 if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
+    from stantools.streamfiles.meta import CopiedState
 
 #: Bytes of a block, and how many of them have to be in use: otherwise it is rewritten.
 BLOCK_SIZE: Final = 8 << 20
@@ -446,6 +447,15 @@ class FileStream(KeptConsumers):
             if block.waiting:
                 block.flush()
 
+    def keep_copied(self, state: CopiedState) -> None:
+        """Writes how far the stream is with what it copies, after the messages that it speaks of.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        self._write()
+        super().keep_copied(state)
+
     def unsynced(self) -> list[Path]:
         """Returns the files and directories that were written since this was called last, in the order to sync them.
 
@@ -487,11 +497,14 @@ class FileStream(KeptConsumers):
         key = highwayhash.stream_key(self._name)
         index = index_of(self.contents, self._blocks, key, lifetimes=self._lifetimes)
         self.abandon()
-        if index is not None:
-            try:
+        try:
+            self._sync_copied()
+            if index is not None:
                 replace_file(self._messages / INDEX, index, mode=0o600)
-            except StantoolsError as error:
-                raise StorageError(error.message) from error
+        except StantoolsError as error:
+            raise StorageError(error.message) from error
+        except OSError as error:
+            raise StorageError(f"{self._directory} cannot be synced: {error.strerror}") from error
 
     def abandon(self) -> None:
         """Closes the files without writing anything."""

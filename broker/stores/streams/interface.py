@@ -233,7 +233,9 @@ class StreamStore(ABC):
         return None
 
     def keep_copied(self, state: CopiedState) -> None:
-        """Keeps how far the stream is with what it copies. What is in memory copies everything again.
+        """Keeps how far the stream is with what it copies, after what was stored: it is never ahead of the messages.
+
+        What is in memory copies everything again.
 
         Raises:
             StorageError: It cannot be written.

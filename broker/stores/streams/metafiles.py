@@ -11,11 +11,11 @@ import re
 import secrets
 import shutil
 from abc import ABC
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
@@ -41,19 +41,20 @@ META: Final = "meta.inf"
 META_SUM: Final = "meta.sum"
 CONSUMERS: Final = "obs"
 STATE: Final = "o.dat"
-#: The last state that was synced, while `o.dat` is not.
-OLD_STATE: Final = "o.old"
 #: Hash and configuration that are about to become `meta.sum` and `meta.inf`.
 NEXT_META: Final = ".meta.next"
 #: What hides what is no stream or consumer yet, or no more.
 _LEFT: Final = re.compile(r"\.((restore|snapshot)-)?[0-9a-f]{8}")
 COPIED: Final = "sources.db"
+#: What the last state that was synced is called, while the one in its place, `o.dat` or `sources.db`, is not.
+_OLD: Final = ".old"
+_State = TypeVar("_State")
 #: More than any configuration.
 _MOST_META: Final = 16 << 20
 
 
 class StateFileCondition(Enum):
-    """What a loss of power would leave of a consumer's state."""
+    """What a loss of power would leave of a state."""
 
     WRITTEN = enum.auto()  #: the state before; the new one is not synced
     SYNCING = enum.auto()  #: one of both
@@ -61,10 +62,10 @@ class StateFileCondition(Enum):
 
 
 class KeptConsumers(StreamStore, ABC):
-    """A stream whose consumers are kept in files.
+    """A stream whose consumers, and how far it is with what it copies, are kept in files.
 
     A state is replaced without a sync, which would stop everything else. The last one that was synced is kept beside
-    it as `o.old` for as long.
+    it, as `o.old` or `sources.old`, for as long.
     """
 
     _directory: Path  #: of the stream
@@ -72,7 +73,7 @@ class KeptConsumers(StreamStore, ABC):
     _forgotten = False  #: a consumer was removed since the directory was synced
 
     @cached_property
-    def _states(self) -> dict[str, StateFileCondition]:
+    def _states(self) -> dict[Path, StateFileCondition]:
         return {}
 
     def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
@@ -110,24 +111,49 @@ class KeptConsumers(StreamStore, ABC):
         Raises:
             StorageError: It cannot be read.
         """
-        directory = self._directory / CONSUMERS / name
-        _remove_unfinished(directory / STATE)
-        for path in (directory / STATE, directory / OLD_STATE):
+        path = self._directory / CONSUMERS / name / STATE
+        state = self._read_state(path, decode_consumer)
+        return state if state is None or is_at_start(config, state) else self._possible(name, path, state)
+
+    def _read_state(self, path: Path, decode: Callable[[bytes], _State]) -> _State | None:
+        """Returns a state, or the last one that was synced; None if there is none, or both are damaged.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        _remove_unfinished(path)
+        for each in (path, path.with_suffix(_OLD)):
             try:
-                state = decode_consumer(path.read_bytes())
-                if path.name == STATE:
+                state = decode(each.read_bytes())
+                if each == path:
                     # The process before may have written it just before it was killed.
                     fsync_file(path)
-                    fsync_directory(directory)
-                    self._states[name] = StateFileCondition.SYNCED
-                return state if is_at_start(config, state) else self._possible(name, path, state)
+                    fsync_directory(path.parent)
+                    self._states[path] = StateFileCondition.SYNCED
+                return state
             except FileNotFoundError:
                 continue
             except ArchiveError as error:
-                NATS.error("%s: %s; moved to %s", path, error.message, move_aside(path, self._directory))
+                NATS.error("%s: %s; moved to %s", each, error.message, move_aside(each, self._directory))
             except OSError as error:
-                raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+                raise StorageError(f"{each} cannot be read: {error.strerror}") from error
         return None
+
+    def _write_state(self, path: Path, data: bytes) -> None:
+        """Writes a state without a sync.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        temporary = path.with_suffix(".tmp")
+        try:
+            temporary.write_bytes(data)
+            if self._states.get(path) is StateFileCondition.SYNCED:
+                path.rename(path.with_suffix(_OLD))
+            temporary.replace(path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+        self._states[path] = StateFileCondition.WRITTEN
 
     def _possible(self, name: str, path: Path, state: ConsumerState) -> ConsumerState:
         """Returns a state without what is beyond the end of the stream."""
@@ -166,7 +192,7 @@ class KeptConsumers(StreamStore, ABC):
             state = {} if begins is None else {STATE: encode_consumer(begins)}
             place_directory(directory, {META: data, META_SUM: meta_sum(data, key), **state})
             if state:
-                self._states[name] = StateFileCondition.SYNCED
+                self._states[directory / STATE] = StateFileCondition.SYNCED
 
     def keep_state(self, name: str, state: ConsumerState) -> None:
         """Writes the state of a consumer. It is not synced: what is lost comes again.
@@ -174,26 +200,16 @@ class KeptConsumers(StreamStore, ABC):
         Raises:
             StorageError: It cannot be written.
         """
-        path = self._directory / CONSUMERS / name / STATE
-        temporary = path.with_suffix(".tmp")
-        try:
-            temporary.write_bytes(encode_consumer(state))
-            if self._states.get(name) is StateFileCondition.SYNCED:
-                path.rename(path.with_name(OLD_STATE))
-            temporary.replace(path)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-        self._states[name] = StateFileCondition.WRITTEN
+        self._write_state(self._directory / CONSUMERS / name / STATE, encode_consumer(state))
 
     def unsynced(self) -> list[Path]:
         """Returns the states that were written since this was called last; those of the last call are synced by now."""
-        for name, state in self._states.items():
+        for path, state in self._states.items():
             if state is StateFileCondition.SYNCING:
-                self._states[name] = StateFileCondition.SYNCED
-        written = [name for name, state in self._states.items() if state is StateFileCondition.WRITTEN]
+                self._states[path] = StateFileCondition.SYNCED
+        written = [path for path, state in self._states.items() if state is StateFileCondition.WRITTEN]
         self._states.update(dict.fromkeys(written, StateFileCondition.SYNCING))
-        folders = [self._directory / CONSUMERS / name for name in written]
-        paths = [folder / STATE for folder in folders] + folders
+        paths = written + [path.parent for path in written]
         if self._forgotten:
             paths.append(self._directory / CONSUMERS)
             self._forgotten = False
@@ -205,17 +221,7 @@ class KeptConsumers(StreamStore, ABC):
         Raises:
             StorageError: It cannot be read.
         """
-        path = self._directory / COPIED
-        _remove_unfinished(path)
-        try:
-            return decode_copied(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ArchiveError as error:
-            NATS.error("%s: %s; copying continues where messages say", path, error.message)
-            return None
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+        return self._read_state(self._directory / COPIED, decode_copied)
 
     def keep_copied(self, state: CopiedState) -> None:
         """Writes how far the stream is with what it copies. It is not synced.
@@ -223,17 +229,23 @@ class KeptConsumers(StreamStore, ABC):
         Raises:
             StorageError: It cannot be written.
         """
+        self._write_state(self._directory / COPIED, encode_copied(state))
+
+    def _sync_copied(self) -> None:
+        """Makes that survive a loss of power.
+
+        Raises:
+            OSError: It cannot be synced.
+        """
         path = self._directory / COPIED
-        temporary = path.with_suffix(".tmp")
-        try:
-            temporary.write_bytes(encode_copied(state))
-            temporary.replace(path)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+        if self._states.get(path, StateFileCondition.SYNCED) is not StateFileCondition.SYNCED:
+            fsync_file(path)
+            fsync_directory(self._directory)
+            self._states[path] = StateFileCondition.SYNCED
 
     def forget_consumer(self, name: str) -> None:
         """Removes what is kept of a consumer."""
-        self._states.pop(name, None)
+        self._states.pop(self._directory / CONSUMERS / name / STATE, None)
         remove_directory(self._directory / CONSUMERS / name)
         self._forgotten = True
 

@@ -339,6 +339,10 @@ class _Writer:
             config["filter_subject"] = self.pattern(letter)
         elif self.chance(0.15):
             config["filter_subjects"] = [f"{{tag}}.{letter}.a", f"{{tag}}.{letter}.d.>"]
+        before = {key: value for key, value in known.get(name, {}).items() if key.startswith("filter_subject")}
+        if before:
+            # With others, real servers tell it nothing of what the old ones match, or what the new ones do.
+            config = {key: value for key, value in config.items() if not key.startswith("filter_subject")} | before
         if "opt_start_seq" in config and {"filter_subject", "filter_subjects"} & set(config):
             # Real servers forget at a start what is still to come, which cannot be seen of these.
             config["opt_start_seq"] = 1

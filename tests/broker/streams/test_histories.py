@@ -83,6 +83,13 @@ def _is_ahead(name: str, own: Any, other: Any) -> bool:
     return name.startswith("consumers.") and bool(own < other if "num_" in name else own > other)
 
 
+def _counts_lasts_only(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """A purge of a pattern had them count anew what is left for a consumer that began with the last of each subject."""
+    if step is None or step.kind != "purge" or "filter" not in step.values["body"] or not isinstance(ours, dict):
+        return False
+    return all(name.endswith(".num_pending") and own > other for name, own, other in differing("", ours, theirs))
+
+
 def _shares_a_queue(step: Step | None, ours: Any, theirs: Any) -> bool:
     """A consumer of a queue lost its filters while there are others; ours refuses that, as for a new one."""
     return (
@@ -102,6 +109,8 @@ KNOWN: Final = {
     "real servers go on waiting for what a purge of a pattern took, where a consumer wants more than that": (
         _waits_for_what_is_gone
     ),
+    "real servers count only the last message of each subject, when a purge has them count anew what is left for a "
+    "consumer that began with these": _counts_lasts_only,
     "real servers let a consumer of a queue have the messages of others too, when it is changed": _shares_a_queue,
     "what is sent of a burst before limits take it is a matter of time": _takes_more_of_a_burst,
     "real servers go on counting what a roll-up of everything took": _counts_what_is_gone,

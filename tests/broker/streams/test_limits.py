@@ -174,3 +174,81 @@ def test_a_consumer_that_begins_beyond_the_end_still_does_after_a_start(tmp_path
     for sequence in range(2, 7):
         assert world.publish("s", b"x")["seq"] == sequence
     assert [each[0].split(".")[5] for each in world.pull("S", "c", b"2")] == ["5", "6"]
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+def test_lower_limits_of_a_stream_come_before_those_of_its_subjects(tmp_path: Path, storage: str) -> None:
+    world = World(tmp_path)
+    config = {"subjects": ["s.*"], "storage": storage}
+    world.create("S", **config)
+    for each in "abccbbaccc":
+        world.publish(f"s.{each}")
+    world.api("STREAM.UPDATE.S", {"name": "S", **config, "max_msgs": 3, "max_msgs_per_subject": 1})
+    assert _sequences(world) == [10]
+
+
+def test_a_message_goes_for_the_limit_before_a_roll_up_makes_room(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"], max_msgs=3, allow_rollup_hdrs=True)
+    for each in "abb":
+        world.publish(f"s.{each}")
+    assert world.publish("s.b", Nats_Rollup="sub")["seq"] == 4
+    assert _sequences(world) == [4]
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+def test_the_oldest_message_of_a_full_subject_makes_room_for_one_that_is_no_larger(
+    tmp_path: Path, storage: str
+) -> None:
+    world = World(tmp_path)
+    config = {"subjects": ["s.*"], "storage": storage, "discard": "new", "max_msgs_per_subject": 1}
+    world.create("S", **config)
+    for subject in ("s.a", "s.b"):
+        world.publish(subject, b"1234567890")
+    world.api("STREAM.UPDATE.S", {"name": "S", **config, "max_bytes": world.state("S")["bytes"]})
+    assert world.publish("s.a", b"12345678901")["error"]["description"] == "maximum bytes exceeded"
+    assert world.publish("s.a", b"123456789")["seq"] == 3
+    # That it makes room enough in all does not count.
+    assert world.publish("s.a", b"1234567890")["error"]["err_code"] == 10077
+    assert world.publish("s.b", b"1")["seq"] == 4
+
+
+@pytest.mark.parametrize("discard", ["new", "old"])
+@pytest.mark.parametrize("limits", [{"max_msgs": 1}, {"max_bytes": 60}, {"max_msgs_per_subject": 1}])
+def test_what_no_consumer_wants_takes_no_room(tmp_path: Path, limits: dict[str, int], discard: str) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"], retention="interest", discard=discard, allow_rollup_hdrs=True, **limits)
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", filter_subject="s.a")
+    assert world.publish("s.a", b"x")["seq"] == 1
+    for sequence, headers in enumerate(({}, {"Nats_TTL": "x"}, {"Nats_TTL": "0"}, {"Nats_Msg_Id": "i"}), 2):
+        assert world.publish("s.b", b"x", **headers)["seq"] == sequence
+    assert _sequences(world) == [1]
+    # All else is looked at, and replaces what it says.
+    assert world.publish("s.b", b"x", Nats_TTL="60")["error"]["err_code"] == 10166
+    assert world.publish("s.b", b"x", Nats_Msg_Id="i")["duplicate"]
+    assert world.publish("s.b", b"x", Nats_Rollup="zork")["error"]["err_code"] == 10111
+    assert world.publish("s.a", b"x", Nats_TTL="x")["error"]["err_code"] == 10165
+    assert world.publish("s.b", b"x", Nats_Rollup="all")["seq"] == 6
+    assert not _sequences(world)
+
+
+def test_limits_of_consumers_are_for_those_without_acknowledgements_too(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"], consumer_limits={"max_ack_pending": 3})
+    for policy in ("explicit", "none"):
+        made = world.consumer("S", policy, durable_name=policy, ack_policy=policy)
+        assert made["config"]["max_ack_pending"] == 3
+    pushed = world.consumer("S", "p", durable_name="p", ack_policy="none", deliver_subject="to")
+    assert pushed["error"]["err_code"] == 10082
+
+
+@pytest.mark.parametrize("batch", [0, 1, 5])
+def test_a_consumer_that_has_all_there_is_says_so_even_if_it_may_have_no_more(batch: int) -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", max_ack_pending=1)
+    world.publish("s", b"1")
+    assert len(world.pull("S", "c", {"batch": 1, "no_wait": True})) == 1
+    assert world.pull("S", "c", {"batch": batch, "no_wait": True}) == [("", b"", "404 No Messages")]
+    world.publish("s", b"2")
+    assert world.pull("S", "c", {"batch": batch, "no_wait": True}) == []
