@@ -59,29 +59,26 @@ class Maintained:
 
 
 @pytest.mark.parametrize("again", [None, 3_600_000_000_000])
-def test_a_store_is_called_sooner_than_it_said(again):
-    async def run() -> None:
-        store = Maintained(again)
-        upkeep = StoreTimer(asyncio.get_running_loop(), store)
-        upkeep.start()
-        assert len(store.calls) == 1 and store.sooner is not None
-        begin = time.monotonic()
-        store.sooner(time.monotonic_ns() + 50_000_000)
-        store.sooner(time.monotonic_ns() + 3_600_000_000_000)
-        while len(store.calls) < 2:
-            await asyncio.sleep(0.005)
-        assert store.calls[1] - begin >= 0.045
-        # It can be asked for again, but not after the end.
-        store.sooner(0)
-        while len(store.calls) < 3:
-            await asyncio.sleep(0.005)
-        store.sooner(time.monotonic_ns() + 1_000_000)
-        upkeep.stop()
-        assert store.sooner is None
-        await asyncio.sleep(0.05)
-        assert len(store.calls) == 3
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+async def test_a_store_is_called_sooner_than_it_said(again):
+    store = Maintained(again)
+    upkeep = StoreTimer(asyncio.get_running_loop(), store)
+    upkeep.start()
+    assert len(store.calls) == 1 and store.sooner is not None
+    begin = time.monotonic()
+    store.sooner(time.monotonic_ns() + 50_000_000)
+    store.sooner(time.monotonic_ns() + 3_600_000_000_000)
+    while len(store.calls) < 2:
+        await asyncio.sleep(0.005)
+    assert store.calls[1] - begin >= 0.045
+    # It can be asked for again, but not after the end.
+    store.sooner(0)
+    while len(store.calls) < 3:
+        await asyncio.sleep(0.005)
+    store.sooner(time.monotonic_ns() + 1_000_000)
+    upkeep.stop()
+    assert store.sooner is None
+    await asyncio.sleep(0.05)
+    assert len(store.calls) == 3
 
 
 class Rules:
@@ -100,63 +97,54 @@ class Rules:
 
 
 @pytest.mark.parametrize("slow", [True, False])
-def test_nothing_else_waits_for_a_slow_commit(slow):
-    async def play():
-        rounds = LoopRounds(asyncio.get_running_loop())
-        driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
-        done = []
-        rounds.hold_back, rounds.let_go = partial(done.append, "held"), partial(done.append, "written")
-        rounds.take_in = partial(done.append, "read")
-        driver.server = rules = Rules()
-        rules.slow, rules.commit = slow, partial(done.append, "committed")
-        driver.commit_soon()
-        await asyncio.sleep(0.01)
-        assert done == ["held", "read", *(["written", "held"] if slow else []), "committed", "written"]
-        done.clear()
-        rounds.soon()
-        await asyncio.sleep(0.01)
-        assert done == ["held", "read", "written"]
-
-    asyncio.run(play())
+async def test_nothing_else_waits_for_a_slow_commit(slow):
+    rounds = LoopRounds(asyncio.get_running_loop())
+    driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
+    done = []
+    rounds.hold_back, rounds.let_go = partial(done.append, "held"), partial(done.append, "written")
+    rounds.take_in = partial(done.append, "read")
+    driver.server = rules = Rules()
+    rules.slow, rules.commit = slow, partial(done.append, "committed")
+    driver.commit_soon()
+    await asyncio.sleep(0.01)
+    assert done == ["held", "read", *(["written", "held"] if slow else []), "committed", "written"]
+    done.clear()
+    rounds.soon()
+    await asyncio.sleep(0.01)
+    assert done == ["held", "read", "written"]
 
 
-def test_the_end_of_a_job_follows_what_was_read_before():
-    async def play():
-        rounds = LoopRounds(asyncio.get_running_loop())
-        driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
-        done, over = [], asyncio.Event()
+async def test_the_end_of_a_job_follows_what_was_read_before():
+    rounds = LoopRounds(asyncio.get_running_loop())
+    driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
+    done, over = [], asyncio.Event()
 
-        def finish(result):
-            done.append(result)
-            over.set()
+    def finish(result):
+        done.append(result)
+        over.set()
 
-        rounds.take_in = partial(done.append, "read")
-        driver.aside(lambda: "result", finish)
-        await asyncio.wait_for(over.wait(), 60)
-        assert done == ["read", "result"]
-
-    asyncio.run(play())
+    rounds.take_in = partial(done.append, "read")
+    driver.aside(lambda: "result", finish)
+    await asyncio.wait_for(over.wait(), 60)
+    assert done == ["read", "result"]
 
 
 @pytest.mark.parametrize("more", [False, True])
-def test_a_commit_that_waits_for_more(more):
-    async def play():
-        driver = LoopDriver(asyncio.get_running_loop(), pytest.fail)
-        driver.server = rules = Rules()
-        by = time.monotonic_ns() + (500_000_000 if more else 2_000_000)
-        driver.commit_by(by - 1_000_000)
-        driver.commit_by(by)
-        await asyncio.sleep(0)
-        assert not rules.commits
-        if more:
-            driver.commit_soon()
-        await asyncio.sleep(0.02)
-        # Once, then or at that time, whichever comes first.
-        (commit,) = rules.commits
-        assert (commit < by) is more
-        driver.commit_by(0)
-        driver.stop()
-        await asyncio.sleep(0.01)
-        assert len(rules.commits) == 1
-
-    asyncio.run(play())
+async def test_a_commit_that_waits_for_more(more):
+    driver = LoopDriver(asyncio.get_running_loop(), pytest.fail)
+    driver.server = rules = Rules()
+    by = time.monotonic_ns() + (500_000_000 if more else 2_000_000)
+    driver.commit_by(by - 1_000_000)
+    driver.commit_by(by)
+    await asyncio.sleep(0)
+    assert not rules.commits
+    if more:
+        driver.commit_soon()
+    await asyncio.sleep(0.02)
+    # Once, then or at that time, whichever comes first.
+    (commit,) = rules.commits
+    assert (commit < by) is more
+    driver.commit_by(0)
+    driver.stop()
+    await asyncio.sleep(0.01)
+    assert len(rules.commits) == 1

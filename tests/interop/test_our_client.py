@@ -69,248 +69,209 @@ async def sequences(client: Client, channel: str, start: Start, count: int, **mo
     return got
 
 
-def test_publish_and_subscribe(broker: Broker, names: Names) -> None:
-    async def scenario() -> None:
-        channel = names()
-        async with await connect(broker.url, CLUSTER, names()) as client:
-            got: list[Message] = []
-            await client.publish(channel, b"one", reply="back")
-            await client.subscribe(channel, got.append, SubscriptionOptions(start=Start.first()))
-            await client.publish(channel, b"")
-            await publish(client, channel, 1000)
-            await eventually(lambda: len(got) == 1002)
-            assert [message.sequence for message in got] == list(range(1, 1003))
-            assert [message.data for message in got[2:]] == [b"%d" % number for number in range(1, 1001)]
-            assert (got[0].channel, got[0].reply, got[0].redelivered) == (channel, "back", False)
-            assert abs(got[0].timestamp - time.time_ns()) < 60 * 10**9
-
-    run(scenario)
+async def test_publish_and_subscribe(broker: Broker, names: Names) -> None:
+    channel = names()
+    async with await connect(broker.url, CLUSTER, names()) as client:
+        got: list[Message] = []
+        await client.publish(channel, b"one", reply="back")
+        await client.subscribe(channel, got.append, SubscriptionOptions(start=Start.first()))
+        await client.publish(channel, b"")
+        await publish(client, channel, 1000)
+        await eventually(lambda: len(got) == 1002)
+        assert [message.sequence for message in got] == list(range(1, 1003))
+        assert [message.data for message in got[2:]] == [b"%d" % number for number in range(1, 1001)]
+        assert (got[0].channel, got[0].reply, got[0].redelivered) == (channel, "back", False)
+        assert abs(got[0].timestamp - time.time_ns()) < 60 * 10**9
 
 
-def test_start_positions(broker: Broker, names: Names) -> None:
-    async def scenario() -> None:
-        channel = names()
-        async with await connect(broker.url, CLUSTER, names()) as client:
-            await publish(client, channel, 3)
-            await asyncio.sleep(0.05)
-            between = datetime.datetime.now(datetime.UTC)
-            await asyncio.sleep(0.05)
-            await publish(client, channel, 2)
-            assert await sequences(client, channel, Start.first(), 5) == [1, 2, 3, 4, 5]
-            assert await sequences(client, channel, Start.last_received(), 1) == [5]
-            assert await sequences(client, channel, Start.sequence(3), 3) == [3, 4, 5]
-            assert await sequences(client, channel, Start.at(between), 2) == [4, 5]
-            assert await sequences(client, channel, Start.ago(3600), 5) == [1, 2, 3, 4, 5]
-            got: list[int] = []
-            for start in (Start.new_only(), Start.sequence(100), Start.ago(0)):
-                options = SubscriptionOptions(start=start)
-                await client.subscribe(channel, lambda message: got.append(message.sequence), options)
-            await client.publish(channel, b"6")
-            await eventually(lambda: len(got) == 3)
-            assert got == [6, 6, 6]
-
-    run(scenario)
+async def test_start_positions(broker: Broker, names: Names) -> None:
+    channel = names()
+    async with await connect(broker.url, CLUSTER, names()) as client:
+        await publish(client, channel, 3)
+        await asyncio.sleep(0.05)
+        between = datetime.datetime.now(datetime.UTC)
+        await asyncio.sleep(0.05)
+        await publish(client, channel, 2)
+        assert await sequences(client, channel, Start.first(), 5) == [1, 2, 3, 4, 5]
+        assert await sequences(client, channel, Start.last_received(), 1) == [5]
+        assert await sequences(client, channel, Start.sequence(3), 3) == [3, 4, 5]
+        assert await sequences(client, channel, Start.at(between), 2) == [4, 5]
+        assert await sequences(client, channel, Start.ago(3600), 5) == [1, 2, 3, 4, 5]
+        got: list[int] = []
+        for start in (Start.new_only(), Start.sequence(100), Start.ago(0)):
+            options = SubscriptionOptions(start=start)
+            await client.subscribe(channel, lambda message: got.append(message.sequence), options)
+        await client.publish(channel, b"6")
+        await eventually(lambda: len(got) == 3)
+        assert got == [6, 6, 6]
 
 
-def test_acks_by_hand_and_messages_in_flight(broker: Broker, names: Names) -> None:
-    async def scenario() -> None:
-        channel = names()
-        async with await connect(broker.url, CLUSTER, names()) as client:
-            got: list[Message] = []
-            options = SubscriptionOptions(start=Start.first(), manual_acks=True, max_in_flight=2)
-            await publish(client, channel, 5)
-            await client.subscribe(channel, got.append, options)
-            await eventually(lambda: len(got) == 2)
-            await asyncio.sleep(0.2)
-            assert [message.sequence for message in got] == [1, 2]
-            await got[1].ack()
-            await eventually(lambda: len(got) == 3)
-            assert got[2].sequence == 3
-
-    run(scenario)
+async def test_acks_by_hand_and_messages_in_flight(broker: Broker, names: Names) -> None:
+    channel = names()
+    async with await connect(broker.url, CLUSTER, names()) as client:
+        got: list[Message] = []
+        options = SubscriptionOptions(start=Start.first(), manual_acks=True, max_in_flight=2)
+        await publish(client, channel, 5)
+        await client.subscribe(channel, got.append, options)
+        await eventually(lambda: len(got) == 2)
+        await asyncio.sleep(0.2)
+        assert [message.sequence for message in got] == [1, 2]
+        await got[1].ack()
+        await eventually(lambda: len(got) == 3)
+        assert got[2].sequence == 3
 
 
-def test_redelivery(broker: Broker, names: Names) -> None:
-    async def scenario() -> None:
-        channel = names()
-        async with await connect(broker.url, CLUSTER, names()) as client:
-            got: list[Message] = []
-            options = SubscriptionOptions(manual_acks=True, ack_wait=1)
-            await client.subscribe(channel, got.append, options)
-            await client.publish(channel, b"x")
-            await eventually(lambda: len(got) == 3)
-            assert [(each.redelivered, each.redelivery_count) for each in got] == [(False, 0), (True, 1), (True, 2)]
-            await got[0].ack()
-
-    run(scenario)
+async def test_redelivery(broker: Broker, names: Names) -> None:
+    channel = names()
+    async with await connect(broker.url, CLUSTER, names()) as client:
+        got: list[Message] = []
+        options = SubscriptionOptions(manual_acks=True, ack_wait=1)
+        await client.subscribe(channel, got.append, options)
+        await client.publish(channel, b"x")
+        await eventually(lambda: len(got) == 3)
+        assert [(each.redelivered, each.redelivery_count) for each in got] == [(False, 0), (True, 1), (True, 2)]
+        await got[0].ack()
 
 
-def test_a_handler_that_fails_gets_the_message_again(broker: Broker, names: Names) -> None:
-    async def scenario() -> None:
-        channel, tries = names(), []
+async def test_a_handler_that_fails_gets_the_message_again(broker: Broker, names: Names) -> None:
+    channel, tries = names(), []
 
-        def handle(message: Message) -> None:
-            tries.append(message.redelivery_count)
-            if len(tries) == 1:
-                raise ValueError("not yet")
+    def handle(message: Message) -> None:
+        tries.append(message.redelivery_count)
+        if len(tries) == 1:
+            raise ValueError("not yet")
 
-        async with await connect(broker.url, CLUSTER, names()) as client:
-            await client.subscribe(channel, handle, SubscriptionOptions(ack_wait=1))
-            await client.publish(channel, b"x")
-            await eventually(lambda: tries == [0, 1])
-
-    run(scenario)
+    async with await connect(broker.url, CLUSTER, names()) as client:
+        await client.subscribe(channel, handle, SubscriptionOptions(ack_wait=1))
+        await client.publish(channel, b"x")
+        await eventually(lambda: tries == [0, 1])
 
 
-def test_durables(broker: Broker, names: Names) -> None:
-    async def scenario() -> None:
-        channel, name = names(), names()
-        async with await connect(broker.url, CLUSTER, name) as client:
-            await publish(client, channel, 2)
-            assert await sequences(client, channel, Start.first(), 2, durable="d") == [1, 2]
-            await publish(client, channel, 2)
-            # The position counts, not the start.
-            assert await sequences(client, channel, Start.first(), 2, durable="d") == [3, 4]
-        async with await connect(broker.url, CLUSTER, name) as client:
-            await client.publish(channel, b"x")
-            got: list[int] = []
-            subscription = await client.subscribe(
-                channel, lambda message: got.append(message.sequence), SubscriptionOptions(durable="d")
-            )
-            await eventually(lambda: got == [5])
-            with pytest.raises(RefusedByServerError, match="stan: duplicate durable registration"):
-                await client.subscribe(channel, print, SubscriptionOptions(durable="d"))
-            await subscription.unsubscribe()
-            assert await sequences(client, channel, Start.first(), 5, durable="d") == [1, 2, 3, 4, 5]
-
-    run(scenario)
+async def test_durables(broker: Broker, names: Names) -> None:
+    channel, name = names(), names()
+    async with await connect(broker.url, CLUSTER, name) as client:
+        await publish(client, channel, 2)
+        assert await sequences(client, channel, Start.first(), 2, durable="d") == [1, 2]
+        await publish(client, channel, 2)
+        # The position counts, not the start.
+        assert await sequences(client, channel, Start.first(), 2, durable="d") == [3, 4]
+    async with await connect(broker.url, CLUSTER, name) as client:
+        await client.publish(channel, b"x")
+        got: list[int] = []
+        subscription = await client.subscribe(
+            channel, lambda message: got.append(message.sequence), SubscriptionOptions(durable="d")
+        )
+        await eventually(lambda: got == [5])
+        with pytest.raises(RefusedByServerError, match="stan: duplicate durable registration"):
+            await client.subscribe(channel, print, SubscriptionOptions(durable="d"))
+        await subscription.unsubscribe()
+        assert await sequences(client, channel, Start.first(), 5, durable="d") == [1, 2, 3, 4, 5]
 
 
-def test_queue_groups(broker: Broker, names: Names) -> None:
-    async def scenario() -> None:
-        channel = names()
-        got: list[tuple[str, int]] = []
+async def test_queue_groups(broker: Broker, names: Names) -> None:
+    channel = names()
+    got: list[tuple[str, int]] = []
 
-        async def join(name: str, client: Client) -> None:
-            options = SubscriptionOptions(queue="workers", durable="lasting", max_in_flight=1, start=Start.first())
-            await client.subscribe(channel, lambda message: got.append((name, message.sequence)), options)
+    async def join(name: str, client: Client) -> None:
+        options = SubscriptionOptions(queue="workers", durable="lasting", max_in_flight=1, start=Start.first())
+        await client.subscribe(channel, lambda message: got.append((name, message.sequence)), options)
 
-        async with (
-            await connect(broker.url, CLUSTER, names()) as one,
-            await connect(broker.url, CLUSTER, names()) as two,
-        ):
-            await join("one", one)
-            await join("two", two)
-            await publish(one, channel, 20)
-            await eventually(lambda: len(got) == 20)
-            assert sorted(sequence for _, sequence in got) == list(range(1, 21))
-            assert {name for name, _ in got} == {"one", "two"}
-        got.clear()
-        async with await connect(broker.url, CLUSTER, names()) as three:
-            await publish(three, channel, 3)
-            await join("three", three)
-            await eventually(lambda: len(got) == 3)
-            assert [sequence for _, sequence in got] == [21, 22, 23]
-
-    run(scenario)
+    async with (
+        await connect(broker.url, CLUSTER, names()) as one,
+        await connect(broker.url, CLUSTER, names()) as two,
+    ):
+        await join("one", one)
+        await join("two", two)
+        await publish(one, channel, 20)
+        await eventually(lambda: len(got) == 20)
+        assert sorted(sequence for _, sequence in got) == list(range(1, 21))
+        assert {name for name, _ in got} == {"one", "two"}
+    got.clear()
+    async with await connect(broker.url, CLUSTER, names()) as three:
+        await publish(three, channel, 3)
+        await join("three", three)
+        await eventually(lambda: len(got) == 3)
+        assert [sequence for _, sequence in got] == [21, 22, 23]
 
 
-def test_what_the_server_refuses(broker: Broker, names: Names) -> None:
-    async def scenario() -> None:
-        name = names()
-        async with await connect(broker.url, CLUSTER, name) as client:
-            with pytest.raises(RefusedByServerError, match="stan: invalid publish request"):
-                await client.publish("a/b", b"x")
-            with pytest.raises(RefusedByServerError, match="stan: invalid subject"):
-                await client.subscribe("a.*", print)
-            with pytest.raises(RefusedByServerError, match="stan: invalid MaxInflight, should be >= 1"):
-                await client.subscribe(names(), print, SubscriptionOptions(max_in_flight=0))
-            with pytest.raises(StreamingError, match="stan: clientID already registered"):
-                await connect(broker.url, CLUSTER, name)
-            with pytest.raises(NoServerError, match="nothing listens"):
-                await connect(broker.url, "another-cluster", name)
-            await client.publish(names(), b"x")
-
-    run(scenario)
+async def test_what_the_server_refuses(broker: Broker, names: Names) -> None:
+    name = names()
+    async with await connect(broker.url, CLUSTER, name) as client:
+        with pytest.raises(RefusedByServerError, match="stan: invalid publish request"):
+            await client.publish("a/b", b"x")
+        with pytest.raises(RefusedByServerError, match="stan: invalid subject"):
+            await client.subscribe("a.*", print)
+        with pytest.raises(RefusedByServerError, match="stan: invalid MaxInflight, should be >= 1"):
+            await client.subscribe(names(), print, SubscriptionOptions(max_in_flight=0))
+        with pytest.raises(StreamingError, match="stan: clientID already registered"):
+            await connect(broker.url, CLUSTER, name)
+        with pytest.raises(NoServerError, match="nothing listens"):
+            await connect(broker.url, "another-cluster", name)
+        await client.publish(names(), b"x")
 
 
-def test_publishing_and_closing_at_once_loses_nothing(broker: Broker, names: Names) -> None:
-    async def scenario() -> None:
-        channel, name = names(), names()
-        problems: list[StreamingError | None] = []
-        client = await connect(broker.url, CLUSTER, name)
-        for number in range(500):
-            await client.publish_async(channel, b"%d" % number, problems.append)
-        await client.close()
-        assert problems == [None] * 500
-        async with await connect(broker.url, CLUSTER, name) as client:
-            assert len(await sequences(client, channel, Start.first(), 500)) == 500
-
-    run(scenario)
+async def test_publishing_and_closing_at_once_loses_nothing(broker: Broker, names: Names) -> None:
+    channel, name = names(), names()
+    problems: list[StreamingError | None] = []
+    client = await connect(broker.url, CLUSTER, name)
+    for number in range(500):
+        await client.publish_async(channel, b"%d" % number, problems.append)
+    await client.close()
+    assert problems == [None] * 500
+    async with await connect(broker.url, CLUSTER, name) as client:
+        assert len(await sequences(client, channel, Start.first(), 500)) == 500
 
 
-def test_pings_and_heartbeats(start_broker: Callable[..., Broker]) -> None:
+async def test_pings_and_heartbeats(start_broker: Callable[..., Broker]) -> None:
     running = start_broker("-hbi", "200ms", "-hbt", "200ms", "-hbf", "2")
 
-    async def scenario() -> None:
-        async with await connect(running.url, CLUSTER, "me", QUICK) as client:
-            await asyncio.sleep(2.5)
-            assert not client.closed
-            await client.publish("a", b"x")
-
-    run(scenario)
+    async with await connect(running.url, CLUSTER, "me", QUICK) as client:
+        await asyncio.sleep(2.5)
+        assert not client.closed
+        await client.publish("a", b"x")
 
 
-def test_a_memory_server_that_was_started_again_has_forgotten_us(start_broker: Callable[..., Broker]) -> None:
+async def test_a_memory_server_that_was_started_again_has_forgotten_us(start_broker: Callable[..., Broker]) -> None:
     running = start_broker()
     lost: list[StreamingError] = []
 
-    async def scenario() -> None:
-        client = await connect(running.url, CLUSTER, "me", QUICK, lost.append)
-        await client.publish("a", b"x")
-        await asyncio.to_thread(running.kill)
-        await asyncio.to_thread(running.start)
-        await eventually(lambda: bool(lost), 30)
-        assert "client has been replaced or is no longer registered" in str(lost[0])
-        assert client.closed
-
-    run(scenario)
+    client = await connect(running.url, CLUSTER, "me", QUICK, lost.append)
+    await client.publish("a", b"x")
+    await asyncio.to_thread(running.kill)
+    await asyncio.to_thread(running.start)
+    await eventually(lambda: bool(lost), 30)
+    assert "client has been replaced or is no longer registered" in str(lost[0])
+    assert client.closed
 
 
-def test_a_file_server_that_was_started_again_goes_on(start_broker: Callable[..., Broker], tmp_path: Any) -> None:
+async def test_a_file_server_that_was_started_again_goes_on(start_broker: Callable[..., Broker], tmp_path: Any) -> None:
     running = start_broker("-st", "FILE", "-dir", tmp_path / "store")
 
-    async def scenario() -> None:
-        options = ClientOptions(ack_timeout=5, ping_interval=1)
-        async with await connect(running.url, CLUSTER, "me", options) as client:
-            got: list[int] = []
-            await client.subscribe("a", lambda message: got.append(message.sequence))
-            await client.publish("a", b"x")
-            await eventually(lambda: got == [1])
-            await asyncio.to_thread(running.kill)
-            await asyncio.to_thread(running.start)
-            deadline = time.monotonic() + 60
-            while 2 not in got:
-                assert time.monotonic() < deadline
-                try:
-                    await client.publish("a", b"y")
-                except StreamingError:
-                    continue
-                await asyncio.sleep(0.05)
-
-    run(scenario)
+    options = ClientOptions(ack_timeout=5, ping_interval=1)
+    async with await connect(running.url, CLUSTER, "me", options) as client:
+        got: list[int] = []
+        await client.subscribe("a", lambda message: got.append(message.sequence))
+        await client.publish("a", b"x")
+        await eventually(lambda: got == [1])
+        await asyncio.to_thread(running.kill)
+        await asyncio.to_thread(running.start)
+        deadline = time.monotonic() + 60
+        while 2 not in got:
+            assert time.monotonic() < deadline
+            try:
+                await client.publish("a", b"y")
+            except StreamingError:
+                continue
+            await asyncio.sleep(0.05)
 
 
-def test_user_and_password(start_broker: Callable[..., Broker]) -> None:
+async def test_user_and_password(start_broker: Callable[..., Broker]) -> None:
     running = start_broker("-user", "alice", "-pass", "secret")
 
-    async def scenario() -> None:
-        with pytest.raises(NoServerError, match="uthorization"):
-            await connect(running.url, CLUSTER, "me")
-        async with await connect(running.url, CLUSTER, "me", user="alice", password="secret") as client:
-            await client.publish("a", b"x")
-
-    run(scenario)
+    with pytest.raises(NoServerError, match="uthorization"):
+        await connect(running.url, CLUSTER, "me")
+    async with await connect(running.url, CLUSTER, "me", user="alice", password="secret") as client:
+        await client.publish("a", b"x")
 
 
 def test_the_example_of_the_guide(start_broker: Callable[..., Broker]) -> None:

@@ -63,44 +63,41 @@ def test_node_sends_too_much(plain: Broker) -> None:
     assert play(plain.url, "payload") == {"problem": "NatsError: 'Maximum Payload Violation'", "limit": 1048576}
 
 
-def test_nats_py_at_work(plain: Broker) -> None:
-    async def main() -> None:
-        one, two = await join(plain.url), await join(plain.url)
+async def test_nats_py_at_work(plain: Broker) -> None:
+    one, two = await join(plain.url), await join(plain.url)
 
-        async def answer(message: Msg) -> None:
-            await message.respond(b"re: " + message.data)
+    async def answer(message: Msg) -> None:
+        await message.respond(b"re: " + message.data)
 
-        await one.subscribe("py-service", cb=answer)
-        wild = await one.subscribe("py.*.>")
-        got: list[int] = []
+    await one.subscribe("py-service", cb=answer)
+    wild = await one.subscribe("py.*.>")
+    got: list[int] = []
 
-        async def take(message: Msg) -> None:
-            await asyncio.sleep(0)
-            got.append(int(message.data))
+    async def take(message: Msg) -> None:
+        await asyncio.sleep(0)
+        got.append(int(message.data))
 
-        for _ in range(3):
-            await one.subscribe("py-work", "g", cb=take)
-        await one.flush()
-        await two.publish("py.a.b", b"x", headers={"key": "value", "other": "one"})
-        message = await wild.next_msg(PATIENCE)
-        assert (message.subject, message.data, message.headers) == ("py.a.b", b"x", {"key": "value", "other": "one"})
-        assert (await two.request("py-service", b"y", timeout=PATIENCE)).data == b"re: y"
-        with pytest.raises(nats.errors.NoRespondersError):
-            await two.request("py-nobody", b"", timeout=PATIENCE)
-        for number in range(2000):
-            await two.publish("py-work", b"%d" % number)
-        await two.flush()
-        # What already exists is still delivered. What is still on its way when it unsubscribes the library drops.
-        await one.flush()
-        await one.drain()
-        assert sorted(got) == list(range(2000))
-        with pytest.raises(nats.errors.MaxPayloadError):
-            await two.publish("py-large", bytes(two.max_payload + 1))
-        await two.publish("py-large", bytes(two.max_payload))
-        await two.flush()
-        await two.close()
-
-    asyncio.run(main())
+    for _ in range(3):
+        await one.subscribe("py-work", "g", cb=take)
+    await one.flush()
+    await two.publish("py.a.b", b"x", headers={"key": "value", "other": "one"})
+    message = await wild.next_msg(PATIENCE)
+    assert (message.subject, message.data, message.headers) == ("py.a.b", b"x", {"key": "value", "other": "one"})
+    assert (await two.request("py-service", b"y", timeout=PATIENCE)).data == b"re: y"
+    with pytest.raises(nats.errors.NoRespondersError):
+        await two.request("py-nobody", b"", timeout=PATIENCE)
+    for number in range(2000):
+        await two.publish("py-work", b"%d" % number)
+    await two.flush()
+    # What already exists is still delivered. What is still on its way when it unsubscribes the library drops.
+    await one.flush()
+    await one.drain()
+    assert sorted(got) == list(range(2000))
+    with pytest.raises(nats.errors.MaxPayloadError):
+        await two.publish("py-large", bytes(two.max_payload + 1))
+    await two.publish("py-large", bytes(two.max_payload))
+    await two.flush()
+    await two.close()
 
 
 def test_reconnecting(tmp_path: Path) -> None:

@@ -37,28 +37,22 @@ def fetch(url: str) -> Any:
         return json.load(answer)
 
 
-def test_file(tmp_path: Path) -> None:
+async def test_file(tmp_path: Path) -> None:
     place(tmp_path, "file.conf")
     broker = Broker(tmp_path, "-c", "file.conf", http=True)
     log = tmp_path / "broker.log"  # which the file names, too
 
-    async def publish() -> None:
+    with broker:
+        assert "Store location: datastore" in log.read_text()
+        assert (tmp_path / "broker.pid").exists()
         async with await connect(broker.url, "test-cluster", "me") as client:
             await client.publish("orders", b"kept")
-
-    async def read() -> None:
+        assert broker.stop() == 0
+        broker.start()
         got: asyncio.Queue[Message] = asyncio.Queue()
         async with await connect(broker.url, "test-cluster", "me") as client:
             await client.subscribe("orders", got.put, SubscriptionOptions(start=Start.first()))
             assert (await got.get()).data == b"kept"
-
-    with broker:
-        assert "Store location: datastore" in log.read_text()
-        assert (tmp_path / "broker.pid").exists()
-        run(publish)
-        assert broker.stop() == 0
-        broker.start()
-        run(read)
         assert "Age          :       72h0m0s" in log.read_text()
 
 

@@ -276,47 +276,41 @@ def test_whatever_happens_with_many_seeds(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / str(seed))
 
 
-def test_sequences_that_begin_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        history = History(tmp_path / "store", 0)
-        (server,) = history.servers
-        server.publish(10)
-        await history.look()
-        assert history.target.streams["orders"].last == 10
-        server.sequence = 0  # as a server does that has lost server.dat
-        server.begin_slice()
-        server.publish(3)
-        await history.look()
-        (told,) = history.told.notes
-        assert "only up to 3" in told
-        assert history.following
-        results = {result.stream: result for result in await history.following.finish()}
-        assert isinstance(results["orders"].error, RefusedError)
-        assert history.target.streams["orders"].last == 10
-        assert len(history.target.streams["orders_generation-1"].messages) == 10
-
-    asyncio.run(main())
+async def test_sequences_that_begin_again(tmp_path: Path) -> None:
+    history = History(tmp_path / "store", 0)
+    (server,) = history.servers
+    server.publish(10)
+    await history.look()
+    assert history.target.streams["orders"].last == 10
+    server.sequence = 0  # as a server does that has lost server.dat
+    server.begin_slice()
+    server.publish(3)
+    await history.look()
+    (told,) = history.told.notes
+    assert "only up to 3" in told
+    assert history.following
+    results = {result.stream: result for result in await history.following.finish()}
+    assert isinstance(results["orders"].error, RefusedError)
+    assert history.target.streams["orders"].last == 10
+    assert len(history.target.streams["orders_generation-1"].messages) == 10
 
 
-def test_what_is_new_is_in_its_stream_after_one_look(tmp_path: Path) -> None:
+async def test_what_is_new_is_in_its_stream_after_one_look(tmp_path: Path) -> None:
     """So that it is there within a second: between two looks there is half of one at most."""
 
-    async def main() -> None:
-        history = History(tmp_path / "store", 0)
-        (server,) = history.servers
-        server.publish(10)
+    history = History(tmp_path / "store", 0)
+    (server,) = history.servers
+    server.publish(10)
+    await history.look()
+    assert history.following
+    assert not history.following.delays, "what is loaded was there before"
+    for delay in (0.1, 0.4, 0.0):
+        server.publish(1)
+        history.now = server.clock / 1e9 + delay
         await history.look()
-        assert history.following
-        assert not history.following.delays, "what is loaded was there before"
-        for delay in (0.1, 0.4, 0.0):
-            server.publish(1)
-            history.now = server.clock / 1e9 + delay
-            await history.look()
-            assert history.target.streams["orders"].last == server.sequence
-            assert history.following.delays[-1] == pytest.approx(delay, abs=1e-5)
-        assert len(history.following.delays) == 3
-
-    asyncio.run(main())
+        assert history.target.streams["orders"].last == server.sequence
+        assert history.following.delays[-1] == pytest.approx(delay, abs=1e-5)
+    assert len(history.following.delays) == 3
 
 
 @pytest.mark.parametrize("takes", [0.0, 0.05, 0.2, 0.4])

@@ -21,7 +21,7 @@ def test_results_are_in_order() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["interrupted", "one fails"])
-def test_whoever_is_cancelled_has_time_to_clean_up(fails: bool) -> None:
+async def test_whoever_is_cancelled_has_time_to_clean_up(fails: bool) -> None:
     """Also while others end at once, as those do that were not even begun."""
     began: list[int] = []
     cleaned: list[int] = []
@@ -38,15 +38,12 @@ def test_whoever_is_cancelled_has_time_to_clean_up(fails: bool) -> None:
                 await asyncio.sleep(0.005 * (1 + number))
             cleaned.append(number)
 
-    async def main() -> None:
-        working = asyncio.ensure_future(in_parallel(work, list(range(10)), 3))
-        await asyncio.sleep(0.01)
-        if not fails:
-            working.cancel()
-        with pytest.raises(ValueError if fails else asyncio.CancelledError):
-            await working
-
-    asyncio.run(main())
+    working = asyncio.ensure_future(in_parallel(work, list(range(10)), 3))
+    await asyncio.sleep(0.01)
+    if not fails:
+        working.cancel()
+    with pytest.raises(ValueError if fails else asyncio.CancelledError):
+        await working
     assert sorted(cleaned) == [number for number in sorted(began) if not (fails and number == 1)]
     assert len(began) >= 3
 
@@ -107,8 +104,8 @@ def test_what_a_check_raises_ends_the_work_and_lets_it_clean_up() -> None:
     assert cleaned == [1]
 
 
-def test_an_inbox_that_gets_something_at_that_moment_does_not_lose_a_cancellation() -> None:
-    async def main() -> None:
+async def test_an_inbox_that_gets_something_at_that_moment_does_not_lose_a_cancellation() -> None:
+    with pytest.raises(asyncio.CancelledError):
         inbox = Inbox(b"somewhere")
         receiving = asyncio.ensure_future(inbox.receive(60))
         for _ in range(3):  # until it waits
@@ -116,6 +113,3 @@ def test_an_inbox_that_gets_something_at_that_moment_does_not_lose_a_cancellatio
         inbox.interrupt()
         receiving.cancel()
         await receiving
-
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(main())

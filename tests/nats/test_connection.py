@@ -51,16 +51,13 @@ def refusal(*urls: str, **options: Any) -> CannotConnectError:
     return caught.value
 
 
-def test_tells_what_the_server_is(each_server: Any) -> None:
-    async def run() -> None:
-        async with connect(ConnectOptions(servers=(each_server.url,))) as connection:
-            assert ".".join(map(str, connection.version)) == each_server.version
-            assert connection.url == each_server.url
-            assert connection.max_payload == 1 << 20
-            assert connection.cluster is None
-            assert connection.server_name.startswith("N")
-
-    asyncio.run(run())
+async def test_tells_what_the_server_is(each_server: Any) -> None:
+    async with connect(ConnectOptions(servers=(each_server.url,))) as connection:
+        assert ".".join(map(str, connection.version)) == each_server.version
+        assert connection.url == each_server.url
+        assert connection.max_payload == 1 << 20
+        assert connection.cluster is None
+        assert connection.server_name.startswith("N")
 
 
 def test_takes_the_first_server_that_is_there(start_server: Callable[..., Any]) -> None:
@@ -249,79 +246,70 @@ def test_embedded_is_not_a_place() -> None:
         reach("embedded")
 
 
-def test_requests(start_server: Callable[..., Any]) -> None:
+async def test_requests(start_server: Callable[..., Any]) -> None:
     permissions = {"publish": ["a", "b", "$JS.>"], "subscribe": ["_INBOX.>", "b"]}
     config = {"authorization": {"users": [{"user": "u", "password": "p", "permissions": permissions}]}}
     server = start_server(config=config)
 
-    async def run() -> None:
-        async with connect(ConnectOptions(servers=(server.url,), user="u", password="p")) as connection:
-            with pytest.raises(NoResponderError, match="nothing listens on a at"):
-                await connection.request("a")
-            connection.listen(b"b", _ignore)
-            with pytest.raises(NoAnswerError, match=r"did not answer b within 0.3 s"):
-                await connection.request("b", timeout=0.3)
-            begun = time.monotonic()
-            with pytest.raises(PermissionDeniedError, match=r"the user u may not publish to Other.One"):
-                await connection.request("Other.One", timeout=30)
-            assert time.monotonic() - begun < 15
-            with pytest.raises(NatsError, match="is larger than the 1048576 bytes"):
-                await connection.request("a", bytes(2 << 20))
-            with connection.watch("Forbidden.*") as failed:
-                connection.listen(b"Forbidden.*", _ignore)
-                await connection.flush()
-                assert failed.result().message == "the user u may not subscribe to Forbidden.*"
-
-    asyncio.run(run())
+    async with connect(ConnectOptions(servers=(server.url,), user="u", password="p")) as connection:
+        with pytest.raises(NoResponderError, match="nothing listens on a at"):
+            await connection.request("a")
+        connection.listen(b"b", _ignore)
+        with pytest.raises(NoAnswerError, match=r"did not answer b within 0.3 s"):
+            await connection.request("b", timeout=0.3)
+        begun = time.monotonic()
+        with pytest.raises(PermissionDeniedError, match=r"the user u may not publish to Other.One"):
+            await connection.request("Other.One", timeout=30)
+        assert time.monotonic() - begun < 15
+        with pytest.raises(NatsError, match="is larger than the 1048576 bytes"):
+            await connection.request("a", bytes(2 << 20))
+        with connection.watch("Forbidden.*") as failed:
+            connection.listen(b"Forbidden.*", _ignore)
+            await connection.flush()
+            assert failed.result().message == "the user u may not subscribe to Forbidden.*"
 
 
 def _ignore(_: Any) -> None:
     return
 
 
-def test_a_lost_connection_is_told_at_once_and_comes_back(start_server: Callable[..., Any]) -> None:
+async def test_a_lost_connection_is_told_at_once_and_comes_back(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
-    async def run() -> None:
-        async with connect(ConnectOptions(servers=(server.url,))) as connection:
-            connection.listen(b"silent", _ignore)
-            waiting = asyncio.ensure_future(connection.request("silent", timeout=120))
-            await asyncio.sleep(0.05)
-            server.kill()
-            with pytest.raises(ConnectionLostError, match=f"{server.url}: the connection broke"):
-                await waiting
-            with pytest.raises(ConnectionLostError, match=r"did not come back within 0.1 s"):
-                await connection.wait_connected(0.1)
-            server.start()
-            # Requests wait until the connection is there again.
-            with pytest.raises(NoResponderError):
-                await connection.request("nobody")
-
     begun = time.monotonic()
-    asyncio.run(run())
+    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+        connection.listen(b"silent", _ignore)
+        waiting = asyncio.ensure_future(connection.request("silent", timeout=120))
+        await asyncio.sleep(0.05)
+        server.kill()
+        with pytest.raises(ConnectionLostError, match=f"{server.url}: the connection broke"):
+            await waiting
+        with pytest.raises(ConnectionLostError, match=r"did not come back within 0.1 s"):
+            await connection.wait_connected(0.1)
+        server.start()
+        # Requests wait until the connection is there again.
+        with pytest.raises(NoResponderError):
+            await connection.request("nobody")
     assert time.monotonic() - begun < 60
 
 
-def test_a_connection_that_cannot_be_made_again(
+async def test_a_connection_that_cannot_be_made_again(
     start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stantools.nats.connection.RECONNECT_ATTEMPTS", 1)
     monkeypatch.setattr("stantools.nats.connection.RECONNECT_WAIT", 0.05)
     server = start_server()
 
-    async def run() -> None:
-        async with connect(ConnectOptions(servers=(server.url,))) as connection:
-            server.kill()
-            assert await _closed(connection)
-            with pytest.raises(ConnectionLostError, match="could not be restored: nothing is listening there"):
-                await connection.wait_connected()
-            with connection.watch() as failed:
-                assert isinstance(failed.result(), ConnectionLostError)
-
-    asyncio.run(run())
+    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+        server.kill()
+        assert await _closed(connection)
+        with pytest.raises(ConnectionLostError, match="could not be restored: nothing is listening there"):
+            await connection.wait_connected()
+        with connection.watch() as failed:
+            assert isinstance(failed.result(), ConnectionLostError)
 
 
-def test_a_server_that_lets_nobody_in_any_more_is_asked_twice() -> None:
+async def test_a_server_that_lets_nobody_in_any_more_is_asked_twice() -> None:
     """A password that was changed while we were connected: no minute of vain attempts."""
     visits = 0
 
@@ -335,19 +323,16 @@ def test_a_server_that_lets_nobody_in_any_more_is_asked_twice() -> None:
             await reader.readuntil(b"PUB go 0\r\n\r\n")
         writer.close()
 
-    async def run() -> None:
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with connect(ConnectOptions(servers=(url,), user="u", password="p")) as connection:
-                with connection.watch() as failed:
-                    connection.publish(b"go")
-                    await failed
-                assert await _closed(connection)
-                with pytest.raises(ConnectionLostError, match="restored: it does not accept the credentials"):
-                    await connection.wait_connected()
-        assert visits == 3
-
-    asyncio.run(run())
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with connect(ConnectOptions(servers=(url,), user="u", password="p")) as connection:
+            with connection.watch() as failed:
+                connection.publish(b"go")
+                await failed
+            assert await _closed(connection)
+            with pytest.raises(ConnectionLostError, match="restored: it does not accept the credentials"):
+                await connection.wait_connected()
+    assert visits == 3
 
 
 async def _closed(connection: NatsConnection) -> bool:

@@ -102,29 +102,26 @@ def test_replies_and_headers() -> None:
     assert first.columns.reply_start.tolist() == second.columns.header_start.tolist() == [0]
 
 
-def test_an_interruption_comes_in_its_place() -> None:
-    async def main() -> None:
-        inbox = Inbox(b"s")
-        listener = Listener()
-        listener.handlers = {7: inbox.take}
-        session = NatsSession(listener)
-        session.connection_made(Transport())  # type: ignore[arg-type]
-        put(session, frame(1) + frame(2)[:-3])
-        inbox.interrupt()
-        inbox.interrupt()
-        session = NatsSession(listener)
-        session.connection_made(Transport())  # type: ignore[arg-type]
-        put(session, frame(3))
-        assert [m[0] for m in messages([await inbox.receive(0)])] == [1]
-        with pytest.raises(ConnectionLostError):
-            await inbox.receive(0)
-        assert [m[0] for m in messages([await inbox.receive(0)])] == [3]
-        with pytest.raises(TimeoutError):
-            await inbox.receive(0)
-        receiving = asyncio.ensure_future(inbox.receive(60))
-        await asyncio.sleep(0)
-        inbox.interrupt()
-        with pytest.raises(ConnectionLostError):
-            await receiving
-
-    asyncio.run(main())
+async def test_an_interruption_comes_in_its_place() -> None:
+    inbox = Inbox(b"s")
+    listener = Listener()
+    listener.handlers = {7: inbox.take}
+    session = NatsSession(listener)
+    session.connection_made(Transport())  # type: ignore[arg-type]
+    put(session, frame(1) + frame(2)[:-3])
+    inbox.interrupt()
+    inbox.interrupt()
+    session = NatsSession(listener)
+    session.connection_made(Transport())  # type: ignore[arg-type]
+    put(session, frame(3))
+    assert [m[0] for m in messages([await inbox.receive(0)])] == [1]
+    with pytest.raises(ConnectionLostError):
+        await inbox.receive(0)
+    assert [m[0] for m in messages([await inbox.receive(0)])] == [3]
+    with pytest.raises(TimeoutError):
+        await inbox.receive(0)
+    receiving = asyncio.ensure_future(inbox.receive(60))
+    await asyncio.sleep(0)
+    inbox.interrupt()
+    with pytest.raises(ConnectionLostError):
+        await receiving

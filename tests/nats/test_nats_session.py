@@ -87,95 +87,83 @@ def test_lines_and_messages_without_end() -> None:
         assert len(session.get_buffer(0).obj) < 4 << 20
 
 
-def test_a_server_that_does_not_read() -> None:
-    async def main() -> None:
-        listener, transport = Listener(), Transport()
-        session = NatsSession(listener)
-        session.connection_made(transport)  # type: ignore[arg-type]
-        assert session.writable
-        transport.waiting = 64 << 20
-        assert not session.writable
-        transport.waiting = 0
-        assert session.writable
-        session.connection_lost(None)
-        assert not session.writable
-        assert listener.events == [("lost", "EOF")]
-
-    asyncio.run(main())
+async def test_a_server_that_does_not_read() -> None:
+    listener, transport = Listener(), Transport()
+    session = NatsSession(listener)
+    session.connection_made(transport)  # type: ignore[arg-type]
+    assert session.writable
+    transport.waiting = 64 << 20
+    assert not session.writable
+    transport.waiting = 0
+    assert session.writable
+    session.connection_lost(None)
+    assert not session.writable
+    assert listener.events == [("lost", "EOF")]
 
 
-def test_a_handler_that_fails_stops_nobody() -> None:
-    async def main() -> None:
-        listener, heard, transport = Listener(), Heard(), Transport()
+async def test_a_handler_that_fails_stops_nobody() -> None:
+    listener, heard, transport = Listener(), Heard(), Transport()
 
-        def broken(*arguments: object) -> None:
-            raise ZeroDivisionError("in a handler")
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("in a handler")
 
-        listener.handlers = {1: broken, 2: heard}
-        session = NatsSession(listener)
-        session.connection_made(transport)  # type: ignore[arg-type]
-        messages = [encoding.message(b"a", sid, b"x") for sid in (b"1", b"2", b"1", b"2")]
-        put(session, INFO + b"".join(messages) + encoding.PING)
-        await asyncio.sleep(0)
-        assert [repr(problem) for problem in listener.problems] == ["ZeroDivisionError('in a handler')"] * 2
-        assert len(heard.messages) == 2
-        assert transport.written == encoding.PONG
-        assert not transport.closed
-
-    asyncio.run(main())
+    listener.handlers = {1: broken, 2: heard}
+    session = NatsSession(listener)
+    session.connection_made(transport)  # type: ignore[arg-type]
+    messages = [encoding.message(b"a", sid, b"x") for sid in (b"1", b"2", b"1", b"2")]
+    put(session, INFO + b"".join(messages) + encoding.PING)
+    await asyncio.sleep(0)
+    assert [repr(problem) for problem in listener.problems] == ["ZeroDivisionError('in a handler')"] * 2
+    assert len(heard.messages) == 2
+    assert transport.written == encoding.PONG
+    assert not transport.closed
 
 
-def test_who_sends_much_waits_until_there_is_room() -> None:
-    async def main() -> None:
-        session, transport = NatsSession(Listener()), Transport()
-        session.connection_made(transport)  # type: ignore[arg-type]
-        session.write(b"one")
-        await session.drain()
-        assert transport.written == b"one"
-        session.pause_writing()
-        session.write(b"two")
-        first, second = asyncio.ensure_future(session.drain()), asyncio.ensure_future(session.drain())
-        await asyncio.sleep(0)
-        assert transport.written == b"onetwo"
-        assert not first.done() and not second.done()
-        first.cancel()
-        session.resume_writing()
-        await second
-        session.pause_writing()
-        third = asyncio.ensure_future(session.drain())
-        await asyncio.sleep(0)
-        session.connection_lost(None)
-        with pytest.raises(ConnectionResetError):
-            await third
-
-    asyncio.run(main())
+async def test_who_sends_much_waits_until_there_is_room() -> None:
+    session, transport = NatsSession(Listener()), Transport()
+    session.connection_made(transport)  # type: ignore[arg-type]
+    session.write(b"one")
+    await session.drain()
+    assert transport.written == b"one"
+    session.pause_writing()
+    session.write(b"two")
+    first, second = asyncio.ensure_future(session.drain()), asyncio.ensure_future(session.drain())
+    await asyncio.sleep(0)
+    assert transport.written == b"onetwo"
+    assert not first.done() and not second.done()
+    first.cancel()
+    session.resume_writing()
+    await second
+    session.pause_writing()
+    third = asyncio.ensure_future(session.drain())
+    await asyncio.sleep(0)
+    session.connection_lost(None)
+    with pytest.raises(ConnectionResetError):
+        await third
 
 
-def test_a_handler_that_closes_while_tls_has_more() -> None:
+async def test_a_handler_that_closes_while_tls_has_more() -> None:
     """TLS hands over what it has decrypted in the call that closes: it is dropped, and what was parsed stays right."""
 
-    async def main() -> None:
-        listener, heard, transport = Listener(), Heard(), Transport()
-        session = NatsSession(listener)
-        later = encoding.message(b"late", b"1", b"l" * 60) * 20
+    listener, heard, transport = Listener(), Heard(), Transport()
+    session = NatsSession(listener)
+    later = encoding.message(b"late", b"1", b"l" * 60) * 20
 
-        def close() -> None:
-            assert not transport.closed
-            transport.closed = True
-            view = session.get_buffer(-1)
-            view[: len(later)] = later
-            session.buffer_updated(len(later))
+    def close() -> None:
+        assert not transport.closed
+        transport.closed = True
+        view = session.get_buffer(-1)
+        view[: len(later)] = later
+        session.buffer_updated(len(later))
 
-        def handle(buffer: Any, frames: Any, begin: int, end: int) -> None:
-            if not transport.closed:
-                session.close()
-            heard(buffer, frames, begin, end)
+    def handle(buffer: Any, frames: Any, begin: int, end: int) -> None:
+        if not transport.closed:
+            session.close()
+        heard(buffer, frames, begin, end)
 
-        transport.close = close  # type: ignore[method-assign]
-        listener.handlers = {1: handle, 2: handle}
-        session.connection_made(transport)  # type: ignore[arg-type]
-        put(session, INFO + b"".join(encoding.message(b"a", sid, sid * 9) for sid in (b"1", b"1", b"2", b"1")))
-        assert heard.messages == [(b"a", b"", sid * 9) for sid in (b"1", b"1", b"2", b"1")]
-        assert not listener.events
-
-    asyncio.run(main())
+    transport.close = close  # type: ignore[method-assign]
+    listener.handlers = {1: handle, 2: handle}
+    session.connection_made(transport)  # type: ignore[arg-type]
+    put(session, INFO + b"".join(encoding.message(b"a", sid, sid * 9) for sid in (b"1", b"1", b"2", b"1")))
+    assert heard.messages == [(b"a", b"", sid * 9) for sid in (b"1", b"1", b"2", b"1")]
+    assert not listener.events

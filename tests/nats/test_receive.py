@@ -136,59 +136,53 @@ def test_an_inbox_while_large_messages_come(start_server: Any) -> None:
     run(start_server().url, work)
 
 
-def test_a_connection_that_breaks(start_server: Any) -> None:
+async def test_a_connection_that_breaks(start_server: Any) -> None:
     server = start_server()
 
-    async def main() -> None:
-        async with connect(ConnectOptions(servers=(server.url,))) as connection:
-            inbox = connection.open_inbox(b"x")
-            connection.publish(b"x", b"before")
-            assert await collect(inbox, 1) == [(b"x", b"", b"before")]
-            waiting = asyncio.ensure_future(inbox.receive(10))
-            await asyncio.sleep(0)
-            server.kill()
-            with pytest.raises(ConnectionLostError):
-                await waiting
-            # What cannot be sent is not sent later.
-            with pytest.raises(ConnectionLostError):
-                connection.publish(b"x", b"never")
-            with pytest.raises(ConnectionLostError):
-                await connection.write(b"PUB x 5\r\nnever\r\n")
-            with pytest.raises(ConnectionLostError):
-                await connection.drain()
-            server.start()
-            await connection.wait_connected(30)
-            connection.publish(b"x", b"after")
-            assert await collect(inbox, 1) == [(b"x", b"", b"after")]
-
-    asyncio.run(main())
+    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+        inbox = connection.open_inbox(b"x")
+        connection.publish(b"x", b"before")
+        assert await collect(inbox, 1) == [(b"x", b"", b"before")]
+        waiting = asyncio.ensure_future(inbox.receive(10))
+        await asyncio.sleep(0)
+        server.kill()
+        with pytest.raises(ConnectionLostError):
+            await waiting
+        # What cannot be sent is not sent later.
+        with pytest.raises(ConnectionLostError):
+            connection.publish(b"x", b"never")
+        with pytest.raises(ConnectionLostError):
+            await connection.write(b"PUB x 5\r\nnever\r\n")
+        with pytest.raises(ConnectionLostError):
+            await connection.drain()
+        server.start()
+        await connection.wait_connected(30)
+        connection.publish(b"x", b"after")
+        assert await collect(inbox, 1) == [(b"x", b"", b"after")]
 
 
-def test_no_protocol() -> None:
+async def test_no_protocol() -> None:
     """What is no frame ends the connection, which is then made again."""
 
-    async def main() -> None:
-        visits = 0
+    visits = 0
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal visits
-            visits += 1
-            writer.write(b'INFO {"server_id":"x"}\r\n')
-            await reader.readuntil(b"PING\r\n")
-            writer.write(b"PONG\r\n")
-            if visits == 1:
-                await reader.readuntil(b"SUB ")
-                writer.write(b"MSG x\r\n")
-            await reader.read()
-            writer.close()
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal visits
+        visits += 1
+        writer.write(b'INFO {"server_id":"x"}\r\n')
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n")
+        if visits == 1:
+            await reader.readuntil(b"SUB ")
+            writer.write(b"MSG x\r\n")
+        await reader.read()
+        writer.close()
 
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            async with connect(ConnectOptions(servers=(f"127.0.0.1:{port}",))) as connection:
-                inbox = connection.open_inbox(b"x")
-                with pytest.raises(ConnectionLostError):
-                    await inbox.receive(30)
-                await connection.wait_connected(30)
-                assert visits == 2
-
-    asyncio.run(main())
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with connect(ConnectOptions(servers=(f"127.0.0.1:{port}",))) as connection:
+            inbox = connection.open_inbox(b"x")
+            with pytest.raises(ConnectionLostError):
+                await inbox.receive(30)
+            await connection.wait_connected(30)
+            assert visits == 2

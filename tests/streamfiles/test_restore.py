@@ -243,43 +243,37 @@ def test_restored_exactly(version: str, start_server: Callable[..., Any]) -> Non
     assert "decoding error" not in server.text()
 
 
-def test_pending_messages_come_first(each_server: Any) -> None:
+async def test_pending_messages_come_first(each_server: Any) -> None:
     """What was sent and not acknowledged is sent again, then what was never sent."""
     state = ConsumerState((3, 3), (10, 10), PENDING)
     case = Case("work", some(range(1, 21)), 20, consumers=[ConsumerEntry("w", {}, state)])
 
-    async def run() -> None:
-        client = await natsclient.connect(each_server.url)
-        await restored(client, case)
-        stream = client.jetstream()
-        subscription = await stream.pull_subscribe_bind("w", case.name)
-        got: list[Any] = []
-        while len(got) < 12:
-            got += await subscription.fetch(12 - len(got), timeout=natsclient.PATIENCE)
-        facts = [(message.metadata.sequence.stream, message.metadata.num_delivered) for message in got]
-        if each_server.version == servers.OLDEST:
-            facts.sort()  # it looks for what is overdue a moment later
-        assert facts == [(4, 2), (9, 2), *((number, 1) for number in range(11, 21))]
-        await next(message for message in got if message.metadata.sequence.stream == 4).ack_sync()
-        info = await subscription.consumer_info()
-        assert info.ack_floor is not None
-        assert info.ack_floor.stream_seq == 8
-        await client.close()
-
-    asyncio.run(run())
+    client = await natsclient.connect(each_server.url)
+    await restored(client, case)
+    stream = client.jetstream()
+    subscription = await stream.pull_subscribe_bind("w", case.name)
+    got: list[Any] = []
+    while len(got) < 12:
+        got += await subscription.fetch(12 - len(got), timeout=natsclient.PATIENCE)
+    facts = [(message.metadata.sequence.stream, message.metadata.num_delivered) for message in got]
+    if each_server.version == servers.OLDEST:
+        facts.sort()  # it looks for what is overdue a moment later
+    assert facts == [(4, 2), (9, 2), *((number, 1) for number in range(11, 21))]
+    await next(message for message in got if message.metadata.sequence.stream == 4).ack_sync()
+    info = await subscription.consumer_info()
+    assert info.ack_floor is not None
+    assert info.ack_floor.stream_seq == 8
+    await client.close()
 
 
-def test_compressed(each_server: Any) -> None:
+async def test_compressed(each_server: Any) -> None:
     pytest.importorskip("cramjam")
     case = Case("small", some(range(1, 3000)), 3005, {"compression": "snappy", "block_bytes": 50_000})
 
-    async def run() -> None:
-        client = await natsclient.connect(each_server.url)
-        check_state(case, (await restored(client, case))["state"], each_server.version)
-        await check_messages(client, case, 0, each_server.version)
-        await client.close()
-
-    asyncio.run(run())
+    client = await natsclient.connect(each_server.url)
+    check_state(case, (await restored(client, case))["state"], each_server.version)
+    await check_messages(client, case, 0, each_server.version)
+    await client.close()
 
 
 def test_every_field_was_tried() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,29 +48,23 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-def serve(
-    url: str, scenario: Callable[[FakeStreaming, Client], Awaitable[None]], options: ClientOptions = QUICK, **more: Any
-) -> None:
-    async def go() -> None:
-        async with FakeStreaming(url) as fake, await connect(url, "test-cluster", "me", options, **more) as client:
-            await scenario(fake, client)
-
-    asyncio.run(asyncio.wait_for(go(), 90))
+@contextlib.asynccontextmanager
+async def serve(url: str, options: ClientOptions = QUICK, **more: Any) -> AsyncIterator[tuple[FakeStreaming, Client]]:
+    async with FakeStreaming(url) as fake, await connect(url, "test-cluster", "me", options, **more) as client:
+        yield fake, client
 
 
-def test_publish_waits_for_the_ack(url: str) -> None:
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+async def test_publish_waits_for_the_ack(url: str) -> None:
+    async with serve(url) as (fake, client):
         await client.publish("orders", b"one", reply="back")
         assert fake.channels[b"orders"] == [(b"one", b"back")]
         await client.publish("örders", b"")
         assert fake.payloads("örders".encode()) == [b""]
         assert client.outstanding == 0
 
-    serve(url, scenario)
 
-
-def test_async_publishes_keep_their_order_and_their_bound(url: str) -> None:
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+async def test_async_publishes_keep_their_order_and_their_bound(url: str) -> None:
+    async with serve(url, ClientOptions(max_outstanding=7)) as (fake, client):
         problems: list[StreamingError | None] = []
         for number in range(200):
             await client.publish_async("a", b"%d" % number, problems.append)
@@ -78,11 +73,9 @@ def test_async_publishes_keep_their_order_and_their_bound(url: str) -> None:
         assert problems == [None] * 200
         assert fake.payloads(b"a") == [b"%d" % number for number in range(200)]
 
-    serve(url, scenario, ClientOptions(max_outstanding=7))
 
-
-def test_what_the_server_refuses(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+async def test_what_the_server_refuses(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with serve(url) as (fake, client):
         fake.refuse[b"full"] = b"too many channels"
         with pytest.raises(RefusedByServerError, match="too many channels") as caught:
             await client.publish("full", b"x")
@@ -93,44 +86,36 @@ def test_what_the_server_refuses(url: str, caplog: pytest.LogCaptureFixture) -> 
         await client.settled()
         assert "a message may be lost" in caplog.text
 
-    serve(url, scenario)
-
 
 @pytest.mark.parametrize("channel", ["", "a b", "a\r\nPUB x 1", "\udcff"])
-def test_names_that_cannot_be_sent(url: str, channel: str) -> None:
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+async def test_names_that_cannot_be_sent(url: str, channel: str) -> None:
+    async with serve(url) as (_fake, client):
         with pytest.raises(UsageError):
             await client.publish(channel, b"x")
         with pytest.raises(UsageError):
             await client.subscribe(channel, print)
 
-    serve(url, scenario)
 
-
-def test_a_message_that_is_too_large(url: str) -> None:
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+async def test_a_message_that_is_too_large(url: str) -> None:
+    async with serve(url) as (_fake, client):
         problems: list[StreamingError | None] = []
         with pytest.raises(StreamingError, match="could not be sent"):
             await client.publish_async("a", b"x" * (1 << 20), problems.append)
         assert (problems, client.outstanding) == ([], 0)
         await client.publish("a", b"y")
 
-    serve(url, scenario)
 
-
-def test_an_ack_that_does_not_come(url: str) -> None:
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+async def test_an_ack_that_does_not_come(url: str) -> None:
+    async with serve(url, ClientOptions(ack_timeout=1.5)) as (fake, client):
         fake.silent_after = 0
         with pytest.raises(AckTimeoutError, match=r"no ack came within 1\.5 s"):
             await client.publish("a", b"x")
         fake.silent_after = None
         await client.publish("a", b"y")
 
-    serve(url, scenario, ClientOptions(ack_timeout=1.5))
 
-
-def test_messages_are_handed_over_one_by_one_and_acknowledged(url: str) -> None:
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+async def test_messages_are_handed_over_one_by_one_and_acknowledged(url: str) -> None:
+    async with serve(url) as (_fake, client):
         got: list[Message] = []
 
         async def handle(message: Message) -> None:
@@ -151,8 +136,6 @@ def test_messages_are_handed_over_one_by_one_and_acknowledged(url: str) -> None:
             await got[0].ack()
         with pytest.raises(ClosedError):
             await subscription.unsubscribe()
-
-    serve(url, scenario)
 
 
 class Recorded(FakeStreaming):
@@ -274,47 +257,39 @@ def test_a_handler_may_close_its_subscription_and_the_client(url: str) -> None:
     record(url, scenario)
 
 
-def test_a_subscription_that_is_not_answered_is_taken_back(url: str) -> None:
+async def test_a_subscription_that_is_not_answered_is_taken_back(url: str) -> None:
     class Silent(Recorded):
         async def _subscribe(self, message: Any) -> None:
             self.requests = [store_pb2.SubscriptionRequest.FromString(message.data)]
 
-    async def go() -> None:
-        quick = ClientOptions(timeout=1.5)
-        async with Silent(url) as fake, await connect(url, "test-cluster", "me", quick) as client:
-            with pytest.raises(NoServerError, match=r"did not answer|no streaming server answered a subscription to a"):
-                await client.subscribe("a", print)
-            await eventually(lambda: hasattr(fake, "leaving"))
-            subject, request = fake.leaving
-            assert subject == "_STAN.subclose.test-cluster"
-            assert request.inbox == fake.requests[0].inbox
-
-    asyncio.run(asyncio.wait_for(go(), 90))
+    quick = ClientOptions(timeout=1.5)
+    async with Silent(url) as fake, await connect(url, "test-cluster", "me", quick) as client:
+        with pytest.raises(NoServerError, match=r"did not answer|no streaming server answered a subscription to a"):
+            await client.subscribe("a", print)
+        await eventually(lambda: hasattr(fake, "leaving"))
+        subject, request = fake.leaving
+        assert subject == "_STAN.subclose.test-cluster"
+        assert request.inbox == fake.requests[0].inbox
 
 
-def test_a_client_id_is_taken_or_bad(url: str) -> None:
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+async def test_a_client_id_is_taken_or_bad(url: str) -> None:
+    async with serve(url) as (_fake, client):
         with pytest.raises(StreamingError, match="clientID already registered"):
             await connect(url, "test-cluster", "me")
         with pytest.raises(StreamingError, match="only alphanumeric"):
             await connect(url, "test-cluster", "a.b")
         await client.publish("a", b"x")
 
-    serve(url, scenario)
 
-
-def test_nobody_is_there(url: str) -> None:
-    async def go() -> None:
-        with pytest.raises(NoServerError, match=r"nothing listens on _STAN\.discover\.other"):
-            await connect(url, "other", "me")
-        with pytest.raises(NoServerError, match=r"no connection to NATS at nats://127\.0\.0\.1"):
-            await connect(f"nats://127.0.0.1:{free_port()}", "other", "me", ClientOptions(timeout=0.5))
-
-    asyncio.run(go())
+async def test_nobody_is_there(url: str) -> None:
+    with pytest.raises(NoServerError, match=r"nothing listens on _STAN\.discover\.other"):
+        await connect(url, "other", "me")
+    with pytest.raises(NoServerError, match=r"no connection to NATS at nats://127\.0\.0\.1"):
+        await connect(f"nats://127.0.0.1:{free_port()}", "other", "me", ClientOptions(timeout=0.5))
 
 
 @pytest.mark.parametrize("error", [LookupError("of the block"), None], ids=["fails", "is cancelled"])
-def test_the_error_of_a_block_is_kept_where_closing_fails(
+async def test_the_error_of_a_block_is_kept_where_closing_fails(
     url: str, error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def block(fake: FakeStreaming, begun: asyncio.Event) -> None:
@@ -325,31 +300,26 @@ def test_the_error_of_a_block_is_kept_where_closing_fails(
                 raise error
             await asyncio.sleep(60)
 
-    async def go() -> None:
-        begun = asyncio.Event()
-        task = asyncio.ensure_future(block(await FakeStreaming(url).__aenter__(), begun))
-        await begun.wait()
-        if error is None:
-            task.cancel()
-        (found,) = await asyncio.gather(task, return_exceptions=True)
-        assert found is error if error else task.cancelled()
-        assert "was not closed in order" in caplog.text
-
-    asyncio.run(asyncio.wait_for(go(), 90))
+    begun = asyncio.Event()
+    task = asyncio.ensure_future(block(await FakeStreaming(url).__aenter__(), begun))
+    await begun.wait()
+    if error is None:
+        task.cancel()
+    (found,) = await asyncio.gather(task, return_exceptions=True)
+    assert found is error if error else task.cancelled()
+    assert "was not closed in order" in caplog.text
 
 
-def test_heartbeats_and_pings(url: str) -> None:
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+async def test_heartbeats_and_pings(url: str) -> None:
+    async with serve(url) as (fake, client):
         await eventually(lambda: fake.heartbeats_answered >= 2 and fake.pings >= 2)
         assert not client.closed
 
-    serve(url, scenario)
 
-
-def test_a_server_that_has_forgotten_us(url: str) -> None:
+async def test_a_server_that_has_forgotten_us(url: str) -> None:
     lost: list[StreamingError] = []
 
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+    async with serve(url, connection_lost=lost.append) as (fake, client):
         subscription = await client.subscribe("a", print)
         fake.silent_after = 0
         publishing = asyncio.ensure_future(client.publish("a", b"x"))
@@ -368,27 +338,22 @@ def test_a_server_that_has_forgotten_us(url: str) -> None:
         await client.close()
         assert len(lost) == 1
 
-    serve(url, scenario, connection_lost=lost.append)
 
-
-def test_a_server_that_has_gone(url: str) -> None:
+async def test_a_server_that_has_gone(url: str) -> None:
     lost = asyncio.Event()
 
     async def on_lost(problem: StreamingError) -> None:
         assert "2 pings were not answered" in str(problem)
         lost.set()
 
-    async def go() -> None:
-        async with FakeStreaming(url):
-            client = await connect(url, "test-cluster", "me", QUICK, on_lost)
-        await asyncio.wait_for(lost.wait(), 60)
-        assert client.closed
-
-    asyncio.run(go())
+    async with FakeStreaming(url):
+        client = await connect(url, "test-cluster", "me", QUICK, on_lost)
+    await asyncio.wait_for(lost.wait(), 60)
+    assert client.closed
 
 
-def test_close_waits_for_acks(url: str) -> None:
-    async def scenario(fake: FakeStreaming, client: Client) -> None:
+async def test_close_waits_for_acks(url: str) -> None:
+    async with serve(url) as (fake, client):
         problems: list[StreamingError | None] = []
         for _ in range(100):
             await client.publish_async("a", b"x", problems.append)
@@ -399,31 +364,26 @@ def test_close_waits_for_acks(url: str) -> None:
             await client.publish("a", b"x")
         await client.close()
 
-    serve(url, scenario)
+
+async def test_the_connection_may_be_somebody_elses(url: str) -> None:
+    connection = await natsclient.connect(url)
+    async with FakeStreaming(url) as server:
+        inboxes = []
+        for name in ("one", "two"):
+            async with await connect(connection, "test-cluster", name) as client:
+                await client.publish("a", b"x")
+                inboxes.append(server.clients[name.encode()].inbox)
+        assert connection.is_connected
+        for inbox in inboxes:  # of the heartbeats: nobody listens there any more
+            with pytest.raises(nats.errors.NoRespondersError):
+                await connection.request(inbox, b"", timeout=30)
+        await connection.close()
 
 
-def test_the_connection_may_be_somebody_elses(url: str) -> None:
-    async def go() -> None:
-        connection = await natsclient.connect(url)
-        async with FakeStreaming(url) as server:
-            inboxes = []
-            for name in ("one", "two"):
-                async with await connect(connection, "test-cluster", name) as client:
-                    await client.publish("a", b"x")
-                    inboxes.append(server.clients[name.encode()].inbox)
-            assert connection.is_connected
-            for inbox in inboxes:  # of the heartbeats: nobody listens there any more
-                with pytest.raises(nats.errors.NoRespondersError):
-                    await connection.request(inbox, b"", timeout=30)
-            await connection.close()
-
-    asyncio.run(go())
-
-
-def test_the_connection_breaks_and_comes_back(tmp_path: Path) -> None:
+async def test_the_connection_breaks_and_comes_back(tmp_path: Path) -> None:
     server = NatsServer(tmp_path, jetstream=False).start()
 
-    async def go() -> None:
+    try:
         async with (
             FakeStreaming(server.url) as fake,
             await connect(server.url, "test-cluster", "me", ClientOptions(ack_timeout=10)) as client,
@@ -439,9 +399,6 @@ def test_the_connection_breaks_and_comes_back(tmp_path: Path) -> None:
                 except (StreamingError, TimeoutError):
                     await asyncio.sleep(0.1)
             assert fake.payloads(b"a")[-1] == b"y"
-
-    try:
-        asyncio.run(go())
     finally:
         server.stop()
 
@@ -451,7 +408,7 @@ def test_options_that_make_no_sense(url: str) -> None:
         asyncio.run(connect(url, "test-cluster", "me", ClientOptions(ping_interval=0)))
 
 
-def test_connecting_ends_in_time_whatever_the_library_overlooks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connecting_ends_in_time_whatever_the_library_overlooks(monkeypatch: pytest.MonkeyPatch) -> None:
     """It misses that it was cancelled when what it waits for fails at the same moment, and then tries for ever."""
     overlooked = 0
 
@@ -471,9 +428,6 @@ def test_connecting_ends_in_time_whatever_the_library_overlooks(monkeypatch: pyt
     monkeypatch.setattr("nats.aio.client.Client.connect", stubborn)
     monkeypatch.setattr("nats.aio.client.Client.close", nothing)
 
-    async def go() -> None:
-        with pytest.raises(NoServerError, match="no connection to NATS"):
-            await connect("nats://127.0.0.1:1", "test-cluster", "me", ClientOptions(timeout=0.1))
-
-    asyncio.run(asyncio.wait_for(go(), 30))
+    with pytest.raises(NoServerError, match="no connection to NATS"):
+        await connect("nats://127.0.0.1:1", "test-cluster", "me", ClientOptions(timeout=0.1))
     assert overlooked == 3

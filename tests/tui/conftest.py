@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import unicodedata
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -213,34 +213,27 @@ def steady_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def browse() -> Callable[..., Any]:
-    """Runs a scenario on a store: `browse(path, scenario, size=…)`; scenario(pilot) is a coroutine function.
+def browse() -> Callable[..., contextlib.AbstractAsyncContextManager[Any]]:
+    """Runs the browser on a store: `async with browse(path, size=…) as pilot`.
 
     The browser is opened with the path as it is given: change the directory to have short ones on the screen.
     """
 
-    def run(
-        path: Path | str | None,
-        scenario: Callable[[Any], Awaitable[None]],
-        *,
-        size: tuple[int, int] = SMALL,
-        scan: bool = True,
-        **options: Any,
-    ) -> None:
+    @contextlib.asynccontextmanager
+    async def run(
+        path: Path | str | None, *, size: tuple[int, int] = SMALL, scan: bool = True, **options: Any
+    ) -> AsyncIterator[Any]:
         from tui.app import Browser
         from tui.session import StoreSession
 
-        async def go() -> None:
-            reading = options.pop("reading", None)
-            files = options.pop("files", None)
-            session = StoreSession(Path(path), reading, files=files) if path is not None else None
-            app = Browser(session, **options)
-            async with app.run_test(size=size, notifications=True):
-                pilot = Hands(app)
-                if session is not None and scan:
-                    await scanned(pilot)
-                await scenario(pilot)
-
-        asyncio.run(go())
+        reading = options.pop("reading", None)
+        files = options.pop("files", None)
+        session = StoreSession(Path(path), reading, files=files) if path is not None else None
+        app = Browser(session, **options)
+        async with app.run_test(size=size, notifications=True):
+            pilot = Hands(app)
+            if session is not None and scan:
+                await scanned(pilot)
+            yield pilot
 
     return run

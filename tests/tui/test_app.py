@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,19 +26,18 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("datastore")
 
 
-def test_help_shows_the_bindings_that_work(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_help_shows_the_bindings_that_work(store: Path, browse: Browse) -> None:
+    async with browse(store, size=LARGE) as pilot:
         await pilot.press("question_mark")
         await until(pilot, lambda: "active keys" in screen_text(pilot.app))
         await check_screen(pilot, "help-140")
         await pilot.press("escape")
         await until(pilot, lambda: "active keys" not in screen_text(pilot.app))
 
-    browse(store, look, size=LARGE)
 
+async def test_the_views_are_tabs(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
 
-def test_the_views_are_tabs(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
         def tabs() -> str:
             return screen_text(pilot.app).splitlines()[1].strip()
 
@@ -54,19 +52,17 @@ def test_the_views_are_tabs(store: Path, browse: Browse) -> None:
         await pilot.resize_terminal(*LARGE)
         await until(pilot, lambda: "5 subscriptions  6 findings" in tabs())
 
-    browse(store, look)
 
-
-def test_a_tab_has_the_key_of_the_settings(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_a_tab_has_the_key_of_the_settings(store: Path, browse: Browse) -> None:
+    async with browse(store, settings=KeySettings({"view.findings": "f6"})) as pilot:
         await until(pilot, lambda: "f6 findings" in screen_text(pilot.app).splitlines()[1])
-
-    browse(store, look, settings=KeySettings({"view.findings": "f6"}))
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-def test_the_keys_that_work_everywhere_are_at_the_bottom(size: tuple[int, int], store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_the_keys_that_work_everywhere_are_at_the_bottom(
+    size: tuple[int, int], store: Path, browse: Browse
+) -> None:
+    async with browse(store, size=size) as pilot:
         everywhere = ": Go to  @ Commands  W Lock/unlock  q Quit  ? Help"
         for view in "1234567":
             await pilot.press(view)
@@ -75,11 +71,9 @@ def test_the_keys_that_work_everywhere_are_at_the_bottom(size: tuple[int, int], 
         await pilot.click(offset=(screen_text(pilot.app).splitlines()[-1].index("@ "), size[1] - 1))
         await until(pilot, lambda: "the same on the command line" in screen_text(pilot.app))
 
-    browse(store, look, size=size)
 
-
-def test_keys_that_a_field_takes_are_not_shown_as_working(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_keys_that_a_field_takes_are_not_shown_as_working(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         before = screen_text(pilot.app).splitlines()
         await pilot.press("slash")
         await until(pilot, lambda: "Go to" not in screen_text(pilot.app))
@@ -94,15 +88,13 @@ def test_keys_that_a_field_takes_are_not_shown_as_working(store: Path, browse: B
         await pilot.resize_terminal(*SMALL)
         await until(pilot, lambda: screen_text(pilot.app).splitlines() == before)
 
-    browse(store, look)
 
-
-def test_the_store_has_a_name_at_the_top_however_long_its_path_is(tmp_path: Path, browse: Browse) -> None:
+async def test_the_store_has_a_name_at_the_top_however_long_its_path_is(tmp_path: Path, browse: Browse) -> None:
     place = tmp_path / ("d" * 100) / "shop"
     place.parent.mkdir()
     write_sample(place, SampleOptions(names=("c" * 90,), messages=2, damage=("flipped-length",)))
 
-    async def look(pilot: Any) -> None:
+    async with browse(place) as pilot:
         await pilot.press("2")
         await until(pilot, lambda: "[2 messages]" in screen_text(pilot.app))
         top = screen_text(pilot.app).splitlines()[0]
@@ -113,11 +105,10 @@ def test_the_store_has_a_name_at_the_top_however_long_its_path_is(tmp_path: Path
         await pilot.press("1")
         await until(pilot, lambda: "ddddd" in screen_text(pilot.app))
 
-    browse(place, look)
 
-
-def test_a_remapped_key_works_and_is_in_the_help(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_a_remapped_key_works_and_is_in_the_help(store: Path, browse: Browse) -> None:
+    settings = KeySettings({"app.help": "x", "overview.sort": "z"})
+    async with browse(store, size=LARGE, settings=settings) as pilot:
         await pilot.press("x")
         await until(pilot, lambda: "overview.sort" in screen_text(pilot.app))
         line = next(line for line in screen_text(pilot.app).splitlines() if "overview.sort" in line)
@@ -125,20 +116,15 @@ def test_a_remapped_key_works_and_is_in_the_help(store: Path, browse: Browse) ->
         await pilot.press("escape", "z")
         await until(pilot, lambda: "messages▾" in screen_text(pilot.app))
 
-    settings = KeySettings({"app.help": "x", "overview.sort": "z"})
-    browse(store, look, size=LARGE, settings=settings)
 
-
-def test_settings_that_cannot_be_used_are_told(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_settings_that_cannot_be_used_are_told(store: Path, browse: Browse) -> None:
+    async with browse(store, size=LARGE, settings=KeySettings({"nothing.such": "x"}, "pink")) as pilot:
         await until(pilot, lambda: "unknown binding nothing.such" in notices(pilot.app))
         assert "unknown theme pink" in notices(pilot.app)
 
-    browse(store, look, size=LARGE, settings=KeySettings({"nothing.such": "x"}, "pink"))
 
-
-def test_going_to_a_channel_and_back(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_going_to_a_channel_and_back(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         await pilot.press("colon")
         await pilot.press(*"orders.us", "enter")
         await until(pilot, lambda: pilot.app.screen.place.channel == "orders.us")
@@ -147,12 +133,10 @@ def test_going_to_a_channel_and_back(store: Path, browse: Browse) -> None:
         await pilot.press("1")
         await until(pilot, lambda: len(pilot.app.screen_stack) == 1)
 
-    browse(store, look)
-
 
 @pytest.mark.parametrize("view", range(2, 8))
-def test_every_view_opens_by_its_number_and_closes_by_escape(view: int, store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_every_view_opens_by_its_number_and_closes_by_escape(view: int, store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         await pilot.press(str(view))
         await until(pilot, lambda: len(pilot.app.screen_stack) == 2)
         await pilot.pause(0.2)
@@ -160,30 +144,24 @@ def test_every_view_opens_by_its_number_and_closes_by_escape(view: int, store: P
         await pilot.press("escape")
         await until(pilot, lambda: len(pilot.app.screen_stack) == 1)
 
-    browse(store, look)
 
-
-def test_no_server_to_watch(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_no_server_to_watch(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         await pilot.press("8")
         await until(pilot, lambda: "--monitor URL" in notices(pilot.app))
         assert len(pilot.app.screen_stack) == 1
 
-    browse(store, look)
 
-
-def test_the_log_of_commands(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_the_log_of_commands(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         await pilot.press("at")
         await until(pilot, lambda: "stantools info datastore" in screen_text(pilot.app))
         await pilot.press("y")
         await until(pilot, lambda: pilot.app.clipboard == "stantools info datastore")
 
-    browse(store, look)
 
-
-def test_unlocking_is_seen_in_every_view(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_unlocking_is_seen_in_every_view(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         assert screen_text(pilot.app).startswith(" READ ONLY")
         await pilot.press("W")
         await until(pilot, lambda: screen_text(pilot.app).startswith(" UNLOCKED"))
@@ -193,22 +171,18 @@ def test_unlocking_is_seen_in_every_view(store: Path, browse: Browse) -> None:
         await pilot.press("W")
         await until(pilot, lambda: screen_text(pilot.app).startswith(" READ ONLY"))
 
-    browse(store, look)
 
-
-def test_light_theme_from_the_settings_and_by_key(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_light_theme_from_the_settings_and_by_key(store: Path, browse: Browse) -> None:
+    async with browse(store, settings=KeySettings(theme=LIGHT)) as pilot:
         assert not pilot.app.current_theme.dark
         await pilot.press("ctrl+t")
         await until(pilot, lambda: pilot.app.current_theme.dark)
 
-    browse(store, look, settings=KeySettings(theme=LIGHT))
 
-
-def test_without_colors_nothing_is_colored(store: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_colors_nothing_is_colored(store: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         strips = pilot.app.screen._compositor.render_strips()
         filtered = [
             s for strip in strips for s in strip.apply_filter(pilot.app._filters[0], pilot.app.background_colors[1])
@@ -218,11 +192,9 @@ def test_without_colors_nothing_is_colored(store: Path, browse: Browse, monkeypa
                 assert color is None or len(set(color.get_truecolor())) == 1, segment
         assert "✓" in screen_text(pilot.app)
 
-    browse(store, look)
 
-
-def test_resize(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_resize(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         assert "oldest" not in screen_text(pilot.app)
         await pilot.resize_terminal(*LARGE)
         await until(pilot, lambda: "oldest" in screen_text(pilot.app))
@@ -231,11 +203,9 @@ def test_resize(store: Path, browse: Browse) -> None:
         await pilot.resize_terminal(*SMALL)
         await until(pilot, lambda: "oldest" not in screen_text(pilot.app) and "orders.eu" in screen_text(pilot.app))
 
-    browse(store, look)
 
-
-def test_filter_and_sort(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_filter_and_sort(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         await pilot.press("slash", *"eu", "enter")
         await until(pilot, lambda: "audit" not in screen_text(pilot.app))
         assert "orders.eu" in screen_text(pilot.app)
@@ -246,11 +216,9 @@ def test_filter_and_sort(store: Path, browse: Browse) -> None:
         names = [line.split()[1] for line in screen_text(pilot.app).splitlines() if line.startswith(" ✓")]
         assert names == ["orders.us", "orders.eu", "audit"]
 
-    browse(store, look)
 
-
-def test_scanning_again_sees_what_has_changed(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_scanning_again_sees_what_has_changed(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         (store / "orders.eu" / "msgs.1.dat").write_bytes(b"\1\0\0\0" + bytes(range(200)))
         await pilot.press("R")
         await scanned(pilot)
@@ -260,11 +228,9 @@ def test_scanning_again_sees_what_has_changed(store: Path, browse: Browse) -> No
         await scanned(pilot)
         await until(pilot, lambda: "audit" not in screen_text(pilot.app))
 
-    browse(store, look)
 
-
-def test_a_store_that_is_gone(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_a_store_that_is_gone(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         shutil.rmtree(store)
         await pilot.press("R")
         await until(pilot, lambda: "datastore" in notices(pilot.app))
@@ -273,25 +239,21 @@ def test_a_store_that_is_gone(store: Path, browse: Browse) -> None:
             await pilot.pause(0.2)
         assert pilot.app.is_running
 
-    browse(store, look)
 
-
-def test_leaving(store: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_leaving(store: Path, browse: Browse) -> None:
+    async with browse(store) as pilot:
         await pilot.press("q")
         await until(pilot, lambda: not pilot.app.is_running)
 
-    browse(store, look)
 
-
-def test_ten_thousand_channels(tmp_path: Path, browse: Browse) -> None:
+async def test_ten_thousand_channels(tmp_path: Path, browse: Browse) -> None:
     write_sample(tmp_path / "many", SampleOptions(channels=200, messages=1, no_subscriptions=True))
     model = next((tmp_path / "many").glob("*/"))
     for number in range(10_000):
         (tmp_path / "many" / f"extra.{number:05d}").mkdir()
     shutil.copytree(model, tmp_path / "many" / "extra.09999", dirs_exist_ok=True)
 
-    async def look(pilot: Any) -> None:
+    async with browse(tmp_path / "many", scan=False) as pilot:
         await until(
             pilot, lambda: "extra.00000" in screen_text(pilot.app) or "10,200 channels" in screen_text(pilot.app)
         )
@@ -301,15 +263,13 @@ def test_ten_thousand_channels(tmp_path: Path, browse: Browse) -> None:
         await until(pilot, lambda: pilot.app.screen.channel == "extra.09998")
         assert pilot.app.session.job.running or pilot.app.session.scanned
 
-    browse(tmp_path / "many", look, scan=False)
-
 
 @pytest.mark.parametrize("name", ["\x1b[31mred\x1b[0m", "[bold]loud[/bold]", "abc\u202egnp.exe", "tab\there"])
-def test_hostile_channel_names_are_shown_harmlessly(name: str, tmp_path: Path, browse: Browse) -> None:
+async def test_hostile_channel_names_are_shown_harmlessly(name: str, tmp_path: Path, browse: Browse) -> None:
     write_sample(tmp_path / "datastore", SampleOptions(names=("good",), messages=5))
     shutil.copytree(tmp_path / "datastore" / "good", tmp_path / "datastore" / name)
 
-    async def look(pilot: Any) -> None:
+    async with browse(tmp_path / "datastore") as pilot:
         text = screen_text(pilot.app)
         assert "\x1b" not in text
         assert "\u202e" not in text
@@ -317,8 +277,6 @@ def test_hostile_channel_names_are_shown_harmlessly(name: str, tmp_path: Path, b
         for fragment in ("red", "loud", "gnp", "here"):
             if fragment in name:
                 assert fragment in text
-
-    browse(tmp_path / "datastore", look)
 
 
 @pytest.mark.parametrize("kept", [None, "whole\n", "old\n"])

@@ -37,14 +37,12 @@ async def opened(pilot: Any, place: ViewTarget | None = None) -> FindingsScreen:
     "case",
     ["basic", "durables", "dmg_subs_payload_flip", "dmg_zero_tail_subs_clients", "dmg_clients_missing", "foreign_dirs"],
 )
-def test_golden(case: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(pilot: Any) -> None:
+async def test_golden(case: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / case)
+    async with browse("datastore") as pilot:
         await opened(pilot)
         await pilot.press("j")
         await check_sizes(pilot, f"findings-{case}", layout=case == "durables")
-
-    monkeypatch.chdir(golden / case)
-    browse("datastore", look)
 
 
 #: Store, code of a finding that it must have, and what opens there.
@@ -85,10 +83,10 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("case", "code", "expected"), DAMAGES, ids=[f"{each[0]}-{each[1]}" for each in DAMAGES])
-def test_enter_opens_the_place(
+async def test_enter_opens_the_place(
     case: str, code: Any, expected: Any, golden: Path, browse: Any, places: list[tuple[View, ViewTarget]]
 ) -> None:
-    async def look(pilot: Any) -> None:
+    async with browse(golden / case / "datastore") as pilot:
         screen = await opened(pilot)
         if code is ...:
             assert screen.rows.findings
@@ -116,8 +114,6 @@ def test_enter_opens_the_place(
                 wanted = getattr(expected[1], name)
                 assert getattr(place, name) == (getattr(finding, name) if wanted is ... else wanted)
 
-    browse(golden / case / "datastore", look)
-
 
 def test_every_finding_of_every_golden_store_is_shown_and_has_a_place_or_none(golden: Path) -> None:
     for case in sorted(path.parent.name for path in golden.glob("dmg_*/expected.json")):
@@ -141,8 +137,8 @@ def test_every_finding_of_every_golden_store_is_shown_and_has_a_place_or_none(go
             assert place is None or place[1].file or place[1].seq is not None
 
 
-def test_grouping_folding_and_errors(golden: Path, browse: Any) -> None:
-    async def look(pilot: Any) -> None:
+async def test_grouping_folding_and_errors(golden: Path, browse: Any) -> None:
+    async with browse(golden / "dmg_clients_missing" / "datastore") as pilot:
         screen = await opened(pilot)
         rows, table = screen.rows, screen.query_one(RowTable)
         assert [group.name for group in rows.groups] == ["", "beta.two", "alpha"]
@@ -175,8 +171,6 @@ def test_grouping_folding_and_errors(golden: Path, browse: Any) -> None:
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is not screen)
 
-    browse(golden / "dmg_clients_missing" / "datastore", look)
-
 
 @pytest.mark.parametrize(
     ("place", "code", "channel"),
@@ -187,27 +181,23 @@ def test_grouping_folding_and_errors(golden: Path, browse: Any) -> None:
         (ViewTarget(file="clients.dat"), "clients-missing", None),
     ],
 )
-def test_the_place_chooses_a_finding(
+async def test_the_place_chooses_a_finding(
     place: ViewTarget, code: str, channel: str | None, golden: Path, browse: Any
 ) -> None:
-    async def look(pilot: Any) -> None:
+    async with browse(golden / "dmg_clients_missing" / "datastore") as pilot:
         screen = await opened(pilot, place)
         await until(pilot, lambda: screen.finding is not None)
         assert screen.finding is not None
         assert (screen.finding.code, screen.channel) == (code, channel)
         assert place.seq is None or screen.finding.seq == place.seq
 
-    browse(golden / "dmg_clients_missing" / "datastore", look)
 
-
-def test_copy_as_json(golden: Path, browse: Any) -> None:
-    async def look(pilot: Any) -> None:
+async def test_copy_as_json(golden: Path, browse: Any) -> None:
+    async with browse(golden / "dmg_subs_payload_flip" / "datastore") as pilot:
         await opened(pilot)
         await pilot.press("j", "y")
         copied = json.loads(pilot.app.clipboard)
         assert (copied["code"], copied["file"], copied["offset"]) == ("log-damaged", "alpha/subs.dat", 399)
-
-    browse(golden / "dmg_subs_payload_flip" / "datastore", look)
 
 
 async def at_orphan(pilot: Any) -> FindingsScreen:
@@ -218,10 +208,10 @@ async def at_orphan(pilot: Any) -> FindingsScreen:
     return screen
 
 
-def test_the_cursor_stays_on_its_finding(golden_copy: Callable[[str], Path], browse: Any) -> None:
+async def test_the_cursor_stays_on_its_finding(golden_copy: Callable[[str], Path], browse: Any) -> None:
     store = golden_copy("dmg_clients_missing")
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         screen = await at_orphan(pilot)
         session = pilot.app.session
         table = screen.query_one(RowTable)
@@ -241,13 +231,11 @@ def test_the_cursor_stays_on_its_finding(golden_copy: Callable[[str], Path], bro
         assert screen.finding is finding
         assert table.cursor == row + 6
 
-    browse(store, look)
 
-
-def test_the_cursor_stays_when_the_store_is_read_again(golden_copy: Callable[[str], Path], browse: Any) -> None:
+async def test_the_cursor_stays_when_the_store_is_read_again(golden_copy: Callable[[str], Path], browse: Any) -> None:
     store = golden_copy("dmg_clients_missing")
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         screen = await at_orphan(pilot)
         session = pilot.app.session
         finding = screen.finding
@@ -255,16 +243,14 @@ def test_the_cursor_stays_when_the_store_is_read_again(golden_copy: Callable[[st
         await until(pilot, lambda: session.scanned and len(screen.rows.findings) == 4)
         await until(pilot, lambda: screen.finding == finding and screen.finding is not finding)
 
-    browse(store, look)
 
-
-def test_the_cursor_waits_for_its_finding(
+async def test_the_cursor_waits_for_its_finding(
     golden_copy: Callable[[str], Path], browse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is read again, and what the cursor was on comes after something else."""
     store = golden_copy("dmg_clients_missing")
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         screen = await at_orphan(pilot)
         session = pilot.app.session
         finding, row = screen.finding, screen.query_one(RowTable).cursor
@@ -279,11 +265,9 @@ def test_the_cursor_waits_for_its_finding(
         assert screen.finding == finding
         assert screen.query_one(RowTable).cursor == row
 
-    browse(store, look)
 
-
-def test_resize(golden: Path, browse: Any) -> None:
-    async def look(pilot: Any) -> None:
+async def test_resize(golden: Path, browse: Any) -> None:
+    async with browse(golden / "dmg_subs_payload_flip" / "datastore") as pilot:
         screen = await opened(pilot)
         await pilot.press("j")
         finding = screen.finding
@@ -293,14 +277,12 @@ def test_resize(golden: Path, browse: Any) -> None:
             assert screen.finding is finding
             assert "log-damaged" in screen_text(pilot.app)
 
-    browse(golden / "dmg_subs_payload_flip" / "datastore", look)
-
 
 @SIZES
-def test_hostile_findings_are_shown_harmlessly(size: tuple[int, int], golden: Path, browse: Any) -> None:
+async def test_hostile_findings_are_shown_harmlessly(size: tuple[int, int], golden: Path, browse: Any) -> None:
     name = "\x1b[31m[bold]x[/bold]‮\udcff\a"
 
-    async def look(pilot: Any) -> None:
+    async with browse(golden / "durables" / "datastore", size=size) as pilot:
         screen = await opened(pilot)
         session = pilot.app.session
         session.channels[name] = facts = type(session.channels["events"])(name)
@@ -315,8 +297,6 @@ def test_hostile_findings_are_shown_harmlessly(size: tuple[int, int], golden: Pa
             text = screen_text(pilot.app)
             assert "[bold]" in text
             assert all(character.isprintable() for line in text.splitlines() for character in line)
-
-    browse(golden / "durables" / "datastore", look, size=size)
 
 
 def _session(channels: dict[str, list[Finding]], root: list[Finding]) -> Any:

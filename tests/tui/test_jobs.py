@@ -161,10 +161,10 @@ def test_progress_from_several_threads_adds_up() -> None:
     assert job.share == 1.0
 
 
-def test_the_end_of_a_job_is_told_once(golden: Path, browse: Callable[..., None]) -> None:
+async def test_the_end_of_a_job_is_told_once(golden: Path, browse: Callable[..., Any]) -> None:
     """A timer that was stopped ticks once more when its next tick was due within half a millisecond."""
 
-    async def look(pilot: Any) -> None:
+    async with browse(golden / "basic" / "datastore") as pilot:
         screen = pilot.app.screen
         ticks: list[Callable[[], None]] = []
         timer = screen.set_interval(1000, lambda: None)
@@ -175,5 +175,3 @@ def test_the_end_of_a_job_is_told_once(golden: Path, browse: Callable[..., None]
         for tick in ticks * 2:
             tick()
         assert told == [JobState.DONE] and not screen.working
-
-    browse(golden / "basic" / "datastore", look)

@@ -81,12 +81,12 @@ def test_ids_of_bindings_are_told_apart() -> None:
         assert same == {binding.action}
 
 
-def test_a_remapped_key_of_a_view_works_and_is_in_its_help(tmp_path: Path, browse: Any) -> None:
+async def test_a_remapped_key_of_a_view_works_and_is_in_its_help(tmp_path: Path, browse: Any) -> None:
     store = tmp_path / "store"
     write_sample(store, SampleOptions(channels=1, messages=3))
     settings = read_settings(write(tmp_path, '[keys]\n"findings.group" = "ctrl+g"\n"no.such" = "x"\n'))
 
-    async def look(pilot: Any) -> None:
+    async with browse(store, size=LARGE, settings=settings) as pilot:
         assert "unknown binding no.such" in screen_text(pilot.app)
         await pilot.press("6")
         await until(pilot, lambda: isinstance(pilot.app.screen, FindingsScreen))
@@ -100,5 +100,3 @@ def test_a_remapped_key_of_a_view_works_and_is_in_its_help(tmp_path: Path, brows
         await until(pilot, lambda: "findings.group" in screen_text(pilot.app))
         line = next(line for line in screen_text(pilot.app).splitlines() if "findings.group" in line)
         assert "^g" in line or "ctrl+g" in line
-
-    browse(store, look, size=LARGE, settings=settings)

@@ -37,7 +37,7 @@ async def traffic(url: str) -> AsyncIterator[None]:
         await task
 
 
-def test_a_broker_at_work(browse: Callable[..., None], tmp_path: Path) -> None:
+def test_a_broker_at_work(browse: Callable[..., Any], tmp_path: Path) -> None:
     with Broker(tmp_path, "-st", "FILE", "-dir", tmp_path / "store", http=True) as broker:
 
         async def look(pilot: Any) -> None:
@@ -76,7 +76,7 @@ def test_a_broker_at_work(browse: Callable[..., None], tmp_path: Path) -> None:
         browse(None, look, size=LARGE, monitor=broker.monitoring)
 
 
-def test_the_port_of_clients(browse: Callable[..., None], tmp_path: Path) -> None:
+def test_the_port_of_clients(browse: Callable[..., Any], tmp_path: Path) -> None:
     """Somebody names the port of clients."""
     with Broker(tmp_path, http=True) as broker:
 

@@ -84,10 +84,10 @@ def polled(pilot: Any, rounds: int) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-def test_golden(browse: Callable[..., None], script: Callable[..., None], size: tuple[int, int]) -> None:
+async def test_golden(browse: Callable[..., Any], script: Callable[..., None], size: tuple[int, int]) -> None:
     script(*USUAL)
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, size=size, monitor=URL) as pilot:
         app, width = pilot.app, size[0]
         await until(pilot, polled(pilot, len(USUAL)))
         await settle(pilot)
@@ -110,8 +110,6 @@ def test_golden(browse: Callable[..., None], script: Callable[..., None], size: 
         await check_screen(pilot, f"live-client-{width}")
         assert app.commands == [f"stantools tui --monitor {URL}"]
 
-    browse(None, look, size=size, monitor=URL)
-
 
 @pytest.mark.parametrize(
     ("name", "steps"),
@@ -125,26 +123,24 @@ def test_golden(browse: Callable[..., None], script: Callable[..., None], size: 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_golden_states(
-    browse: Callable[..., None],
+async def test_golden_states(
+    browse: Callable[..., Any],
     script: Callable[..., None],
     name: str,
     steps: Sequence[Step],
 ) -> None:
     script(*steps)
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, size=LARGE, monitor=URL) as pilot:
         await until(pilot, polled(pilot, len(steps)))
         await settle(pilot)
         await check_screen(pilot, f"live-{name}-140")
 
-    browse(None, look, size=LARGE, monitor=URL)
 
-
-def test_keys(browse: Callable[..., None], script: Callable[..., None]) -> None:
+async def test_keys(browse: Callable[..., Any], script: Callable[..., None]) -> None:
     script(*USUAL)
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, monitor=URL) as pilot:
         app = pilot.app
         await until(pilot, polled(pilot, len(USUAL)))
         pace = app.screen.watching.pace
@@ -183,10 +179,8 @@ def test_keys(browse: Callable[..., None], script: Callable[..., None]) -> None:
         await pilot.press("colon", *"alerts", "enter")
         await until(pilot, lambda: app.screen.rows.shown[app.screen.table.cursor].facts.name == "alerts")
 
-    browse(None, look, monitor=URL)
 
-
-def test_rows_move_and_the_cursor_goes_with_them(browse: Callable[..., None], script: Callable[..., None]) -> None:
+async def test_rows_move_and_the_cursor_goes_with_them(browse: Callable[..., Any], script: Callable[..., None]) -> None:
     ready: list[bool] = []
 
     def later(figures: Figures, _: Scripted) -> None:
@@ -197,7 +191,7 @@ def test_rows_move_and_the_cursor_goes_with_them(browse: Callable[..., None], sc
 
     script(*USUAL, later)
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, monitor=URL) as pilot:
         await until(pilot, polled(pilot, len(USUAL)))
         table = pilot.app.screen.query_one(RowTable)
         await pilot.press("down")
@@ -207,10 +201,8 @@ def test_rows_move_and_the_cursor_goes_with_them(browse: Callable[..., None], sc
         assert table.cursor == 2
         assert pilot.app.screen.rows.shown[2].facts.name.startswith("audit")
 
-    browse(None, look, monitor=URL)
 
-
-def test_a_channel_and_a_client_that_go(browse: Callable[..., None], script: Callable[..., None]) -> None:
+async def test_a_channel_and_a_client_that_go(browse: Callable[..., Any], script: Callable[..., None]) -> None:
     ready: list[bool] = []
 
     def empty(figures: Figures, _: Scripted) -> None:
@@ -221,7 +213,7 @@ def test_a_channel_and_a_client_that_go(browse: Callable[..., None], script: Cal
 
     script(*USUAL, empty)
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, monitor=URL) as pilot:
         app = pilot.app
         await until(pilot, polled(pilot, len(USUAL)))
         await pilot.press("end", "enter", "enter")
@@ -233,13 +225,11 @@ def test_a_channel_and_a_client_that_go(browse: Callable[..., None], script: Cal
         await pilot.press("enter", "escape", "tab", "enter")
         assert "[Clients 0]" in screen_text(app)
 
-    browse(None, look, monitor=URL)
 
-
-def test_resizing(browse: Callable[..., None], script: Callable[..., None]) -> None:
+async def test_resizing(browse: Callable[..., Any], script: Callable[..., None]) -> None:
     script(*USUAL)
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, monitor=URL) as pilot:
         await until(pilot, polled(pilot, len(USUAL)))
         await pilot.resize_terminal(*LARGE)
         await until(pilot, lambda: "stalled" in screen_text(pilot.app))
@@ -249,8 +239,6 @@ def test_resizing(browse: Callable[..., None], script: Callable[..., None]) -> N
         await pilot.pause()
         assert "alerts" in screen_text(pilot.app)
 
-    browse(None, look, monitor=URL)
-
 
 @pytest.fixture
 def stub() -> Iterator[MonitoredServer]:
@@ -259,10 +247,10 @@ def stub() -> Iterator[MonitoredServer]:
         yield server
 
 
-def test_over_http(browse: Callable[..., None], stub: MonitoredServer) -> None:
+async def test_over_http(browse: Callable[..., Any], stub: MonitoredServer) -> None:
     """The figures change, the server fails, answers nonsense, ends, and comes back at the same port."""
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, monitor=stub.url.replace("://", "://me:secret@")) as pilot:
         app = pilot.app
 
         def sees(text: str) -> Callable[[], bool]:
@@ -290,8 +278,6 @@ def test_over_http(browse: Callable[..., None], stub: MonitoredServer) -> None:
             await until(pilot, sees("[Channels 3]"))
         assert all("secret" not in line for line in app.commands)
 
-    browse(None, look, monitor=stub.url.replace("://", "://me:secret@"))
-
 
 @pytest.mark.parametrize(
     ("url", "said"),
@@ -300,23 +286,21 @@ def test_over_http(browse: Callable[..., None], stub: MonitoredServer) -> None:
         ("http://no-such-host.invalid", "unknown host"),
     ],
 )
-def test_a_wrong_url(browse: Callable[..., None], url: str, said: str) -> None:
-    async def look(pilot: Any) -> None:
+async def test_a_wrong_url(browse: Callable[..., Any], url: str, said: str) -> None:
+    async with browse(None, monitor=url) as pilot:
         await until(pilot, lambda: said in screen_text(pilot.app))
         assert "secret" not in screen_text(pilot.app)
         await pilot.press("enter", "tab", "s", "S", "slash", "a", "enter", "space", "plus", "minus", "escape")
         assert said in screen_text(pilot.app)
 
-    browse(None, look, monitor=url)
 
-
-def test_with_a_store(
-    browse: Callable[..., None], stub: MonitoredServer, golden: Path, monkeypatch: pytest.MonkeyPatch
+async def test_with_a_store(
+    browse: Callable[..., Any], stub: MonitoredServer, golden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Key 8 opens it, and what was found out before is still there when it is opened again."""
     monkeypatch.chdir(golden / "basic")
 
-    async def look(pilot: Any) -> None:
+    async with browse("datastore", monitor=stub.url) as pilot:
         app = pilot.app
         await pilot.press("8")
         await until(pilot, lambda: "[Channels 3]" in screen_text(app))
@@ -334,10 +318,8 @@ def test_with_a_store(
         await pilot.press("escape", "escape")
         assert len(app.screen_stack) == 1
 
-    browse("datastore", look, monitor=stub.url)
 
-
-def test_ten_thousand_channels(browse: Callable[..., None]) -> None:
+def test_ten_thousand_channels(browse: Callable[..., Any]) -> None:
     """All pages are turned, and keys are answered meanwhile."""
     with MonitoredServer() as server:
         server.channels = [

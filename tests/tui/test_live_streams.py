@@ -73,7 +73,7 @@ def masks(app: Any, place: Place) -> dict[str, str]:
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 def test_golden(
-    browse: Callable[..., None], place: Place, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    browse: Callable[..., Any], place: Place, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One round for each view: rates are not for a picture.
     monkeypatch.setattr(PollInterval, "seconds", 3600.0)
@@ -98,10 +98,10 @@ def test_golden(
     browse(None, look, size=size, connecting=place.connecting)
 
 
-def test_a_tab_counts_the_rows_that_it_shows(browse: Callable[..., None], place: Place) -> None:
+async def test_a_tab_counts_the_rows_that_it_shows(browse: Callable[..., Any], place: Place) -> None:
     """A key acts on the rows: what came since they were filled is not announced before."""
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, connecting=place.connecting) as pilot:
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
         screen = pilot.app.screen
         screen.watching.pace.toggle_pause()
@@ -114,14 +114,12 @@ def test_a_tab_counts_the_rows_that_it_shows(browse: Callable[..., None], place:
         await until(pilot, lambda: "[Streams 1]" in screen_text(pilot.app))
         assert len(screen.rows) == 1
 
-    browse(None, look, connecting=place.connecting)
-
 
 @pytest.mark.parametrize("place", ["nats-server", "broker"], indirect=True)
-def test_figures(browse: Callable[..., None], place: Place) -> None:
+async def test_figures(browse: Callable[..., Any], place: Place) -> None:
     """Messages that come in, a message that is deleted, a consumer that does not acknowledge."""
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, connecting=place.connecting) as pilot:
         app = pilot.app
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
         streams = app.screen.watching.streams
@@ -145,8 +143,6 @@ def test_figures(browse: Callable[..., None], place: Place) -> None:
         await pilot.press("equals_sign", "escape")
         await until(pilot, lambda: "[Streams 1]" in screen_text(app))
 
-    browse(None, look, connecting=place.connecting)
-
 
 async def _publish(url: str, messages: list[Any]) -> None:
 
@@ -164,8 +160,8 @@ async def _fetch(url: str, count: int) -> None:
     await client.close()
 
 
-def test_equal_and_after_damage(browse: Callable[..., None], place: Place) -> None:
-    async def look(pilot: Any) -> None:
+async def test_equal_and_after_damage(browse: Callable[..., Any], place: Place) -> None:
+    async with browse("store", connecting=place.connecting) as pilot:
         app = pilot.app
         await pilot.press("8")
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
@@ -202,8 +198,6 @@ def test_equal_and_after_damage(browse: Callable[..., None], place: Place) -> No
         await pilot.press("escape", "8")
         assert isinstance(app.screen.watching.streams.connecting, ConnectOptions)
 
-    browse("store", look, connecting=place.connecting)
-
 
 def _consumers(url: str) -> list[str]:
     names: list[str] = []
@@ -215,7 +209,7 @@ def _consumers(url: str) -> list[str]:
     return names
 
 
-def test_durables(browse: Callable[..., None], place: Place, tmp_path: Path) -> None:
+def test_durables(browse: Callable[..., Any], place: Place, tmp_path: Path) -> None:
     rows = asyncio.run(stored(place.server.url, "orders_new"))
     state = pb.SubState(
         id=1, client_id=b"c", durable_name=b"d", is_durable=True, is_closed=True, last_sent=7, ack_wait_in_secs=30
@@ -234,7 +228,7 @@ def test_durables(browse: Callable[..., None], place: Place, tmp_path: Path) -> 
     browse("durables", look, connecting=place.connecting)
 
 
-def test_a_missing_tail(browse: Callable[..., None], place: Place, tmp_path: Path) -> None:
+def test_a_missing_tail(browse: Callable[..., Any], place: Place, tmp_path: Path) -> None:
     """What the store took after the migration is not in the stream."""
     rows = asyncio.run(stored(place.server.url, "orders_new"))
     later = [(MESSAGES + n, rows[-1][1] + n, b"", b"later") for n in range(1, 6)]
@@ -254,8 +248,8 @@ def test_a_missing_tail(browse: Callable[..., None], place: Place, tmp_path: Pat
     browse("longer", look, connecting=place.connecting)
 
 
-def test_several_channels_in_one_stream(browse: Callable[..., None], place: Place) -> None:
-    async def look(pilot: Any) -> None:
+async def test_several_channels_in_one_stream(browse: Callable[..., Any], place: Place) -> None:
+    async with browse("store", connecting=place.connecting) as pilot:
         app = pilot.app
         await pilot.press("8")
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
@@ -271,10 +265,10 @@ def test_several_channels_in_one_stream(browse: Callable[..., None], place: Plac
         await until(pilot, lambda: "message-extra" in screen_text(app))
         assert app.screen.job.result.channels == ["c.d"]
 
-    browse("store", look, connecting=place.connecting)
 
-
-def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_a_comparison(
+    browse: Callable[..., Any], place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[bool] = []
 
     async def for_ever(*_: Any, **__: Any) -> None:
@@ -283,7 +277,7 @@ def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monk
 
     monkeypatch.setattr(ExpectedStream, "prove", for_ever)
 
-    async def look(pilot: Any) -> None:
+    async with browse("store", connecting=place.connecting) as pilot:
         app = pilot.app
         await pilot.press("8")
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
@@ -302,22 +296,18 @@ def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monk
         await pilot.press("escape")
         await until(pilot, lambda: job.state is JobState.CANCELLED)
 
-    browse("store", look, connecting=place.connecting)
 
-
-def test_without_a_store(browse: Callable[..., None], place: Place) -> None:
-    async def look(pilot: Any) -> None:
+async def test_without_a_store(browse: Callable[..., Any], place: Place) -> None:
+    async with browse(None, connecting=place.connecting) as pilot:
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
         await pilot.press("equals_sign")
         await until(pilot, lambda: "there is no store to compare" in " ".join(screen_text(pilot.app).split()))
 
-    browse(None, look, connecting=place.connecting)
 
-
-def test_killed_and_started_again(
-    browse: Callable[..., None], place: Place, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+async def test_killed_and_started_again(
+    browse: Callable[..., Any], place: Place, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def look(pilot: Any) -> None:
+    async with browse(None, connecting=place.connecting) as pilot:
         app = pilot.app
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
         await asyncio.to_thread(place.server.kill)
@@ -325,54 +315,44 @@ def test_killed_and_started_again(
         assert "orders_new" in screen_text(app)
         await asyncio.to_thread(place.server.start)
         await until(pilot, lambda: "the server answers again" in screen_text(app))
-
-    browse(None, look, connecting=place.connecting)
     assert not [each for each in caplog.records if each.name in ("nats", "asyncio") and each.levelno >= logging.WARNING]
     out, err = capfd.readouterr()
     assert "Traceback" not in out + err
 
 
-def test_monitor_and_streams(browse: Callable[..., None], place: Place) -> None:
+async def test_monitor_and_streams(browse: Callable[..., Any], place: Place) -> None:
     """Both are tabs of one view, and the pace is that of both."""
-
-    async def look(pilot: Any) -> None:
-        app = pilot.app
-        await until(pilot, lambda: "[Channels 3]" in screen_text(app))
-        await pilot.press("shift+tab")
-        await until(pilot, lambda: "[Streams 2]" in screen_text(app))
-        assert "JetStream of nats://" in screen_text(app)
-        await pilot.press("space")
-        assert all(source.pace.paused for source in app.screen.watching.sources)
-        await pilot.press("tab")
-        assert "[Channels 3]" in screen_text(app)
-        assert app.commands == [f"stantools tui --monitor {stub.url} --server {place.server.url}"]
 
     with MonitoredServer() as stub:
         usual_figures(stub)
-        browse(None, look, monitor=stub.url, connecting=place.connecting)
+        async with browse(None, monitor=stub.url, connecting=place.connecting) as pilot:
+            app = pilot.app
+            await until(pilot, lambda: "[Channels 3]" in screen_text(app))
+            await pilot.press("shift+tab")
+            await until(pilot, lambda: "[Streams 2]" in screen_text(app))
+            assert "JetStream of nats://" in screen_text(app)
+            await pilot.press("space")
+            assert all(source.pace.paused for source in app.screen.watching.sources)
+            await pilot.press("tab")
+            assert "[Channels 3]" in screen_text(app)
+            assert app.commands == [f"stantools tui --monitor {stub.url} --server {place.server.url}"]
 
 
-def test_nobody_listens(browse: Callable[..., None]) -> None:
-    async def look(pilot: Any) -> None:
+async def test_nobody_listens(browse: Callable[..., Any]) -> None:
+    async with browse(None, connecting=ConnectOptions(servers=(f"nats://127.0.0.1:{free_port()}",))) as pilot:
         await until(pilot, lambda: "cannot connect to nats://127.0.0.1" in screen_text(pilot.app))
 
-    browse(None, look, connecting=ConnectOptions(servers=(f"nats://127.0.0.1:{free_port()}",)))
 
-
-def test_no_jetstream(browse: Callable[..., None], start_server: Callable[..., Any]) -> None:
+async def test_no_jetstream(browse: Callable[..., Any], start_server: Callable[..., Any]) -> None:
     server = start_server(jetstream=False)
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, connecting=ConnectOptions(servers=(server.url,))) as pilot:
         await until(pilot, lambda: "has no JetStream for this user" in " ".join(screen_text(pilot.app).split()))
 
-    browse(None, look, connecting=ConnectOptions(servers=(server.url,)))
 
-
-def test_options_that_cannot_be(browse: Callable[..., None]) -> None:
-    async def look(pilot: Any) -> None:
+async def test_options_that_cannot_be(browse: Callable[..., Any]) -> None:
+    async with browse(None, connecting=ConnectOptions(servers=("embedded",))) as pilot:
         await until(pilot, lambda: "must be started before" in " ".join(screen_text(pilot.app).split()))
-
-    browse(None, look, connecting=ConnectOptions(servers=("embedded",)))
 
 
 def test_documents_that_say_little() -> None:

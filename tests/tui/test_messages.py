@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +28,19 @@ from tui.widgets.rowtable import RowTable
 
 CRC = Crc()
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-Browse = Callable[..., None]
+Browse = Callable[..., contextlib.AbstractAsyncContextManager[Any]]
 
 
-def opened(place: ViewTarget, scenario: Callable[[Any, Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
-    """Opens the messages at a place, and goes on when all rows are known."""
-
-    async def run(pilot: Any) -> None:
+@contextlib.asynccontextmanager
+async def opened(
+    browser: contextlib.AbstractAsyncContextManager[Any], place: ViewTarget
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Opens the messages at a place, and waits until all rows are known."""
+    async with browser as pilot:
         pilot.app.open_view(View.MESSAGES, place, above=True)
         await until(pilot, lambda: pilot.app.screen.NAME == "messages" and pilot.app.screen.is_mounted)
         await settled(pilot)
-        await scenario(pilot, pilot.app.screen)
-
-    return run
+        yield pilot, pilot.app.screen
 
 
 async def settled(pilot: Any) -> None:
@@ -118,10 +119,11 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("case", list(DAMAGED))
-def test_damage(case: str, golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_damage(case: str, golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of damage is in its place and says what it is."""
 
-    async def look(pilot: Any, screen: Any) -> None:
+    monkeypatch.chdir(golden / case)
+    async with opened(browse("datastore"), ViewTarget(channel="alpha")) as (pilot, screen):
         table = screen.query_one(RowTable)
         while table.cursor < DAMAGED[case]:
             before = table.cursor
@@ -133,12 +135,9 @@ def test_damage(case: str, golden: Path, browse: Browse, monkeypatch: pytest.Mon
         await settled(pilot)
         await check_sizes(pilot, f"messages-{case}", layout=case == "dmg_length_flip_noidx")
 
-    monkeypatch.chdir(golden / case)
-    browse("datastore", opened(ViewTarget(channel="alpha"), look))
-
 
 @pytest.mark.parametrize(("case", "channel", "seq"), [("basic", "foo", 6), ("gap_truncated_slice", "gapcut", 18)])
-def test_healthy(
+async def test_healthy(
     case: str,
     channel: str,
     seq: int,
@@ -146,33 +145,31 @@ def test_healthy(
     browse: Browse,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def look(pilot: Any, screen: Any) -> None:
+    monkeypatch.chdir(golden / case)
+    async with opened(browse("datastore"), ViewTarget(channel=channel, seq=seq)) as (pilot, _screen):
         await pilot.press("space")
         await settled(pilot)
         await check_sizes(pilot, f"messages-{case}", layout=case == "basic")
 
-    monkeypatch.chdir(golden / case)
-    browse("datastore", opened(ViewTarget(channel=channel, seq=seq), look))
-
 
 @pytest.mark.parametrize("key", [True, False], ids=["key", "no-key"])
-def test_encrypted(key: bool, golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_encrypted(key: bool, golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = load_expected("encrypted_aes")["options"]["encryption"]["key"].encode()
 
-    async def look(pilot: Any, screen: Any) -> None:
+    monkeypatch.chdir(golden / "encrypted_aes")
+    reading = ReadOptions(encryption_key=secret if key else None)
+    async with opened(browse("datastore", reading=reading), ViewTarget(channel="enc.foo", seq=5)) as (pilot, _screen):
         await pilot.press("space")
         await settled(pilot)
         await check_sizes(pilot, f"messages-encrypted-{'key' if key else 'no-key'}")
 
-    monkeypatch.chdir(golden / "encrypted_aes")
-    reading = ReadOptions(encryption_key=secret if key else None)
-    browse("datastore", opened(ViewTarget(channel="enc.foo", seq=5), look), reading=reading)
 
-
-def test_the_key_can_be_given_inside(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_key_can_be_given_inside(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = load_expected("encrypted_aes")["options"]["encryption"]["key"]
 
-    async def look(pilot: Any, screen: Any) -> None:
+    decrypted = (SCREENS / "messages-encrypted-key-80.txt").read_text().splitlines()
+    monkeypatch.chdir(golden / "encrypted_aes")
+    async with opened(browse("datastore"), ViewTarget(channel="enc.foo", seq=5)) as (pilot, _screen):
         await settled(pilot)
         assert "no key was given (E)" in screen_text(pilot.app)
         await pilot.press("E")
@@ -196,10 +193,6 @@ def test_the_key_can_be_given_inside(golden: Path, browse: Browse, monkeypatch: 
         await pilot.press("2")
         await until(pilot, lambda: "no key was given" in screen_text(pilot.app))
 
-    decrypted = (SCREENS / "messages-encrypted-key-80.txt").read_text().splitlines()
-    monkeypatch.chdir(golden / "encrypted_aes")
-    browse("datastore", opened(ViewTarget(channel="enc.foo", seq=5), look))
-
 
 HOSTILE = [
     b"\x1b[31mred\x1b]52;c;aGVsbG8=\x07 and \x1b[2J",
@@ -217,14 +210,15 @@ HOSTILE = [
 ]
 
 
-def test_hostile_payloads(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hostile_payloads(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in a payload or a reply reaches the terminal as more than text."""
     replies = [
         b"\x1b[5mreply" if number == 0 else b"[red]r[/]" if number == 1 else b"" for number in range(len(HOSTILE))
     ]
     write_channel(tmp_path / "store", HOSTILE, name="host\u202eile[b]", replies=replies)
 
-    async def look(pilot: Any, screen: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with opened(browse("store"), ViewTarget(channel="host\u202eile[b]")) as (pilot, screen):
         await pilot.press("space")
         for number in range(len(HOSTILE)):
             assert screen.query_one(RowTable).cursor == number
@@ -249,14 +243,11 @@ def test_hostile_payloads(tmp_path: Path, browse: Browse, monkeypatch: pytest.Mo
             for cell in row
         )
 
-    monkeypatch.chdir(tmp_path)
-    browse("store", opened(ViewTarget(channel="host\u202eile[b]"), look))
 
-
-def test_a_large_payload_is_read_in_the_background(tmp_path: Path, browse: Browse) -> None:
+async def test_a_large_payload_is_read_in_the_background(tmp_path: Path, browse: Browse) -> None:
     write_channel(tmp_path / "store", [b"small", bytes(range(256)) * (1 << 14)])
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse(tmp_path / "store"), ViewTarget(channel="one")) as (pilot, screen):
         await pilot.press("space", "down")
         await until(pilot, lambda: screen.query_one(MessageDetail).message is not None)
         await until(pilot, lambda: screen.query_one(MessageDetail).message.sequence == 2)
@@ -267,11 +258,12 @@ def test_a_large_payload_is_read_in_the_background(tmp_path: Path, browse: Brows
         await pilot.pause()
         assert "003ffff0" in screen_text(pilot.app)
 
-    browse(tmp_path / "store", opened(ViewTarget(channel="one"), look))
 
-
-def test_jumps(golden: Path, browse: Browse) -> None:
-    async def look(pilot: Any, screen: Any) -> None:
+async def test_jumps(golden: Path, browse: Browse) -> None:
+    async with opened(browse(golden / "gap_truncated_slice" / "datastore"), ViewTarget(channel="gapcut")) as (
+        pilot,
+        screen,
+    ):
         for text, sequence in (("16", 16), ("-1", 31 + 4), ("-2", 34), ("100%", 35), ("0%", 1), ("40%", 13), ("1", 1)):
             await jump(pilot, text)
             row = row_now(screen)
@@ -297,8 +289,6 @@ def test_jumps(golden: Path, browse: Browse) -> None:
         commands = pilot.app.commands
         assert any("--seq" in each and " messages " in each for each in commands)
 
-    browse(golden / "gap_truncated_slice" / "datastore", opened(ViewTarget(channel="gapcut"), look))
-
 
 @pytest.mark.parametrize(
     ("place", "seq"),
@@ -310,16 +300,16 @@ def test_jumps(golden: Path, browse: Browse) -> None:
         (ViewTarget(channel="alpha", file="alpha/msgs.2.dat", offset=270), None),
     ],
 )
-def test_places_of_other_views(place: ViewTarget, seq: int | None, golden: Path, browse: Browse) -> None:
-    async def look(pilot: Any, screen: Any) -> None:
+async def test_places_of_other_views(place: ViewTarget, seq: int | None, golden: Path, browse: Browse) -> None:
+    async with opened(browse(golden / "dmg_crc_flip_noidx" / "datastore"), place) as (_pilot, screen):
         row = row_now(screen)
         assert (row.sequence if isinstance(row, WindowMessage) else None) == seq
 
-    browse(golden / "dmg_crc_flip_noidx" / "datastore", opened(place, look))
 
-
-def test_other_views_are_opened_here(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(pilot: Any, screen: Any) -> None:
+async def test_other_views_are_opened_here(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(
+        browse(golden / "dmg_payload_flip_idx_intact" / "datastore"), ViewTarget(channel="alpha", seq=24)
+    ) as (pilot, _screen):
         asked: list[tuple[View, ViewTarget]] = []
         monkeypatch.setattr(pilot.app, "open_view", lambda view, place, above=False: asked.append((view, place)))
         await pilot.press("t", "x", "f")
@@ -332,17 +322,16 @@ def test_other_views_are_opened_here(golden: Path, browse: Browse, monkeypatch: 
         assert findings == (View.FINDINGS, ViewTarget(channel="alpha"))
         assert damage == (View.SLICES, ViewTarget(channel="alpha", file="alpha/msgs.2.dat", offset=455))
 
-    browse(golden / "dmg_payload_flip_idx_intact" / "datastore", opened(ViewTarget(channel="alpha", seq=24), look))
 
-
-def test_search(tmp_path: Path, browse: Browse) -> None:
+async def test_search(tmp_path: Path, browse: Browse) -> None:
     payloads = [b"nothing"] * 50
     payloads[3] = b"Order 17"
     payloads[20] = b"an order"
     payloads[44] = b"\xde\xad\xbe\xef"
     write_channel(tmp_path / "store", payloads)
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse(tmp_path / "store"), ViewTarget(channel="one")) as (pilot, screen):
+
         def at() -> int:
             return int(row_now(screen).sequence)
 
@@ -375,10 +364,8 @@ def test_search(tmp_path: Path, browse: Browse) -> None:
         assert greps[0].endswith("one --grep order --ignore-case")
         assert greps[2].endswith(r"--grep '\xad\xbe' --regex")
 
-    browse(tmp_path / "store", opened(ViewTarget(channel="one"), look))
 
-
-def test_a_search_is_cancelled(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_is_cancelled(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     from stantools.browse import search as searching
@@ -393,7 +380,7 @@ def test_a_search_is_cancelled(tmp_path: Path, browse: Browse, monkeypatch: pyte
 
     monkeypatch.setattr(searching.Searcher, "forward", slow)
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse(tmp_path / "store"), ViewTarget(channel="one")) as (pilot, screen):
         await pilot.press("slash")
         await type_text(pilot, "nothing")
         await until(pilot, lambda: "searching" in line(screen))
@@ -403,14 +390,12 @@ def test_a_search_is_cancelled(tmp_path: Path, browse: Browse, monkeypatch: pyte
         await until(pilot, lambda: "cancelled" in line(screen))
         assert pilot.app.screen is screen
 
-    browse(tmp_path / "store", opened(ViewTarget(channel="one"), look))
 
-
-def test_copy_and_save(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_copy_and_save(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     write_channel(tmp_path / "store", [b"a text", b"\x00\xff", b'{"a": 1}'])
     monkeypatch.chdir(tmp_path)
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse("store"), ViewTarget(channel="one")) as (pilot, screen):
         await pilot.press("y")
         assert pilot.app.clipboard == "a text"
         await pilot.press("down", "y")
@@ -448,10 +433,10 @@ def test_copy_and_save(tmp_path: Path, browse: Browse, monkeypatch: pytest.Monke
         await pilot.press("enter")
         await until(pilot, (tmp_path / "one-3.json").exists)
 
-    browse("store", opened(ViewTarget(channel="one"), look))
 
-
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_cannot_be_written_is_told(
+    tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from stantools.errors import StoreUnwritableError
     from tui.screens import messages
 
@@ -462,54 +447,50 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, browse: Browse, m
 
     monkeypatch.setattr(messages, "write_payload", full)
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse(tmp_path / "store", size=LARGE), ViewTarget(channel="one")) as (pilot, _screen):
         await pilot.press("w")
         await type_text(pilot, str(tmp_path / "payload"))
         await until(pilot, lambda: "No space left" in notices(pilot.app))
 
-    browse(tmp_path / "store", opened(ViewTarget(channel="one"), look), size=LARGE)
 
-
-def test_following_a_writer(tmp_path: Path, browse: Browse) -> None:
+async def test_following_a_writer(tmp_path: Path, browse: Browse) -> None:
     root = write_channel(tmp_path / "store", [b"first"] * 5)
     writer = SliceWriter.resume(root / "one", b"one", CRC, WriteOptions(SliceLimits(8), sync=False))
 
-    async def look(pilot: Any, screen: Any) -> None:
-        table = screen.query_one(RowTable)
-        await pilot.press("F")
-        await settled(pilot)
-        assert "FOLLOWING" in line(screen) and table.cursor == 4
-        writer.append(range(6, 21), range(15), None, [b"more"] * 15)
-        writer.flush()
-        await until(pilot, lambda: len(table.source) == 20)
-        await settled(pilot)
-        assert row_now(screen).sequence == 20
-        await pilot.press("up")
-        writer.append(range(21, 26), range(5), None, [b"again"] * 5)
-        writer.flush()
-        await until(pilot, lambda: len(table.source) == 25)
-        await settled(pilot)
-        assert row_now(screen).sequence == 19, "who has gone up stays there"
-        await pilot.press("F")
-        await pilot.pause()
-        assert "FOLLOWING" not in line(screen)
-        writer.append([26], [5], None, [b"unseen"])
-        writer.flush()
-        await until(pilot, lambda: "have changed" in line(screen))
-        assert len(table.source) == 25
-        assert any(each.endswith("--follow") for each in pilot.app.commands)
-
     try:
-        browse(root, opened(ViewTarget(channel="one"), look))
+        async with opened(browse(root), ViewTarget(channel="one")) as (pilot, screen):
+            table = screen.query_one(RowTable)
+            await pilot.press("F")
+            await settled(pilot)
+            assert "FOLLOWING" in line(screen) and table.cursor == 4
+            writer.append(range(6, 21), range(15), None, [b"more"] * 15)
+            writer.flush()
+            await until(pilot, lambda: len(table.source) == 20)
+            await settled(pilot)
+            assert row_now(screen).sequence == 20
+            await pilot.press("up")
+            writer.append(range(21, 26), range(5), None, [b"again"] * 5)
+            writer.flush()
+            await until(pilot, lambda: len(table.source) == 25)
+            await settled(pilot)
+            assert row_now(screen).sequence == 19, "who has gone up stays there"
+            await pilot.press("F")
+            await pilot.pause()
+            assert "FOLLOWING" not in line(screen)
+            writer.append([26], [5], None, [b"unseen"])
+            writer.flush()
+            await until(pilot, lambda: "have changed" in line(screen))
+            assert len(table.source) == 25
+            assert any(each.endswith("--follow") for each in pilot.app.commands)
     finally:
         writer.abandon()
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_channel_that_vanishes(follow: bool, tmp_path: Path, browse: Browse) -> None:
+async def test_a_channel_that_vanishes(follow: bool, tmp_path: Path, browse: Browse) -> None:
     root = write_channel(tmp_path / "store", [b"there"] * 60)
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse(root), ViewTarget(channel="one")) as (pilot, screen):
         if follow:
             await pilot.press("F")
             await settled(pilot)
@@ -521,13 +502,11 @@ def test_a_channel_that_vanishes(follow: bool, tmp_path: Path, browse: Browse) -
         await settled(pilot)
         assert screen_text(pilot.app)
 
-    browse(root, opened(ViewTarget(channel="one"), look))
 
-
-def test_a_store_that_shrinks(tmp_path: Path, browse: Browse) -> None:
+async def test_a_store_that_shrinks(tmp_path: Path, browse: Browse) -> None:
     root = write_channel(tmp_path / "store", [b"there" * 20] * 1000)
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse(root), ViewTarget(channel="one")) as (pilot, screen):
         with (root / "one" / "msgs.1.dat").open("r+b") as file:
             file.truncate(5000)
         with (root / "one" / "msgs.1.idx").open("r+b") as file:
@@ -543,17 +522,15 @@ def test_a_store_that_shrinks(tmp_path: Path, browse: Browse) -> None:
         await until(pilot, lambda: pilot.app.session.job is not None and not pilot.app.session.job.running)
         await until(pilot, lambda: len(screen.query_one(RowTable).source) < 100)
 
-    browse(root, opened(ViewTarget(channel="one"), look))
-
 
 @SIZES
-def test_a_channel_without_messages(
+async def test_a_channel_without_messages(
     size: tuple[int, int], tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_sample(tmp_path / "store", SampleOptions(names=["empty"], messages=0))
     monkeypatch.chdir(tmp_path)
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse("store", size=size), ViewTarget(channel="empty")) as (pilot, screen):
         for key in ("down", "G", "enter", "space", "space", "v", "y", "n", "escape", "right_square_bracket", "F", "F"):
             await pilot.press(key)
         await jump(pilot, "5")
@@ -561,13 +538,11 @@ def test_a_channel_without_messages(
         assert "there is no message in this row" in line(screen)
         await check_screen(pilot, f"messages-empty-{size[0]}")
 
-    browse("store", opened(ViewTarget(channel="empty"), look), size=size)
 
-
-def test_ten_thousand_rows(tmp_path: Path, browse: Browse) -> None:
+async def test_ten_thousand_rows(tmp_path: Path, browse: Browse) -> None:
     root = write_channel(tmp_path / "store", [b"message %d" % number for number in range(1, 10_001)])
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse(root), ViewTarget(channel="one")) as (pilot, screen):
         table = screen.query_one(RowTable)
         await pilot.press("G")
         await pilot.pause()
@@ -582,11 +557,12 @@ def test_ten_thousand_rows(tmp_path: Path, browse: Browse) -> None:
         await pilot.pause()
         assert "message 1 " in screen_text(pilot.app) or "message 1\n" in screen_text(pilot.app)
 
-    browse(root, opened(ViewTarget(channel="one"), look))
 
-
-def test_resize(golden: Path, browse: Browse) -> None:
-    async def look(pilot: Any, screen: Any) -> None:
+async def test_resize(golden: Path, browse: Browse) -> None:
+    async with opened(browse(golden / "damage_base" / "datastore"), ViewTarget(channel="alpha", seq=20)) as (
+        pilot,
+        screen,
+    ):
         detail = screen.query_one(MessageDetail)
         assert not detail.display
         await pilot.resize_terminal(*LARGE)
@@ -600,10 +576,8 @@ def test_resize(golden: Path, browse: Browse) -> None:
         assert row_now(screen).sequence == 20
         assert screen_text(pilot.app)
 
-    browse(golden / "damage_base" / "datastore", opened(ViewTarget(channel="alpha", seq=20), look))
 
-
-def test_rows_are_refined_in_the_background(tmp_path: Path, browse: Browse) -> None:
+async def test_rows_are_refined_in_the_background(tmp_path: Path, browse: Browse) -> None:
     """A large channel shows its first rows at once; the gaps come when they are known, the cursor stays."""
     root = tmp_path / "store"
     write_sample(root, SampleOptions(channels=0, messages=0, no_subscriptions=True))
@@ -613,7 +587,7 @@ def test_rows_are_refined_in_the_background(tmp_path: Path, browse: Browse) -> N
             [*range(1, 5001), *range(6001, 26001)], range(25_000), None, [b"some payload of a message"] * 25_000
         )
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse(root, scan=False), ViewTarget(channel="big", seq=6001)) as (pilot, screen):
         assert len(screen.query_one(RowTable).source) == 25_001
         await jump(pilot, "6001")
         assert row_now(screen).sequence == 6001
@@ -621,18 +595,14 @@ def test_rows_are_refined_in_the_background(tmp_path: Path, browse: Browse) -> N
         await pilot.pause()
         assert "1,000 missing (5001–6000)" in screen_text(pilot.app)
 
-    browse(root, opened(ViewTarget(channel="big", seq=6001), look), scan=False)
 
-
-def test_a_file_that_is_cut_while_it_is_shown(tmp_path: Path, browse: Browse) -> None:
+async def test_a_file_that_is_cut_while_it_is_shown(tmp_path: Path, browse: Browse) -> None:
     """What was known of the rest is shown as damaged, and that the files have changed."""
     write_store(tmp_path / "store")
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse(tmp_path / "store", size=LARGE), ViewTarget(channel="foo")) as (pilot, _screen):
         os.truncate(tmp_path / "store" / DATA, LEFT)
         await pilot.press("end")
         await until(pilot, lambda: "(sequence 5000): the file e" in screen_text(pilot.app))
         await until(pilot, lambda: "the files have changed since they were opened" in screen_text(pilot.app))
         assert "msgs.1.dat:1109528" in screen_text(pilot.app)
-
-    browse(tmp_path / "store", opened(ViewTarget(channel="foo"), look), size=LARGE)

@@ -11,10 +11,10 @@ from tests.tui.test_messages import line, opened, row_now, type_text, write_chan
 from tui.views import ViewTarget
 
 
-def test_a_pattern_that_takes_forever(tmp_path: Path, browse: Callable[..., None]) -> None:
+async def test_a_pattern_that_takes_forever(tmp_path: Path, browse: Callable[..., Any]) -> None:
     write_channel(tmp_path / "store", [b"a" * 60 + b"!"] * 3)
 
-    async def look(pilot: Any, screen: Any) -> None:
+    async with opened(browse(tmp_path / "store"), ViewTarget(channel="one")) as (pilot, screen):
         await pilot.press("slash")
         await type_text(pilot, "r:^(a+)+$")
         await until(pilot, lambda: "searching" in line(screen))
@@ -25,5 +25,3 @@ def test_a_pattern_that_takes_forever(tmp_path: Path, browse: Callable[..., None
         await pilot.press("escape")
         await until(pilot, lambda: "cancelled" in line(screen))
         assert pilot.app.screen is screen
-
-    browse(tmp_path / "store", opened(ViewTarget(channel="one"), look))

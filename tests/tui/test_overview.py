@@ -28,21 +28,23 @@ from tui.screens.subscriptions import SubscriptionsScreen
         "many_channels",
     ],
 )
-def test_golden(case: str, golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(pilot: Any) -> None:
-        await check_sizes(pilot, f"overview-{case}", layout=case in ("durables", "many_channels"))
-
+async def test_golden(case: str, golden: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(golden / case)
-    browse("datastore", look)
+    async with browse("datastore") as pilot:
+        await check_sizes(pilot, f"overview-{case}", layout=case in ("durables", "many_channels"))
 
 
 @pytest.mark.parametrize("case", ["killed_under_load", "snapshots"])
-def test_a_clustered_node(
-    case: str, golden_clusters: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_a_clustered_node(
+    case: str, golden_clusters: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Term, members, indexes and snapshots of the node, and what its log holds that its store does not."""
 
-    async def look(pilot: Any) -> None:
+    monkeypatch.chdir(golden_clusters / case / "nodes")
+    files = find_node(Path("a"))
+    assert files
+    assert files.data
+    async with browse(files.data, files=files) as pilot:
         node = pilot.app.session.node
         assert node is not None
         await check_sizes(pilot, f"overview-node-{case}", layout=True)
@@ -55,20 +57,18 @@ def test_a_clustered_node(
         await until(pilot, lambda: f"[subscriptions {subscriptions}]" in screen_text(pilot.app))
         assert "not here" not in screen_text(pilot.app)
 
-    monkeypatch.chdir(golden_clusters / case / "nodes")
-    files = find_node(Path("a"))
-    assert files
-    assert files.data
-    browse(files.data, look, files=files)
-
 
 @pytest.mark.parametrize("file", [cutting.DATA, cutting.INDEX, cutting.SUBS])
-def test_a_file_that_is_cut_while_it_is_read(
-    file: str, tmp_path: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_a_file_that_is_cut_while_it_is_read(
+    file: str, tmp_path: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scan ends and says why; the next one finds what is left."""
 
-    async def look(pilot: Any) -> None:
+    cutting.write_store(tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mapping, "open_mapped", mapping.open_mapped)  # so that it is put back
+    cutting.cut_when_mapped(str(tmp_path / "store" / file))
+    async with browse("store", size=LARGE, scan=False) as pilot:
         session = pilot.app.session
         await until(pilot, lambda: session.job is not None and not session.job.running)
         assert session.job.state is JobState.FAILED
@@ -79,9 +79,3 @@ def test_a_file_that_is_cut_while_it_is_read(
         await pilot.press("R")
         await until(pilot, lambda: not session.job.running and session.job.state is JobState.DONE)
         assert any(each.file == file for each in session.findings())
-
-    cutting.write_store(tmp_path / "store")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mapping, "open_mapped", mapping.open_mapped)  # so that it is put back
-    cutting.cut_when_mapped(str(tmp_path / "store" / file))
-    browse("store", look, size=LARGE, scan=False)

@@ -254,8 +254,10 @@ def test_where_new_things_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert NO == "no"
 
 
-def test_chooser(golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(pilot: Any) -> None:
+async def test_chooser(golden: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / "dmg_payload_flip_noidx")
+    monkeypatch.setattr("tui.plans.truncate.default_backup", lambda store: Path(f"{store}.truncated"))
+    async with browse("datastore") as pilot:
         app = pilot.app
         await pilot.press("7")
         await until(pilot, lambda: "▸ salvage" in screen_text(app))
@@ -272,13 +274,10 @@ def test_chooser(golden: Path, browse: Callable[..., None], monkeypatch: pytest.
         app.open_view(View.PLANS)
         await until(pilot, lambda: "▸ salvage" in screen_text(app))
 
-    monkeypatch.chdir(golden / "dmg_payload_flip_noidx")
-    monkeypatch.setattr("tui.plans.truncate.default_backup", lambda store: Path(f"{store}.truncated"))
-    browse("datastore", scenario)
 
-
-def test_form_by_keys(golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(pilot: Any) -> None:
+async def test_form_by_keys(golden: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / "basic")
+    async with browse("datastore") as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "migrate")
         await until(pilot, lambda: app.focused is not None)
@@ -302,16 +301,13 @@ def test_form_by_keys(golden: Path, browse: Callable[..., None], monkeypatch: py
         await until(pilot, lambda: "[x]" in screen_text(app))
         await pilot.press("escape")
 
-    monkeypatch.chdir(golden / "basic")
-    browse("datastore", scenario)
 
-
-def test_plans_without_a_word_from_the_server(tmp_path: Path, browse: Callable[..., None]) -> None:
+async def test_plans_without_a_word_from_the_server(tmp_path: Path, browse: Callable[..., Any]) -> None:
     """A store that vanishes is told, not thrown."""
     store = tmp_path / "store"
     write_sample(store, SampleOptions(channels=1, messages=3))
 
-    async def scenario(pilot: Any) -> None:
+    async with browse(store) as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "compact")
         shutil.rmtree(store)
@@ -322,10 +318,10 @@ def test_plans_without_a_word_from_the_server(tmp_path: Path, browse: Callable[.
         await pilot.press("enter", "escape")
         await wizards.step(pilot, WizardStep.CHOOSE)
 
-    browse(store, scenario)
 
-
-def test_preview_is_cancelled(tmp_path: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_preview_is_cancelled(
+    tmp_path: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tui.plans import salvage
 
     store = tmp_path / "store"
@@ -333,7 +329,7 @@ def test_preview_is_cancelled(tmp_path: Path, browse: Callable[..., None], monke
     gate = wizards.Gate()
     monkeypatch.setattr(salvage, "plan_salvage", wizards.gated(salvage.plan_salvage, gate))
 
-    async def scenario(pilot: Any) -> None:
+    async with browse(store) as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "salvage")
         await pilot.press("enter")
@@ -344,5 +340,3 @@ def test_preview_is_cancelled(tmp_path: Path, browse: Callable[..., None], monke
         gate.open()
         await wizards.step(pilot, WizardStep.CHOOSE)
         assert job.state is JobState.CANCELLED
-
-    browse(store, scenario)

@@ -85,16 +85,16 @@ def test_cancelled(in_place: bool, after: int, tmp_path: Path) -> None:
     assert wizards.snapshot(root) == before
 
 
-def test_in_place_on_the_screen(
+async def test_in_place_on_the_screen(
     golden_copy: Callable[[str], Path],
-    browse: Callable[..., None],
+    browse: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = golden_copy("compaction")
     root = root.rename(root.with_name("datastore"))
     monkeypatch.chdir(root.parent)
 
-    async def scenario(pilot: Any) -> None:
+    async with browse("datastore") as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "compact")
         await until(pilot, lambda: app.focused is not None)
@@ -113,18 +113,16 @@ def test_in_place_on_the_screen(
         assert "the compacted store was read back" in screen_text(app)
         assert "✓ clean" in screen_text(app)
         assert any("--in-place" in line for line in app.commands)
-
-    browse("datastore", scenario)
     assert (root.parent / "old" / "server.dat").exists()
 
 
-def test_a_new_store_is_opened(
-    golden_copy: Callable[[str], Path], browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_a_new_store_is_opened(
+    golden_copy: Callable[[str], Path], browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = golden_copy("compaction")
     monkeypatch.chdir(root.parent)
 
-    async def scenario(pilot: Any) -> None:
+    async with browse("compaction") as pilot:
         app = pilot.app
         for number in (1, 2):
             await wizards.open_wizard(pilot, "compact")
@@ -138,5 +136,3 @@ def test_a_new_store_is_opened(
             await until(pilot, lambda name=name: str(app.session.path) == name)
             await scanned(pilot)
             assert not app.unlocked and len(app.screen_stack) == 1
-
-    browse("compaction", scenario)

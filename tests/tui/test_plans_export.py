@@ -106,16 +106,16 @@ def test_cancelled(suffix: str, tmp_path: Path) -> None:
     assert wizards.run(wizard).code == ExitCode.CLEAN
 
 
-def test_on_the_screen(
+async def test_on_the_screen(
     golden_copy: Callable[[str], Path],
-    browse: Callable[..., None],
+    browse: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = golden_copy("dmg_payload_flip_noidx")
     root = root.rename(root.with_name("datastore"))
     monkeypatch.chdir(root.parent)
 
-    async def scenario(pilot: Any) -> None:
+    async with browse("datastore") as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "export")
         await until(pilot, lambda: app.focused is not None)
@@ -128,6 +128,4 @@ def test_on_the_screen(
         assert "1 row of these mark damage" in screen_text(app) or "1 of these" in screen_text(app)
         await pilot.press("escape", "escape", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)
-
-    browse("datastore", scenario)
     assert len((root.parent / "all.csv").read_text().splitlines()) > 50

@@ -223,9 +223,9 @@ def test_fields_that_make_no_sense(store: Path) -> None:
         wizards.look(wizard(stream_prefix="a.b c"))
 
 
-def test_on_the_screen(
+async def test_on_the_screen(
     golden_copy: Callable[[str], Path],
-    browse: Callable[..., None],
+    browse: Callable[..., Any],
     start_server: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -236,7 +236,7 @@ def test_on_the_screen(
     server = start_server()
     port = f"127.0.0.1:{server.port}"
 
-    async def scenario(pilot: Any) -> None:
+    async with browse("store", connecting=ConnectOptions(servers=(server.url,)).checked()) as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "migrate")
         await until(pilot, lambda: app.focused is not None)
@@ -251,6 +251,4 @@ def test_on_the_screen(
         assert "2 streams match the plan" in screen_text(app)
         assert any(line.startswith("stantools migrate store --to jetstream") for line in app.commands)
         await pilot.press("y")
-
-    browse("store", scenario, connecting=ConnectOptions(servers=(server.url,)).checked())
     proven()

@@ -142,9 +142,9 @@ def test_a_full_disk(golden_copy: Callable[[str], Path], tmp_path: Path, monkeyp
 # On the screen
 
 
-def test_from_a_broken_store_to_a_clean_one(
+async def test_from_a_broken_store_to_a_clean_one(
     golden_copy: Callable[[str], Path],
-    browse: Callable[..., None],
+    browse: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = golden_copy(BROKEN)
@@ -157,7 +157,7 @@ def test_from_a_broken_store_to_a_clean_one(
     async def check(pilot: Any, name: str) -> None:
         await check_sizes(pilot, f"plans-salvage-{name}", layout=name in ("preview", "result"))
 
-    async def scenario(pilot: Any) -> None:
+    async with browse("datastore") as pilot:
         app = pilot.app
         await pilot.press("p")
         await until(pilot, lambda: hasattr(app.screen, "flow"))
@@ -202,17 +202,15 @@ def test_from_a_broken_store_to_a_clean_one(
         assert not app.unlocked
         await pilot.press("f", "escape", "7")
         await until(pilot, lambda: "plans" in screen_text(app))
-
-    browse("datastore", scenario)
     assert wizards.snapshot(root.with_name("datastore")) == before
 
 
-def test_nothing_starts_while_locked(
-    golden_copy: Callable[[str], Path], browse: Callable[..., None], tmp_path: Path
+async def test_nothing_starts_while_locked(
+    golden_copy: Callable[[str], Path], browse: Callable[..., Any], tmp_path: Path
 ) -> None:
     root = golden_copy("basic")
 
-    async def scenario(pilot: Any) -> None:
+    async with browse(root) as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "salvage")
         await pilot.press("enter")
@@ -237,14 +235,12 @@ def test_nothing_starts_while_locked(
         await wizards.step(pilot, WizardStep.CHOOSE)
         await pilot.press("escape", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)
-
-    browse(root, scenario)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["basic"]
 
 
-def test_cancelled_on_the_screen(
+async def test_cancelled_on_the_screen(
     golden_copy: Callable[[str], Path],
-    browse: Callable[..., None],
+    browse: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -253,7 +249,7 @@ def test_cancelled_on_the_screen(
     gate = wizards.Gate()
     monkeypatch.setattr(salvage, "apply_salvage", wizards.gated(salvage.apply_salvage, gate))
 
-    async def scenario(pilot: Any) -> None:
+    async with browse(root) as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "salvage")
         await pilot.press("enter")
@@ -273,17 +269,17 @@ def test_cancelled_on_the_screen(
         assert "cancelled" in screen_text(app)
         await pilot.press("escape")
         await wizards.step(pilot, WizardStep.CHOOSE)
-
-    browse(root, scenario)
     assert sorted(path.name for path in tmp_path.iterdir()) == [BROKEN]
     assert wizards.snapshot(root) == before
 
 
-def test_errors_keep_the_form(golden_copy: Callable[[str], Path], browse: Callable[..., None], tmp_path: Path) -> None:
+async def test_errors_keep_the_form(
+    golden_copy: Callable[[str], Path], browse: Callable[..., Any], tmp_path: Path
+) -> None:
     root = golden_copy("basic")
     (tmp_path / "there").write_text("a file")
 
-    async def scenario(pilot: Any) -> None:
+    async with browse(root) as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "salvage")
         await until(pilot, lambda: app.focused is not None)
@@ -307,11 +303,9 @@ def test_errors_keep_the_form(golden_copy: Callable[[str], Path], browse: Callab
         assert app.screen.flow.step is WizardStep.CHOOSE
         assert app.focused.field.name == "out"
 
-    browse(root, scenario)
 
-
-def test_a_run_that_fails_on_the_screen(
-    golden_copy: Callable[[str], Path], browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_a_run_that_fails_on_the_screen(
+    golden_copy: Callable[[str], Path], browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = golden_copy("basic")
 
@@ -320,7 +314,7 @@ def test_a_run_that_fails_on_the_screen(
 
     monkeypatch.setattr(salvage, "apply_salvage", full)
 
-    async def scenario(pilot: Any) -> None:
+    async with browse(root) as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "salvage")
         await until(pilot, lambda: app.focused is not None)
@@ -336,12 +330,10 @@ def test_a_run_that_fails_on_the_screen(
         await wizards.step(pilot, WizardStep.CHOOSE)
         assert app.screen.flow.wizard.form.text("channel") == "foo"
 
-    browse(root, scenario)
 
-
-def test_leaving_the_program_cancels(
+async def test_leaving_the_program_cancels(
     golden_copy: Callable[[str], Path],
-    browse: Callable[..., None],
+    browse: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -350,7 +342,7 @@ def test_leaving_the_program_cancels(
     monkeypatch.setattr(salvage, "apply_salvage", wizards.gated(salvage.apply_salvage, gate))
     found: list[Any] = []
 
-    async def scenario(pilot: Any) -> None:
+    async with browse(root) as pilot:
         await wizards.open_wizard(pilot, "salvage")
         await until(pilot, lambda: pilot.app.focused is not None)
         await pilot.press("enter")
@@ -366,7 +358,5 @@ def test_leaving_the_program_cancels(
             gate.open()
 
         monkeypatch.setattr(job, "cancel", cancelled)
-
-    browse(root, scenario)
     assert found[0].wait(60) and found[0].state is JobState.CANCELLED
     assert [path.name for path in tmp_path.iterdir()] == ["basic"]

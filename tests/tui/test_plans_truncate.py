@@ -110,9 +110,9 @@ def test_a_store_that_changed_meanwhile(golden_copy: Callable[[str], Path], tmp_
     assert job.problem is not None and "was planned" in job.problem.message
 
 
-def test_on_the_screen(
+async def test_on_the_screen(
     golden_copy: Callable[[str], Path],
-    browse: Callable[..., None],
+    browse: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = golden_copy(TORN)
@@ -120,7 +120,7 @@ def test_on_the_screen(
     monkeypatch.chdir(root.parent)
     monkeypatch.setattr(truncate, "default_backup", lambda store: Path(f"{store}.truncated"))
 
-    async def scenario(pilot: Any) -> None:
+    async with browse("datastore") as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "truncate-bad-eof")
         await pilot.press("enter")
@@ -141,6 +141,4 @@ def test_on_the_screen(
         await check_sizes(pilot, "plans-truncate-result")
         # The session has been read anew: the broken end is gone from the findings.
         assert not any(each.severity == "error" for each in app.session.findings())
-
-    browse("datastore", scenario)
     assert (root / ".truncate.lck").exists()

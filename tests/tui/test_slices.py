@@ -90,7 +90,7 @@ def record(pilot: Any) -> tuple[int, str]:
         if size == SMALL or case in BOTH_SIZES
     ],
 )
-def test_golden(
+async def test_golden(
     case: str,
     channel: str,
     keys: tuple[str, ...],
@@ -99,7 +99,8 @@ def test_golden(
     browse: Browse,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def look(pilot: Any) -> None:
+    monkeypatch.chdir(golden / case)
+    async with browse("datastore", size=size) as pilot:
         await opened(pilot, channel)
         at = keys.index("enter")
         await press(pilot, *keys[:at])
@@ -107,17 +108,16 @@ def test_golden(
         await press(pilot, *keys[at:])
         await check_screen(pilot, f"records-{case}-{size[0]}")
 
-    monkeypatch.chdir(golden / case)
-    browse("datastore", look, size=size)
-
 
 def test_every_state_has_a_symbol_of_its_own() -> None:
     assert set(BAR_SYMBOLS) == set(BytesState)
     assert len({symbol for symbol, _ in BAR_SYMBOLS.values()}) == len(BytesState)
 
 
-def test_without_colors(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(pilot: Any) -> None:
+async def test_without_colors(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(golden / "dmg_length_flip_noidx")
+    async with browse("datastore") as pilot:
         assert pilot.app.no_color
         await opened(pilot, "alpha")
         await press(pilot, "n")
@@ -125,13 +125,9 @@ def test_without_colors(golden: Path, browse: Browse, monkeypatch: pytest.Monkey
         await press(pilot, "enter", "n")
         await check_screen(pilot, "records-dmg_length_flip_noidx-80")
 
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.chdir(golden / "dmg_length_flip_noidx")
-    browse("datastore", look)
 
-
-def test_before_the_scan(golden: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_before_the_scan(golden: Path, browse: Browse) -> None:
+    async with browse(golden / "damage_base" / "datastore") as pilot:
         session = pilot.app.session
         facts = session.channels["alpha"]
         kept, facts.survey, facts.verdict, session.scanned = (facts.survey, facts.verdict), None, None, False
@@ -146,13 +142,11 @@ def test_before_the_scan(golden: Path, browse: Browse) -> None:
         session.touch()
         await until(pilot, lambda: "agrees" in row_text(pilot, "msgs.1.dat"))
 
-    browse(golden / "damage_base" / "datastore", look)
 
-
-def test_going_about_in_the_list(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_going_about_in_the_list(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    async def look(pilot: Any) -> None:
+    async with browse(golden / "dmg_crc_flip_noidx" / "datastore") as pilot:
         screen = await opened(pilot, "alpha")
         table = screen.query_one(RowTable)
         assert pilot.app.go_to("3") == "" and table.cursor == 2
@@ -170,11 +164,9 @@ def test_going_about_in_the_list(golden: Path, browse: Browse, monkeypatch: pyte
         assert "slice" in screen.go_to_hint()
         assert pilot.app.commands[-1].startswith("stantools verify ")
 
-    browse(golden / "dmg_crc_flip_noidx" / "datastore", look)
 
-
-def test_opened_at_a_sequence(golden: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_opened_at_a_sequence(golden: Path, browse: Browse) -> None:
+    async with browse(golden / "damage_base" / "datastore") as pilot:
         pilot.app.open_view(View.SLICES, ViewTarget(channel="alpha", seq=33))
         await until(pilot, lambda: isinstance(pilot.app.screen, RecordScreen))
         await settled(pilot)
@@ -185,8 +177,6 @@ def test_opened_at_a_sequence(golden: Path, browse: Browse) -> None:
         assert pilot.app.screen.row.sequence == 17
         await press(pilot, "escape")
         assert "no scanned slice" in pilot.app.go_to("#99")
-
-    browse(golden / "damage_base" / "datastore", look)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +191,10 @@ def test_opened_at_a_sequence(golden: Path, browse: Browse) -> None:
         ("server.dat", 100, (4, "server")),
     ],
 )
-def test_opened_at_an_offset(file: str, offset: int, expected: tuple[int, str], golden: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_opened_at_an_offset(
+    file: str, offset: int, expected: tuple[int, str], golden: Path, browse: Browse
+) -> None:
+    async with browse(golden / "damage_base" / "datastore") as pilot:
         screen = await opened(pilot, "alpha", file=file, offset=offset)
         assert record(pilot) == expected
         part = screen.parts[screen.query_one(HexView).field]
@@ -212,12 +204,10 @@ def test_opened_at_an_offset(file: str, offset: int, expected: tuple[int, str], 
         assert isinstance(pilot.app.screen, SlicesScreen)
         assert Path(file).name in screen_text(pilot.app)
 
-    browse(golden / "damage_base" / "datastore", look)
-
 
 @pytest.mark.parametrize("file", ["alpha", "alpha/unknown", "nowhere/msgs.1.dat"])
-def test_opened_at_what_is_no_file(file: str, golden: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_opened_at_what_is_no_file(file: str, golden: Path, browse: Browse) -> None:
+    async with browse(golden / "damage_base" / "datastore") as pilot:
         pilot.app.open_view(View.SLICES, ViewTarget(channel="alpha", file=file, offset=3))
         await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
         await settled(pilot)
@@ -227,13 +217,11 @@ def test_opened_at_what_is_no_file(file: str, golden: Path, browse: Browse) -> N
         else:
             assert isinstance(pilot.app.screen, SlicesScreen)
 
-    browse(golden / "damage_base" / "datastore", look)
 
-
-def test_going_about_in_a_file(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_going_about_in_a_file(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    async def look(pilot: Any) -> None:
+    async with browse(golden / "damage_base" / "datastore") as pilot:
         screen = await opened(pilot, "alpha", file="alpha/msgs.2.dat")
         assert record(pilot) == (0, "version")
         await press(pilot, "j", "j")
@@ -259,12 +247,10 @@ def test_going_about_in_a_file(golden: Path, browse: Browse, monkeypatch: pytest
         await press(pilot, "g", "m")
         assert "this record is not a message" in notices(pilot.app)
 
-    browse(golden / "damage_base" / "datastore", look)
-
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-def test_bytes_and_fields(size: tuple[int, int], golden: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_bytes_and_fields(size: tuple[int, int], golden: Path, browse: Browse) -> None:
+    async with browse(golden / "damage_base" / "datastore", size=size) as pilot:
         screen = await opened(pilot, "alpha", file="alpha/msgs.2.dat", offset=4)
         hexview, fields = screen.query_one(HexView), screen.query_one("#fields", RowTable)
         await press(pilot, "enter")
@@ -286,26 +272,22 @@ def test_bytes_and_fields(size: tuple[int, int], golden: Path, browse: Browse) -
         await press(pilot, "escape")
         assert isinstance(pilot.app.screen, SlicesScreen)
 
-    browse(golden / "damage_base" / "datastore", look, size=size)
 
-
-def test_a_click_on_a_byte(golden: Path, browse: Browse) -> None:
-    async def look(pilot: Any) -> None:
+async def test_a_click_on_a_byte(golden: Path, browse: Browse) -> None:
+    async with browse(golden / "damage_base" / "datastore") as pilot:
         screen = await opened(pilot, "alpha", file="alpha/msgs.2.dat", offset=4)
         # A mark, eight digits, a space; three columns for each byte.
         await pilot.click(HexView, offset=(1 + 11 + 3 * 4, 0))
         await settled(pilot)
         assert screen.parts[screen.query_one(HexView).field].name == "CRC"
 
-    browse(golden / "damage_base" / "datastore", look)
 
-
-def test_many_records(tmp_path: Path, browse: Browse) -> None:
+async def test_many_records(tmp_path: Path, browse: Browse) -> None:
     """Long records are scrolled; a cursor goes to the end of many records at once."""
     payloads = [b"small"] * 30_000 + [bytes(range(256)) * 2000]
     store = write_channel(tmp_path, [NOW + n for n in range(len(payloads))], payloads=payloads)
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         screen = await opened(pilot, "c", file="c/msgs.1.dat")
         await press(pilot, "G")
         assert screen.row.sequence == len(payloads)
@@ -317,11 +299,10 @@ def test_many_records(tmp_path: Path, browse: Browse) -> None:
         await press(pilot, "escape", "k", "k")
         assert screen.row.sequence == len(payloads) - 2
 
-    browse(store, look)
 
-
-def test_resize(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(pilot: Any) -> None:
+async def test_resize(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / "dmg_length_flip_noidx")
+    async with browse("datastore") as pilot:
         await opened(pilot, "alpha")
         await pilot.resize_terminal(*LARGE)
         await press(pilot, "n", "g")
@@ -340,14 +321,11 @@ def test_resize(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -
         await settled(pilot)
         assert any("✗" in line and "374" in line for line in screen_text(pilot.app).splitlines()[4:12])
 
-    monkeypatch.chdir(golden / "dmg_length_flip_noidx")
-    browse("datastore", look)
 
-
-def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Browse) -> None:
+async def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Browse) -> None:
     store = golden_copy("damage_base")
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         await opened(pilot, "alpha", file="alpha/msgs.2.dat", offset=4)
         shutil.rmtree(store)
         # What is open stays readable.
@@ -359,67 +337,55 @@ def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Brows
         assert "cannot be read" in screen_text(pilot.app)
         await press(pilot, "escape", "f")
 
-    browse(store, look)
 
-
-def test_a_file_that_is_cut_while_it_is_open(golden_copy: Callable[[str], Path], browse: Browse) -> None:
+async def test_a_file_that_is_cut_while_it_is_open(golden_copy: Callable[[str], Path], browse: Browse) -> None:
     store = golden_copy("damage_base")
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         await opened(pilot, "alpha", file="alpha/msgs.2.dat")
         os.truncate(store / "alpha" / "msgs.2.dat", 100)
         await press(pilot, "G", "enter", "l", "l", "escape", "k", "g")
         assert "the file has 100 B now" in screen_text(pilot.app)
 
-    browse(store, look)
-
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
-def test_no_permission(golden_copy: Callable[[str], Path], browse: Browse) -> None:
+async def test_no_permission(golden_copy: Callable[[str], Path], browse: Browse) -> None:
     store = golden_copy("damage_base")
     (store / "alpha" / "msgs.2.dat").chmod(0)
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         await opened(pilot, "alpha")
         assert "####" in row_text(pilot, "msgs.2.dat")
 
-    browse(store, look)
 
-
-def test_a_file_that_is_a_directory(golden_copy: Callable[[str], Path], browse: Browse) -> None:
+async def test_a_file_that_is_a_directory(golden_copy: Callable[[str], Path], browse: Browse) -> None:
     """Something that cannot be read, also for root."""
     store = golden_copy("damage_base")
     (store / "alpha" / "msgs.2.dat").unlink()
     (store / "alpha" / "msgs.2.dat").mkdir()
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         await opened(pilot, "alpha")
         for _ in range(6):
             await press(pilot, "j", "enter", "j", "escape")
             if not isinstance(pilot.app.screen, SlicesScreen):
                 await press(pilot, "escape")
 
-    browse(store, look)
 
-
-def test_names_are_harmless(tmp_path: Path, browse: Browse) -> None:
+async def test_names_are_harmless(tmp_path: Path, browse: Browse) -> None:
     name = "evil\x1b[31m[bold]\u202e"
     store = write_channel(tmp_path, [NOW + n * SECOND for n in range(3)], channel=name)
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         await opened(pilot, name)
         await press(pilot, "enter", "j", "enter", *"lllll", "f")
         text = screen_text(pilot.app)
         assert "\x1b" not in text and "\u202e" not in text and "[bold]" in text
 
-    browse(store, look)
 
-
-def test_without_check_of_crcs(golden: Path, browse: Browse) -> None:
+async def test_without_check_of_crcs(golden: Path, browse: Browse) -> None:
     from stantools.store.read_options import ReadOptions
 
-    async def look(pilot: Any) -> None:
+    async with browse(golden / "dmg_crc_flip_noidx" / "datastore", reading=ReadOptions(check_crc=False)) as pilot:
         await opened(pilot, "alpha", file="alpha/msgs.2.dat", offset=300)
         assert "CRCs were not checked" in screen_text(pilot.app)
-
-    browse(golden / "dmg_crc_flip_noidx" / "datastore", look, reading=ReadOptions(check_crc=False))

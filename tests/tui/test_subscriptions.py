@@ -65,26 +65,22 @@ async def history(pilot: Any) -> HistoryScreen:
         ("dmg_clients_missing", None),
     ],
 )
-def test_subscriptions(
+async def test_subscriptions(
     case: str, channel: str | None, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def look(pilot: Any) -> None:
+    monkeypatch.chdir(golden / case)
+    async with browse("datastore") as pilot:
         await opened(pilot, ViewTarget(channel=channel))
         where = f"-{channel}" if channel else ""
         await check_sizes(pilot, f"subscriptions-{case}{where}", layout=case == "durables")
 
-    monkeypatch.chdir(golden / case)
-    browse("datastore", look)
 
-
-def test_queue_groups(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(pilot: Any) -> None:
+async def test_queue_groups(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / "durables")
+    async with browse("datastore") as pilot:
         await opened(pilot)
         await pilot.press("tab", "j", "j")
         await check_sizes(pilot, "subscriptions-groups-durables", layout=True)
-
-    monkeypatch.chdir(golden / "durables")
-    browse("datastore", look)
 
 
 @pytest.mark.parametrize(
@@ -92,31 +88,30 @@ def test_queue_groups(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
     ["clients_many", "durables", "dmg_clients_payload_flip", "dmg_clients_missing", "dmg_clients_cut_header",
      "dmg_unknown_type_clients", "dmg_version_255_clients", "dmg_garbage_clients", "dmg_zero_tail_subs_clients"],
 )  # fmt: skip
-def test_clients(case: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(pilot: Any) -> None:
+async def test_clients(case: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / case)
+    async with browse("datastore") as pilot:
         await opened(pilot)
         await pilot.press("shift+tab")
         await check_sizes(pilot, f"clients-{case}", layout=case == "durables")
 
-    monkeypatch.chdir(golden / case)
-    browse("datastore", look)
-
 
 @pytest.mark.parametrize(("case", "keys"), [("durables", "jjj"), ("dmg_subs_payload_flip", "jjj")])
-def test_history(case: str, keys: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(pilot: Any) -> None:
+async def test_history(case: str, keys: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / case)
+    async with browse("datastore") as pilot:
         await opened(pilot)
         await pilot.press(*keys)
         await history(pilot)
         await pilot.press("j")
         await check_sizes(pilot, f"subscriptions-history-{case}", layout=case == "durables")
 
-    monkeypatch.chdir(golden / case)
-    browse("datastore", look)
 
-
-def test_history_of_a_client(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch, places: list[Any]) -> None:
-    async def look(pilot: Any) -> None:
+async def test_history_of_a_client(
+    golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch, places: list[Any]
+) -> None:
+    monkeypatch.chdir(golden / "dmg_clients_payload_flip")
+    async with browse("datastore") as pilot:
         screen = await opened(pilot)
         await pilot.press("shift+tab")
         screen.go_to("w-3")
@@ -131,14 +126,12 @@ def test_history_of_a_client(golden: Path, browse: Any, monkeypatch: pytest.Monk
         assert len(places) == 1
         assert pilot.app.commands[-1] == "stantools clients datastore --history"
 
-    monkeypatch.chdir(golden / "dmg_clients_payload_flip")
-    browse("datastore", look)
 
-
-def test_a_record_opens_its_bytes_and_its_message(
+async def test_a_record_opens_its_bytes_and_its_message(
     golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch, places: list[Any]
 ) -> None:
-    async def look(pilot: Any) -> None:
+    monkeypatch.chdir(golden / "durables")
+    async with browse("datastore") as pilot:
         screen = await opened(pilot, ViewTarget(channel="events"))
         assert screen.go_to("3") == ""
         await pilot.pause()
@@ -153,12 +146,9 @@ def test_a_record_opens_its_bytes_and_its_message(
         await until(pilot, lambda: pilot.app.screen is screen)
         assert screen.query_one(RowTable).cursor == screen.rows.find(("subscription", "events", "3"))
 
-    monkeypatch.chdir(golden / "durables")
-    browse("datastore", look)
 
-
-def test_messages_at_the_first_pending_one(golden: Path, browse: Any, places: list[Any]) -> None:
-    async def look(pilot: Any) -> None:
+async def test_messages_at_the_first_pending_one(golden: Path, browse: Any, places: list[Any]) -> None:
+    async with browse(golden / "durables" / "datastore") as pilot:
         screen = await opened(pilot, ViewTarget(channel="jobs.queue"))
         screen.go_to("5")
         await pilot.press("m")
@@ -170,11 +160,9 @@ def test_messages_at_the_first_pending_one(golden: Path, browse: Any, places: li
         await pilot.press("tab", "m", "p")
         assert len(places) == 2
 
-    browse(golden / "durables" / "datastore", look)
 
-
-def test_pending_messages_one_by_one(golden: Path, browse: Any, places: list[Any]) -> None:
-    async def look(pilot: Any) -> None:
+async def test_pending_messages_one_by_one(golden: Path, browse: Any, places: list[Any]) -> None:
+    async with browse(golden / "durables" / "datastore") as pilot:
         screen = await opened(pilot, ViewTarget(channel="events"))
         screen.go_to("2")
         await pilot.press("p")
@@ -185,11 +173,9 @@ def test_pending_messages_one_by_one(golden: Path, browse: Any, places: list[Any
         pilot.app.go_to("11")
         assert pilot.app.screen.query_one(RowTable).cursor == 7
 
-    browse(golden / "durables" / "datastore", look)
 
-
-def test_the_place_chooses_a_subscription(golden: Path, browse: Any) -> None:
-    async def look(pilot: Any) -> None:
+async def test_the_place_chooses_a_subscription(golden: Path, browse: Any) -> None:
+    async with browse(golden / "durables" / "datastore") as pilot:
         screen = await opened(pilot, ViewTarget(channel="events", seq=4))
         row = screen.row
         assert row is not None
@@ -199,11 +185,9 @@ def test_the_place_chooses_a_subscription(golden: Path, browse: Any) -> None:
         assert screen.go_to("999") == "there is no subscription 999 here"
         assert screen.go_to("jobs.queue") is None
 
-    browse(golden / "durables" / "datastore", look)
 
-
-def test_filter_sort_and_all_channels(golden: Path, browse: Any) -> None:
-    async def look(pilot: Any) -> None:
+async def test_filter_sort_and_all_channels(golden: Path, browse: Any) -> None:
+    async with browse(golden / "durables" / "datastore") as pilot:
         screen = await opened(pilot, ViewTarget(channel="jobs.queue"))
 
         def ids() -> list[int]:
@@ -230,11 +214,9 @@ def test_filter_sort_and_all_channels(golden: Path, browse: Any) -> None:
         await pilot.press("escape", "escape")
         await until(pilot, lambda: pilot.app.screen is not screen)
 
-    browse(golden / "durables" / "datastore", look)
 
-
-def test_resize_keeps_the_cursor(golden: Path, browse: Any) -> None:
-    async def look(pilot: Any) -> None:
+async def test_resize_keeps_the_cursor(golden: Path, browse: Any) -> None:
+    async with browse(golden / "durables" / "datastore") as pilot:
         screen = await opened(pilot)
         await pilot.press("j", "j")
         before = screen.row
@@ -243,8 +225,6 @@ def test_resize_keeps_the_cursor(golden: Path, browse: Any) -> None:
             await pilot.pause()
             assert screen.row is before
         assert "wait" not in screen_text(pilot.app).splitlines()[2]
-
-    browse(golden / "durables" / "datastore", look)
 
 
 @pytest.mark.parametrize("case", golden_cases())
@@ -279,10 +259,10 @@ def test_the_rows_are_what_the_real_server_recovered(case: str, golden: Path, go
             assert ours[number].lag == max(channel["last_seq"] - max(sent, channel["first_seq"] - 1), 0)
 
 
-def test_before_anything_is_read(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_before_anything_is_read(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StoreSession, "start", lambda _self: None)
 
-    async def look(pilot: Any) -> None:
+    async with browse(golden / "durables" / "datastore", scan=False) as pilot:
         screen = SubscriptionsScreen(pilot.app.session, ViewTarget())
         pilot.app.push_screen(screen)
         await until(pilot, lambda: "0 of 2 channels read" in screen_text(pilot.app))
@@ -295,8 +275,6 @@ def test_before_anything_is_read(golden: Path, browse: Any, monkeypatch: pytest.
         session.touch()
         await until(pilot, lambda: "[subscriptions 15]" in screen_text(pilot.app))
         assert "not known yet" in screen_text(pilot.app)
-
-    browse(golden / "durables" / "datastore", look, scan=False)
 
 
 HOSTILE = b"\x1b[31m[bold]x[/bold]\xe2\x80\xae\xff\x07\r\n"
@@ -326,8 +304,8 @@ def hostile(tmp_path: Path) -> Path:
 
 
 @SIZES
-def test_hostile_names_are_shown_harmlessly(size: tuple[int, int], hostile: Path, browse: Any) -> None:
-    async def look(pilot: Any) -> None:
+async def test_hostile_names_are_shown_harmlessly(size: tuple[int, int], hostile: Path, browse: Any) -> None:
+    async with browse(hostile, size=size) as pilot:
         await opened(pilot)
         for key in ("j", "tab", "j", "tab", "enter"):
             text = screen_text(pilot.app)
@@ -340,13 +318,11 @@ def test_hostile_names_are_shown_harmlessly(size: tuple[int, int], hostile: Path
         assert "[bold]" in text
         assert all(character.isprintable() for line in text.splitlines() for character in line)
 
-    browse(hostile, look, size=size)
 
-
-def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Any) -> None:
+async def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Any) -> None:
     store = golden_copy("durables")
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         screen = await opened(pilot, ViewTarget(channel="events"))
         found = await history(pilot)
         shutil.rmtree(store)
@@ -358,13 +334,11 @@ def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Any) 
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
 
-    browse(store, look)
 
-
-def test_a_file_that_changes_while_it_is_shown(golden_copy: Callable[[str], Path], browse: Any) -> None:
+async def test_a_file_that_changes_while_it_is_shown(golden_copy: Callable[[str], Path], browse: Any) -> None:
     store = golden_copy("durables")
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         screen = await opened(pilot, ViewTarget(channel="events"))
         found = await history(pilot)
         path = store / "events" / "subs.dat"
@@ -374,5 +348,3 @@ def test_a_file_that_changes_while_it_is_shown(golden_copy: Callable[[str], Path
         await pilot.press("escape", "R")
         await until(pilot, lambda: pilot.app.session.scanned and screen.gathered.known)
         await until(pilot, lambda: "the server stops reading at offset" in screen_text(pilot.app))
-
-    browse(store, look)

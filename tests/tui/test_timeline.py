@@ -58,48 +58,42 @@ def cursor_line(pilot: Any) -> str:
         ("gap_truncated_slice", "gapcut"),
     ],
 )
-def test_golden(
+async def test_golden(
     case: str,
     channel: str,
     golden: Path,
-    browse: Callable[..., None],
+    browse: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def look(pilot: Any) -> None:
+    monkeypatch.chdir(golden / case)
+    async with browse("datastore") as pilot:
         screen = await opened(pilot, channel)
         if case != "basic":
             await press(pilot, screen, "n")
         await check_screen(pilot, f"timeline-{case}-80")
 
-    monkeypatch.chdir(golden / case)
-    browse("datastore", look)
 
-
-def test_golden_layout(golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(pilot: Any) -> None:
+async def test_golden_layout(golden: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / "basic")
+    async with browse("datastore", size=LARGE) as pilot:
         await opened(pilot, "foo")
         await check_screen(pilot, "timeline-basic-140")
 
-    monkeypatch.chdir(golden / "basic")
-    browse("datastore", look, size=LARGE)
 
-
-def test_before_the_scan(tmp_path: Path, browse: Callable[..., None]) -> None:
+async def test_before_the_scan(tmp_path: Path, browse: Callable[..., Any]) -> None:
     """It needs no scan, and says that the scan is not complete."""
 
-    async def look(pilot: Any) -> None:
+    async with browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(50)])) as pilot:
         pilot.app.session.channels["c"].survey = None
         screen = await opened(pilot, "c")
         assert sum(values(screen)) == 50
         assert "the scan is not complete" in screen_text(pilot.app)
 
-    browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(50)]), look)
 
-
-def test_zoom_and_pan(tmp_path: Path, browse: Callable[..., None]) -> None:
+async def test_zoom_and_pan(tmp_path: Path, browse: Callable[..., Any]) -> None:
     times = [NOW + n * SECOND // 4 + (n % 7) * 1000 for n in range(5000)]
 
-    async def look(pilot: Any) -> None:
+    async with browse(write_channel(tmp_path, times)) as pilot:
         screen = await opened(pilot, "c")
         plot = screen.query_one(Plot)
         assert sum(values(screen)) == len(times)
@@ -129,13 +123,11 @@ def test_zoom_and_pan(tmp_path: Path, browse: Callable[..., None]) -> None:
         assert screen.query_one(Plot).bars.cursor == len(values(screen)) - 1
         assert re.search(r"\b5000\b", cursor_line(pilot))
 
-    browse(write_channel(tmp_path, times), look)
 
-
-def test_cursor_and_messages(tmp_path: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cursor_and_messages(tmp_path: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     opened_views: list[Any] = []
 
-    async def look(pilot: Any) -> None:
+    async with browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(60)])) as pilot:
         screen = await opened(pilot, "c")
         await press(pilot, screen, "right", "l", "h")
         bars = screen.query_one(Plot).bars
@@ -146,24 +138,20 @@ def test_cursor_and_messages(tmp_path: Path, browse: Callable[..., None], monkey
         when = bars.start + bars.width
         assert opened_views == [((View.MESSAGES, ViewTarget(channel="c", timestamp=when)), {"above": True})]
 
-    browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(60)]), look)
 
-
-def test_mouse(tmp_path: Path, browse: Callable[..., None]) -> None:
-    async def look(pilot: Any) -> None:
+async def test_mouse(tmp_path: Path, browse: Callable[..., Any]) -> None:
+    async with browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(30)])) as pilot:
         screen = await opened(pilot, "c")
         plot = screen.query_one(Plot)
         await pilot.click(Plot, offset=(7 + 3 * plot.bar_width, 2))
         await settled(pilot, screen)
         assert plot.bars.cursor == 3
 
-    browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(30)]), look)
 
-
-def test_units(tmp_path: Path, browse: Callable[..., None]) -> None:
+async def test_units(tmp_path: Path, browse: Callable[..., Any]) -> None:
     payloads = [b"x" * 10] * 9 + [b"y" * 900]
 
-    async def look(pilot: Any) -> None:
+    async with browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(10)], payloads=payloads)) as pilot:
         screen = await opened(pilot, "c")
         assert values(screen)[0] == 1
         await press(pilot, screen, "b")
@@ -173,13 +161,11 @@ def test_units(tmp_path: Path, browse: Callable[..., None]) -> None:
         await press(pilot, screen, "b")
         assert "messages per" in screen_text(pilot.app)
 
-    browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(10)], payloads=payloads), look)
 
-
-def test_going_to_times_and_sequences(tmp_path: Path, browse: Callable[..., None]) -> None:
+async def test_going_to_times_and_sequences(tmp_path: Path, browse: Callable[..., Any]) -> None:
     times = [NOW + n * 60 * SECOND for n in range(3000)]
 
-    async def look(pilot: Any) -> None:
+    async with browse(write_channel(tmp_path, times)) as pilot:
         screen = await opened(pilot, "c")
         go = pilot.app.go_to
 
@@ -205,17 +191,13 @@ def test_going_to_times_and_sequences(tmp_path: Path, browse: Callable[..., None
         assert screen.query_one(Plot).bars.cursor < 10
         assert await at("999999") == times[-1] // width * width
 
-    browse(write_channel(tmp_path, times), look)
-
 
 @pytest.mark.parametrize("place", [{"seq": 31}, {"timestamp": NOW + 30 * SECOND}], ids=["seq", "timestamp"])
-def test_opened_at_a_place(place: dict[str, int], tmp_path: Path, browse: Callable[..., None]) -> None:
-    async def look(pilot: Any) -> None:
+async def test_opened_at_a_place(place: dict[str, int], tmp_path: Path, browse: Callable[..., Any]) -> None:
+    async with browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(60)])) as pilot:
         screen = await opened(pilot, "c", **place)
         bars = screen.query_one(Plot).bars
         assert bars.start + bars.cursor * bars.width == NOW + 30 * SECOND
-
-    browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(60)]), look)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +212,8 @@ def test_opened_at_a_place(place: dict[str, int], tmp_path: Path, browse: Callab
     ],
     ids=["none", "one", "one nanosecond", "ten years", "since 1970", "all times"],
 )
-def test_unusual_times(times: list[int], words: list[str], tmp_path: Path, browse: Callable[..., None]) -> None:
-    async def look(pilot: Any) -> None:
+async def test_unusual_times(times: list[int], words: list[str], tmp_path: Path, browse: Callable[..., Any]) -> None:
+    async with browse(write_channel(tmp_path, times)) as pilot:
         screen = await opened(pilot, "c")
         for word in words:
             assert word in screen_text(pilot.app), screen_text(pilot.app)
@@ -240,14 +222,12 @@ def test_unusual_times(times: list[int], words: list[str], tmp_path: Path, brows
         await press(pilot, screen, *["plus", "plus", "right", "minus", "L", "H", "n", "N", "G", "g", "0", "b"])
         await press(pilot, screen, *["plus"] * 20)
 
-    browse(write_channel(tmp_path, times), look)
 
-
-def test_damaged_times_do_not_break_the_scale(tmp_path: Path, browse: Callable[..., None]) -> None:
+async def test_damaged_times_do_not_break_the_scale(tmp_path: Path, browse: Callable[..., Any]) -> None:
     times = [NOW + n * SECOND for n in range(200)]
     times[50], times[120], times[150] = -6795364578871345152, 2**63 - 1, times[149] - 5
 
-    async def look(pilot: Any) -> None:
+    async with browse(write_channel(tmp_path, times)) as pilot:
         screen = await opened(pilot, "c")
         text = screen_text(pilot.app)
         assert "2 times far outside (1754-08-30, 2262-04-11)" in text
@@ -262,11 +242,14 @@ def test_damaged_times_do_not_break_the_scale(tmp_path: Path, browse: Callable[.
         await press(pilot, screen, "0")
         assert sum(values(screen)) == 198
 
-    browse(write_channel(tmp_path, times), look)
 
+async def test_resize(golden: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def settled_small(pilot: Any, screen: TimelineScreen) -> None:
+        await pilot.pause()
+        await until(pilot, lambda: not screen.working)
 
-def test_resize(golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(pilot: Any) -> None:
+    monkeypatch.chdir(golden / "basic")
+    async with browse("datastore") as pilot:
         screen = await opened(pilot, "foo")
         total = sum(values(screen))
         await pilot.resize_terminal(*LARGE)
@@ -279,18 +262,11 @@ def test_resize(golden: Path, browse: Callable[..., None], monkeypatch: pytest.M
         await press(pilot, screen, "0")
         await check_screen(pilot, "timeline-basic-80")
 
-    async def settled_small(pilot: Any, screen: TimelineScreen) -> None:
-        await pilot.pause()
-        await until(pilot, lambda: not screen.working)
 
-    monkeypatch.chdir(golden / "basic")
-    browse("datastore", look)
-
-
-def test_a_store_that_vanishes(tmp_path: Path, browse: Callable[..., None]) -> None:
+async def test_a_store_that_vanishes(tmp_path: Path, browse: Callable[..., Any]) -> None:
     store = write_channel(tmp_path / "store", [NOW + n * SECOND * 3600 for n in range(5000)])
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         screen = await opened(pilot, "c")
         shutil.rmtree(store)
         for _ in range(15):
@@ -302,26 +278,24 @@ def test_a_store_that_vanishes(tmp_path: Path, browse: Callable[..., None]) -> N
         assert "cannot be listed" in " ".join(screen_text(pilot.app).split())
         await press(pilot, again, "plus", "L", "n", "enter", "0")
 
-    browse(store, look)
 
-
-def test_an_unreadable_slice(tmp_path: Path, browse: Callable[..., None]) -> None:
+async def test_an_unreadable_slice(tmp_path: Path, browse: Callable[..., Any]) -> None:
     store = write_channel(tmp_path / "store", [NOW + n * SECOND for n in range(40)], each=20)
     for name in ("msgs.1.dat", "msgs.1.idx"):
         (store / "c" / name).unlink()
     (store / "c" / "msgs.1.dat").mkdir()
 
-    async def look(pilot: Any) -> None:
+    async with browse(store) as pilot:
         screen = await opened(pilot, "c")
         assert sum(values(screen)) == 20
 
-    browse(store, look)
 
-
-def test_without_colors(golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_colors(golden: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The same text: what is missing, silent or damaged has a symbol, and so has the cursor."""
 
-    async def look(pilot: Any) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(golden / "dmg_middle_slice_missing")
+    async with browse("datastore") as pilot:
         assert pilot.app.no_color
         screen = await opened(pilot, "alpha")
         await press(pilot, screen, "n")
@@ -330,15 +304,11 @@ def test_without_colors(golden: Path, browse: Callable[..., None], monkeypatch: 
         marks = next(line for line in text.splitlines() if "----" in line)
         assert "!" in marks and "·" in marks and "▲" in text
 
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.chdir(golden / "dmg_middle_slice_missing")
-    browse("datastore", look)
 
-
-def test_scan_results_are_taken_over(golden: Path, browse: Callable[..., None]) -> None:
+async def test_scan_results_are_taken_over(golden: Path, browse: Callable[..., Any]) -> None:
     """Opened before the scan has come to the channel, it shows what the scan has found once it has."""
 
-    async def look(pilot: Any) -> None:
+    async with browse(golden / "dmg_crc_flip_idx_intact" / "datastore") as pilot:
         facts = pilot.app.session.channels["alpha"]
         survey, facts.survey = facts.survey, None
         screen = await opened(pilot, "alpha")
@@ -348,15 +318,11 @@ def test_scan_results_are_taken_over(golden: Path, browse: Callable[..., None]) 
         await until(pilot, lambda: "✗ 1 damaged" in screen_text(pilot.app))
         await settled(pilot, screen)
 
-    browse(golden / "dmg_crc_flip_idx_intact" / "datastore", look)
 
-
-def test_equivalent_command(golden: Path, browse: Callable[..., None]) -> None:
-    async def look(pilot: Any) -> None:
+async def test_equivalent_command(golden: Path, browse: Callable[..., Any]) -> None:
+    async with browse(golden / "basic" / "datastore") as pilot:
         await opened(pilot, "foo")
         assert pilot.app.commands[-1].startswith("stantools messages ")
-
-    browse(golden / "basic" / "datastore", look)
 
 
 @pytest.mark.parametrize(

@@ -45,25 +45,19 @@ def options(port: int, **more: Any) -> ConnectionOptions:
     return ConnectionOptions(urls=f"nats://127.0.0.1:{port}", **more)
 
 
-def test_user_and_password() -> None:
-    async def main() -> None:
-        async with our_server(authorization=Authorization(user="u", password="p@")) as server:
-            await works(options(server.port, user="u", password="p@"))
-            await works(ConnectionOptions(urls=f"nats://u:p%40@127.0.0.1:{server.port}"))
-            assert await refused(options(server.port)) == "nats: Authorization Violation"
-            assert await refused(options(server.port, user="u", password="q")) == "nats: Authorization Violation"
-
-    asyncio.run(main())
+async def test_user_and_password() -> None:
+    async with our_server(authorization=Authorization(user="u", password="p@")) as server:
+        await works(options(server.port, user="u", password="p@"))
+        await works(ConnectionOptions(urls=f"nats://u:p%40@127.0.0.1:{server.port}"))
+        assert await refused(options(server.port)) == "nats: Authorization Violation"
+        assert await refused(options(server.port, user="u", password="q")) == "nats: Authorization Violation"
 
 
-def test_token() -> None:
-    async def main() -> None:
-        async with our_server(authorization=Authorization(token="secret")) as server:
-            await works(options(server.port, token="secret"))
-            await works(ConnectionOptions(urls=f"secret@127.0.0.1:{server.port}"))
-            assert await refused(options(server.port, token="x")) == "nats: Authorization Violation"
-
-    asyncio.run(main())
+async def test_token() -> None:
+    async with our_server(authorization=Authorization(token="secret")) as server:
+        await works(options(server.port, token="secret"))
+        await works(ConnectionOptions(urls=f"secret@127.0.0.1:{server.port}"))
+        assert await refused(options(server.port, token="x")) == "nats: Authorization Violation"
 
 
 def test_nkey(tmp_path: Path) -> None:
@@ -139,64 +133,55 @@ def test_nobody_there() -> None:
     assert asyncio.run(refused(options(1))) == "nats: no servers available for connection"
 
 
-def test_a_server_that_speaks_something_else() -> None:
-    async def main() -> None:
-        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"220 mail.example ESMTP\r\n")
-            await reader.read()
-            writer.close()
+async def test_a_server_that_speaks_something_else() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example ESMTP\r\n")
+        await reader.read()
+        writer.close()
 
-        server = await asyncio.start_server(greet, "127.0.0.1", 0)
-        async with server:
-            said = await refused(options(server.sockets[0].getsockname()[1]))
-            assert said == "nats: no servers available for connection"
-
-    asyncio.run(main())
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        said = await refused(options(server.sockets[0].getsockname()[1]))
+        assert said == "nats: no servers available for connection"
 
 
-def test_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "broker")
 
-    async def main() -> None:
-        async with our_server() as server:
-            port = server.port
-            bus = ExternalBus(options(port), b"c1")
-            await bus.connect()
-            heard = Heard()
-            bus.listen(Role.ACKS, b"a", heard)
-            await barrier(bus)
+    async with our_server() as server:
+        port = server.port
+        bus = ExternalBus(options(port), b"c1")
+        await bus.connect()
+        heard = Heard()
+        bus.listen(Role.ACKS, b"a", heard)
+        await barrier(bus)
+    async with asyncio.timeout(60):
+        while bus.publish(Role.SEND, b"a", b"lost"):
+            await asyncio.sleep(0.01)
+    later = Heard()
+    bus.listen(Role.GENERAL, b"b", later)
+    assert not bus.publish(Role.SEND, b"a", b"lost")
+    assert (await ask(bus, b"a", 0.01)).outcome is RequestOutcome.TIMEOUT
+    await barrier(bus)  # with nobody there it is reached as well
+    async with our_server(port):
         async with asyncio.timeout(60):
-            while bus.publish(Role.SEND, b"a", b"lost"):
+            while not all(bus.publish(role, b"nobody", b"") for role in ROLES):
                 await asyncio.sleep(0.01)
-        later = Heard()
-        bus.listen(Role.GENERAL, b"b", later)
-        assert not bus.publish(Role.SEND, b"a", b"lost")
-        assert (await ask(bus, b"a", 0.01)).outcome is RequestOutcome.TIMEOUT
-        await barrier(bus)  # with nobody there it is reached as well
-        async with our_server(port):
-            async with asyncio.timeout(60):
-                while not all(bus.publish(role, b"nobody", b"") for role in ROLES):
-                    await asyncio.sleep(0.01)
-            await barrier(bus)
-            assert bus.publish(Role.SEND, b"a", b"found")
-            assert bus.publish(Role.SEND, b"b", b"found, too")
-            await heard.wait(1)
-            await later.wait(1)
-            await bus.close()
-        assert [m[2] for m in heard.messages if m[2] != b"lost"] == [b"found"]
-
-    asyncio.run(main())
+        await barrier(bus)
+        assert bus.publish(Role.SEND, b"a", b"found")
+        assert bus.publish(Role.SEND, b"b", b"found, too")
+        await heard.wait(1)
+        await later.wait(1)
+        await bus.close()
+    assert [m[2] for m in heard.messages if m[2] != b"lost"] == [b"found"]
     assert 'connection "_NSS-c1-send" has been disconnected: ' in caplog.text
     assert 'connection "_NSS-c1-send" reconnected to NATS Server at "nats://127.0.0.1:' in caplog.text
 
 
-def test_names_and_order_of_the_connections() -> None:
-    async def main() -> None:
-        async with our_server() as server:
-            bus = ExternalBus(options(server.port), b"c1", roles=(*ROLES, Role.PARTITIONS))
-            await bus.connect()
-            names = [client.name for client in sorted(server.clients(), key=lambda client: client.cid)]
-            assert names == [f"_NSS-c1-{role}" for role in ("send", "general", "acks", "hb", "pc")]
-            await bus.close()
-
-    asyncio.run(main())
+async def test_names_and_order_of_the_connections() -> None:
+    async with our_server() as server:
+        bus = ExternalBus(options(server.port), b"c1", roles=(*ROLES, Role.PARTITIONS))
+        await bus.connect()
+        names = [client.name for client in sorted(server.clients(), key=lambda client: client.cid)]
+        assert names == [f"_NSS-c1-{role}" for role in ("send", "general", "acks", "hb", "pc")]
+        await bus.close()

@@ -54,17 +54,14 @@ def test_documents_are_written_as_they_are(endpoint: str) -> None:
 
 @pytest.mark.golden
 @pytest.mark.parametrize("case", [case for case in golden_cases() if case in ("durables", "clients_many", "v038")])
-def test_documents_of_the_original_keep_their_shape(case: str) -> None:
+async def test_documents_of_the_original_keep_their_shape(case: str) -> None:
     streaming = Streaming.golden(case)
 
-    async def asking() -> None:
-        async with monitoring(streaming) as server:
-            for endpoint, expected in streaming.documents.items():
-                got = await get(server.port, f"/streaming/{endpoint}?subs=1&limit=100000")
-                assert types(got.json) == types(expected)
-                assert got.json == expected
-
-    asyncio.run(asking())
+    async with monitoring(streaming) as server:
+        for endpoint, expected in streaming.documents.items():
+            got = await get(server.port, f"/streaming/{endpoint}?subs=1&limit=100000")
+            assert types(got.json) == types(expected)
+            assert got.json == expected
 
 
 @pytest.mark.parametrize(
@@ -156,75 +153,63 @@ def test_pages_with_links() -> None:
         assert b"<a href=" in got.body
 
 
-def test_endpoints_of_nats() -> None:
-    async def asking() -> None:
-        nats = Nats()
-        async with monitoring(nats=nats) as server:
-            varz = (await get(server.port, "/varz")).json
-            assert list(varz) == list(nats.varz(None))
-            assert (varz["http_host"], varz["http_port"], varz["https_port"]) == ("127.0.0.1", server.port, 0)
-            assert (await get(server.port, "/connz?subs=1&state=any")).json["num_connections"] == 0
-            assert nats.asked == [{"subs": "1", "state": "any"}]
-            wrong = await get(server.port, "/connz?sort=foo")
-            assert (wrong.status, wrong.body) == (400, b"invalid sorting option: foo")
-            assert (await get(server.port, "/subscriptionsz")).json["cache_hit_rate"] == 0.8
-            health = await get(server.port, "/healthz")
-            assert (health.status, health.body) == (200, b'{"status":"ok"}')
-            nats.status = "unavailable"
-            assert (await get(server.port, "/healthz")).status == 503
-            assert (
-                await get(server.port, "/healthz?callback=f")
-            ).body == b'f({"status":"unavailable","error":"unavailable"})'
-            varz = (await get(server.port, "/varz")).json
-            assert varz["http_req_stats"] == {"/connz": 2, "/healthz": 3, "/subsz": 1, "/varz": 2}
-            for path in ("/routez", "/gatewayz", "/leafz", "/accountz", "/accstatz", "/jsz"):
-                assert (await get(server.port, path)).json["server_id"] == "NB6E"
-            assert (await get(server.port, "/ipqueuesz")).body == b"{}"
-            assert (await get(server.port, "/accountz?acc=$G")).json["account_detail"]["client_connections"] == 4
-            assert (await get(server.port, "/accountz?acc=x")).status == 400
-            assert b"task" in (await get(server.port, "/stacksz")).body
-
-    asyncio.run(asking())
+async def test_endpoints_of_nats() -> None:
+    nats = Nats()
+    async with monitoring(nats=nats) as server:
+        varz = (await get(server.port, "/varz")).json
+        assert list(varz) == list(nats.varz(None))
+        assert (varz["http_host"], varz["http_port"], varz["https_port"]) == ("127.0.0.1", server.port, 0)
+        assert (await get(server.port, "/connz?subs=1&state=any")).json["num_connections"] == 0
+        assert nats.asked == [{"subs": "1", "state": "any"}]
+        wrong = await get(server.port, "/connz?sort=foo")
+        assert (wrong.status, wrong.body) == (400, b"invalid sorting option: foo")
+        assert (await get(server.port, "/subscriptionsz")).json["cache_hit_rate"] == 0.8
+        health = await get(server.port, "/healthz")
+        assert (health.status, health.body) == (200, b'{"status":"ok"}')
+        nats.status = "unavailable"
+        assert (await get(server.port, "/healthz")).status == 503
+        assert (
+            await get(server.port, "/healthz?callback=f")
+        ).body == b'f({"status":"unavailable","error":"unavailable"})'
+        varz = (await get(server.port, "/varz")).json
+        assert varz["http_req_stats"] == {"/connz": 2, "/healthz": 3, "/subsz": 1, "/varz": 2}
+        for path in ("/routez", "/gatewayz", "/leafz", "/accountz", "/accstatz", "/jsz"):
+            assert (await get(server.port, path)).json["server_id"] == "NB6E"
+        assert (await get(server.port, "/ipqueuesz")).body == b"{}"
+        assert (await get(server.port, "/accountz?acc=$G")).json["account_detail"]["client_connections"] == 4
+        assert (await get(server.port, "/accountz?acc=x")).status == 400
+        assert b"task" in (await get(server.port, "/stacksz")).body
 
 
-def test_base_path_is_for_nats_only() -> None:
-    async def asking() -> None:
-        async with monitoring(base_path="/nats/") as server:
-            for target, status in (
-                ("/nats/varz", 200),
-                ("/nats", 200),
-                ("/varz", 404),
-                ("/", 404),
-                ("/streaming/serverz", 200),
-                ("/nats/streaming/serverz", 404),
-                ("/metrics", 200),
-            ):
-                assert (await get(server.port, target)).status == status, target
-            assert b'href="nats/varz"' in (await get(server.port, "/nats")).body
-
-    asyncio.run(asking())
+async def test_base_path_is_for_nats_only() -> None:
+    async with monitoring(base_path="/nats/") as server:
+        for target, status in (
+            ("/nats/varz", 200),
+            ("/nats", 200),
+            ("/varz", 404),
+            ("/", 404),
+            ("/streaming/serverz", 200),
+            ("/nats/streaming/serverz", 404),
+            ("/metrics", 200),
+        ):
+            assert (await get(server.port, target)).status == status, target
+        assert b'href="nats/varz"' in (await get(server.port, "/nats")).body
 
 
-def test_parts_can_be_left_out() -> None:
-    async def asking() -> None:
-        server = MonitoringServer(None, object(), streaming_views=Streaming())
-        await server.start("127.0.0.1", -1)
-        for target, status in (("/varz", 404), ("/", 404), ("/streaming/serverz", 200), ("/metrics", 200)):
-            assert (await get(server.port, target)).status == status
-        await server.stop()
-        await server.stop()
-
-    asyncio.run(asking())
+async def test_parts_can_be_left_out() -> None:
+    server = MonitoringServer(None, object(), streaming_views=Streaming())
+    await server.start("127.0.0.1", -1)
+    for target, status in (("/varz", 404), ("/", 404), ("/streaming/serverz", 200), ("/metrics", 200)):
+        assert (await get(server.port, target)).status == status
+    await server.stop()
+    await server.stop()
 
 
-def test_whole_urls_and_escaped_paths() -> None:
-    async def asking() -> None:
-        async with monitoring() as server:
-            assert (await get(server.port, "http://elsewhere/streaming/serverz?callback=f")).body.startswith(b"f(")
-            assert (await get(server.port, "/streaming/%73erverz")).status == 200
-            assert (await get(server.port, "http://[/x")).status in (400, 404)
-
-    asyncio.run(asking())
+async def test_whole_urls_and_escaped_paths() -> None:
+    async with monitoring() as server:
+        assert (await get(server.port, "http://elsewhere/streaming/serverz?callback=f")).body.startswith(b"f(")
+        assert (await get(server.port, "/streaming/%73erverz")).status == 200
+        assert (await get(server.port, "http://[/x")).status in (400, 404)
 
 
 def test_start_is_logged_and_a_taken_port_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -246,17 +231,14 @@ def test_start_is_logged_and_a_taken_port_is_an_error(caplog: pytest.LogCaptureF
         asyncio.run(asking())
 
 
-def test_https(tmp_path: Path) -> None:
+async def test_https(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.issue("server", "127.0.0.1")
 
-    async def asking() -> None:
-        trust = ssl.create_default_context(cafile=str(authority.path))
-        # Certificates of clients are not asked for, whatever the NATS port does.
-        async with monitoring(tls=TLSOptions(cert, key, ca=authority.path, verify=True)) as server:
-            assert (await get(server.port, "/varz", ssl=trust)).json["https_port"] == server.port
-
-    asyncio.run(asking())
+    trust = ssl.create_default_context(cafile=str(authority.path))
+    # Certificates of clients are not asked for, whatever the NATS port does.
+    async with monitoring(tls=TLSOptions(cert, key, ca=authority.path, verify=True)) as server:
+        assert (await get(server.port, "/varz", ssl=trust)).json["https_port"] == server.port
 
 
 def test_a_bad_certificate_is_an_error(tmp_path: Path) -> None:
@@ -275,21 +257,18 @@ def test_a_bad_certificate_is_an_error(tmp_path: Path) -> None:
     "garbage",
     [b"\x00" * 100, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n"],
 )
-def test_garbage_does_no_harm(garbage: bytes) -> None:
-    async def asking() -> None:
-        async with monitoring() as server:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(garbage)
-            writer.write_eof()
-            with contextlib.suppress(ConnectionError):
-                await asyncio.wait_for(reader.read(), 10)
-            writer.close()
-            assert (await get(server.port, "/streaming/serverz")).status == 200
-
-    asyncio.run(asking())
+async def test_garbage_does_no_harm(garbage: bytes) -> None:
+    async with monitoring() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(garbage)
+        writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        assert (await get(server.port, "/streaming/serverz")).status == 200
 
 
-def test_a_long_document_lets_others_go_first() -> None:
+async def test_a_long_document_lets_others_go_first() -> None:
     entries = [
         {"id": f"client-{number}", "hb_inbox": "_INBOX.x", "subs_count": 0, "subscriptions": {}}
         for number in range(20000)
@@ -297,17 +276,14 @@ def test_a_long_document_lets_others_go_first() -> None:
     streaming = Streaming()
     streaming.documents["clientsz"]["clients"] = entries
 
-    async def asking() -> None:
-        async with monitoring(streaming) as server:
-            turns = 0
-            asked = asyncio.ensure_future(get(server.port, "/streaming/clientsz?limit=20000"))
-            while not asked.done():
-                await asyncio.sleep(0)
-                turns += 1
-            assert len(asked.result().json["clients"]) == 20000
-            assert turns > 20
-
-    asyncio.run(asking())
+    async with monitoring(streaming) as server:
+        turns = 0
+        asked = asyncio.ensure_future(get(server.port, "/streaming/clientsz?limit=20000"))
+        while not asked.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len(asked.result().json["clients"]) == 20000
+        assert turns > 20
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,17 +19,15 @@ from tests.broker.streaming.world import World
 from tests.conftest import load_expected
 
 
-def monitored(world: World, scenario: Callable[[MonitoringServer, NatsServer], Awaitable[None]]) -> None:
-    async def go() -> None:
-        async with serving() as server:
-            monitoring = MonitoringServer(server, world.server)
-            await monitoring.start("127.0.0.1", 0)
-            try:
-                await scenario(monitoring, server)
-            finally:
-                await monitoring.stop()
-
-    asyncio.run(asyncio.wait_for(go(), 30))
+@contextlib.asynccontextmanager
+async def monitored(world: World) -> AsyncIterator[tuple[MonitoringServer, NatsServer]]:
+    async with serving() as server:
+        monitoring = MonitoringServer(server, world.server)
+        await monitoring.start("127.0.0.1", 0)
+        try:
+            yield monitoring, server
+        finally:
+            await monitoring.stop()
 
 
 @pytest.fixture
@@ -59,10 +57,10 @@ def names(value: Any) -> Any:
 
 
 @pytest.mark.golden
-def test_documents_look_as_the_originals_do(world: World) -> None:
+async def test_documents_look_as_the_originals_do(world: World) -> None:
     golden = load_expected("durables")["monitoring"]
 
-    async def scenario(monitoring: MonitoringServer, _: NatsServer) -> None:
+    async with monitored(world) as (monitoring, _):
         for endpoint in ("serverz", "storez"):
             ours = (await get(monitoring.port, f"/streaming/{endpoint}")).json
             assert names(ours) == names(golden[endpoint])
@@ -81,11 +79,10 @@ def test_documents_look_as_the_originals_do(world: World) -> None:
             for subscriptions in client["subscriptions"].values():
                 assert shapes.issuperset(names(subscriptions))
 
-    monitored(world, scenario)
 
+async def test_values_are_those_of_the_server(world: World) -> None:
+    async with monitored(world) as (monitoring, _):
 
-def test_values_are_those_of_the_server(world: World) -> None:
-    async def scenario(monitoring: MonitoringServer, _: NatsServer) -> None:
         async def ask(path: str) -> Any:
             return (await get(monitoring.port, f"/streaming/{path}")).json
 
@@ -107,11 +104,9 @@ def test_values_are_those_of_the_server(world: World) -> None:
         assert (await get(monitoring.port, "/streaming/channelsz?channel=%ff")).status == 404
         assert (await get(monitoring.port, "/streaming/isFTActive")).status == 204
 
-    monitored(world, scenario)
 
-
-def test_metrics_of_real_servers(world: World) -> None:
-    async def scenario(monitoring: MonitoringServer, _: NatsServer) -> None:
+async def test_metrics_of_real_servers(world: World) -> None:
+    async with monitored(world) as (monitoring, _):
         text = (await get(monitoring.port, "/metrics")).body.decode()
         found = {
             (sample.name, sample.labels.get("durable"), sample.labels.get("queue")): sample.value
@@ -123,11 +118,9 @@ def test_metrics_of_real_servers(world: World) -> None:
         assert found["stan_subscription_pending_messages", "", "w2:g2"] == 5
         assert found["nats_memory_bytes", None, None] > 1 << 20
 
-    monitored(world, scenario)
 
-
-def test_endpoints_of_a_real_nats_server() -> None:
-    async def scenario(monitoring: MonitoringServer, server: NatsServer) -> None:
+async def test_endpoints_of_a_real_nats_server() -> None:
+    async with monitored(World()) as (monitoring, server):
         client = await natsclient.connect(f"nats://127.0.0.1:{server.port}", name="somebody")
         await client.subscribe("foo.>", "workers")
         await client.flush()
@@ -158,5 +151,3 @@ def test_endpoints_of_a_real_nats_server() -> None:
             assert (wrong.status, wrong.body.decode()) == (400, text)
         assert (await get(monitoring.port, "/healthz")).body == b'{"status":"ok"}'
         await client.close()
-
-    monitored(World(), scenario)

@@ -61,7 +61,7 @@ def holds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("subscriptions", "long_subjects", "deep")),
     ],
 )
-def test_nobody_holds_the_loop(name: str, holds: list[float]) -> None:
+async def test_nobody_holds_the_loop(name: str, holds: list[float]) -> None:
     attack = attacks()
 
     def worst(port: int) -> None:
@@ -69,110 +69,95 @@ def test_nobody_holds_the_loop(name: str, holds: list[float]) -> None:
         attack.ATTACKS[name](client)
         client.socket.close()
 
-    async def scenario() -> None:
-        async with serving() as server:
-            await asyncio.to_thread(worst, server.port)
-            await eventually(lambda: not server.connections() and not server.subscriptions.interest.count)
-
-    asyncio.run(scenario())
+    async with serving() as server:
+        await asyncio.to_thread(worst, server.port)
+        await eventually(lambda: not server.connections() and not server.subscriptions.interest.count)
     assert len(holds) > 20
     assert max(holds) < HOLD
 
 
-def test_a_flood_of_requests_is_handled_in_turns(holds: list[float]) -> None:
+async def test_a_flood_of_requests_is_handled_in_turns(holds: list[float]) -> None:
     """A handler in this process is given as many rows as it takes in a short time."""
 
-    async def scenario() -> None:
-        async with serving() as server:
-            given: list[int] = []
+    async with serving() as server:
+        given: list[int] = []
 
-            def slow(buffer: Any, frames: Any, begin: int, end: int) -> None:
-                given.append(end - begin)
-                until = time.thread_time() + 0.0005 * (end - begin)
-                while time.thread_time() < until:
-                    pass
+        def slow(buffer: Any, frames: Any, begin: int, end: int) -> None:
+            given.append(end - begin)
+            until = time.thread_time() + 0.0005 * (end - begin)
+            while time.thread_time() < until:
+                pass
 
-            server.internal_client("inner").subscribe(b"slow", slow)
-            async with await Raw.connect(server.port, QUIET) as client:
-                client.send(b"PUB slow 1\r\nx\r\n" * 1000)
-                assert await client.until_pong() == b"PONG\r\n"
-            assert sum(given) == 1000
-            assert max(given) <= 64 and max(given[8:]) < 32
-
-    asyncio.run(scenario())
+        server.internal_client("inner").subscribe(b"slow", slow)
+        async with await Raw.connect(server.port, QUIET) as client:
+            client.send(b"PUB slow 1\r\nx\r\n" * 1000)
+            assert await client.until_pong() == b"PONG\r\n"
+        assert sum(given) == 1000
+        assert max(given) <= 64 and max(given[8:]) < 32
     assert max(holds) < HOLD
 
 
-def test_turns_lose_nothing_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_lose_nothing_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is a turn of its own: what is left over each time is taken up where it was left."""
     monkeypatch.setattr(fair_scheduler, "_TURN", 0.0)
     monkeypatch.setattr(fair_scheduler, "_MIN_TURN", 0.0)
 
-    async def scenario() -> None:
-        async with serving() as server:
-            hello = QUIET.replace(b"}", b',"headers":true}')
-            async with await Raw.connect(server.port, hello) as reader, await Raw.connect(server.port, hello) as sender:
-                for i in range(50):
-                    reader.send(b"SUB a.%d 1%d\r\nSUB a.* 2%d\r\nSUB > q 3%d\r\n" % (i % 7, i, i, i))
-                reader.send(b"SUB a.3 last\r\nUNSUB last 3\r\n")
-                await eventually(lambda: server.subscriptions.interest.count == 151)
-                bodies = [b"%d" % i for i in range(200)]
-                sent = b""
-                for i, body in enumerate(bodies):
-                    sent += b"PUB a.%d %d\r\n%b\r\n" % (i % 7, len(body), body)
-                    sent += b"HPUB a.3 12 %d\r\nNATS/1.0\r\n\r\n%b\r\n" % (12 + len(body), body)
-                sender.send(sent)
-                expected = sum(sum(each % 7 == i % 7 for each in range(50)) + 51 for i in range(200))
-                expected += 200 * (sum(each % 7 == 3 for each in range(50)) + 51) + 3
-                got: dict[bytes, list[bytes]] = {}
-                for _ in range(expected):
-                    words = (await reader.line()).split()
-                    data = await reader.reader.readexactly(int(words[-1]) + 2)
-                    header = int(words[-2]) if words[0] == b"HMSG" else 0
-                    got.setdefault(words[2], []).append(data[header:-2])
-                await eventually(lambda: not server.turns._waiting)
-                assert got[b"last"] == [b"0", b"1", b"2"]
-                both = [body for body in bodies for _ in range(2)]
-                assert all(got[b"2%d" % i] == both for i in range(50))
-                assert sorted(body for i in range(50) for body in got.get(b"3%d" % i, [])) == sorted(both)
-                origin = server.connections()[1]
-                assert origin.counters.in_msgs == 400
-                assert origin.counters.in_bytes == sum(2 * len(body) + 12 for body in bodies)
-                sender.send(b"PING\r\n")
-                await sender.expect(b"PONG\r\n")
-
-    asyncio.run(scenario())
+    async with serving() as server:
+        hello = QUIET.replace(b"}", b',"headers":true}')
+        async with await Raw.connect(server.port, hello) as reader, await Raw.connect(server.port, hello) as sender:
+            for i in range(50):
+                reader.send(b"SUB a.%d 1%d\r\nSUB a.* 2%d\r\nSUB > q 3%d\r\n" % (i % 7, i, i, i))
+            reader.send(b"SUB a.3 last\r\nUNSUB last 3\r\n")
+            await eventually(lambda: server.subscriptions.interest.count == 151)
+            bodies = [b"%d" % i for i in range(200)]
+            sent = b""
+            for i, body in enumerate(bodies):
+                sent += b"PUB a.%d %d\r\n%b\r\n" % (i % 7, len(body), body)
+                sent += b"HPUB a.3 12 %d\r\nNATS/1.0\r\n\r\n%b\r\n" % (12 + len(body), body)
+            sender.send(sent)
+            expected = sum(sum(each % 7 == i % 7 for each in range(50)) + 51 for i in range(200))
+            expected += 200 * (sum(each % 7 == 3 for each in range(50)) + 51) + 3
+            got: dict[bytes, list[bytes]] = {}
+            for _ in range(expected):
+                words = (await reader.line()).split()
+                data = await reader.reader.readexactly(int(words[-1]) + 2)
+                header = int(words[-2]) if words[0] == b"HMSG" else 0
+                got.setdefault(words[2], []).append(data[header:-2])
+            await eventually(lambda: not server.turns._waiting)
+            assert got[b"last"] == [b"0", b"1", b"2"]
+            both = [body for body in bodies for _ in range(2)]
+            assert all(got[b"2%d" % i] == both for i in range(50))
+            assert sorted(body for i in range(50) for body in got.get(b"3%d" % i, [])) == sorted(both)
+            origin = server.connections()[1]
+            assert origin.counters.in_msgs == 400
+            assert origin.counters.in_bytes == sum(2 * len(body) + 12 for body in bodies)
+            sender.send(b"PING\r\n")
+            await sender.expect(b"PONG\r\n")
 
 
-def test_tables_of_subjects_are_bounded_in_bytes() -> None:
-    async def scenario() -> None:
-        async with serving() as server, await Raw.connect(server.port, QUIET) as client:
-            before = resident_memory()
-            for i in range(0, 16_000, 500):
-                pairs = (b"PUB %d.%b 1\r\nx\r\n" % (j, b"x" * 3900) * 2 for j in range(i, i + 500))
-                client.send(b"".join(pairs))
-                assert await client.until_pong() == b"PONG\r\n"
-            assert server.subscriptions.statistics(1).num_cache > 1000, "they are remembered, as long as there is room"
-            assert resident_memory() - before < 72 << 20
-
-    asyncio.run(scenario())
+async def test_tables_of_subjects_are_bounded_in_bytes() -> None:
+    async with serving() as server, await Raw.connect(server.port, QUIET) as client:
+        before = resident_memory()
+        for i in range(0, 16_000, 500):
+            pairs = (b"PUB %d.%b 1\r\nx\r\n" % (j, b"x" * 3900) * 2 for j in range(i, i + 500))
+            client.send(b"".join(pairs))
+            assert await client.until_pong() == b"PONG\r\n"
+        assert server.subscriptions.statistics(1).num_cache > 1000, "they are remembered, as long as there is room"
+        assert resident_memory() - before < 72 << 20
 
 
-def test_routes_are_bounded_in_bytes() -> None:
-    async def scenario() -> None:
-        async with serving() as server, await Raw.connect(server.port, QUIET) as client:
-            client.send(b"".join(b"SUB > %d\r\n" % i for i in range(2000)))
-            client.send(b"".join(b"SUB a.%d x%d\r\n" % (i, i) for i in range(3000)))
-            await client.until_pong()
-            before = resident_memory()
-            inner = server.internal_client("inner")
-            for i in range(3000):
-                server.subscriptions.route(b"a.%d" % i, keep=True)
-            assert 0 < server.subscriptions.statistics(1).num_cache < 3000
-            assert resident_memory() - before < 96 << 20
-            inner.close()
-
-    asyncio.run(scenario())
+async def test_routes_are_bounded_in_bytes() -> None:
+    async with serving() as server, await Raw.connect(server.port, QUIET) as client:
+        client.send(b"".join(b"SUB > %d\r\n" % i for i in range(2000)))
+        client.send(b"".join(b"SUB a.%d x%d\r\n" % (i, i) for i in range(3000)))
+        await client.until_pong()
+        before = resident_memory()
+        inner = server.internal_client("inner")
+        for i in range(3000):
+            server.subscriptions.route(b"a.%d" % i, keep=True)
+        assert 0 < server.subscriptions.statistics(1).num_cache < 3000
+        assert resident_memory() - before < 96 << 20
+        inner.close()
 
 
 @pytest.mark.slow
@@ -237,33 +222,30 @@ async def flooded(server: NatsServer, count: int) -> Any:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_good_logins_are_served_amid_wrong_ones() -> None:
-    async def scenario() -> None:
-        async with serving(authorization=USERS) as server, flooded(server, 150):
-            begin = time.perf_counter()
+async def test_good_logins_are_served_amid_wrong_ones() -> None:
+    auth._proofs.clear()
+    async with serving(authorization=USERS) as server, flooded(server, 150):
+        begin = time.perf_counter()
+        async with await Raw.connect(server.port, login("bob", "secret")) as good:
+            await good.expect(b"PONG\r\n")
+        first = time.perf_counter() - begin
+        checked: list[str] = []
+        real = auth._bcrypt
+
+        def noting(stored: str, given: str, proof: bytes) -> bool:
+            checked.append(given)
+            return real(stored, given, proof)
+
+        # Who has come before does not even have to wait for his turn.
+        auth._bcrypt = noting
+        try:
             async with await Raw.connect(server.port, login("bob", "secret")) as good:
                 await good.expect(b"PONG\r\n")
-            first = time.perf_counter() - begin
-            checked: list[str] = []
-            real = auth._bcrypt
-
-            def noting(stored: str, given: str, proof: bytes) -> bool:
-                checked.append(given)
-                return real(stored, given, proof)
-
-            # Who has come before does not even have to wait for his turn.
-            auth._bcrypt = noting
-            try:
-                async with await Raw.connect(server.port, login("bob", "secret")) as good:
-                    await good.expect(b"PONG\r\n")
-            finally:
-                auth._bcrypt = real
-            assert "secret" not in checked
-            # A hundred and fifty guesses take ten seconds of an idle machine.
-            assert first < 60
-
-    auth._proofs.clear()
-    asyncio.run(scenario())
+        finally:
+            auth._bcrypt = real
+        assert "secret" not in checked
+        # A hundred and fifty guesses take ten seconds of an idle machine.
+        assert first < 60
 
 
 @pytest.fixture
@@ -283,44 +265,38 @@ def held_checks(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.E
     return heard, gate
 
 
-def test_a_good_login_waits_for_its_turn_only(held_checks: tuple[list[str], threading.Event]) -> None:
+async def test_a_good_login_waits_for_its_turn_only(held_checks: tuple[list[str], threading.Event]) -> None:
     """Turns are counted: of those who guess, at most a few are heard before another user is."""
     heard, gate = held_checks
 
-    async def scenario() -> None:
-        async with serving(authorization=USERS) as server, flooded(server, 100):
-            async with await Raw.connect(server.port, login("bob", "secret")) as good:
-                await eventually(
-                    lambda: any(c.state is ClientState.CHECKING and c.user == "" for c in server.connections())
-                )
-                await eventually(lambda: any(line[1] == "bob" for line in server.slow_checks._lines))
-                gate.set()
-                await good.expect(b"PONG\r\n")
-            assert heard.index("secret") <= 3
-
-    asyncio.run(scenario())
+    async with serving(authorization=USERS) as server, flooded(server, 100):
+        async with await Raw.connect(server.port, login("bob", "secret")) as good:
+            await eventually(
+                lambda: any(c.state is ClientState.CHECKING and c.user == "" for c in server.connections())
+            )
+            await eventually(lambda: any(line[1] == "bob" for line in server.slow_checks._lines))
+            gate.set()
+            await good.expect(b"PONG\r\n")
+        assert heard.index("secret") <= 3
 
 
-def test_who_has_gone_is_not_checked(held_checks: tuple[list[str], threading.Event]) -> None:
+async def test_who_has_gone_is_not_checked(held_checks: tuple[list[str], threading.Event]) -> None:
     heard, gate = held_checks
 
-    async def scenario() -> None:
-        options = {"authorization": Authorization(users=USERS.users, timeout=0.2)}
-        async with serving(**options) as server:
-            for i in range(100):
-                client = await Raw.connect(server.port, login("eve", f"wrong{i}"))
-                await client.close()
-            await eventually(lambda: len(server.closed) == 100)
-            assert sum(map(len, server.slow_checks._lines.values())) <= 64
-            server.options = NatsOptions(authorization=USERS)
-            async with await Raw.connect(server.port, login("bob", "secret")) as good:
-                gate.set()
-                await good.expect(b"PONG\r\n")
-            await eventually(lambda: not server.slow_checks._lines)
-            # The one that was under way when it went.
-            assert len(heard) <= 2
-
-    asyncio.run(scenario())
+    options = {"authorization": Authorization(users=USERS.users, timeout=0.2)}
+    async with serving(**options) as server:
+        for i in range(100):
+            client = await Raw.connect(server.port, login("eve", f"wrong{i}"))
+            await client.close()
+        await eventually(lambda: len(server.closed) == 100)
+        assert sum(map(len, server.slow_checks._lines.values())) <= 64
+        server.options = NatsOptions(authorization=USERS)
+        async with await Raw.connect(server.port, login("bob", "secret")) as good:
+            gate.set()
+            await good.expect(b"PONG\r\n")
+        await eventually(lambda: not server.slow_checks._lines)
+        # The one that was under way when it went.
+        assert len(heard) <= 2
 
 
 def test_ending_does_not_wait_for_passwords(tmp_path: Path) -> None:
@@ -350,26 +326,23 @@ def test_ending_does_not_wait_for_passwords(tmp_path: Path) -> None:
 # Pings
 
 
-def test_no_ping_before_the_first_pong(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_ping_before_the_first_pong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client takes what comes for the answer to its own PING."""
 
-    async def scenario() -> None:
-        server = NatsServer(NatsOptions(host="127.0.0.1", port=-1))
-        await server.start()
-        try:
-            async with await Raw.connect(server.port, b"CONNECT {}\r\n") as client:
-                await client.expect(b"+OK\r\n")
-                [connection] = server.connections()
-                # However long it takes the client until it goes on, up to the interval of pings.
-                assert connection.ping_at - time.monotonic_ns() > 100e9
-                client.send(b"PING\r\n")
-                await client.expect(b"PONG\r\n")
-                assert connection.ping_at - time.monotonic_ns() < 3e9
-                await client.expect(b"PING\r\n")
-                client.send(b"PONG\r\n")
-                await eventually(lambda: connection.rtt)
-        finally:
-            await server.stop()
-        assert server.closed[0].reason in (CloseReason.CLIENT_CLOSED, CloseReason.SERVER_SHUTDOWN)
-
-    asyncio.run(scenario())
+    server = NatsServer(NatsOptions(host="127.0.0.1", port=-1))
+    await server.start()
+    try:
+        async with await Raw.connect(server.port, b"CONNECT {}\r\n") as client:
+            await client.expect(b"+OK\r\n")
+            [connection] = server.connections()
+            # However long it takes the client until it goes on, up to the interval of pings.
+            assert connection.ping_at - time.monotonic_ns() > 100e9
+            client.send(b"PING\r\n")
+            await client.expect(b"PONG\r\n")
+            assert connection.ping_at - time.monotonic_ns() < 3e9
+            await client.expect(b"PING\r\n")
+            client.send(b"PONG\r\n")
+            await eventually(lambda: connection.rtt)
+    finally:
+        await server.stop()
+    assert server.closed[0].reason in (CloseReason.CLIENT_CLOSED, CloseReason.SERVER_SHUTDOWN)

@@ -106,14 +106,11 @@ async def _all(port: int) -> list[bytes]:
     return answers
 
 
-def test_what_the_server_answers() -> None:
-    async def scenario() -> None:
-        async with serving(**LIMITS) as server:
-            answers = await _all(server.port)
-            for (said, wanted), got in zip(CONVERSATIONS, answers, strict=True):
-                assert got == wanted, said
-
-    asyncio.run(scenario())
+async def test_what_the_server_answers() -> None:
+    async with serving(**LIMITS) as server:
+        answers = await _all(server.port)
+        for (said, wanted), got in zip(CONVERSATIONS, answers, strict=True):
+            assert got == wanted, said
 
 
 @pytest.mark.parametrize("version", servers.available()[:1])
@@ -124,40 +121,34 @@ def test_nats_server_answers_the_same(tmp_path: Path, version: str) -> None:
         assert got == wanted, said
 
 
-def test_byte_by_byte_is_the_same() -> None:
-    async def scenario() -> None:
-        said = C + b"SUB a.* q 12\r\nPUB a.b rep 5\r\nhello\r\nHPUB a.c 12 14\r\nNATS/1.0\r\n\r\nhi\r\nPING\r\n"
-        wanted = b"MSG a.b 12 rep 5\r\nhello\r\nHMSG a.c 12 12 14\r\nNATS/1.0\r\n\r\nhi\r\nPONG\r\n"
-        async with serving() as server, await Raw.connect(server.port) as client:
-            for i in range(len(said)):
-                client.send(said[i : i + 1])
-                await client.writer.drain()
-                await asyncio.sleep(0)
-            await client.expect(wanted)
-
-    asyncio.run(scenario())
+async def test_byte_by_byte_is_the_same() -> None:
+    said = C + b"SUB a.* q 12\r\nPUB a.b rep 5\r\nhello\r\nHPUB a.c 12 14\r\nNATS/1.0\r\n\r\nhi\r\nPING\r\n"
+    wanted = b"MSG a.b 12 rep 5\r\nhello\r\nHMSG a.c 12 12 14\r\nNATS/1.0\r\n\r\nhi\r\nPONG\r\n"
+    async with serving() as server, await Raw.connect(server.port) as client:
+        for i in range(len(said)):
+            client.send(said[i : i + 1])
+            await client.writer.drain()
+            await asyncio.sleep(0)
+        await client.expect(wanted)
 
 
-def test_members_of_info() -> None:
-    async def scenario() -> None:
-        async with serving(name="n1") as server, await Raw.connect(server.port) as client:
-            assert client.info.endswith(b"} \r\n")
-            info = json.loads(client.info[5:])
-            assert list(info) == [
-                "server_id",
-                "server_name",
-                "version",
-                "proto",
-                "go",
-                "host",
-                "port",
-                "headers",
-                "max_payload",
-                "client_id",
-                "client_ip",
-            ]
-            assert info["server_id"].startswith("N") and len(info["server_id"]) == 56
-            assert info["server_name"] == "n1"
-            assert info["client_id"] == 1
-
-    asyncio.run(scenario())
+async def test_members_of_info() -> None:
+    async with serving(name="n1") as server, await Raw.connect(server.port) as client:
+        assert client.info.endswith(b"} \r\n")
+        info = json.loads(client.info[5:])
+        assert list(info) == [
+            "server_id",
+            "server_name",
+            "version",
+            "proto",
+            "go",
+            "host",
+            "port",
+            "headers",
+            "max_payload",
+            "client_id",
+            "client_ip",
+        ]
+        assert info["server_id"].startswith("N") and len(info["server_id"]) == 56
+        assert info["server_name"] == "n1"
+        assert info["client_id"] == 1

@@ -65,143 +65,122 @@ def test_slow_consumer_is_dropped(loop: str) -> None:
         asyncio.run(scenario())
 
 
-def test_nothing_taken_for_too_long() -> None:
-    async def scenario() -> None:
-        async with serving(write_deadline=0.3) as server:
-            slow = await stuck(server.port)
-            async with await Raw.connect(server.port, QUIET) as sender:
-                for _ in range(100):
-                    sender.send(b"PUB a 60000\r\n" + bytes(60000) + b"\r\n")
-                    await sender.writer.drain()
-                await eventually(lambda: server.slow_consumers)
-                assert [each.reason for each in server.closed] == [CloseReason.SLOW_DEADLINE]
-            slow.close()
-
-    asyncio.run(scenario())
+async def test_nothing_taken_for_too_long() -> None:
+    async with serving(write_deadline=0.3) as server:
+        slow = await stuck(server.port)
+        async with await Raw.connect(server.port, QUIET) as sender:
+            for _ in range(100):
+                sender.send(b"PUB a 60000\r\n" + bytes(60000) + b"\r\n")
+                await sender.writer.drain()
+            await eventually(lambda: server.slow_consumers)
+            assert [each.reason for each in server.closed] == [CloseReason.SLOW_DEADLINE]
+        slow.close()
 
 
-def test_who_does_not_keep_up_is_known_whatever_others_do() -> None:
+async def test_who_does_not_keep_up_is_known_whatever_others_do() -> None:
     """Whoever sends from a store asks; that subjects were forgotten, as others came or went, is not an answer."""
 
-    async def scenario() -> None:
-        async with serving() as server:
-            slow = await stuck(server.port)
-            subscriptions = server.subscriptions
-            assert not subscriptions.congested(b"a")
-            async with await Raw.connect(server.port, QUIET) as sender:
-                while not server.connections()[0].congested:
-                    sender.send(b"PUB a 60000\r\n" + bytes(60000) + b"\r\n")
-                    await sender.until_pong()
-                assert subscriptions.congested(b"a")
-                sender.send(b"SUB > 9\r\n")
+    async with serving() as server:
+        slow = await stuck(server.port)
+        subscriptions = server.subscriptions
+        assert not subscriptions.congested(b"a")
+        async with await Raw.connect(server.port, QUIET) as sender:
+            while not server.connections()[0].congested:
+                sender.send(b"PUB a 60000\r\n" + bytes(60000) + b"\r\n")
                 await sender.until_pong()
-                assert subscriptions.congested(b"a")
-                subscriptions.forget()
-                assert subscriptions.congested(b"a")
-            slow.close()
+            assert subscriptions.congested(b"a")
+            sender.send(b"SUB > 9\r\n")
+            await sender.until_pong()
+            assert subscriptions.congested(b"a")
+            subscriptions.forget()
+            assert subscriptions.congested(b"a")
+        slow.close()
 
-    asyncio.run(scenario())
 
-
-def test_fast_publisher_waits_for_subscriber() -> None:
+async def test_fast_publisher_waits_for_subscriber() -> None:
     """What waits in the server stays small though the subscriber reads slowly; nothing is lost."""
 
-    async def scenario() -> None:
-        async with serving() as server, await Raw.connect(server.port, QUIET + b"SUB a 1\r\n") as reader:
-            await reader.until_pong()
-            connection = server.connections()[0]
-            async with await Raw.connect(server.port, QUIET) as sender:
-                count, most = 400, 0
-                frame = b"PUB a 100000\r\n" + bytes(100000) + b"\r\n"
+    async with serving() as server, await Raw.connect(server.port, QUIET + b"SUB a 1\r\n") as reader:
+        await reader.until_pong()
+        connection = server.connections()[0]
+        async with await Raw.connect(server.port, QUIET) as sender:
+            count, most = 400, 0
+            frame = b"PUB a 100000\r\n" + bytes(100000) + b"\r\n"
 
-                async def send() -> None:
-                    for _ in range(count):
-                        sender.send(frame)
-                        await sender.writer.drain()
-
-                task = asyncio.create_task(send())
+            async def send() -> None:
                 for _ in range(count):
-                    await reader.reader.readexactly(len(b"MSG a 1 100000\r\n") + 100002)
-                    most = max(most, connection.pending)
-                    await asyncio.sleep(0)
-                await task
-                assert most < 48 << 20
-                assert not server.slow_consumers
+                    sender.send(frame)
+                    await sender.writer.drain()
 
-    asyncio.run(scenario())
-
-
-def test_connections_are_counted() -> None:
-    async def scenario() -> None:
-        async with serving(max_connections=2) as server:
-            one = await Raw.connect(server.port, QUIET)
-            two = await Raw.connect(server.port, QUIET)
-            async with await Raw.connect(server.port) as three:
-                assert await three.rest() == b"-ERR 'maximum connections exceeded'\r\n"
-            await two.close()
-            await eventually(lambda: len(server.connections()) == 1)
-            async with await Raw.connect(server.port, QUIET) as three:
-                assert await three.until_pong() == b"PONG\r\n"
-            await one.close()
-
-    asyncio.run(scenario())
+            task = asyncio.create_task(send())
+            for _ in range(count):
+                await reader.reader.readexactly(len(b"MSG a 1 100000\r\n") + 100002)
+                most = max(most, connection.pending)
+                await asyncio.sleep(0)
+            await task
+            assert most < 48 << 20
+            assert not server.slow_consumers
 
 
-def test_stale_connections() -> None:
-    async def scenario() -> None:
-        async with serving(ping_interval=0.05, ping_max=2) as server:
-            async with await Raw.connect(server.port, QUIET) as silent:
-                assert await silent.rest() == b"PING\r\nPING\r\n-ERR 'Stale Connection'\r\n"
-            assert [each.reason for each in server.closed] == [CloseReason.STALE]
-            async with await Raw.connect(server.port, QUIET) as polite:
-                for _ in range(3):
-                    assert await polite.line() == b"PING\r\n"
-                    polite.send(b"PONG\r\n")
-                assert await polite.until_pong()
-                [connection] = server.connections()
-                assert connection.rtt > 0 and connection.pings <= 1
-
-    asyncio.run(scenario())
+async def test_connections_are_counted() -> None:
+    async with serving(max_connections=2) as server:
+        one = await Raw.connect(server.port, QUIET)
+        two = await Raw.connect(server.port, QUIET)
+        async with await Raw.connect(server.port) as three:
+            assert await three.rest() == b"-ERR 'maximum connections exceeded'\r\n"
+        await two.close()
+        await eventually(lambda: len(server.connections()) == 1)
+        async with await Raw.connect(server.port, QUIET) as three:
+            assert await three.until_pong() == b"PONG\r\n"
+        await one.close()
 
 
-def test_a_large_size_alone_takes_no_memory() -> None:
-    async def scenario() -> None:
-        async with serving(max_payload=1 << 28) as server:
-            before = resident_memory()
-            clients = []
-            for _ in range(20):
-                client = await Raw.connect(server.port, QUIET + b"PUB a 200000000\r\n" + bytes(70_000))
-                clients.append(client)
-            await eventually(lambda: all(each.active for each in server.connections()))
-            assert resident_memory() - before < 40 << 20
-            for client in clients:
-                await client.close()
-            await eventually(lambda: not server.connections())
-
-    asyncio.run(scenario())
+async def test_stale_connections() -> None:
+    async with serving(ping_interval=0.05, ping_max=2) as server:
+        async with await Raw.connect(server.port, QUIET) as silent:
+            assert await silent.rest() == b"PING\r\nPING\r\n-ERR 'Stale Connection'\r\n"
+        assert [each.reason for each in server.closed] == [CloseReason.STALE]
+        async with await Raw.connect(server.port, QUIET) as polite:
+            for _ in range(3):
+                assert await polite.line() == b"PING\r\n"
+                polite.send(b"PONG\r\n")
+            assert await polite.until_pong()
+            [connection] = server.connections()
+            assert connection.rtt > 0 and connection.pings <= 1
 
 
-def test_many_connections_with_subscriptions() -> None:
-    async def scenario() -> None:
-        async with serving() as server:
-            clients = []
-            start = time.monotonic()
-            for i in range(300):
-                client = await Raw.connect(server.port, QUIET)
-                client.send(b"".join(b"SUB _INBOX.%d.%d %d\r\n" % (i, j, j) for j in range(100)))
-                clients.append(client)
-            for client in clients:
-                assert await client.until_pong() == b"PONG\r\n"
-            assert server.subscriptions.interest.count == 30_000
-            clients[0].send(b"".join(b"PUB _INBOX.%d.7 2\r\nhi\r\n" % i for i in range(300)))
-            for client in clients:
-                await client.expect(b"MSG _INBOX.%d.7 7 2\r\nhi\r\n" % clients.index(client))
-            for client in clients:
-                await client.close()
-            await eventually(lambda: server.subscriptions.interest.count == 0)
-            assert time.monotonic() - start < 60
+async def test_a_large_size_alone_takes_no_memory() -> None:
+    async with serving(max_payload=1 << 28) as server:
+        before = resident_memory()
+        clients = []
+        for _ in range(20):
+            client = await Raw.connect(server.port, QUIET + b"PUB a 200000000\r\n" + bytes(70_000))
+            clients.append(client)
+        await eventually(lambda: all(each.active for each in server.connections()))
+        assert resident_memory() - before < 40 << 20
+        for client in clients:
+            await client.close()
+        await eventually(lambda: not server.connections())
 
-    asyncio.run(scenario())
+
+async def test_many_connections_with_subscriptions() -> None:
+    async with serving() as server:
+        clients = []
+        start = time.monotonic()
+        for i in range(300):
+            client = await Raw.connect(server.port, QUIET)
+            client.send(b"".join(b"SUB _INBOX.%d.%d %d\r\n" % (i, j, j) for j in range(100)))
+            clients.append(client)
+        for client in clients:
+            assert await client.until_pong() == b"PONG\r\n"
+        assert server.subscriptions.interest.count == 30_000
+        clients[0].send(b"".join(b"PUB _INBOX.%d.7 2\r\nhi\r\n" % i for i in range(300)))
+        for client in clients:
+            await client.expect(b"MSG _INBOX.%d.7 7 2\r\nhi\r\n" % clients.index(client))
+        for client in clients:
+            await client.close()
+        await eventually(lambda: server.subscriptions.interest.count == 0)
+        assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -235,19 +214,16 @@ def test_closed_connections_are_let_go_at_once(loop: str) -> None:
         gc.enable()
 
 
-def test_closed_connections_are_small() -> None:
-    async def scenario() -> None:
-        async with serving() as server:
-            async with await Raw.connect(server.port, QUIET + b"SUB a 1\r\n") as client:
-                await client.until_pong()
-            await eventually(lambda: len(server.closed) == 1)
-            [closed] = server.closed
-            assert isinstance(closed, ClientConnection)
-            assert closed.reason is CloseReason.CLIENT_CLOSED
-            assert not closed.subscriptions
-            assert closed.pending == 0
-
-    asyncio.run(scenario())
+async def test_closed_connections_are_small() -> None:
+    async with serving() as server:
+        async with await Raw.connect(server.port, QUIET + b"SUB a 1\r\n") as client:
+            await client.until_pong()
+        await eventually(lambda: len(server.closed) == 1)
+        [closed] = server.closed
+        assert isinstance(closed, ClientConnection)
+        assert closed.reason is CloseReason.CLIENT_CLOSED
+        assert not closed.subscriptions
+        assert closed.pending == 0
 
 
 def test_no_more_file_descriptors(tmp_path: Path) -> None:

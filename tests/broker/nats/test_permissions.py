@@ -146,15 +146,12 @@ async def _respond(port: int) -> bytes:
 RESPONSES = publish_denied("rep") + PONG + b"MSG rep 1 1\r\n1\r\nMSG rep 1 1\r\n2\r\n" + PONG
 
 
-def test_users_and_permissions() -> None:
-    async def scenario() -> None:
-        async with serving(authorization=USERS) as server:
-            answers = await _all(server.port)
-            for (said, wanted), got in zip(CONVERSATIONS, answers, strict=True):
-                assert got == wanted, said
-            assert await _respond(server.port) == RESPONSES
-
-    asyncio.run(scenario())
+async def test_users_and_permissions() -> None:
+    async with serving(authorization=USERS) as server:
+        answers = await _all(server.port)
+        for (said, wanted), got in zip(CONVERSATIONS, answers, strict=True):
+            assert got == wanted, said
+        assert await _respond(server.port) == RESPONSES
 
 
 @pytest.mark.parametrize("version", servers.available()[:1])
@@ -181,59 +178,47 @@ HASHED = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
     ],
     ids=["password", "token", "hashed-password", "hashed-token", "users"],
 )
-def test_passwords_and_tokens(authorization: Authorization, good: bytes, bad: bytes) -> None:
-    async def scenario() -> None:
-        async with serving(authorization=authorization) as server:
-            async with await Raw.connect(server.port, good + b"SUB a 1\r\nPUB a 1\r\nx\r\n") as client:
-                assert b'"auth_required":true' in client.info
-                assert await client.until_pong() == b"MSG a 1 1\r\nx\r\n" + PONG
-            async with await Raw.connect(server.port, bad) as client:
-                assert await client.until_pong() == VIOLATION
-
-    asyncio.run(scenario())
+async def test_passwords_and_tokens(authorization: Authorization, good: bytes, bad: bytes) -> None:
+    async with serving(authorization=authorization) as server:
+        async with await Raw.connect(server.port, good + b"SUB a 1\r\nPUB a 1\r\nx\r\n") as client:
+            assert b'"auth_required":true' in client.info
+            assert await client.until_pong() == b"MSG a 1 1\r\nx\r\n" + PONG
+        async with await Raw.connect(server.port, bad) as client:
+            assert await client.until_pong() == VIOLATION
 
 
-def test_nkeys_sign_the_nonce() -> None:
-    async def scenario() -> None:
-        import base64
+async def test_nkeys_sign_the_nonce() -> None:
+    import base64
 
-        async with serving(authorization=USERS) as server:
-            for encode in (base64.urlsafe_b64encode, base64.b64encode, lambda raw: base64.b64encode(raw).rstrip(b"=")):
-                async with await Raw.connect(server.port) as client:
-                    nonce = json.loads(client.info[5:])["nonce"].encode()
-                    signature = encode(KEY.sign(nonce)).decode()
-                    client.send(connect(nkey=PUBLIC, sig=signature))
-                    assert await client.until_pong() == PONG
-            async with await Raw.connect(server.port, connect(nkey=PUBLIC, sig=signature)) as client:
-                # An old signature is of no use.
-                assert await client.until_pong() == VIOLATION
-
-    asyncio.run(scenario())
+    async with serving(authorization=USERS) as server:
+        for encode in (base64.urlsafe_b64encode, base64.b64encode, lambda raw: base64.b64encode(raw).rstrip(b"=")):
+            async with await Raw.connect(server.port) as client:
+                nonce = json.loads(client.info[5:])["nonce"].encode()
+                signature = encode(KEY.sign(nonce)).decode()
+                client.send(connect(nkey=PUBLIC, sig=signature))
+                assert await client.until_pong() == PONG
+        async with await Raw.connect(server.port, connect(nkey=PUBLIC, sig=signature)) as client:
+            # An old signature is of no use.
+            assert await client.until_pong() == VIOLATION
 
 
-def test_clients_without_credentials_can_be_somebody() -> None:
-    async def scenario() -> None:
-        users = (User("guest", "g", permissions=Permissions(SubjectPermission((b"in",)))), User("b", "b"))
-        async with serving(authorization=Authorization(users=users, no_auth_user="guest")) as server:
-            async with await Raw.connect(server.port, connect() + b"PUB in 1\r\nx\r\nPUB out 1\r\nx\r\n") as client:
-                assert b"auth_required" not in client.info
-                assert await client.until_pong() == publish_denied("out") + PONG
-            async with await Raw.connect(server.port, user("b", "wrong")) as client:
-                assert await client.until_pong() == VIOLATION
-
-    asyncio.run(scenario())
+async def test_clients_without_credentials_can_be_somebody() -> None:
+    users = (User("guest", "g", permissions=Permissions(SubjectPermission((b"in",)))), User("b", "b"))
+    async with serving(authorization=Authorization(users=users, no_auth_user="guest")) as server:
+        async with await Raw.connect(server.port, connect() + b"PUB in 1\r\nx\r\nPUB out 1\r\nx\r\n") as client:
+            assert b"auth_required" not in client.info
+            assert await client.until_pong() == publish_denied("out") + PONG
+        async with await Raw.connect(server.port, user("b", "wrong")) as client:
+            assert await client.until_pong() == VIOLATION
 
 
-def test_who_says_nothing_has_to_go() -> None:
-    async def scenario() -> None:
-        authorization = Authorization(user="u", password="p", timeout=0.05)
-        async with serving(authorization=authorization) as server, await Raw.connect(server.port) as client:
-            assert await client.rest() == b"-ERR 'Authentication Timeout'\r\n"
-
-    asyncio.run(scenario())
+async def test_who_says_nothing_has_to_go() -> None:
+    authorization = Authorization(user="u", password="p", timeout=0.05)
+    async with serving(authorization=authorization) as server, await Raw.connect(server.port) as client:
+        assert await client.rest() == b"-ERR 'Authentication Timeout'\r\n"
 
 
-def test_who_goes_on_sending_reads_why_it_was_refused() -> None:
+async def test_who_goes_on_sending_reads_why_it_was_refused() -> None:
     """nats-py sends PING behind CONNECT, which may come when the connection is closed already."""
 
     def refused(port: int) -> bytes:
@@ -254,34 +239,28 @@ def test_who_goes_on_sending_reads_why_it_was_refused() -> None:
                     time.sleep(0.01)
             return said
 
-    async def scenario() -> None:
-        async with serving(authorization=Authorization(user="u", password="p")) as server:
-            assert await asyncio.to_thread(refused, server.port) == b"-ERR 'Authorization Violation'\r\n"
-
-    asyncio.run(scenario())
+    async with serving(authorization=Authorization(user="u", password="p")) as server:
+        assert await asyncio.to_thread(refused, server.port) == b"-ERR 'Authorization Violation'\r\n"
 
 
-def test_clients_of_this_process_need_to_be_somebody() -> None:
-    async def scenario() -> None:
-        async with serving(authorization=Authorization(user="u", password="p")) as server:
-            assert server.internal_client("x").user == "u"
-        async with serving(authorization=Authorization(token=HASHED)) as server:
-            server.internal_client("x", ClientCredentials(token="secret"))
-        async with serving(authorization=USERS) as server:
-            with pytest.raises(AuthorizationError, match="nats: Authorization Violation"):
-                server.internal_client("x")
-            with pytest.raises(AuthorizationError):
-                server.internal_client("x", ClientCredentials(user="a", password="z"))
-            client = server.internal_client("x", ClientCredentials(user="a", password="a"))
-            got: list[int] = []
-            with pytest.raises(PermissionError):
-                client.subscribe(b"nothing", lambda *_: None)
-            client.subscribe(b"foo.*", lambda buffer, frames, begin, end: got.append(end - begin))
-            assert client.publish(b"foo.a", b"") == 1
-            assert client.publish(b"foo.secret", b"") == 0
-            assert client.publish(b"x", b"") == 0
-
-    asyncio.run(scenario())
+async def test_clients_of_this_process_need_to_be_somebody() -> None:
+    async with serving(authorization=Authorization(user="u", password="p")) as server:
+        assert server.internal_client("x").user == "u"
+    async with serving(authorization=Authorization(token=HASHED)) as server:
+        server.internal_client("x", ClientCredentials(token="secret"))
+    async with serving(authorization=USERS) as server:
+        with pytest.raises(AuthorizationError, match="nats: Authorization Violation"):
+            server.internal_client("x")
+        with pytest.raises(AuthorizationError):
+            server.internal_client("x", ClientCredentials(user="a", password="z"))
+        client = server.internal_client("x", ClientCredentials(user="a", password="a"))
+        got: list[int] = []
+        with pytest.raises(PermissionError):
+            client.subscribe(b"nothing", lambda *_: None)
+        client.subscribe(b"foo.*", lambda buffer, frames, begin, end: got.append(end - begin))
+        assert client.publish(b"foo.a", b"") == 1
+        assert client.publish(b"foo.secret", b"") == 0
+        assert client.publish(b"x", b"") == 0
 
 
 def test_rules() -> None:

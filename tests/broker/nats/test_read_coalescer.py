@@ -107,26 +107,23 @@ def publish(subject: bytes, data: bytes = b"x") -> bytes:
     return b"PUB %b reply %d\r\n%b\r\n" % (subject, len(data), data)
 
 
-def test_one_call_for_all_and_acknowledgements_first() -> None:
-    async def scenario() -> None:
-        world = await World.of(5)
-        for number in range(5):
-            await world.feed(number, publish(b"pub.%d" % number, b"%d" % number) + publish(b"ack.%d" % number))
-        assert (world.calls, world.wishes) == ([], 1)
-        world.server.intake.run()
-        assert world.calls == [
-            ("ack", [(b"ack.%d" % number, b"x") for number in range(5)]),
-            ("pub", [(b"pub.%d" % number, b"%d" % number) for number in range(5)]),
-        ]
-        before = world.connections[0].counters
-        assert (before.in_msgs, before.in_bytes) == (8, 8)
-        assert sum(each.counters.in_msgs for each in world.connections) == world.server.router.counters.in_msgs == 40
-        assert world.inner.counters.out_bytes == world.server.router.counters.out_bytes == 40
-        assert sum(each.delivered for each in world.inner.subscriptions.values()) == 40
-        world.server.intake.run()
-        assert len(world.calls) == 2
-
-    asyncio.run(scenario())
+async def test_one_call_for_all_and_acknowledgements_first() -> None:
+    world = await World.of(5)
+    for number in range(5):
+        await world.feed(number, publish(b"pub.%d" % number, b"%d" % number) + publish(b"ack.%d" % number))
+    assert (world.calls, world.wishes) == ([], 1)
+    world.server.intake.run()
+    assert world.calls == [
+        ("ack", [(b"ack.%d" % number, b"x") for number in range(5)]),
+        ("pub", [(b"pub.%d" % number, b"%d" % number) for number in range(5)]),
+    ]
+    before = world.connections[0].counters
+    assert (before.in_msgs, before.in_bytes) == (8, 8)
+    assert sum(each.counters.in_msgs for each in world.connections) == world.server.router.counters.in_msgs == 40
+    assert world.inner.counters.out_bytes == world.server.router.counters.out_bytes == 40
+    assert sum(each.delivered for each in world.inner.subscriptions.values()) == 40
+    world.server.intake.run()
+    assert len(world.calls) == 2
 
 
 @pytest.mark.parametrize(
@@ -143,63 +140,51 @@ def test_one_call_for_all_and_acknowledgements_first() -> None:
         (publish(b"pub.0.never-seen"), b""),
     ],
 )
-def test_what_is_not_to_wait_is_handled_alone(data: bytes, answer: bytes) -> None:
-    async def scenario() -> None:
-        world = await World.of(3)
-        for number in (1, 0, 2):
-            await world.feed(number, data if number == 0 else publish(b"pub.%d" % number))
+async def test_what_is_not_to_wait_is_handled_alone(data: bytes, answer: bytes) -> None:
+    world = await World.of(3)
+    for number in (1, 0, 2):
+        await world.feed(number, data if number == 0 else publish(b"pub.%d" % number))
+    world.server.intake.run()
+    await world.settle()
+    assert world.wires[0].written == answer
+    assert [name for name, _ in world.calls].count("ask") == data.count(b"ask")
+    if b"pub.0" in data:
+        assert len(world.got(0)["pub"]) == 1
+    assert world.got(1)["pub"] == [(b"pub.1", b"x")] and world.got(2)["pub"] == [(b"pub.2", b"x")]
+    if data.endswith(b"ab"):
+        await world.feed(0, b"c\r\n" + publish(b"pub.0", b"d"))
         world.server.intake.run()
-        await world.settle()
-        assert world.wires[0].written == answer
-        assert [name for name, _ in world.calls].count("ask") == data.count(b"ask")
-        if b"pub.0" in data:
-            assert len(world.got(0)["pub"]) == 1
-        assert world.got(1)["pub"] == [(b"pub.1", b"x")] and world.got(2)["pub"] == [(b"pub.2", b"x")]
-        if data.endswith(b"ab"):
-            await world.feed(0, b"c\r\n" + publish(b"pub.0", b"d"))
-            world.server.intake.run()
-            assert [body for _, body in world.got(0)["pub"]] == [b"a", b"abc", b"d"]
-
-    asyncio.run(scenario())
+        assert [body for _, body in world.got(0)["pub"]] == [b"a", b"abc", b"d"]
 
 
-def test_who_lost_rights_by_a_reload_is_handled_alone() -> None:
-    async def scenario() -> None:
-        world = await World.of(1)
-        denied = Permit(Permissions(publish=SubjectPermission(deny=(b"pub.>",))))
-        world.connections[0].become(Identity("less", denied))
-        await world.feed(0, publish(b"pub.0"))
-        await world.settle()
-        assert not world.calls and not world.wishes
-        assert b"Permissions Violation" in world.wires[0].written
-
-    asyncio.run(scenario())
+async def test_who_lost_rights_by_a_reload_is_handled_alone() -> None:
+    world = await World.of(1)
+    denied = Permit(Permissions(publish=SubjectPermission(deny=(b"pub.>",))))
+    world.connections[0].become(Identity("less", denied))
+    await world.feed(0, publish(b"pub.0"))
+    await world.settle()
+    assert not world.calls and not world.wishes
+    assert b"Permissions Violation" in world.wires[0].written
 
 
-def test_who_wants_answers_to_everything_from_now_on_gets_them() -> None:
-    async def scenario() -> None:
-        world = await World.of(1)
-        await world.feed(0, publish(b"pub.0"))
-        world.server.intake.run()
-        await world.feed(0, HELLO.replace(b'"verbose":false', b'"verbose":true'))
-        world.server.intake.run()
-        await world.feed(0, publish(b"pub.0"))
-        await world.settle()
-        assert world.wires[0].written == b"+OK\r\n" * 2
-
-    asyncio.run(scenario())
+async def test_who_wants_answers_to_everything_from_now_on_gets_them() -> None:
+    world = await World.of(1)
+    await world.feed(0, publish(b"pub.0"))
+    world.server.intake.run()
+    await world.feed(0, HELLO.replace(b'"verbose":false', b'"verbose":true'))
+    world.server.intake.run()
+    await world.feed(0, publish(b"pub.0"))
+    await world.settle()
+    assert world.wires[0].written == b"+OK\r\n" * 2
 
 
-def test_what_was_read_before_a_reload_is_under_the_rights_of_then() -> None:
-    async def scenario() -> None:
-        world = await World.of(1)
-        await world.feed(0, publish(b"pub.0"))
-        assert not world.calls
-        world.server.reload(replace(world.server.options, max_payload=7))
-        assert world.got(0)["pub"] == [(b"pub.0", b"x")]
-        await world.server.stop()
-
-    asyncio.run(scenario())
+async def test_what_was_read_before_a_reload_is_under_the_rights_of_then() -> None:
+    world = await World.of(1)
+    await world.feed(0, publish(b"pub.0"))
+    assert not world.calls
+    world.server.reload(replace(world.server.options, max_payload=7))
+    assert world.got(0)["pub"] == [(b"pub.0", b"x")]
+    await world.server.stop()
 
 
 def test_nothing_is_parsed_and_nothing_read_while_a_batch_is_applied(caplog: pytest.LogCaptureFixture) -> None:
@@ -232,362 +217,318 @@ def test_nothing_is_parsed_and_nothing_read_while_a_batch_is_applied(caplog: pyt
             asyncio.run(scenario(attempt, rank))
 
 
-def test_nothing_waits_while_the_rest_of_a_batch_is_applied() -> None:
+async def test_nothing_waits_while_the_rest_of_a_batch_is_applied() -> None:
     """What was read between two turns of a batch comes before the next of them, also in the middle of a message."""
 
-    async def scenario() -> None:
-        world = await World.of(3)
-        heard: list[bytes] = []
-        waited: list[bool] = []
+    world = await World.of(3)
+    heard: list[bytes] = []
+    waited: list[bool] = []
 
-        def hear(buffer: Any, frames: Any, begin: int, end: int) -> None:
-            heard.extend(payload for _, _, _, payload in rows(buffer, frames, begin, end))
-            waited.append(world.server.behind)
+    def hear(buffer: Any, frames: Any, begin: int, end: int) -> None:
+        heard.extend(payload for _, _, _, payload in rows(buffer, frames, begin, end))
+        waited.append(world.server.behind)
 
-        for subject in (b"all", b"all", b"all", b"pub.>"):
-            world.inner.subscribe(subject, hear)
-        for number in (1, 2, 1, 2):
-            await world.feed(number, publish(b"own.%d" % number))
-        world.inner.subscribe(b"own.*", hear, rank=1)
-        for number in (1, 2, 1, 2):
-            await world.feed(number, publish(b"own.%d" % number))
-            world.server.intake.run()
-        heard.clear()
-        with mock.patch.object(fair_scheduler, "_TURN", 0.0), mock.patch.object(fair_scheduler, "_MIN_TURN", 0.0):
-            await world.feed(0, publish(b"all", b"first") + publish(b"pub.0", b"last"))
-            # The connection is one whose reads may wait.
-            world.server.intake.run()
-            assert world.connections[0]._needs_turn and heard == [b"first"]
-            await world.feed(1, publish(b"own.1", b"one"))
-            assert world.server.behind
-            while heard.count(b"first") < 2:
-                await asyncio.sleep(0)
-            await world.feed(2, publish(b"own.2", b"two"))
-            assert world.server.behind
-            await world.settle()
-        assert heard == [b"first", b"one", b"first", b"two", b"first", b"last"] and not any(waited)
-
-    asyncio.run(scenario())
-
-
-def test_a_barrier_that_nobody_prepared_waits_for_what_was_read() -> None:
-    async def scenario() -> None:
-        world = await World.of(1)
-        await world.feed(0, publish(b"pub.0"))
-        reached: list[int] = []
-        world.inner.barrier(lambda: reached.append(len(world.calls)))
-        assert not reached and not world.calls
+    for subject in (b"all", b"all", b"all", b"pub.>"):
+        world.inner.subscribe(subject, hear)
+    for number in (1, 2, 1, 2):
+        await world.feed(number, publish(b"own.%d" % number))
+    world.inner.subscribe(b"own.*", hear, rank=1)
+    for number in (1, 2, 1, 2):
+        await world.feed(number, publish(b"own.%d" % number))
+        world.server.intake.run()
+    heard.clear()
+    with mock.patch.object(fair_scheduler, "_TURN", 0.0), mock.patch.object(fair_scheduler, "_MIN_TURN", 0.0):
+        await world.feed(0, publish(b"all", b"first") + publish(b"pub.0", b"last"))
+        # The connection is one whose reads may wait.
+        world.server.intake.run()
+        assert world.connections[0]._needs_turn and heard == [b"first"]
+        await world.feed(1, publish(b"own.1", b"one"))
+        assert world.server.behind
+        while heard.count(b"first") < 2:
+            await asyncio.sleep(0)
+        await world.feed(2, publish(b"own.2", b"two"))
+        assert world.server.behind
         await world.settle()
-        assert reached == [1]
+    assert heard == [b"first", b"one", b"first", b"two", b"first", b"last"] and not any(waited)
 
-    asyncio.run(scenario())
+
+async def test_a_barrier_that_nobody_prepared_waits_for_what_was_read() -> None:
+    world = await World.of(1)
+    await world.feed(0, publish(b"pub.0"))
+    reached: list[int] = []
+    world.inner.barrier(lambda: reached.append(len(world.calls)))
+    assert not reached and not world.calls
+    await world.settle()
+    assert reached == [1]
 
 
 @pytest.mark.parametrize("turn", [3600.0, 0.0])
 @pytest.mark.parametrize("known", [True, False])
-def test_a_barrier_comes_before_the_next_message_of_its_batch(turn: float, known: bool) -> None:
+async def test_a_barrier_comes_before_the_next_message_of_its_batch(turn: float, known: bool) -> None:
     """Whatever parts of this process are sending each other at the moment, and however long that takes."""
 
-    async def scenario() -> None:
-        world = await World.of(1)
-        heard: list[bytes] = []
+    world = await World.of(1)
+    heard: list[bytes] = []
 
-        def begin(*_: Any) -> None:
-            heard.append(b"begin")
-            for _each in range(5):
-                world.inner.publish(b"note", b"")
+    def begin(*_: Any) -> None:
+        heard.append(b"begin")
+        for _each in range(5):
+            world.inner.publish(b"note", b"")
 
-        world.inner.subscribe(b"begin", begin)
-        world.inner.subscribe(b"note", lambda *_: heard.append(b"note"))
-        world.inner.subscribe(b"later", lambda *_: world.inner.barrier(lambda: heard.append(b"later")))
-        world.inner.subscribe(b"now", lambda *_: heard.append(b"now"))
-        batch = publish(b"begin") + publish(b"later") + publish(b"now")
-        for _ in range(4 if known else 0):
-            await world.feed(0, batch)
-            world.server.intake.run()
-            await world.settle()
-        heard.clear()
-        with mock.patch.object(fair_scheduler, "_TURN", turn), mock.patch.object(fair_scheduler, "_MIN_TURN", turn):
-            await world.feed(0, batch)
-            world.server.intake.run()
-            await world.settle()
-            # From elsewhere, such as a timer, in the round in which the batch is read.
-            for _ in range(5):
-                world.inner.publish(b"note", b"")
-            await world.feed(0, publish(b"later") + publish(b"now"))
-            world.server.intake.run()
-            await world.settle()
-        once = [*[b"note"] * 5, b"later", b"now"]
-        assert heard == [b"begin", *once, *once]
-
-    asyncio.run(scenario())
-
-
-def test_requests_that_nobody_answers_end_after_what_was_read_before() -> None:
-    async def scenario() -> None:
-        world = await World.of(1)
-        over = asyncio.Event()
-        seen: list[int] = []
-
-        def ended(payload: bytes | None, nobody: bool) -> None:
-            seen.append(len(world.calls))
-            over.set()
-
-        world.inner.subscribe(b"silent", lambda *_: None)
-        world.inner.request(b"silent", b"", 0.01, ended)
+    world.inner.subscribe(b"begin", begin)
+    world.inner.subscribe(b"note", lambda *_: heard.append(b"note"))
+    world.inner.subscribe(b"later", lambda *_: world.inner.barrier(lambda: heard.append(b"later")))
+    world.inner.subscribe(b"now", lambda *_: heard.append(b"now"))
+    batch = publish(b"begin") + publish(b"later") + publish(b"now")
+    for _ in range(4 if known else 0):
+        await world.feed(0, batch)
+        world.server.intake.run()
         await world.settle()
-        await world.feed(0, publish(b"pub.0"))
-        await asyncio.wait_for(over.wait(), 60)
-        assert seen == [1]
+    heard.clear()
+    with mock.patch.object(fair_scheduler, "_TURN", turn), mock.patch.object(fair_scheduler, "_MIN_TURN", turn):
+        await world.feed(0, batch)
+        world.server.intake.run()
+        await world.settle()
+        # From elsewhere, such as a timer, in the round in which the batch is read.
+        for _ in range(5):
+            world.inner.publish(b"note", b"")
+        await world.feed(0, publish(b"later") + publish(b"now"))
+        world.server.intake.run()
+        await world.settle()
+    once = [*[b"note"] * 5, b"later", b"now"]
+    assert heard == [b"begin", *once, *once]
 
-    asyncio.run(scenario())
+
+async def test_requests_that_nobody_answers_end_after_what_was_read_before() -> None:
+    world = await World.of(1)
+    over = asyncio.Event()
+    seen: list[int] = []
+
+    def ended(payload: bytes | None, nobody: bool) -> None:
+        seen.append(len(world.calls))
+        over.set()
+
+    world.inner.subscribe(b"silent", lambda *_: None)
+    world.inner.request(b"silent", b"", 0.01, ended)
+    await world.settle()
+    await world.feed(0, publish(b"pub.0"))
+    await asyncio.wait_for(over.wait(), 60)
+    assert seen == [1]
 
 
-def test_what_a_closed_connection_still_reads_goes_nowhere() -> None:
+async def test_what_a_closed_connection_still_reads_goes_nowhere() -> None:
     """TLS reads in the call that closes, whatever is being applied."""
 
-    async def scenario() -> None:
-        world = await World.of(2)
-        world.connections[0].close(CloseReason.CLIENT_CLOSED)
-        room = world.connections[0].get_buffer(-1)
-        assert room.obj is not world.server.read_buffer and len(room)
-        room[:6] = b"PING\r\n"
-        world.connections[0].buffer_updated(6)
-        assert b"PONG" not in world.wires[0].written
-
-    asyncio.run(scenario())
+    world = await World.of(2)
+    world.connections[0].close(CloseReason.CLIENT_CLOSED)
+    room = world.connections[0].get_buffer(-1)
+    assert room.obj is not world.server.read_buffer and len(room)
+    room[:6] = b"PING\r\n"
+    world.connections[0].buffer_updated(6)
+    assert b"PONG" not in world.wires[0].written
 
 
 @pytest.mark.parametrize("aborted", [True, False])
-def test_what_a_client_published_before_it_ended_reaches_everybody(aborted: bool) -> None:
-    async def scenario() -> None:
-        world = await World.of(5)
-        for number in range(1, 5):
-            await world.feed(number, b"SUB all 1\r\n")
+async def test_what_a_client_published_before_it_ended_reaches_everybody(aborted: bool) -> None:
+    world = await World.of(5)
+    for number in range(1, 5):
+        await world.feed(number, b"SUB all 1\r\n")
+    world.server.intake.run()
+    with mock.patch.object(fair_scheduler, "_TURN", 0.0), mock.patch.object(fair_scheduler, "_MIN_TURN", 0.0):
+        await world.feed(0, publish(b"all") + b"PING\r\n")
         world.server.intake.run()
-        with mock.patch.object(fair_scheduler, "_TURN", 0.0), mock.patch.object(fair_scheduler, "_MIN_TURN", 0.0):
-            await world.feed(0, publish(b"all") + b"PING\r\n")
-            world.server.intake.run()
-            assert world.connections[0]._needs_turn
-            if aborted:
-                world.connections[0].close(CloseReason.SLOW_PENDING, abort=True)
-            world.connections[0].connection_lost(ConnectionResetError() if aborted else None)
-            await world.settle()
+        assert world.connections[0]._needs_turn
+        if aborted:
+            world.connections[0].close(CloseReason.SLOW_PENDING, abort=True)
+        world.connections[0].connection_lost(ConnectionResetError() if aborted else None)
         await world.settle()
-        assert [wire.written.count(b"MSG") for wire in world.wires] == [0, 1, 1, 1, 1]
-
-    asyncio.run(scenario())
-
-
-def test_who_sends_much_at_a_time_reads_as_much_as_before_at_a_time() -> None:
-    async def scenario() -> None:
-        world = await World.of(1)
-        server, connection = world.server, world.connections[0]
-        assert connection.get_buffer(-1).obj is not server.read_buffer
-        many = publish(b"pub.0", b"a" * 100) * 100
-        await world.feed(0, many)
-        assert connection.get_buffer(-1).obj is server.read_buffer
-        await world.feed(0, many)
-        assert connection.get_buffer(-1).obj is server.read_buffer
-        assert (len(world.got(0)["pub"]), world.wishes) == (200, 0)
-        await world.feed(0, publish(b"pub.0"))
-        assert connection.get_buffer(-1).obj is not server.read_buffer
-
-    asyncio.run(scenario())
+    await world.settle()
+    assert [wire.written.count(b"MSG") for wire in world.wires] == [0, 1, 1, 1, 1]
 
 
-def test_a_connection_that_ends_is_heard_before() -> None:
-    async def scenario() -> None:
-        world = await World.of(2)
-        await world.feed(0, publish(b"pub.0"))
+async def test_who_sends_much_at_a_time_reads_as_much_as_before_at_a_time() -> None:
+    world = await World.of(1)
+    server, connection = world.server, world.connections[0]
+    assert connection.get_buffer(-1).obj is not server.read_buffer
+    many = publish(b"pub.0", b"a" * 100) * 100
+    await world.feed(0, many)
+    assert connection.get_buffer(-1).obj is server.read_buffer
+    await world.feed(0, many)
+    assert connection.get_buffer(-1).obj is server.read_buffer
+    assert (len(world.got(0)["pub"]), world.wishes) == (200, 0)
+    await world.feed(0, publish(b"pub.0"))
+    assert connection.get_buffer(-1).obj is not server.read_buffer
+
+
+async def test_a_connection_that_ends_is_heard_before() -> None:
+    world = await World.of(2)
+    await world.feed(0, publish(b"pub.0"))
+    await world.feed(1, publish(b"pub.1"))
+    world.connections[0].connection_lost(None)
+    assert world.got(0)["pub"] == [(b"pub.0", b"x")]
+    world.server.intake.run()
+    assert world.got(1)["pub"] == [(b"pub.1", b"x")]
+    await world.feed(1, publish(b"pub.1", b"y"))
+    await world.server.stop()
+    assert world.got(1)["pub"][-1] == (b"pub.1", b"y")
+
+
+async def test_who_sends_more_than_can_be_taken_waits() -> None:
+    world = await World.of(3)
+    for number in range(2):
+        await world.feed(number, publish(b"pub.%d" % number, b"full"))
+    world.server.intake.run()
+    assert [wire.paused for wire in world.wires] == [True, True, False]
+    world.inner.release_stalled()
+    assert not any(wire.paused for wire in world.wires)
+
+
+async def test_no_more_waits_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await World.of(40)
+    piece = publish(b"pub.%d", b"x" * 4000)
+    for number in range(40):
+        await world.feed(number, piece % number)
+    assert world.calls
+    world.server.intake.run()
+    assert sum(len(messages) for _, messages in world.calls) == 40
+    monkeypatch.setattr(world.server.intake, "_max_reads", 2)
+    world.calls.clear()
+    for number in range(3):
+        await world.feed(number, publish(b"pub.%d" % number))
+    assert [len(messages) for _, messages in world.calls] == [2]
+
+
+async def test_a_handler_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    world = await World.of(2)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    world.inner.subscribe(b"bad.*", fail, rank=3)
+    for _ in range(2):
+        await world.feed(0, publish(b"bad.0"))
+    for subject in (b"bad.0", b"bad.0", b"bad.0"):
+        await world.feed(0, publish(subject))
         await world.feed(1, publish(b"pub.1"))
-        world.connections[0].connection_lost(None)
-        assert world.got(0)["pub"] == [(b"pub.0", b"x")]
         world.server.intake.run()
-        assert world.got(1)["pub"] == [(b"pub.1", b"x")]
-        await world.feed(1, publish(b"pub.1", b"y"))
-        await world.server.stop()
-        assert world.got(1)["pub"][-1] == (b"pub.1", b"y")
-
-    asyncio.run(scenario())
-
-
-def test_who_sends_more_than_can_be_taken_waits() -> None:
-    async def scenario() -> None:
-        world = await World.of(3)
-        for number in range(2):
-            await world.feed(number, publish(b"pub.%d" % number, b"full"))
-        world.server.intake.run()
-        assert [wire.paused for wire in world.wires] == [True, True, False]
-        world.inner.release_stalled()
-        assert not any(wire.paused for wire in world.wires)
-
-    asyncio.run(scenario())
-
-
-def test_no_more_waits_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        world = await World.of(40)
-        piece = publish(b"pub.%d", b"x" * 4000)
-        for number in range(40):
-            await world.feed(number, piece % number)
-        assert world.calls
-        world.server.intake.run()
-        assert sum(len(messages) for _, messages in world.calls) == 40
-        monkeypatch.setattr(world.server.intake, "_max_reads", 2)
-        world.calls.clear()
-        for number in range(3):
-            await world.feed(number, publish(b"pub.%d" % number))
-        assert [len(messages) for _, messages in world.calls] == [2]
-
-    asyncio.run(scenario())
-
-
-def test_a_handler_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        world = await World.of(2)
-
-        def fail(*_: Any) -> None:
-            raise RuntimeError("broken")
-
-        world.inner.subscribe(b"bad.*", fail, rank=3)
-        for _ in range(2):
-            await world.feed(0, publish(b"bad.0"))
-        for subject in (b"bad.0", b"bad.0", b"bad.0"):
-            await world.feed(0, publish(subject))
-            await world.feed(1, publish(b"pub.1"))
-            world.server.intake.run()
-        assert len(world.got(1)["pub"]) == 3
-        assert not world.connections[0].closed
-
-    asyncio.run(scenario())
+    assert len(world.got(1)["pub"]) == 3
+    assert not world.connections[0].closed
     assert caplog.text.count("broken") >= 3
 
 
-def test_single_messages_go_to_who_takes_them_for_all() -> None:
-    async def scenario() -> None:
-        world = await World.of(4)
+async def test_single_messages_go_to_who_takes_them_for_all() -> None:
+    world = await World.of(4)
 
-        class Taker:
-            def __init__(self) -> None:
-                self.got: list[list[tuple[str, bytes]]] = []
+    class Taker:
+        def __init__(self) -> None:
+            self.got: list[list[tuple[str, bytes]]] = []
 
-            def take_each(self, buffer: Any, frames: Any, handlers: Any, rows: Any) -> None:
-                if broken:
-                    raise RuntimeError("broken")
-                found = []
-                for handler, row in zip(handlers, rows, strict=True):
-                    at, size = frames[row, PAYLOAD : PAYLOAD_SIZE + 1].tolist()
-                    found.append((handler.__name__, bytes(buffer[at : at + size])))
-                self.got.append(found)
+        def take_each(self, buffer: Any, frames: Any, handlers: Any, rows: Any) -> None:
+            if broken:
+                raise RuntimeError("broken")
+            found = []
+            for handler, row in zip(handlers, rows, strict=True):
+                at, size = frames[row, PAYLOAD : PAYLOAD_SIZE + 1].tolist()
+                found.append((handler.__name__, bytes(buffer[at : at + size])))
+            self.got.append(found)
 
-        def first(*_: Any) -> None:
-            """Gets what is not alone."""
-            alone.append("first")
+    def first(*_: Any) -> None:
+        """Gets what is not alone."""
+        alone.append("first")
 
-        def second(*_: Any) -> None:
-            alone.append("second")
+    def second(*_: Any) -> None:
+        alone.append("second")
 
-        alone: list[str] = []
-        broken = False
-        taker = Taker()
-        subscriptions = [
-            world.inner.subscribe(subject, handler, rank=1, taker=taker)
-            for subject, handler in ((b"own.1", first), (b"own.2", second))
-        ]
-        for number, subject in ((0, b"own.1"), (1, b"own.2")):
-            for _ in range(3):
-                await world.feed(number, publish(subject))
-        world.server.intake.run()
-        alone.clear()
-        taker.got.clear()
-        before = [each.delivered for each in subscriptions]
-        await world.feed(0, publish(b"own.1", b"a"))
-        await world.feed(2, publish(b"pub.2", b"c"))
-        await world.feed(1, publish(b"own.2", b"b"))
-        await world.feed(3, publish(b"ack.3", b"d"))
-        world.server.intake.run()
-        assert [message for call in taker.got for message in call] == [("first", b"a"), ("second", b"b")]
-        assert [each.delivered for each in subscriptions] == [count + 1 for count in before]
-        assert world.calls[-2:] == [("ack", [(b"ack.3", b"d")]), ("pub", [(b"pub.2", b"c")])]
-        await world.feed(0, publish(b"own.1", b"a") + publish(b"own.1", b"b"))
-        await world.feed(1, publish(b"own.2", b"b"))
-        world.server.intake.run()
-        assert (alone, taker.got[-1]) == (["first"], [("second", b"b")])
-        broken = True
-        await world.feed(1, publish(b"own.2", b"b"))
-        await world.feed(2, publish(b"pub.2", b"e"))
-        world.server.intake.run()
-        assert world.got(2)["pub"][-1] == (b"pub.2", b"e")
-
-    asyncio.run(scenario())
+    alone: list[str] = []
+    broken = False
+    taker = Taker()
+    subscriptions = [
+        world.inner.subscribe(subject, handler, rank=1, taker=taker)
+        for subject, handler in ((b"own.1", first), (b"own.2", second))
+    ]
+    for number, subject in ((0, b"own.1"), (1, b"own.2")):
+        for _ in range(3):
+            await world.feed(number, publish(subject))
+    world.server.intake.run()
+    alone.clear()
+    taker.got.clear()
+    before = [each.delivered for each in subscriptions]
+    await world.feed(0, publish(b"own.1", b"a"))
+    await world.feed(2, publish(b"pub.2", b"c"))
+    await world.feed(1, publish(b"own.2", b"b"))
+    await world.feed(3, publish(b"ack.3", b"d"))
+    world.server.intake.run()
+    assert [message for call in taker.got for message in call] == [("first", b"a"), ("second", b"b")]
+    assert [each.delivered for each in subscriptions] == [count + 1 for count in before]
+    assert world.calls[-2:] == [("ack", [(b"ack.3", b"d")]), ("pub", [(b"pub.2", b"c")])]
+    await world.feed(0, publish(b"own.1", b"a") + publish(b"own.1", b"b"))
+    await world.feed(1, publish(b"own.2", b"b"))
+    world.server.intake.run()
+    assert (alone, taker.got[-1]) == (["first"], [("second", b"b")])
+    broken = True
+    await world.feed(1, publish(b"own.2", b"b"))
+    await world.feed(2, publish(b"pub.2", b"e"))
+    world.server.intake.run()
+    assert world.got(2)["pub"][-1] == (b"pub.2", b"e")
 
 
-def test_messages_to_each() -> None:
+async def test_messages_to_each() -> None:
     """As if each had been published by itself; who does not keep up is left out."""
 
-    async def scenario() -> None:
-        world = await World.of(5)
-        for number, line in enumerate(
-            (b"SUB a 1\r\n", b"SUB b q 2\r\n", b"SUB c 3\r\nUNSUB 3 1\r\n", b"SUB d 4\r\n", b"")
+    world = await World.of(5)
+    for number, line in enumerate((b"SUB a 1\r\n", b"SUB b q 2\r\n", b"SUB c 3\r\nUNSUB 3 1\r\n", b"SUB d 4\r\n", b"")):
+        await world.feed(number, line)
+    world.server.intake.run()
+    messages = [
+        (b"a", b"1"),
+        (b"b", b"2"),
+        (b"c", b"3"),
+        (b"c", b"4"),
+        (b"", b"x"),
+        (b"d", b"5"),
+        (b"e", b""),
+        (b"a", b"6"),
+    ]
+    before = world.server.router.counters.in_msgs, world.inner.counters.in_bytes
+    assert list(world.inner.publish_each(messages)) == []
+    await world.settle()
+    assert [wire.written for wire in world.wires] == [
+        b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n6\r\n",
+        b"MSG b 2 1\r\n2\r\n",
+        b"MSG c 3 1\r\n3\r\n",
+        b"MSG d 4 1\r\n5\r\n",
+        b"",
+    ]
+    assert world.server.router.counters.in_msgs == before[0] + 7
+    assert world.inner.counters.in_bytes == before[1] + 6
+    assert [connection.counters.out_bytes for connection in world.connections] == [2, 1, 1, 1, 0]
+    assert [connection.counters.out_msgs for connection in world.connections] == [2, 1, 1, 1, 0]
+    # The first is remembered now, the second has a queue group.
+    for number in (0, 1):
+        with mock.patch.object(
+            Wire, "get_write_buffer_size", lambda wire, slow=world.wires[number]: (wire is slow) << 25
         ):
-            await world.feed(number, line)
-        world.server.intake.run()
-        messages = [
-            (b"a", b"1"),
-            (b"b", b"2"),
-            (b"c", b"3"),
-            (b"c", b"4"),
-            (b"", b"x"),
-            (b"d", b"5"),
-            (b"e", b""),
-            (b"a", b"6"),
-        ]
-        before = world.server.router.counters.in_msgs, world.inner.counters.in_bytes
-        assert list(world.inner.publish_each(messages)) == []
-        await world.settle()
-        assert [wire.written for wire in world.wires] == [
-            b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n6\r\n",
-            b"MSG b 2 1\r\n2\r\n",
-            b"MSG c 3 1\r\n3\r\n",
-            b"MSG d 4 1\r\n5\r\n",
-            b"",
-        ]
-        assert world.server.router.counters.in_msgs == before[0] + 7
-        assert world.inner.counters.in_bytes == before[1] + 6
-        assert [connection.counters.out_bytes for connection in world.connections] == [2, 1, 1, 1, 0]
-        assert [connection.counters.out_msgs for connection in world.connections] == [2, 1, 1, 1, 0]
-        # The first is remembered now, the second has a queue group.
-        for number in (0, 1):
-            with mock.patch.object(
-                Wire, "get_write_buffer_size", lambda wire, slow=world.wires[number]: (wire is slow) << 25
-            ):
-                world.connections[number].pause_writing()  # as a transport does
-                left = world.inner.publish_each(messages[:2] + messages[5:6])
-                world.connections[number].resume_writing()
-            assert list(left) == ([0] if number == 0 else [])
-        # Not so much waits that anybody asked for a pause.
-        world.connections[0].out_size = 9 << 20
-        world.connections[0].out.append(b"")
-        assert list(world.inner.publish_each(messages[:1])) == [0]
-        world.connections[3].close(CloseReason.CLIENT_CLOSED)
-        assert list(world.inner.publish_each(messages[5:6])) == []
-        assert world.connections[3].counters.out_msgs == 3
-
-    asyncio.run(scenario())
+            world.connections[number].pause_writing()  # as a transport does
+            left = world.inner.publish_each(messages[:2] + messages[5:6])
+            world.connections[number].resume_writing()
+        assert list(left) == ([0] if number == 0 else [])
+    # Not so much waits that anybody asked for a pause.
+    world.connections[0].out_size = 9 << 20
+    world.connections[0].out.append(b"")
+    assert list(world.inner.publish_each(messages[:1])) == [0]
+    world.connections[3].close(CloseReason.CLIENT_CLOSED)
+    assert list(world.inner.publish_each(messages[5:6])) == []
+    assert world.connections[3].counters.out_msgs == 3
 
 
-def test_a_receiver_that_is_gone_gets_nothing() -> None:
-    async def scenario() -> None:
-        world = await World.of(2)
-        gone = next(each for each in world.inner.subscriptions.values() if each.subject == b"pub.>")
-        await world.feed(0, publish(b"pub.0"))
-        world.inner.unsubscribe(gone)
-        await world.feed(1, publish(b"ack.1"))
-        world.server.intake.run()
-        assert [name for name, _ in world.calls] == ["ack"]
-
-    asyncio.run(scenario())
+async def test_a_receiver_that_is_gone_gets_nothing() -> None:
+    world = await World.of(2)
+    gone = next(each for each in world.inner.subscriptions.values() if each.subject == b"pub.>")
+    await world.feed(0, publish(b"pub.0"))
+    world.inner.unsubscribe(gone)
+    await world.feed(1, publish(b"ack.1"))
+    world.server.intake.run()
+    assert [name for name, _ in world.calls] == ["ack"]
 
 
 steps = st.lists(
@@ -644,23 +585,20 @@ def test_each_connection_sees_what_it_saw_without(turn: float, plan: list[tuple[
         assert one[1:] == other[1:]
 
 
-def test_who_is_gone_when_publishes_are_handed_over_does_not_answer() -> None:
-    async def play() -> None:
-        world = await World.of(2)
-        for connection in world.connections:
-            connection.no_responders = True
-        await world.feed(1, b"SUB _INBOX.1.* 7\r\n")
-        world.server.intake.run()
-        await world.feed(0, b"PUB pub.0 2\r\nhi\r\n")
-        await world.feed(1, b"PUB pub.1 _INBOX.1.a 2\r\nhi\r\n")
-        for subscription in list(world.inner.subscriptions.values()):
-            world.inner.unsubscribe(subscription)
-        world.server.intake.run()
-        await world.settle()
-        assert not world.calls
-        assert [wire.written for wire in world.wires] == [b"", b"HMSG _INBOX.1.a 7 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"]
-
-    asyncio.run(play())
+async def test_who_is_gone_when_publishes_are_handed_over_does_not_answer() -> None:
+    world = await World.of(2)
+    for connection in world.connections:
+        connection.no_responders = True
+    await world.feed(1, b"SUB _INBOX.1.* 7\r\n")
+    world.server.intake.run()
+    await world.feed(0, b"PUB pub.0 2\r\nhi\r\n")
+    await world.feed(1, b"PUB pub.1 _INBOX.1.a 2\r\nhi\r\n")
+    for subscription in list(world.inner.subscriptions.values()):
+        world.inner.unsubscribe(subscription)
+    world.server.intake.run()
+    await world.settle()
+    assert not world.calls
+    assert [wire.written for wire in world.wires] == [b"", b"HMSG _INBOX.1.a 7 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"]
 
 
 def test_the_loop_is_kept_awake_between_requests_of_one_client() -> None:

@@ -174,200 +174,171 @@ async def client(server: NatsServer, *lines: bytes) -> Raw:
     return made
 
 
-def test_a_mesh_of_three() -> None:
+async def test_a_mesh_of_three() -> None:
     """Each knows one of the others, or is known by it; all find each other, and their clients learn about them."""
 
-    async def play() -> None:
-        async with node() as a, node(url(a)) as b, node(url(a)) as c:
-            await meshed(a, b, c)
-            sub = await client(b, b"SUB foo.> 1\r\n", b"SUB foo.* 2\r\nSUB other 3\r\n")
-            for server in (a, c):
-                await known(server, b"foo.x")
-                pub = await client(
-                    server, b"PUB foo.x 2\r\nhi\r\nPUB foo.x re 2\r\nho\r\nHPUB foo.x 12 14\r\nNATS/1.0\r\n\r\nhe\r\n"
-                )
-                told = json.loads(pub.info[5:])
-                assert told["cluster"] == "c"
-                assert set(told["connect_urls"]) == {f"127.0.0.1:{each.port}" for each in (a, b, c)}
-                await sub.expect(
-                    b"MSG foo.x 1 2\r\nhi\r\nMSG foo.x 2 2\r\nhi\r\n"
-                    b"MSG foo.x 1 re 2\r\nho\r\nMSG foo.x 2 re 2\r\nho\r\n"
-                    b"HMSG foo.x 1 12 14\r\nNATS/1.0\r\n\r\nhe\r\nHMSG foo.x 2 12 14\r\nNATS/1.0\r\n\r\nhe\r\n"
-                )
-            found = status.routez(a, {"subs": "1"})
-            assert found["num_routes"] == 2
-            way = next(each for each in found["routes"] if each["remote_id"] == b.id)
-            assert (way["out_msgs"], way["in_msgs"], way["did_solicit"]) == (3, 0, False)
-            assert set(way["subscriptions_list"]) == {"foo.>", "foo.*", "other"}
-            assert status.varz(a)["cluster"]["name"] == "c"
-            assert status.varz(a)["routes"] == 2
-            # Nobody is there any more.
-            sub.send(b"UNSUB 1\r\nUNSUB 2\r\n")
-            assert a.mesh is not None
-            await eventually(lambda: a.mesh is not None and a.mesh.match(b"foo.x") is None)
-            asking = await client(a, b"SUB re 1\r\n")
-            asking.send(b"PUB foo.x re 0\r\n\r\n")
-            await asking.expect(b"HMSG re 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
-
-    asyncio.run(play())
+    async with node() as a, node(url(a)) as b, node(url(a)) as c:
+        await meshed(a, b, c)
+        sub = await client(b, b"SUB foo.> 1\r\n", b"SUB foo.* 2\r\nSUB other 3\r\n")
+        for server in (a, c):
+            await known(server, b"foo.x")
+            pub = await client(
+                server, b"PUB foo.x 2\r\nhi\r\nPUB foo.x re 2\r\nho\r\nHPUB foo.x 12 14\r\nNATS/1.0\r\n\r\nhe\r\n"
+            )
+            told = json.loads(pub.info[5:])
+            assert told["cluster"] == "c"
+            assert set(told["connect_urls"]) == {f"127.0.0.1:{each.port}" for each in (a, b, c)}
+            await sub.expect(
+                b"MSG foo.x 1 2\r\nhi\r\nMSG foo.x 2 2\r\nhi\r\n"
+                b"MSG foo.x 1 re 2\r\nho\r\nMSG foo.x 2 re 2\r\nho\r\n"
+                b"HMSG foo.x 1 12 14\r\nNATS/1.0\r\n\r\nhe\r\nHMSG foo.x 2 12 14\r\nNATS/1.0\r\n\r\nhe\r\n"
+            )
+        found = status.routez(a, {"subs": "1"})
+        assert found["num_routes"] == 2
+        way = next(each for each in found["routes"] if each["remote_id"] == b.id)
+        assert (way["out_msgs"], way["in_msgs"], way["did_solicit"]) == (3, 0, False)
+        assert set(way["subscriptions_list"]) == {"foo.>", "foo.*", "other"}
+        assert status.varz(a)["cluster"]["name"] == "c"
+        assert status.varz(a)["routes"] == 2
+        # Nobody is there any more.
+        sub.send(b"UNSUB 1\r\nUNSUB 2\r\n")
+        assert a.mesh is not None
+        await eventually(lambda: a.mesh is not None and a.mesh.match(b"foo.x") is None)
+        asking = await client(a, b"SUB re 1\r\n")
+        asking.send(b"PUB foo.x re 0\r\n\r\n")
+        await asking.expect(b"HMSG re 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
 
 
-def test_one_member_of_each_group() -> None:
+async def test_one_member_of_each_group() -> None:
     """Wherever it is, about as often as any other; and those in no group get everything once."""
 
-    async def play() -> None:
-        async with node() as a, node(url(a)) as b:
-            await meshed(a, b)
-            here = await client(a, b"SUB work grp 1\r\n")
-            there = [await client(b, b"SUB work grp 1\r\n") for _ in range(2)]
-            plain = await client(b, b"SUB > 9\r\nSUB work other 5\r\n")
-            await known(a, b"work")
+    async with node() as a, node(url(a)) as b:
+        await meshed(a, b)
+        here = await client(a, b"SUB work grp 1\r\n")
+        there = [await client(b, b"SUB work grp 1\r\n") for _ in range(2)]
+        plain = await client(b, b"SUB > 9\r\nSUB work other 5\r\n")
+        await known(a, b"work")
+        assert a.mesh is not None
+        await eventually(lambda: a.mesh.match(b"work").groups[b"grp"][0][1] == 2)  # type: ignore[union-attr]
+        await client(a, b"".join(b"PUB work 3\r\n%03d\r\n" % number for number in range(300)))
+        everything = b""
+        while everything.count(b"MSG work 9") < 300:
+            everything += await asyncio.wait_for(plain.reader.read(1 << 20), PATIENCE)
+        everything += await plain.until_pong()
+        assert everything.count(b"MSG work 9") == everything.count(b"MSG work 5") == 300
+        got = [(await each.until_pong()).count(b"MSG work 1 ") for each in (here, *there)]
+        assert sum(got) == 300
+        assert min(got) > 50
+
+
+async def test_a_server_comes_back() -> None:
+    port = free_port()
+    async with node(f"nats://127.0.0.1:{port}") as a:
+        sub = await client(a, b"SUB foo 1\r\n")
+        for _ in range(2):
+            async with node(port=port) as b:
+                await meshed(a, b)
+                await known(b, b"foo")
+                await client(b, b"SUB back 1\r\nPUB foo 2\r\nhi\r\n")
+                await sub.expect(b"MSG foo 1 2\r\nhi\r\n")
+                await known(a, b"back")
+            await eventually(lambda: not neighbours(a))
             assert a.mesh is not None
-            await eventually(lambda: a.mesh.match(b"work").groups[b"grp"][0][1] == 2)  # type: ignore[union-attr]
-            await client(a, b"".join(b"PUB work 3\r\n%03d\r\n" % number for number in range(300)))
-            everything = b""
-            while everything.count(b"MSG work 9") < 300:
-                everything += await asyncio.wait_for(plain.reader.read(1 << 20), PATIENCE)
-            everything += await plain.until_pong()
-            assert everything.count(b"MSG work 9") == everything.count(b"MSG work 5") == 300
-            got = [(await each.until_pong()).count(b"MSG work 1 ") for each in (here, *there)]
-            assert sum(got) == 300
-            assert min(got) > 50
-
-    asyncio.run(play())
+            assert a.mesh.match(b"back") is None
 
 
-def test_a_server_comes_back() -> None:
-    async def play() -> None:
-        port = free_port()
-        async with node(f"nats://127.0.0.1:{port}") as a:
-            sub = await client(a, b"SUB foo 1\r\n")
-            for _ in range(2):
-                async with node(port=port) as b:
-                    await meshed(a, b)
-                    await known(b, b"foo")
-                    await client(b, b"SUB back 1\r\nPUB foo 2\r\nhi\r\n")
-                    await sub.expect(b"MSG foo 1 2\r\nhi\r\n")
-                    await known(a, b"back")
-                await eventually(lambda: not neighbours(a))
-                assert a.mesh is not None
-                assert a.mesh.match(b"back") is None
-
-    asyncio.run(play())
-
-
-def test_routes_that_name_everybody() -> None:
+async def test_routes_that_name_everybody() -> None:
     """The server itself among them: each keeps one connection to each other one."""
 
-    async def play() -> None:
-        ports = [free_port() for _ in range(3)]
-        routes = [f"nats://127.0.0.1:{port}" for port in ports]
-        async with contextlib.AsyncExitStack() as stack:
-            servers = [await stack.enter_async_context(node(*routes, port=port)) for port in ports]
-            await meshed(*servers)
-            await eventually(lambda: all(len(server.mesh.links) == 2 for server in servers if server.mesh))
-            subs = [await client(server, b"SUB foo 1\r\n") for server in servers]
-            for server in servers:
-                await known(server, b"foo", 2)
-            await client(servers[0], b"PUB foo 2\r\nhi\r\n")
-            for each in subs:
-                await each.expect(b"MSG foo 1 2\r\nhi\r\n")
-                assert await each.until_pong() == b"PONG\r\n"
-
-    asyncio.run(play())
+    ports = [free_port() for _ in range(3)]
+    routes = [f"nats://127.0.0.1:{port}" for port in ports]
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(node(*routes, port=port)) for port in ports]
+        await meshed(*servers)
+        await eventually(lambda: all(len(server.mesh.links) == 2 for server in servers if server.mesh))
+        subs = [await client(server, b"SUB foo 1\r\n") for server in servers]
+        for server in servers:
+            await known(server, b"foo", 2)
+        await client(servers[0], b"PUB foo 2\r\nhi\r\n")
+        for each in subs:
+            await each.expect(b"MSG foo 1 2\r\nhi\r\n")
+            assert await each.until_pong() == b"PONG\r\n"
 
 
-def test_names_of_clusters(caplog: pytest.LogCaptureFixture) -> None:
+async def test_names_of_clusters(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    async def play() -> None:
-        async with node() as a, node(url(a), name="zz") as wrong:
-            await eventually(lambda: 'Rejecting connection, cluster name "c" does not match "zz"' in caplog.text)
-            assert not neighbours(a) | neighbours(wrong)
-            # A name that was made up gives way.
-            async with node(url(a), name="") as nameless:
-                await meshed(a, nameless)
-                assert nameless.mesh is not None
-                assert nameless.mesh.name == "c"
-                assert "Cluster name updated to c" in caplog.text
-        async with node(name="") as a, node(url(a), name="") as b:
+    async with node() as a, node(url(a), name="zz") as wrong:
+        await eventually(lambda: 'Rejecting connection, cluster name "c" does not match "zz"' in caplog.text)
+        assert not neighbours(a) | neighbours(wrong)
+        # A name that was made up gives way.
+        async with node(url(a), name="") as nameless:
+            await meshed(a, nameless)
+            assert nameless.mesh is not None
+            assert nameless.mesh.name == "c"
+            assert "Cluster name updated to c" in caplog.text
+    async with node(name="") as a, node(url(a), name="") as b:
+        await meshed(a, b)
+        assert a.mesh is not None
+        assert b.mesh is not None
+        assert a.mesh.name == b.mesh.name
+    assert "Cluster name was dynamically generated, consider setting one" in caplog.text
+
+
+async def test_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async with node(user="r", password="p") as a:
+        good = url(a).replace("//", "//r:p@")
+        async with node(good) as b, node(url(a)) as nobody, node(url(a), user="r", password="wrong") as wrong:
             await meshed(a, b)
-            assert a.mesh is not None
-            assert b.mesh is not None
-            assert a.mesh.name == b.mesh.name
-        assert "Cluster name was dynamically generated, consider setting one" in caplog.text
-
-    asyncio.run(play())
-
-
-def test_credentials(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-
-    async def play() -> None:
-        async with node(user="r", password="p") as a:
-            good = url(a).replace("//", "//r:p@")
-            async with node(good) as b, node(url(a)) as nobody, node(url(a), user="r", password="wrong") as wrong:
-                await meshed(a, b)
-                await eventually(lambda: caplog.text.count("Route Error 'Authorization Violation'") >= 2)
-                assert not neighbours(nobody) | neighbours(wrong)
-            # Who says nothing is sent away, and so is who is not a server.
-            assert a.mesh is not None
-            stranger = await Raw.connect(a.mesh.port)
-            stranger.send(b'INFO {"server_id":"x","cluster":"c"}\r\n')
-            assert b"Authorization Violation" in await stranger.rest()
-            stranger = await Raw.connect(a.mesh.port, b"RMSG $G foo 2\r\nhi\r\n")
-            assert b"Unknown Protocol Operation" in await stranger.rest()
-        async with node(timeout=0.2) as a:
-            assert a.mesh is not None
-            assert b"Authentication Timeout" in await (await Raw.connect(a.mesh.port)).rest()
-
-    asyncio.run(play())
+            await eventually(lambda: caplog.text.count("Route Error 'Authorization Violation'") >= 2)
+            assert not neighbours(nobody) | neighbours(wrong)
+        # Who says nothing is sent away, and so is who is not a server.
+        assert a.mesh is not None
+        stranger = await Raw.connect(a.mesh.port)
+        stranger.send(b'INFO {"server_id":"x","cluster":"c"}\r\n')
+        assert b"Authorization Violation" in await stranger.rest()
+        stranger = await Raw.connect(a.mesh.port, b"RMSG $G foo 2\r\nhi\r\n")
+        assert b"Unknown Protocol Operation" in await stranger.rest()
+    async with node(timeout=0.2) as a:
+        assert a.mesh is not None
+        assert b"Authentication Timeout" in await (await Raw.connect(a.mesh.port)).rest()
 
 
-def test_tls(tmp_path: Path) -> None:
+async def test_tls(tmp_path: Path) -> None:
     authority = party(tmp_path, "authority")
     own, strange = party(tmp_path, "server", authority), party(tmp_path, "stranger")
 
     def options(who: Any) -> TLSOptions:
         return TLSOptions(who.cert, who.key, authority.cert, verify=True)
 
-    async def play() -> None:
-        async with node(tls=options(own)) as a, node(url(a), tls=options(own)) as b:
-            await meshed(a, b)
-            sub = await client(a, b"SUB foo 1\r\n")
-            await known(b, b"foo")
-            await client(b, b"PUB foo 2\r\nhi\r\n")
-            await sub.expect(b"MSG foo 1 2\r\nhi\r\n")
-            async with node(url(a), tls=options(strange)) as stranger, node(url(a)) as plain:
-                await asyncio.sleep(0.5)
-                assert not neighbours(stranger) | neighbours(plain)
-                assert neighbours(a) == {b.id}
-
-    asyncio.run(play())
+    async with node(tls=options(own)) as a, node(url(a), tls=options(own)) as b:
+        await meshed(a, b)
+        sub = await client(a, b"SUB foo 1\r\n")
+        await known(b, b"foo")
+        await client(b, b"PUB foo 2\r\nhi\r\n")
+        await sub.expect(b"MSG foo 1 2\r\nhi\r\n")
+        async with node(url(a), tls=options(strange)) as stranger, node(url(a)) as plain:
+            await asyncio.sleep(0.5)
+            assert not neighbours(stranger) | neighbours(plain)
+            assert neighbours(a) == {b.id}
 
 
-def test_a_port_that_is_taken() -> None:
-    async def play() -> None:
-        async with node() as a:
-            assert a.mesh is not None
-            with pytest.raises(
-                ListenError, match=r"^Error listening on router port: \d+ - listen tcp .*: bind: address"
-            ):
-                async with node(port=a.mesh.port):
-                    pass
-
-    asyncio.run(play())
+async def test_a_port_that_is_taken() -> None:
+    async with node() as a:
+        assert a.mesh is not None
+        with pytest.raises(ListenError, match=r"^Error listening on router port: \d+ - listen tcp .*: bind: address"):
+            async with node(port=a.mesh.port):
+                pass
 
 
-def test_routes_stay_as_they_are_until_a_restart() -> None:
-    async def play() -> None:
-        async with node() as a:
-            a.reload(replace(a.options, max_payload=5))
-            assert a.options.cluster is not None
-            with pytest.raises(ReloadError, match="config reload not supported for Cluster"):
-                a.reload(replace(a.options, cluster=replace(a.options.cluster, routes=("nats://h:1",))))
-
-    asyncio.run(play())
+async def test_routes_stay_as_they_are_until_a_restart() -> None:
+    async with node() as a:
+        a.reload(replace(a.options, max_payload=5))
+        assert a.options.cluster is not None
+        with pytest.raises(ReloadError, match="config reload not supported for Cluster"):
+            a.reload(replace(a.options, cluster=replace(a.options.cluster, routes=("nats://h:1",))))
 
 
 #: Before the ids of real servers in the order that decides who closes one of two connections, so that it is never ours.
@@ -399,67 +370,61 @@ class Peer:
         return (await self.raw.until_pong()).removesuffix(b"PONG\r\n").replace(b"PING\r\n", b"")
 
 
-def test_what_a_peer_may_do() -> None:
-    async def play() -> None:
-        async with node() as a:
-            peer = await Peer.connect(a, connect_urls=["10.0.0.1:4222"])
-            await eventually(lambda: neighbours(a) == {PEER})
-            # A second connection of the same server waits for one of both to be closed; one for an account is no route.
-            twin, account = await Peer.connect(a), await Peer.connect(a, route_account="$SYS")
-            assert (await twin.raw.until_pong()).endswith(b"PONG\r\n")
-            assert (await account.raw.until_pong()).endswith(b"PONG\r\n")
-            sub = await client(a, b"SUB foo 1\r\n")
-            assert json.loads(sub.info[5:])["connect_urls"] == [f"127.0.0.1:{a.port}", "10.0.0.1:4222"]
-            assert b"RS+ $G foo\r\n" in await peer.raw.until_pong()
-            assert b"RS+ $G foo\r\n" in await twin.raw.until_pong()
-            # Interest of both is kept, that of one counts.
-            for each in (peer, twin):
-                each.raw.send(b"RS+ $G bar\r\n")
-                await each.raw.until_pong()
-            await client(a, b"PUB bar 2\r\nhi\r\n")
-            await peer.expect(b"RMSG $G bar 2\r\nhi\r\n")
-            assert await twin.rest() == b""
-            peer.raw.writer.close()
-            assert a.mesh is not None
-            mesh = a.mesh
-            await eventually(lambda: len(mesh.ways) == 1 and mesh.ways[0].number == 2)
-            await client(a, b"PUB bar 2\r\nho\r\n")
-            await twin.expect(b"RMSG $G bar 2\r\nho\r\n")
-            # What comes over a route goes to clients here, and back to nobody.
-            twin.raw.send(b"RS+ $G foo\r\nRMSG $G foo 2\r\nyo\r\nRMSG other foo 2\r\nno\r\n")
-            await sub.expect(b"MSG foo 1 2\r\nyo\r\n")
-            assert await twin.rest() == b""
-            # It says that it leaves.
-            twin.raw.send(wire.info({"server_id": PEER, "ldm": True}))
-            await eventually(lambda: not mesh.connect_urls)
-            # The same name, another server.
-            other = await Peer.connect(a, server_id="other")
-            await other.raw.rest()
-            assert neighbours(a) == {PEER}
-
-    asyncio.run(play())
+async def test_what_a_peer_may_do() -> None:
+    async with node() as a:
+        peer = await Peer.connect(a, connect_urls=["10.0.0.1:4222"])
+        await eventually(lambda: neighbours(a) == {PEER})
+        # A second connection of the same server waits for one of both to be closed; one for an account is no route.
+        twin, account = await Peer.connect(a), await Peer.connect(a, route_account="$SYS")
+        assert (await twin.raw.until_pong()).endswith(b"PONG\r\n")
+        assert (await account.raw.until_pong()).endswith(b"PONG\r\n")
+        sub = await client(a, b"SUB foo 1\r\n")
+        assert json.loads(sub.info[5:])["connect_urls"] == [f"127.0.0.1:{a.port}", "10.0.0.1:4222"]
+        assert b"RS+ $G foo\r\n" in await peer.raw.until_pong()
+        assert b"RS+ $G foo\r\n" in await twin.raw.until_pong()
+        # Interest of both is kept, that of one counts.
+        for each in (peer, twin):
+            each.raw.send(b"RS+ $G bar\r\n")
+            await each.raw.until_pong()
+        await client(a, b"PUB bar 2\r\nhi\r\n")
+        await peer.expect(b"RMSG $G bar 2\r\nhi\r\n")
+        assert await twin.rest() == b""
+        peer.raw.writer.close()
+        assert a.mesh is not None
+        mesh = a.mesh
+        await eventually(lambda: len(mesh.ways) == 1 and mesh.ways[0].number == 2)
+        await client(a, b"PUB bar 2\r\nho\r\n")
+        await twin.expect(b"RMSG $G bar 2\r\nho\r\n")
+        # What comes over a route goes to clients here, and back to nobody.
+        twin.raw.send(b"RS+ $G foo\r\nRMSG $G foo 2\r\nyo\r\nRMSG other foo 2\r\nno\r\n")
+        await sub.expect(b"MSG foo 1 2\r\nyo\r\n")
+        assert await twin.rest() == b""
+        # It says that it leaves.
+        twin.raw.send(wire.info({"server_id": PEER, "ldm": True}))
+        await eventually(lambda: not mesh.connect_urls)
+        # The same name, another server.
+        other = await Peer.connect(a, server_id="other")
+        await other.raw.rest()
+        assert neighbours(a) == {PEER}
 
 
-def test_what_is_told_about_others() -> None:
-    async def play() -> None:
-        async with node() as a:
-            first = await Peer.connect(a)
-            await eventually(lambda: neighbours(a) == {PEER})
-            await first.raw.until_pong()
-            await Peer.connect(a, server_id="new", server_name="new", port=7777, nonce="x")
-            line = await first.raw.line()
-            told = json.loads(line[5:])
-            assert (told["server_id"], told["ip"]) == ("new", "nats-route://127.0.0.1:7777/")
-            assert "nonce" not in told
-            # Where to find somebody who is not known yet.
-            async with node(name="c") as b:
-                assert b.mesh is not None
-                ip = f"nats-route://127.0.0.1:{b.mesh.port}/"
-                for _ in range(3):
-                    first.raw.send(wire.info({"server_id": b.id, "ip": ip}))
-                await eventually(lambda: b.id in neighbours(a))
-                first.raw.send(wire.info({"server_id": "nowhere", "ip": "nats-route://[:x/"}))
-                await eventually(lambda: b.mesh is not None and len(b.mesh.links) == 1)
-            assert (await first.raw.until_pong()).endswith(b"PONG\r\n")
-
-    asyncio.run(play())
+async def test_what_is_told_about_others() -> None:
+    async with node() as a:
+        first = await Peer.connect(a)
+        await eventually(lambda: neighbours(a) == {PEER})
+        await first.raw.until_pong()
+        await Peer.connect(a, server_id="new", server_name="new", port=7777, nonce="x")
+        line = await first.raw.line()
+        told = json.loads(line[5:])
+        assert (told["server_id"], told["ip"]) == ("new", "nats-route://127.0.0.1:7777/")
+        assert "nonce" not in told
+        # Where to find somebody who is not known yet.
+        async with node(name="c") as b:
+            assert b.mesh is not None
+            ip = f"nats-route://127.0.0.1:{b.mesh.port}/"
+            for _ in range(3):
+                first.raw.send(wire.info({"server_id": b.id, "ip": ip}))
+            await eventually(lambda: b.id in neighbours(a))
+            first.raw.send(wire.info({"server_id": "nowhere", "ip": "nats-route://[:x/"}))
+            await eventually(lambda: b.mesh is not None and len(b.mesh.links) == 1)
+        assert (await first.raw.until_pong()).endswith(b"PONG\r\n")

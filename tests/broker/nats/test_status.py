@@ -152,14 +152,11 @@ def test_nats_server_says_the_same(tmp_path: Path, version: str) -> None:
             assert list(got["connections"][0]) == list(wanted["connections"][0]), path
 
 
-def test_health() -> None:
-    async def scenario() -> None:
-        async with serving() as server:
-            assert status.healthz(server, {}) == (200, [])
-            [wrong] = status.healthz(server, {"stream": "S"})[1]
-            assert wrong["type"] == "BAD_REQUEST"
-            with pytest.raises(ValueError, match="Error decoding boolean for 'js-enabled-only'"):
-                status.healthz(server, {"js-enabled-only": "x"})
-        assert status.healthz(server, {}) == (503, [{"type": "CONNECTION", "error": "not listening for clients"}])
-
-    asyncio.run(scenario())
+async def test_health() -> None:
+    async with serving() as server:
+        assert status.healthz(server, {}) == (200, [])
+        [wrong] = status.healthz(server, {"stream": "S"})[1]
+        assert wrong["type"] == "BAD_REQUEST"
+        with pytest.raises(ValueError, match="Error decoding boolean for 'js-enabled-only'"):
+            status.healthz(server, {"js-enabled-only": "x"})
+    assert status.healthz(server, {}) == (503, [{"type": "CONNECTION", "error": "not listening for clients"}])

@@ -67,60 +67,51 @@ def test_messages_over_tls(parties: dict[str, Party], loop: str) -> None:
         asyncio.run(scenario())
 
 
-def test_clients_without_certificate_are_refused(parties: dict[str, Party]) -> None:
-    async def scenario() -> None:
-        async with serving(tls=options(parties, verify=True)) as server:
-            url = f"tls://127.0.0.1:{server.port}"
-            for who in ("", "stranger"):
-                with pytest.raises((OSError, nats.errors.Error, asyncio.TimeoutError)):
-                    await natsclient.connect(
-                        url,
-                        tls=context(parties, who),
-                        connect_timeout=1,
-                        allow_reconnect=False,
-                        max_reconnect_attempts=0,
-                    )
-            client = await natsclient.connect(url, tls=context(parties, "client"))
-            await client.flush()
-            await client.close()
-
-    asyncio.run(scenario())
-
-
-def test_certificates_name_users(parties: dict[str, Party]) -> None:
-    async def scenario() -> None:
-        users = Authorization(users=(User("bob@example.com"), User("x")))
-        async with serving(tls=options(parties, verify_and_map=True), authorization=users) as server:
-            client = await natsclient.connect(f"tls://127.0.0.1:{server.port}", tls=context(parties, "client"))
-            await client.flush()
-            assert [each.user for each in server.clients()] == ["bob@example.com"]
-            await client.close()
-        users = Authorization(users=(User("x"),))
-        async with serving(tls=options(parties, verify_and_map=True), authorization=users) as server:
-            with pytest.raises(nats.errors.Error):
+async def test_clients_without_certificate_are_refused(parties: dict[str, Party]) -> None:
+    async with serving(tls=options(parties, verify=True)) as server:
+        url = f"tls://127.0.0.1:{server.port}"
+        for who in ("", "stranger"):
+            with pytest.raises((OSError, nats.errors.Error, asyncio.TimeoutError)):
                 await natsclient.connect(
-                    f"tls://127.0.0.1:{server.port}",
-                    tls=context(parties, "client"),
+                    url,
+                    tls=context(parties, who),
+                    connect_timeout=1,
                     allow_reconnect=False,
                     max_reconnect_attempts=0,
                 )
+        client = await natsclient.connect(url, tls=context(parties, "client"))
+        await client.flush()
+        await client.close()
 
-    asyncio.run(scenario())
+
+async def test_certificates_name_users(parties: dict[str, Party]) -> None:
+    users = Authorization(users=(User("bob@example.com"), User("x")))
+    async with serving(tls=options(parties, verify_and_map=True), authorization=users) as server:
+        client = await natsclient.connect(f"tls://127.0.0.1:{server.port}", tls=context(parties, "client"))
+        await client.flush()
+        assert [each.user for each in server.clients()] == ["bob@example.com"]
+        await client.close()
+    users = Authorization(users=(User("x"),))
+    async with serving(tls=options(parties, verify_and_map=True), authorization=users) as server:
+        with pytest.raises(nats.errors.Error):
+            await natsclient.connect(
+                f"tls://127.0.0.1:{server.port}",
+                tls=context(parties, "client"),
+                allow_reconnect=False,
+                max_reconnect_attempts=0,
+            )
 
 
-def test_clients_that_do_not_speak_tls(parties: dict[str, Party]) -> None:
-    async def scenario() -> None:
-        async with serving(tls=options(parties, timeout=0.3)) as server:
-            async with await Raw.connect(server.port, b"CONNECT {}\r\nPING\r\n") as client:
-                assert b'"tls_required":true' in client.info
-                assert b"PONG" not in await client.rest()
-            async with await Raw.connect(server.port) as client:
-                # One that says nothing.
-                assert await client.rest() == b""
-            assert not server.connections()
-            assert {each.reason for each in server.closed} == {"TLS Handshake Failure"}
-
-    asyncio.run(scenario())
+async def test_clients_that_do_not_speak_tls(parties: dict[str, Party]) -> None:
+    async with serving(tls=options(parties, timeout=0.3)) as server:
+        async with await Raw.connect(server.port, b"CONNECT {}\r\nPING\r\n") as client:
+            assert b'"tls_required":true' in client.info
+            assert b"PONG" not in await client.rest()
+        async with await Raw.connect(server.port) as client:
+            # One that says nothing.
+            assert await client.rest() == b""
+        assert not server.connections()
+        assert {each.reason for each in server.closed} == {"TLS Handshake Failure"}
 
 
 def test_options_that_cannot_be_used(parties: dict[str, Party], tmp_path: Path) -> None:

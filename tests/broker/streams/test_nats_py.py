@@ -248,28 +248,25 @@ def test_as_against_a_real_server(url: str, test: Any, storage: StorageType) -> 
     asyncio.run(test(url, storage))
 
 
-def test_services(url: str) -> None:
+async def test_services(url: str) -> None:
     """Two of the same name share requests, and each says what it has done."""
 
     async def answer(request: Any) -> None:
         await request.respond(request.data.upper())
 
-    async def work() -> None:
-        async with connected(url) as (client, _):
-            services = [await nats.micro.add_service(client, name="upper", version="1.0.0") for _ in range(2)]
-            for service in services:
-                await service.add_endpoint(name="turn", handler=answer)
-            answers = await asyncio.gather(*(client.request("turn", b"%d a" % i) for i in range(50)))
-            assert [each.data for each in answers] == [b"%d A" % i for i in range(50)]
-            told = [json.loads((await client.request(f"$SRV.STATS.upper.{each.id}")).data) for each in services]
-            assert sum(each["endpoints"][0]["num_requests"] for each in told) == 50
-            assert json.loads((await client.request("$SRV.PING.upper")).data)["id"] in {each.id for each in services}
-            for service in services:
-                await service.stop()
-            with pytest.raises(nats.errors.NoRespondersError):
-                await client.request("turn", b"")
-
-    asyncio.run(work())
+    async with connected(url) as (client, _):
+        services = [await nats.micro.add_service(client, name="upper", version="1.0.0") for _ in range(2)]
+        for service in services:
+            await service.add_endpoint(name="turn", handler=answer)
+        answers = await asyncio.gather(*(client.request("turn", b"%d a" % i) for i in range(50)))
+        assert [each.data for each in answers] == [b"%d A" % i for i in range(50)]
+        told = [json.loads((await client.request(f"$SRV.STATS.upper.{each.id}")).data) for each in services]
+        assert sum(each["endpoints"][0]["num_requests"] for each in told) == 50
+        assert json.loads((await client.request("$SRV.PING.upper")).data)["id"] in {each.id for each in services}
+        for service in services:
+            await service.stop()
+        with pytest.raises(nats.errors.NoRespondersError):
+            await client.request("turn", b"")
 
 
 def test_a_durable_consumer_goes_on_after_the_end_of_the_broker(tmp_path: Path) -> None:

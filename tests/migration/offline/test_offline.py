@@ -33,24 +33,21 @@ GOLDEN = [
 ]
 
 
-def test_the_official_command_line_restores_them(each_server: Any, tmp_path: Path) -> None:
+async def test_the_official_command_line_restores_them(each_server: Any, tmp_path: Path) -> None:
     results = [BackupDirectory(tmp_path / "out").place(stream) for stream in prepared(small_store(tmp_path / "store"))]
 
-    async def main() -> None:
-        for result in results:
-            answer = await restore(each_server.url, result.directory)
-            assert "error" not in answer, answer
-            state = answer["state"]
-            assert (state["messages"], state["bytes"]) == (result.state.messages, result.state.bytes)
-            assert (state["first_seq"], state["last_seq"]) == (result.state.first_seq, result.state.last_seq)
-            channel = result.stream.replace("_", ".")
-            assert facts(await read_stream(each_server.url, result.stream)) == wanted(channel, ROWS[channel])
-        consumer = (await consumers_of(each_server.url, "orders"))["dur"]
-        assert consumer.delivered.stream_seq == 300
-        assert consumer.ack_floor.stream_seq == PENDING[0] - 1
-        assert consumer.num_ack_pending == len(PENDING)
-
-    asyncio.run(main())
+    for result in results:
+        answer = await restore(each_server.url, result.directory)
+        assert "error" not in answer, answer
+        state = answer["state"]
+        assert (state["messages"], state["bytes"]) == (result.state.messages, result.state.bytes)
+        assert (state["first_seq"], state["last_seq"]) == (result.state.first_seq, result.state.last_seq)
+        channel = result.stream.replace("_", ".")
+        assert facts(await read_stream(each_server.url, result.stream)) == wanted(channel, ROWS[channel])
+    consumer = (await consumers_of(each_server.url, "orders"))["dur"]
+    assert consumer.delivered.stream_seq == 300
+    assert consumer.ack_floor.stream_seq == PENDING[0] - 1
+    assert consumer.num_ack_pending == len(PENDING)
 
 
 def test_golden_stores_by_way_of_backups(each_server: Any, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:

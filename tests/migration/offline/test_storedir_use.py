@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -131,17 +130,14 @@ def test_a_server_that_ends_while_it_is_looked_at(tmp_path: Path, monkeypatch: p
     assert not RunningServer(os.getpid(), ["-sd", str(tmp_path)]).uses(tmp_path / "jetstream")
 
 
-def test_a_busy_server_is_found_by_its_files(start_server: Callable[..., Any]) -> None:
+async def test_a_busy_server_is_found_by_its_files(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
-    async def publish() -> None:
-        client = await natsclient.connect(server.url)
-        stream = client.jetstream()
-        await stream.add_stream(name="S", subjects=["s"])
-        await stream.publish("s", b"x")
-        await client.close()
-
-    asyncio.run(publish())
+    client = await natsclient.connect(server.url)
+    stream = client.jetstream()
+    await stream.add_stream(name="S", subjects=["s"])
+    await stream.publish("s", b"x")
+    await client.close()
     root = server.store_dir / "jetstream"
     [sign] = _ours(find_server(root, quiet=0), server.process)
     assert sign.endswith("1.blk open for writing")

@@ -112,7 +112,7 @@ def test_plans_are_taken(each_server: Any, tmp_path: Path) -> None:
         asyncio.run(create(each_server.url, make_plan(source, options, version, now_ns=NOW), set()))  # type: ignore[arg-type]
 
 
-def test_every_setting_is_known(each_server: Any, tmp_path: Path) -> None:
+async def test_every_setting_is_known(each_server: Any, tmp_path: Path) -> None:
     assert STREAM_VALUES.keys() == {field.key for field in STREAM_FIELDS}
     consumer_keys = {field.key for field in CONSUMER_FIELDS} - {"deliver_group"}
     assert CONSUMER_VALUES.keys() | PULL_VALUES.keys() | PUSH_VALUES.keys() == consumer_keys
@@ -121,31 +121,25 @@ def test_every_setting_is_known(each_server: Any, tmp_path: Path) -> None:
     plan = make_plan(opened(store), PlanOptions(overrides=(Override(">", settings=STREAM_VALUES),)), now_ns=NOW)
     new = {field.key for field in STREAM_FIELDS if version[:2] < field.since}
 
-    async def check() -> None:
-        await create(each_server.url, plan, new)
-        client = await natsclient.connect(each_server.url)
-        try:
-            for name, more in (("pull", PULL_VALUES), ("push", PUSH_VALUES)):
-                config = {"durable_name": name, **CONSUMER_VALUES, **more}
-                body = {"stream_name": "orders_new", "config": config}
-                answer = await request(client, f"CONSUMER.DURABLE.CREATE.orders_new.{name}", body)
-                same(config, answer["config"], set())
-        finally:
-            await client.close()
-
-    asyncio.run(check())
+    await create(each_server.url, plan, new)
+    client = await natsclient.connect(each_server.url)
+    try:
+        for name, more in (("pull", PULL_VALUES), ("push", PUSH_VALUES)):
+            config = {"durable_name": name, **CONSUMER_VALUES, **more}
+            body = {"stream_name": "orders_new", "config": config}
+            answer = await request(client, f"CONSUMER.DURABLE.CREATE.orders_new.{name}", body)
+            same(config, answer["config"], set())
+    finally:
+        await client.close()
 
 
-def test_reserved_subjects_are_refused_by_servers_too(start_server: Any) -> None:
+async def test_reserved_subjects_are_refused_by_servers_too(start_server: Any) -> None:
     server = start_server()
 
-    async def check() -> None:
-        client = await natsclient.connect(server.url)
-        try:
-            for subject in ("$JS.x", "$SYS.x", "$JSC.x"):
-                with pytest.raises(AssertionError, match=r"code"):
-                    await request(client, "STREAM.CREATE.X", {"name": "X", "subjects": [subject]})
-        finally:
-            await client.close()
-
-    asyncio.run(check())
+    client = await natsclient.connect(server.url)
+    try:
+        for subject in ("$JS.x", "$SYS.x", "$JSC.x"):
+            with pytest.raises(AssertionError, match=r"code"):
+                await request(client, "STREAM.CREATE.X", {"name": "X", "subjects": [subject]})
+    finally:
+        await client.close()

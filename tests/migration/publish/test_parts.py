@@ -166,38 +166,35 @@ class _Connected:
         assert timeout > 0
 
 
-def test_retry() -> None:
-    async def work() -> None:
-        retry = Retry(_Connected(), 0.2)  # type: ignore[arg-type]
-        reached = [0]
-        tries = 0
+async def test_retry() -> None:
+    retry = Retry(_Connected(), 0.2)  # type: ignore[arg-type]
+    reached = [0]
+    tries = 0
 
-        async def slow_but_steady() -> str:
-            nonlocal tries
-            tries += 1
-            reached[0] += 1
-            if tries < 6:
-                await asyncio.sleep(0.1)
-                raise NoAnswerError("not yet")
-            return "done"
+    async def slow_but_steady() -> str:
+        nonlocal tries
+        tries += 1
+        reached[0] += 1
+        if tries < 6:
+            await asyncio.sleep(0.1)
+            raise NoAnswerError("not yet")
+        return "done"
 
-        assert await retry.repeat(slow_but_steady, lambda: reached[0]) == "done"
-        assert retry.interruptions == 5
+    assert await retry.repeat(slow_but_steady, lambda: reached[0]) == "done"
+    assert retry.interruptions == 5
 
-        async def never() -> None:
-            raise NoAnswerError("never")
+    async def never() -> None:
+        raise NoAnswerError("never")
 
-        with pytest.raises(NoAnswerError, match="never"):
-            await retry.repeat(never)
+    with pytest.raises(NoAnswerError, match="never"):
+        await retry.repeat(never)
 
-        async def refused() -> None:
-            nonlocal tries
-            tries += 1
-            raise RefusedError("no")
+    async def refused() -> None:
+        nonlocal tries
+        tries += 1
+        raise RefusedError("no")
 
-        tries = 0
-        with pytest.raises(RefusedError):
-            await retry.repeat(refused)
-        assert tries == 1
-
-    asyncio.run(work())
+    tries = 0
+    with pytest.raises(RefusedError):
+        await retry.repeat(refused)
+    assert tries == 1

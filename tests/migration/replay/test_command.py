@@ -262,39 +262,33 @@ def test_kill_and_going_on(run: Any, start_server: Any, tmp_path: Path) -> None:
         assert [data for data in found if data.startswith(name)] == [b"%b%d" % (name, n) for n in range(1, 4001)]
 
 
-def test_streaming(run: Any, start_server: Any, store: Path) -> None:
+async def test_streaming(run: Any, start_server: Any, store: Path) -> None:
     server = start_server(jetstream=False)
 
-    async def go() -> None:
-        async with FakeStreaming(server.url, cluster_id="mine") as fake:
-            options = ["--as", "streaming", "--cluster-id", "mine", "--client-id", "me", "--speed", "max"]
-            process = await asyncio.to_thread(start, "replay", store, "--to", server.url, *options)
-            out, err = await asyncio.to_thread(process.communicate, None, 20)
-            assert process.returncode == 0, err
-            assert "replayed 200 messages" in out
-            assert fake.payloads(b"old.a") == [b"m%d" % n for n in range(1, 101)]
-            assert fake.closed == [b"me"]
-
-    asyncio.run(go())
+    async with FakeStreaming(server.url, cluster_id="mine") as fake:
+        options = ["--as", "streaming", "--cluster-id", "mine", "--client-id", "me", "--speed", "max"]
+        process = await asyncio.to_thread(start, "replay", store, "--to", server.url, *options)
+        out, err = await asyncio.to_thread(process.communicate, None, 20)
+        assert process.returncode == 0, err
+        assert "replayed 200 messages" in out
+        assert fake.payloads(b"old.a") == [b"m%d" % n for n in range(1, 101)]
+        assert fake.closed == [b"me"]
 
 
-def test_ctrl_c_leaves_the_streaming_server(start_server: Any, tmp_path: Path) -> None:
+async def test_ctrl_c_leaves_the_streaming_server(start_server: Any, tmp_path: Path) -> None:
     server = start_server(jetstream=False)
     store = write_store(tmp_path / "long", {"a": messages(1000, step=10 * MS)})
 
-    async def go() -> None:
-        async with FakeStreaming(server.url) as fake:
-            process = await asyncio.to_thread(start, "replay", store, "--to", server.url, "--as", "streaming")
-            await eventually(lambda: len(fake.payloads(b"a")) > 20, 20)
-            process.send_signal(signal.SIGTERM)
-            _, err = await asyncio.to_thread(process.communicate, None, 20)
-            assert process.returncode == 130, err
-            [state] = state_files()
-            assert json.loads(state.read_bytes())["channels"]["a"][0] == len(fake.payloads(b"a"))
-            assert len(fake.closed) == 1
-            assert not fake.clients
-
-    asyncio.run(go())
+    async with FakeStreaming(server.url) as fake:
+        process = await asyncio.to_thread(start, "replay", store, "--to", server.url, "--as", "streaming")
+        await eventually(lambda: len(fake.payloads(b"a")) > 20, 20)
+        process.send_signal(signal.SIGTERM)
+        _, err = await asyncio.to_thread(process.communicate, None, 20)
+        assert process.returncode == 130, err
+        [state] = state_files()
+        assert json.loads(state.read_bytes())["channels"]["a"][0] == len(fake.payloads(b"a"))
+        assert len(fake.closed) == 1
+        assert not fake.clients
 
 
 def test_progress(run: Any, start_server: Any, store: Path) -> None:
@@ -305,21 +299,18 @@ def test_progress(run: Any, start_server: Any, store: Path) -> None:
     assert lines[-1]["bytes"] == lines[-1]["total"] == sum(len(f"m{n}") + len(f"b{n}") for n in range(1, 101))
 
 
-def test_it_is_nats_py_that_reads_what_was_published(start_server: Any, run: Any, tmp_path: Path) -> None:
+async def test_it_is_nats_py_that_reads_what_was_published(start_server: Any, run: Any, tmp_path: Path) -> None:
     """Bytes of every kind, empty payloads, and a name that is not ASCII."""
     server = start_server()
     records = [(1, START, b"", b""), (2, START, b"r", bytes(range(256))), (3, START, b"", b"\r\nMSG x 1 1\r\n")]
     store = write_store(tmp_path / "odd", {"grüße.welt": records})
 
-    async def go() -> list[Any]:
-        client = await natsclient.connect(server.url)
-        await client.jetstream().add_stream(name="S", subjects=["grüße.*"])
-        done = await asyncio.to_thread(run, "replay", store, "--to", server.url, "--as", "jetstream")
-        assert done.code == 0, done.err
-        found = [await client.jetstream().get_msg("S", number) for number in (1, 2, 3)]
-        await client.close()
-        return found
-
-    found = asyncio.run(go())
+    client = await natsclient.connect(server.url)
+    await client.jetstream().add_stream(name="S", subjects=["grüße.*"])
+    done = await asyncio.to_thread(run, "replay", store, "--to", server.url, "--as", "jetstream")
+    assert done.code == 0, done.err
+    found = [await client.jetstream().get_msg("S", number) for number in (1, 2, 3)]
+    await client.close()
+    found = found
     assert [message.data or b"" for message in found] == [data for *_, data in records]
     assert found[1].headers["Nats-Streaming-Reply"] == "r"

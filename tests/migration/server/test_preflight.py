@@ -304,21 +304,16 @@ def test_in_a_cluster(tmp_path: Path) -> None:
         ]
 
 
-def test_api_errors_have_their_number(start_server: Callable[..., Any]) -> None:
+async def test_api_errors_have_their_number(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
-    async def run() -> None:
-        async with connect(ConnectOptions(servers=(server.url,))) as connection:
-            js = JetStream(connection)
-            await js.create_stream({"name": "A", "subjects": ["a"]})
-            with pytest.raises(
-                ApiError, match=r"refused STREAM.CREATE.B: subjects overlap .*\(error 400/10065\)"
-            ) as no:
-                await js.create_stream({"name": "B", "subjects": ["a"]})
-            assert (no.value.code, no.value.err_code, no.value.operation) == (400, 10065, "STREAM.CREATE.B")
-            assert "prefix" in no.value.remedy
-
-    asyncio.run(run())
+    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+        js = JetStream(connection)
+        await js.create_stream({"name": "A", "subjects": ["a"]})
+        with pytest.raises(ApiError, match=r"refused STREAM.CREATE.B: subjects overlap .*\(error 400/10065\)") as no:
+            await js.create_stream({"name": "B", "subjects": ["a"]})
+        assert (no.value.code, no.value.err_code, no.value.operation) == (400, 10065, "STREAM.CREATE.B")
+        assert "prefix" in no.value.remedy
 
 
 @pytest.mark.parametrize("version", servers.VERSIONS)

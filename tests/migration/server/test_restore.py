@@ -153,7 +153,7 @@ def test_an_error_of_the_source_leaves_nothing(start_server: Callable[..., Any])
 
 
 @pytest.mark.slow
-def test_a_source_that_stalls_does_not_lose_the_restore(start_server: Callable[..., Any]) -> None:
+async def test_a_source_that_stalls_does_not_lose_the_restore(start_server: Callable[..., Any]) -> None:
     """The server waits for 5 s. On all versions at the same time, and once without our signs of life."""
     archive = build(messages=2000)
 
@@ -182,11 +182,8 @@ def test_a_source_that_stalls_does_not_lose_the_restore(start_server: Callable[.
             assert await js.stream_names() == []
         server.kill()
 
-    async def run() -> None:
-        running = [start_server(version) for version in servers.available()]
-        await asyncio.gather(impatient(start_server()), *map(patient, running))
-
-    asyncio.run(run())
+    running = [start_server(version) for version in servers.available()]
+    await asyncio.gather(impatient(start_server()), *map(patient, running))
 
 
 @pytest.mark.parametrize("version", [servers.OLDEST, "2.12.8", servers.NEWEST])
