@@ -34,8 +34,8 @@ def cut_when_mapped(cut: str) -> None:
     """From now on the file loses its end right after this process has mapped it, before anything of it is read."""
     open_file = mapping.open_mapped
 
-    def cutting(path: Path) -> Any:
-        content = open_file(path)
+    def cutting(path: Path, *seen: Any) -> Any:
+        content = open_file(path, *seen)
         if os.path.realpath(path) == cut and not isinstance(content, bytes):
             os.truncate(path, LEFT)
         return content

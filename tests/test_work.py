@@ -110,13 +110,13 @@ def test_threads_work_at_the_same_time_and_cheap_tasks_together() -> None:
 
 _INTERRUPTED = """
 import sys, threading
-from stantools.work import Threads
+from stantools.work import ThreadWork
 
 def work(number):
     print(number, flush=True)
     return threading.Event().wait(0.2)
 
-for _ in Threads(2).map(work, range(1 << 60)):
+for _ in ThreadWork(2).map(work, range(1 << 60)):
     pass
 """
 

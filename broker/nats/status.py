@@ -148,7 +148,7 @@ def _connection(client: BrokerClient, auth: bool, listed: bool, details: bool) -
     until = stop or time.time_ns()
     found: Document = {
         "cid": client.cid,
-        "kind": "BrokerClient",
+        "kind": "Client",
         "type": "nats",
         "ip": client.host,
         "port": client.port,

@@ -104,7 +104,7 @@ cli.main()
 def test_what_is_loaded_when_clients_are_served() -> None:
     script = """
 import sys, threading
-from broker.monitoring import server
+from broker.monitoring import monitoring_server
 from broker import cli, log, process
 class Ready(process._Process):
     def _banner(self, store):
@@ -112,8 +112,8 @@ class Ready(process._Process):
         loaded.set()
         self._end(0)
 loaded = threading.Event()
-load = server._aiohttp
-server._aiohttp = lambda: loaded.wait() and load()
+load = monitoring_server._aiohttp
+monitoring_server._aiohttp = lambda: loaded.wait() and load()
 process._Process = Ready
 sys.exit(cli.main())
 """
@@ -180,12 +180,12 @@ sys.exit(cli.main())
 def test_clients_are_served_while_monitoring_is_loaded(tmp_path: Path) -> None:
     script = """
 from broker import cli
-from broker.monitoring import server
-load = server._aiohttp
+from broker.monitoring import monitoring_server
+load = monitoring_server._aiohttp
 def waiting():
     wait()
     return load()
-server._aiohttp = waiting
+monitoring_server._aiohttp = waiting
 sys.exit(cli.main())
 """
     port, http = free_port(), free_port()

@@ -19,7 +19,7 @@ SAMPLES = {"s": "something", "r": "'something'", "d": "5", "f": "5.0", "i": "5",
 INDIRECT = {
     "config/logs.py": 1,
     "process.py": 7,
-    "stores/file/messages.py": 1,
+    "stores/file/file_messages.py": 1,
     "stores/memory.py": 1,
     "stores/streams/metafiles.py": 2,
     "stores/streams/recovery.py": 6,

@@ -137,7 +137,7 @@ def test_all_in_one(store: Path, start_server: Callable[..., Any], tmp_path: Pat
     server, place = start_server(), tmp_path / "work"
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
     done = run_process(place, "migrate", store, "--to", "jetstream", "--server", server.url, "--yes")
-    assert "3 streams are as the plan says" in done.stdout
+    assert "3 streams are as planned" in done.stdout
     check_all(store, server.url)
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
     assert {path.name for path in place.iterdir()} == {"shop-store.migration.yaml", "shop-store.migration.yaml.journal"}

@@ -248,7 +248,7 @@ def test_a_server_of_our_own(
     work, kept = tmp_path / "work", tmp_path / "kept"
     words = ("migrate", store, "--server", "embedded", "--embedded-store", kept, "--yes")
     done = run(work, *words)
-    assert "3 streams are as the plan says" in done.stdout
+    assert "3 streams are as planned" in done.stdout
     assert re.search(rf"a nats-server runs at nats://127.0.0.1:\d+; its streams are in {kept}", done.stderr)
     assert run(work, *words).stdout.count("complete before") == 3
     # The server has gone; another one, and the broker, find the streams.

@@ -319,7 +319,7 @@ async def test_with_a_store(
         assert len(app.screen_stack) == 1
 
 
-def test_ten_thousand_channels(browse: Callable[..., Any]) -> None:
+async def test_ten_thousand_channels(browse: Callable[..., Any]) -> None:
     """All pages are turned, and keys are answered meanwhile."""
     with MonitoredServer() as server:
         server.channels = [
@@ -327,7 +327,7 @@ def test_ten_thousand_channels(browse: Callable[..., Any]) -> None:
         ]
         server.clients = [{"id": f"app-{n}", "hb_inbox": f"_INBOX.{n}", "subs_count": 100} for n in range(100)]
 
-        async def look(pilot: Any) -> None:
+        async with browse(None, monitor=server.url) as pilot:
             app = pilot.app
             await until(pilot, lambda: "[Channels 10,000]" in screen_text(app), 60)
             await pilot.press("G")
@@ -340,5 +340,3 @@ def test_ten_thousand_channels(browse: Callable[..., Any]) -> None:
             await until(pilot, lambda: app.screen.watching.monitor.revision > rounds + 1, 60)
             await pilot.press("g", "enter")
             await until(pilot, lambda: isinstance(app.screen, LiveChannelScreen))
-
-        browse(None, look, monitor=server.url)

@@ -72,16 +72,16 @@ def masks(app: Any, place: Place) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-def test_golden(
+async def test_golden(
     browse: Callable[..., Any], place: Place, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One round for each view: rates are not for a picture.
     monkeypatch.setattr(PollInterval, "seconds", 3600.0)
     config = {"durable_name": "d", "ack_policy": "explicit", "filter_subject": "orders.new", "max_ack_pending": 7}
-    with_js(place.server.url, lambda js: js.consumer_create("orders_new", config))
-    with_js(place.server.url, lambda js: js.delete_message("orders_new", 50))
+    await asyncio.to_thread(with_js, place.server.url, lambda js: js.consumer_create("orders_new", config))
+    await asyncio.to_thread(with_js, place.server.url, lambda js: js.delete_message("orders_new", 50))
 
-    async def look(pilot: Any) -> None:
+    async with browse(None, size=size, connecting=place.connecting) as pilot:
         app, width = pilot.app, size[0]
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
         await settle(pilot)
@@ -94,8 +94,6 @@ def test_golden(
         await check_screen(pilot, f"live-stream-{width}", masks=masks(app, place))
         await pilot.press("enter")
         await until(pilot, lambda: "d: orders.new" in screen_text(app))
-
-    browse(None, look, size=size, connecting=place.connecting)
 
 
 async def test_a_tab_counts_the_rows_that_it_shows(browse: Callable[..., Any], place: Place) -> None:
@@ -209,14 +207,14 @@ def _consumers(url: str) -> list[str]:
     return names
 
 
-def test_durables(browse: Callable[..., Any], place: Place, tmp_path: Path) -> None:
-    rows = asyncio.run(stored(place.server.url, "orders_new"))
+async def test_durables(browse: Callable[..., Any], place: Place, tmp_path: Path) -> None:
+    rows = (await stored(place.server.url, "orders_new"))
     state = pb.SubState(
         id=1, client_id=b"c", durable_name=b"d", is_durable=True, is_closed=True, last_sent=7, ack_wait_in_secs=30
     )
     write_store(tmp_path / "durables", {"orders.new": rows}, subscriptions={"orders.new": [(state, [])]})
 
-    async def look(pilot: Any) -> None:
+    async with browse("durables", connecting=place.connecting) as pilot:
         await pilot.press("8")
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
         await pilot.press("G", "equals_sign")
@@ -225,16 +223,14 @@ def test_durables(browse: Callable[..., Any], place: Place, tmp_path: Path) -> N
         await settle(pilot)
         await check_screen(pilot, "live-compare-durables-80", masks={seconds: "in 0.0 s"})
 
-    browse("durables", look, connecting=place.connecting)
 
-
-def test_a_missing_tail(browse: Callable[..., Any], place: Place, tmp_path: Path) -> None:
+async def test_a_missing_tail(browse: Callable[..., Any], place: Place, tmp_path: Path) -> None:
     """What the store took after the migration is not in the stream."""
-    rows = asyncio.run(stored(place.server.url, "orders_new"))
+    rows = (await stored(place.server.url, "orders_new"))
     later = [(MESSAGES + n, rows[-1][1] + n, b"", b"later") for n in range(1, 6)]
     write_store(tmp_path / "longer", {"orders.new": [*rows, *later]})
 
-    async def look(pilot: Any) -> None:
+    async with browse("longer", connecting=place.connecting) as pilot:
         app = pilot.app
         await pilot.press("8")
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
@@ -244,8 +240,6 @@ def test_a_missing_tail(browse: Callable[..., Any], place: Place, tmp_path: Path
         await pilot.press("G")
         await until(pilot, lambda: "5 messages of stream orders_new: 201-205" in screen_text(app))
         assert "last sequence is 200 instead of 205" in str(app.screen.findings)
-
-    browse("longer", look, connecting=place.connecting)
 
 
 async def test_several_channels_in_one_stream(browse: Callable[..., Any], place: Place) -> None:

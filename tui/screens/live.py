@@ -150,7 +150,7 @@ def _of(what: str, used: str, most: str | int) -> str:
 
 #: Watched servers, kept while other views are open, so that earlier figures are not lost.
 _WATCHED: WeakKeyDictionary[App[Any], LiveSources] = WeakKeyDictionary()
-_CHANNELS, _CLIENTS, _SUBSCRIPTIONS, _STREAMS = "Channels", "Clients", "Subscriptions", "StreamsSource"
+_CHANNELS, _CLIENTS, _SUBSCRIPTIONS, _STREAMS = "Channels", "Clients", "Subscriptions", "Streams"
 
 
 class LiveScreen(TabbedView, LiveView):

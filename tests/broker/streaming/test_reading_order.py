@@ -276,7 +276,7 @@ def play(seed: int, turn: float = 3600.0) -> None:
     """Plays a simulation in which a turn has so many seconds: without any, each step is one of its own."""
     random, errors = Random(seed), Errors()
     loop = Loop(random)
-    with mock.patch.multiple(fair_scheduler, _TURN=turn, _SHORTEST=turn), errors.watching(), loop.running():
+    with mock.patch.multiple(fair_scheduler, _TURN=turn, _MIN_TURN=turn), errors.watching(), loop.running():
         Simulation(loop, random, exact=turn > 0).run()
     assert not loop.failures and not errors.lines
 
@@ -297,7 +297,7 @@ def test_each_client_gets_that_however_short_a_turn_is() -> None:
 def test_a_durable_is_ended_and_resumed_in_one_write(busy: int, turn: float) -> None:
     """Also while parts of the process are sending each other something, however short a turn is."""
     loop = Loop(Random(1))
-    with mock.patch.multiple(fair_scheduler, _TURN=turn, _SHORTEST=turn), loop.running():
+    with mock.patch.multiple(fair_scheduler, _TURN=turn, _MIN_TURN=turn), loop.running():
         simulation = Simulation(loop, Random(1), exact=False)
         talker = simulation.talkers[0]
         request = pb.SubscriptionRequest(

@@ -278,11 +278,11 @@ def test_a_migration_into_the_broker_is_exact(golden: Path, tmp_path: Path, way:
 
         plan = tmp_path / "plan.toml"
         said = run("migrate", store, "--server", broker.url, "--via", way, "--plan", plan, "--yes")
-        assert "are as the plan says" in said
-        assert "are as the plan says" in run("migrate", "verify", plan, "--server", broker.url)
+        assert "are as planned" in said
+        assert "are as planned" in run("migrate", "verify", plan, "--server", broker.url)
         if way == "restore":
             assert "no difference" in run("diff", store, f"{broker.url}#events")
         # It is still so after the next start.
         broker.stop()
         broker.start()
-        assert "are as the plan says" in run("migrate", "verify", plan, "--server", broker.url)
+        assert "are as planned" in run("migrate", "verify", plan, "--server", broker.url)

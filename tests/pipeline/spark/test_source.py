@@ -282,7 +282,7 @@ def test_read_itself_refuses_what_makes_no_sense(spark: SparkSession, store: Pat
         read(spark, store, chanels=["a"])
     with pytest.raises(UsageError, match="no path"):
         read(spark)
-    with pytest.raises(UsageError, match="columns makes no sense"):
+    with pytest.raises(UsageError, match="the option columns cannot apply to all tables"):
         views(spark, store, columns="seq")
 
 

@@ -24,7 +24,7 @@ def test_every_option_whatever_its_case() -> None:
     given = {
         "PATH": "/data/a",
         "paths": json.dumps(["/data/b", "s3://c/d"]),
-        "TableName": "Messages",
+        "Table": "Messages",
         "columns": "seq, DATA",
         "mode": "failfast",
         "channels": "orders.>, audit",
