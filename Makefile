@@ -58,7 +58,8 @@ check: $(INSTALLED)
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/mypy --no-error-summary $(LOOSE) benchmarks
 	@contracts=$$($(BIN)/lint-imports --no-logo) || { echo "$$contracts" >&2; exit 1; }
-	@echo "check: format, lint, types and layers are clean"
+	@$(BIN)/python tests/budget.py
+	@echo "check: format, lint, types, layers and budget are clean"
 
 format: $(INSTALLED)
 	@$(BIN)/ruff format --quiet .

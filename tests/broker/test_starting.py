@@ -30,7 +30,7 @@ BEFORE_THE_PORT = {
     *(
         f"broker.config.{name}"
         for name in (
-            "building", "catalogue", "flags", "options", "parsing", "settings", "values",
+            "broker_options", "catalogue", "flags", "process_options", "reader", "settings", "values",
         )
     ),
     "broker.listening",
@@ -47,6 +47,7 @@ BEFORE_THE_PORT = {
     "stantools.escaping",
     "stantools.format",
     "stantools.format.crc",
+    "stantools.format.layout",
     "stantools.format.quoting",
     "stantools.notation",
     "stantools.options",
@@ -55,6 +56,7 @@ BEFORE_THE_PORT = {
     "stantools.store.compactionrules",
     "stantools.store.directory",
     "stantools.store.limits",
+    "stantools.store.mapping",
     "stantools.store.names",
     "stantools.store.permissions",
 }  # fmt: skip

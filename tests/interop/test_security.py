@@ -300,7 +300,7 @@ def test_users_that_certificates_name(tmp_path: Path, parties: dict[str, Party],
 @pytest.mark.parametrize(
     ("streaming", "said"),
     [
-        ("", "nats: Authorization Violation (with verify_and_map, `streaming { username: … }` has to name"),
+        ("", "nats: Authorization Violation (with verify_and_map, `streaming { username: … }` must name"),
         ("username: nobody", "nats: Authorization Violation (with verify_and_map"),
         ('tls { client_cert: "none.pem" }', "error reading client certificate none.pem: No such file or directory"),
         ('tls { client_cert: "config" }', "error reading client certificate config: it contains no certificate"),

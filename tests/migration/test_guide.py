@@ -90,7 +90,7 @@ def test_the_minute_of_the_guides(tmp_path: Path, golden_clusters: Path, start_s
 
 def test_the_rehearsal_without_downtime(tmp_path: Path, start_server: Callable[..., Any]) -> None:
     server = start_server()
-    section = WITHOUT_DOWNTIME.read_text("utf-8").split("## How it goes\n")[1].split("\n## ")[0]
+    section = WITHOUT_DOWNTIME.read_text("utf-8").split("## Steps\n")[1].split("\n## ")[0]
     commands = re.findall(r"^ +(stantools migrate STORE .*)$", section, re.MULTILINE)
     (follow, cutover) = (command.split()[3:] for command in commands)
     (tmp_path / "overrides.yaml").write_text("channels:\n  '>':\n    max_msgs: 1000000\n")

@@ -39,7 +39,6 @@ async def traffic(url: str) -> AsyncIterator[None]:
 
 async def test_a_broker_at_work(browse: Callable[..., Any], tmp_path: Path) -> None:
     with Broker(tmp_path, "-st", "FILE", "-dir", tmp_path / "store", http=True) as broker:
-
         async with browse(None, size=LARGE, monitor=broker.monitoring) as pilot:
             app = pilot.app
             await until(pilot, lambda: "[Channels 0]" in screen_text(app))
@@ -77,7 +76,6 @@ async def test_a_broker_at_work(browse: Callable[..., Any], tmp_path: Path) -> N
 async def test_the_port_of_clients(browse: Callable[..., Any], tmp_path: Path) -> None:
     """Somebody names the port of clients."""
     with Broker(tmp_path, http=True) as broker:
-
         async with browse(None, monitor=f"http://127.0.0.1:{broker.port}") as pilot:
             words = "the port for NATS clients, not the monitoring"
             await until(pilot, lambda: words in " ".join(screen_text(pilot.app).split()))

@@ -208,7 +208,7 @@ def _consumers(url: str) -> list[str]:
 
 
 async def test_durables(browse: Callable[..., Any], place: Place, tmp_path: Path) -> None:
-    rows = (await stored(place.server.url, "orders_new"))
+    rows = await stored(place.server.url, "orders_new")
     state = pb.SubState(
         id=1, client_id=b"c", durable_name=b"d", is_durable=True, is_closed=True, last_sent=7, ack_wait_in_secs=30
     )
@@ -226,7 +226,7 @@ async def test_durables(browse: Callable[..., Any], place: Place, tmp_path: Path
 
 async def test_a_missing_tail(browse: Callable[..., Any], place: Place, tmp_path: Path) -> None:
     """What the store took after the migration is not in the stream."""
-    rows = (await stored(place.server.url, "orders_new"))
+    rows = await stored(place.server.url, "orders_new")
     later = [(MESSAGES + n, rows[-1][1] + n, b"", b"later") for n in range(1, 6)]
     write_store(tmp_path / "longer", {"orders.new": [*rows, *later]})
 
