@@ -1,7 +1,7 @@
 """The budget of the product: lines of each package, class names that are unique, module names that are rare.
 
-`make check` runs it. `python tests/budget.py --lower` writes the present sizes where they are below the budget; a larger
-budget is written by hand, with the reason.
+`make check` runs it. `python tests/budget.py --lower` writes the present sizes where they are below the budget; a
+larger budget is written by hand, with the reason.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def size_problems(budget: dict[str, int], lines: Counter[str]) -> Iterator[str]:
             yield f"{package} has no budget: add it to {BUDGET.relative_to(ROOT)} ({count} lines)"
         elif count > budget[package]:
             yield (
-                f"{package} has {count} lines, its budget is {budget[package]}: make it smaller, or raise the budget in "
+                f"{package} has {count} lines, its budget is {budget[package]}: make it smaller, or raise it in "
                 f"{BUDGET.relative_to(ROOT)} and say why"
             )
     for package in budget.keys() - lines.keys():

@@ -372,10 +372,10 @@ def test_a_cluster_that_loses_a_node(version: str, big_store: Path, tmp_path: Pa
 _IMPATIENT = """
 import sys
 from stantools.cli.main import main
-from stantools.migration.targets import loading
+from stantools.migration.targets import stream_load
 from stantools.nats import readback
 from stantools.migration.server import restore
-loading._RECONNECT = readback._RECONNECT = restore.SETTLE_SECONDS = restore._ASK_SECONDS = 1.0
+stream_load._RECONNECT = readback._RECONNECT = restore.SETTLE_SECONDS = restore._ASK_SECONDS = 1.0
 sys.exit(main())
 """
 
