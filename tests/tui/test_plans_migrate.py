@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -251,4 +252,4 @@ async def test_on_the_screen(
         assert "2 streams match the plan" in screen_text(app)
         assert any(line.startswith("stantools migrate store --to jetstream") for line in app.commands)
         await pilot.press("y")
-    proven()
+    await asyncio.to_thread(proven)
