@@ -22,8 +22,9 @@ from stantools.format.crc import Crc
 from stantools.format.layout import SubFlag
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import ClientsState, read_clients, salvage_clients
+from stantools.store.directory import FileSnapshot
 from stantools.store.logscan import LogState
-from stantools.store.mapping import Buffer, Seen, mapped
+from stantools.store.mapping import Buffer, mapped
 from stantools.store.sublog import STATUSES, SubsState, SubStatus, by_flags, read_subs, salvage_subs
 
 S = TypeVar("S", bound=LogState)
@@ -268,7 +269,7 @@ def load_clients(path: Path | None, crc: Crc) -> FoldedLog[ClientsState]:
     return _load(path, crc, read_clients, salvage_clients, ClientsState)
 
 
-def load_subs(path: Path | None, crc: Crc, seen: Seen | None = None) -> FoldedLog[SubsState]:
+def load_subs(path: Path | None, crc: Crc, seen: FileSnapshot | None = None) -> FoldedLog[SubsState]:
     """Folds a subs.dat, up to its size when `seen`; never raises for its content. A missing file is no problem."""
     return FoldedLog(SubsState()) if path is None else _load(path, crc, read_subs, salvage_subs, SubsState, seen)
 
@@ -279,7 +280,7 @@ def _load(
     read: Callable[[Buffer, Crc], S],
     salvage: Callable[[Buffer, Crc], S],
     nothing: Callable[[], S],
-    seen: Seen | None = None,
+    seen: FileSnapshot | None = None,
 ) -> FoldedLog[S]:
     try:
         with mapped(path, seen=seen) as buffer:

@@ -34,10 +34,10 @@ from stantools.inspection.survey import ChannelSurvey, survey_slice
 from stantools.inspection.survey_jobs import survey_channels
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
-from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, WITNESS_FILE, Datastore, possible_slices
+from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, WITNESS_FILE, Datastore, FileSnapshot, possible_slices
 from stantools.store.limits import is_channel_name
 from stantools.store.logscan import LogState
-from stantools.store.mapping import Buffer, Seen, mapped
+from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import SubsState, salvage_subs
@@ -305,7 +305,7 @@ def _server_findings(store: Datastore) -> tuple[list[Finding], int]:
 
 
 def _fold(
-    path: Path | None, fold: Callable[[Buffer], _State], seen: Seen | None = None
+    path: Path | None, fold: Callable[[Buffer], _State], seen: FileSnapshot | None = None
 ) -> tuple[_State | str | None, int]:
     """Folds a log file and returns its size; a text is the reason why it cannot be read, None means it is gone."""
     if path is None:

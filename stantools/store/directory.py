@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from stantools.errors import NotAStoreError, StoreUnreadableError, UsageError
 from stantools.escaping import escape
 from stantools.format.crc import Crc
-from stantools.store.mapping import Seen
 from stantools.store.names import CLIENTS_FILE as CLIENTS_FILE
 from stantools.store.names import FT_LOCK_FILE as FT_LOCK_FILE
 from stantools.store.names import INDEX_NAME as INDEX_NAME
@@ -55,6 +55,22 @@ class SliceFiles:
         return path.name
 
 
+class FileSnapshot(NamedTuple):
+    """State of a file at a moment."""
+
+    inode: int
+    size: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileSnapshot | None:
+        """The present state of a file; None if there is no access to it."""
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return cls(status.st_ino, status.st_size)
+
+
 @dataclass
 class ChannelFiles:
     """The files of one channel, as listed."""
@@ -67,7 +83,7 @@ class ChannelFiles:
     subs: Path | None = None  #: `subs.dat`, or None
     #: `subs.dat` before anything else of the channel was looked at. What a server has appended since may name messages
     #: that a reader of slices does not see yet.
-    subs_seen: Seen | None = None
+    subs_seen: FileSnapshot | None = None
     #: `msgs.*.dat` files whose number cannot be read: the server refuses to start.
     misnamed: list[Path] = field(default_factory=list)
     foreign: list[Path] = field(default_factory=list)  #: files of no known kind (the server ignores them)
@@ -278,7 +294,7 @@ def list_channel(path: Path) -> ChannelFiles:
     Raises:
         StoreUnreadableError: The directory is missing or cannot be listed.
     """
-    channel = ChannelFiles(path.name, path, subs_seen=Seen.of(path / SUBS_FILE))
+    channel = ChannelFiles(path.name, path, subs_seen=FileSnapshot.of(path / SUBS_FILE))
     data: dict[tuple[bool, int], list[tuple[Path, int]]] = {}
     indexes: dict[tuple[bool, str], tuple[Path, int]] = {}
     try:

@@ -10,33 +10,20 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from stantools.errors import StoreChangedError, StoreUnreadableError, readable
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.store.permissions import refusal
+
+if TYPE_CHECKING:
+    from stantools.store.directory import FileSnapshot
 
 #: a read-only view of a file's bytes
 Buffer = memoryview
 
 #: bytes up to which reading costs a fifth of mapping, which counts in stores of thousands of small channels
 _MAX_READ = 1 << 16
-
-
-class Seen(NamedTuple):
-    """State of a file at a moment."""
-
-    inode: int
-    size: int
-
-    @classmethod
-    def of(cls, path: Path) -> Seen | None:
-        """The present state of a file; None if there is no access to it."""
-        try:
-            status = path.stat()
-        except OSError:
-            return None
-        return cls(status.st_ino, status.st_size)
 
 
 class _GuardedMapping(mmap.mmap):
@@ -118,7 +105,7 @@ def _truncation_error(path: Path, before: int, now: int) -> StoreChangedError:
 
 
 @contextmanager
-def mapped(path: Path, *, sequential: bool = False, seen: Seen | None = None) -> Iterator[Buffer]:
+def mapped(path: Path, *, sequential: bool = False, seen: FileSnapshot | None = None) -> Iterator[Buffer]:
     """Maps a file read-only for the length of the `with` block; a small one is read.
 
     The buffer has the file's size at the time of opening; bytes that a running server appends later are not in it.
@@ -167,7 +154,7 @@ def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     return descriptor, status
 
 
-def open_mapped(path: Path, seen: Seen | None = None) -> _GuardedMapping | bytes:
+def open_mapped(path: Path, seen: FileSnapshot | None = None) -> _GuardedMapping | bytes:
     """Maps a file, or reads a small one; `mapped` closes it."""
     descriptor, status = open_regular(path)
     try:

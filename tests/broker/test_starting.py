@@ -47,7 +47,6 @@ BEFORE_THE_PORT = {
     "stantools.escaping",
     "stantools.format",
     "stantools.format.crc",
-    "stantools.format.layout",
     "stantools.format.quoting",
     "stantools.notation",
     "stantools.options",
@@ -56,7 +55,6 @@ BEFORE_THE_PORT = {
     "stantools.store.compactionrules",
     "stantools.store.directory",
     "stantools.store.limits",
-    "stantools.store.mapping",
     "stantools.store.names",
     "stantools.store.permissions",
 }  # fmt: skip

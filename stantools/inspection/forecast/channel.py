@@ -30,9 +30,9 @@ from stantools.inspection.forecast.slices import (
 )
 from stantools.inspection.slicesummary import LimitedSlice, ServerTotals, remove_by_limits
 from stantools.store.clientlog import ClientsState, read_clients
-from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, Datastore, SliceFiles
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, Datastore, FileSnapshot, SliceFiles
 from stantools.store.logscan import LogEnd, LogState
-from stantools.store.mapping import Buffer, Seen, mapped
+from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.slice_reader import MessageRecords
 from stantools.store.sublog import SubsState, read_subs
@@ -87,7 +87,7 @@ def _recover(
     file: str,
     read: Callable[[Buffer, Crc], _S],
     empty: _S,
-    seen: Seen | None = None,
+    seen: FileSnapshot | None = None,
 ) -> LogOutcome[_S]:
     outcome = LogOutcome(empty)
     if error := recovery.denied(file, path):
