@@ -16,7 +16,7 @@ import numpy as np
 
 from broker.streams.requests import time_text
 from broker.streams.streams_options import with_level
-from stantools.nats.subjects import covers, matches
+from stantools.nats.subjects import covers, matches_any
 from stantools.nats.subjecttree import STEP
 from stantools.streamfiles.meta import ConsumerState
 
@@ -407,8 +407,7 @@ class Consumer:
 
     def wants(self, subject: bytes) -> bool:
         """Returns whether messages of a subject are for it."""
-        filters = self.config.filters
-        return not filters or any(matches(each, subject) for each in filters)
+        return matches_any(self.config.filters, subject)
 
     # What goes from the stream
 

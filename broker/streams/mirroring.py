@@ -24,7 +24,7 @@ from broker.streams.headers import with_lines, without
 from broker.streams.publish_headers import EXPECTED, said
 from broker.streams.stream_source import HEADER, SourceOrigin
 from stantools.nats.interest import finished
-from stantools.nats.subjects import matches
+from stantools.nats.subjects import matches_any
 from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
@@ -201,8 +201,7 @@ class StreamCopy:
 
     def wants(self, subject: bytes) -> bool:
         """Returns whether messages of a subject are copied."""
-        patterns = self.origin.patterns
-        return not patterns or any(matches(each, subject) for each in patterns)
+        return matches_any(self.origin.patterns, subject)
 
     def removed(self, sequence: int, number: int) -> None:
         """A message is gone: it will not be found."""
@@ -348,22 +347,8 @@ class StreamCopies:
                 copy.resume_at(0, contents.last, contents.last_time)
             else:
                 copy.resume(kept.positions.get(copy.key, 0), lost)
-        for segment, rows in reversed(list(contents.rows(None)) if left else []):
-            for row in reversed(rows.tolist()):
-                sequence = segment.first + row
-                if sequence < kept.end and not lost:
-                    # What was kept counts, if it says something of a source.
-                    left = [copy for copy in left if copy.key not in kept.positions]
-                if row % _FEW == 0:
-                    yield
-                value = _marked(stream, sequence) if left else b""
-                for copy in [copy for copy in left if copy.origin.marked(value)]:
-                    copy.resume_at(sequence, copy.origin.marked(value), segment.times[row])
-                    left.remove(copy)
-                if not left:
-                    break
-            if not left:
-                break
+        if left:
+            yield from _resume_by_headers(stream, left, kept, 0 if lost else kept.end)
         self._moving.update((copy, None) for copy in copies if copy.moved)
         return lost > 0
 
@@ -432,6 +417,26 @@ class StreamCopies:
         """Tries again where a stream took nothing more."""
         blocked, self._blocked = self._blocked, {}
         self._begin(blocked)
+
+
+def _resume_by_headers(stream: Stream, left: list[StreamCopy], kept: CopiedState, end: int) -> Iterator[None]:
+    """Resumes copies after their last messages in a stream, which have a header that names the origin's message.
+
+    Below `end` the positions in the file count, for the sources that are in it.
+    """
+    for segment, rows in reversed(list(stream.store.contents.rows(None))):
+        for row in reversed(rows.tolist()):
+            sequence = segment.first + row
+            if sequence < end:
+                left = [copy for copy in left if copy.key not in kept.positions]
+            if row % _FEW == 0:
+                yield
+            value = _marked(stream, sequence) if left else b""
+            for copy in [copy for copy in left if copy.origin.marked(value)]:
+                copy.resume_at(sequence, copy.origin.marked(value), segment.times[row])
+                left.remove(copy)
+            if not left:
+                return
 
 
 def _marked(stream: Stream, sequence: int) -> bytes:

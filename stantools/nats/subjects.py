@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, AnyStr, Final
 
 #: No token is empty or has white space. A `*` or `>` among other characters of a token has no meaning.
@@ -61,6 +62,11 @@ def matches(pattern: bytes, subject: bytes) -> bool:
         return False
     # with ">" the tokens that it matches are left over
     return all(want in (b"*", token) for want, token in zip(wanted, tokens, strict=False))
+
+
+def matches_any(patterns: Collection[bytes], subject: bytes) -> bool:
+    """Returns whether a filter of patterns lets a subject pass; without patterns every subject passes."""
+    return not patterns or any(matches(pattern, subject) for pattern in patterns)
 
 
 def overlap(one: AnyStr, other: AnyStr) -> bool:

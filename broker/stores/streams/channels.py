@@ -20,7 +20,7 @@ from broker.stores.streams.interface import Stored
 from broker.stores.streams.memory import VolatileStream
 from broker.stores.streams.metafiles import KeptConsumers
 from stantools.format.proto import store_pb2 as pb
-from stantools.nats.subjects import matches
+from stantools.nats.subjects import matches, matches_any
 from stantools.streamfiles.headers import header_block, safe_value
 
 #: Messages, and bytes of them, that are read at a time when they are read one after the other.
@@ -78,16 +78,13 @@ class ChannelContents(Contents):
 
     def select(self, patterns: Sequence[bytes]) -> Iterator[SubjectRows | None]:
         """Iterates over the only subject, if it matches and has messages."""
-        if self.messages and self._matches(patterns):
+        if self.messages and matches_any(patterns, self._entry.name):
             yield self._entry
-
-    def _matches(self, patterns: Sequence[bytes]) -> bool:
-        return not patterns or any(matches(pattern, self._entry.name) for pattern in patterns)
 
     def make_filter(self, patterns: Sequence[bytes]) -> Generator[None, None, SubjectFilter | None]:
         """Returns a filter of patterns; None if every subject matches. The subject counts without messages as well."""
         found = yield from super().make_filter(patterns)
-        if found is not None and self._matches(patterns):
+        if found is not None and matches_any(patterns, self._entry.name):
             found.learn(self._entry)
         return found
 

@@ -127,9 +127,7 @@ class KeptConsumers(StreamStore, ABC):
                 state = decode(each.read_bytes())
                 if each == path:
                     # The process before may have written it just before it was killed.
-                    fsync_file(path)
-                    fsync_directory(path.parent)
-                    self._states[path] = StateFileCondition.SYNCED
+                    self._sync_state(path)
                 return state
             except FileNotFoundError:
                 continue
@@ -138,6 +136,11 @@ class KeptConsumers(StreamStore, ABC):
             except OSError as error:
                 raise StorageError(f"{each} cannot be read: {error.strerror}") from error
         return None
+
+    def _sync_state(self, path: Path) -> None:
+        fsync_file(path)
+        fsync_directory(path.parent)
+        self._states[path] = StateFileCondition.SYNCED
 
     def _write_state(self, path: Path, data: bytes) -> None:
         """Writes a state without a sync.
@@ -239,9 +242,7 @@ class KeptConsumers(StreamStore, ABC):
         """
         path = self._directory / COPIED
         if self._states.get(path, StateFileCondition.SYNCED) is not StateFileCondition.SYNCED:
-            fsync_file(path)
-            fsync_directory(self._directory)
-            self._states[path] = StateFileCondition.SYNCED
+            self._sync_state(path)
 
     def forget_consumer(self, name: str) -> None:
         """Removes what is kept of a consumer."""
