@@ -7,7 +7,7 @@ import datetime
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,6 @@ class Names:
 @pytest.fixture
 def names() -> Names:
     return Names()
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 async def publish(client: Client, channel: str, count: int, first: int = 1) -> None:

@@ -40,7 +40,7 @@ from stantools.pipeline.tables.schema import SCHEMAS  # noqa: E402
 from tests.pipeline.conftest import TEST_CONF  # noqa: E402
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -60,10 +60,6 @@ def local(options: TableOptions, counter: ReadCounter | None = None) -> Any:
     schema = SCHEMAS[options.table]
     names = options.columns or tuple(schema.names)
     return pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in names]))
-
-
-def numbers(frame: DataFrame) -> list[int]:
-    return [row[0] for row in frame.collect()]
 
 
 def test_golden_stores_arrive_message_by_message(spark: SparkSession, golden: Path) -> None:
