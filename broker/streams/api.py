@@ -223,8 +223,16 @@ class Api:
         return {**stream_info(stream, self._clock.wall()), "did_create": True}
 
     def _update(self, name: str, body: bytes) -> Answering:
-        stream = yield from self._account.update(self._config(name, body)[0])
+        config = self._config(name, body)[0]
+        known = self._account.streams.get(name)
+        before = known.config.retention if known is not None else ""
+        stream = yield from self._account.update(config)
+        # From now on what copies from it has a say, too.
         yield from self._listen(stream)
+        if stream.config.retention != before:
+            yield from stream.review(stream.given if stream.followers else stream.store.contents.last)
+            stream.check_there()
+            stream.store.flush()
         self._advisories.stream(name, "modify")
         return stream_info(stream, self._clock.wall())
 

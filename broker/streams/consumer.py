@@ -397,6 +397,11 @@ class Consumer:
                 del self._again[sequence]
                 heapq.heappush(self._due, (self._due_time(sequence), sequence))
 
+    @property
+    def given(self) -> int:
+        """The last sequence that it was given."""
+        return self.delivered[1]
+
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message, whose subject has a number, is still to be delivered or acknowledged."""
         if self._filter is not None and not self._filter.has(number):

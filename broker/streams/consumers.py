@@ -109,7 +109,7 @@ class ConsumerRegistry:
             if state is not None:
                 consumer.restore(state)
             yield
-        self._review(stream)
+        self._review(stream, stream.given)
 
     def create(self, stream: Stream, config: ConsumerConfig, action: str) -> Generator[None, None, Consumer]:
         """Makes a consumer, or changes one, as work that can be interrupted.
@@ -224,7 +224,7 @@ class ConsumerRegistry:
         else:
             self._say_as_made(delivery)
             self.touch(delivery)
-        self._review(consumer.stream)
+        self._review(consumer.stream, consumer.stream.store.contents.last)
         return consumer
 
     def pause(self, consumer: Consumer, until: int) -> dict[str, Any]:
@@ -279,7 +279,8 @@ class ConsumerRegistry:
         del self._by_stream[stream][consumer.name]
         stream.followers.remove(consumer)
         consumer.release()
-        self._review(stream)
+        # It needed nothing below its floor.
+        self._review(stream, stream.store.contents.last, consumer.floor[1])
 
     def remove_all(self, stream: Stream) -> None:
         """Removes the consumers of a stream that was deleted."""
@@ -289,10 +290,10 @@ class ConsumerRegistry:
             self._advisories.consumer(consumer, "delete")
         stream.followers.clear()
 
-    def _review(self, stream: Stream) -> None:
-        """Looks for what nobody needs any more: consumers are others now."""
+    def _review(self, stream: Stream, last: int, first: int = 0) -> None:
+        """Looks for what no consumer needs any more, between two sequences: consumers are others now."""
         if stream.config.retention == "interest":
-            self._reviews[stream] = stream.review()
+            self._reviews[stream] = stream.review(last, first)
             self._wake()
 
     def info(self, consumer: Consumer) -> dict[str, Any]:

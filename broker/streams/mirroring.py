@@ -195,6 +195,11 @@ class StreamCopy:
 
     # What the origin says
 
+    @property
+    def given(self) -> int:
+        """The last sequence that is copied for certain."""
+        return self._settled
+
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message, whose subject has a number, is still to be copied."""
         return sequence > self._settled and (self._filter is None or self._filter.has(number))

@@ -41,6 +41,10 @@ _MAX_SEQUENCE: Final = (1 << 62) - 1
 class StreamFollower(Protocol):
     """Who learns what goes, and is asked what has to stay: a consumer."""
 
+    @property
+    def given(self) -> int:
+        """The last sequence that it was given."""
+
     def removed(self, sequence: int, number: int) -> None:
         """A message, whose subject has a number, is about to go."""
 
@@ -682,11 +686,21 @@ class Stream:
         self.count()
         return any(went)
 
-    def review(self) -> Iterator[None]:
-        """Takes out what no consumer needs, if the retention says so, as work that can be interrupted."""
-        sequence = self.store.contents.first
-        while self.config.retention == "interest":
-            found = self.store.contents.matching(None, sequence, _FEW)
+    @property
+    def given(self) -> int:
+        """The last sequence that a consumer was given; 0 without consumers."""
+        return max((each.given for each in self.followers), default=0)
+
+    def review(self, last: int, sequence: int = 0) -> Iterator[None]:
+        """Takes out what no consumer needs, if the retention says so, as work that can be interrupted.
+
+        Args:
+            last: The last sequence to look at. What no consumer was given yet may have been for one that is kept in
+                memory and is gone after a start: real servers keep it then.
+            sequence: The first one to look at.
+        """
+        while self.config.retention == "interest" and not self.deleted:
+            found = [each for each in self.store.contents.matching(None, sequence, _FEW) if each <= last]
             if not found:
                 break
             for each in found:

@@ -252,3 +252,93 @@ def test_a_consumer_that_has_all_there_is_says_so_even_if_it_may_have_no_more(ba
     assert world.pull("S", "c", {"batch": batch, "no_wait": True}) == [("", b"", "404 No Messages")]
     world.publish("s", b"2")
     assert world.pull("S", "c", {"batch": batch, "no_wait": True}) == []
+
+
+@pytest.mark.parametrize("kill", [True, False])
+@pytest.mark.parametrize(
+    ("others", "acknowledged", "left"),
+    [
+        ({}, 0, [1, 2, 3, 4]),
+        ({"ack_policy": "explicit"}, 2, [3, 4]),
+        ({"ack_policy": "explicit", "filter_subject": "s.b"}, 0, [1, 2, 3, 4]),
+    ],
+)
+def test_what_was_for_a_consumer_in_memory_stays_after_a_start(
+    tmp_path: Path, others: dict[str, Any], acknowledged: int, left: list[int], *, kill: bool
+) -> None:
+    """What another consumer was given and is done with goes."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"], retention="interest")
+    world.consumer("S", "m", durable_name="m", ack_policy="explicit", mem_storage=True)
+    if others:
+        world.consumer("S", "c", durable_name="c", **others)
+    for _ in range(4):
+        world.publish("s.a", b"x")
+    for _ in range(acknowledged):
+        [(reply, _, _)] = world.pull("S", "c", {"batch": 1, "no_wait": True})
+        world.ask(reply, b"+ACK")
+    world.pass_time(3_000_000_000)
+    world.crash() if kill else world.restart()
+    world.settle()
+    assert _sequences(world) == left
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@pytest.mark.parametrize(
+    ("consumer", "acknowledged", "left"),
+    [
+        (None, [], []),
+        ({"ack_policy": "explicit"}, [1, 3], [2, 4]),
+        ({"ack_policy": "all"}, [2], [3, 4]),
+        ({"ack_policy": "none"}, [], []),
+        ({"ack_policy": "explicit", "deliver_policy": "new"}, [], []),
+        ({"ack_policy": "explicit", "filter_subject": "s.b"}, [], [1, 2, 3, 4]),
+    ],
+)
+def test_with_interest_from_now_on_all_goes_that_consumers_are_done_with(
+    tmp_path: Path, storage: str, consumer: dict[str, Any] | None, acknowledged: list[int], left: list[int]
+) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"], storage=storage)
+    for _ in range(4):
+        world.publish("s.a", b"x")
+    if consumer is not None:
+        world.consumer("S", "c", durable_name="c", **consumer)
+        replies = [reply for reply, _, status in world.pull("S", "c", {"batch": 4, "no_wait": True}) if not status]
+        for sequence in acknowledged:
+            world.ask(replies[sequence - 1], b"+ACK")
+    world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.*"], "storage": storage, "retention": "interest"})
+    assert _sequences(world) == left
+
+
+def test_the_end_of_a_consumer_takes_nothing_below_its_floor(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"], retention="interest")
+    world.consumer("S", "m", durable_name="m", ack_policy="explicit", mem_storage=True)
+    for _ in range(3):
+        world.publish("s.a", b"x")
+    world.restart()
+    world.consumer("S", "new", durable_name="new", ack_policy="explicit", deliver_policy="new")
+    world.consumer("S", "all", durable_name="all", ack_policy="explicit", filter_subject="s.b")
+    world.api("CONSUMER.DELETE.S.new")
+    assert _sequences(world) == [1, 2]
+    world.api("CONSUMER.DELETE.S.all")
+    assert not _sequences(world)
+
+
+def test_with_interest_from_now_on_nothing_goes_that_is_still_to_be_copied(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"])
+    world.create("C", sources=[{"name": "S"}], max_msgs=1, discard="new")
+    for _ in range(4):
+        world.publish("s.a", b"x")
+    world.settle()
+    world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.*"], "retention": "interest"})
+    world.restart()
+    assert _sequences(world)[-3:] == [2, 3, 4]
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit")
+    world.restart()
+    assert _sequences(world)[-3:] == [2, 3, 4]
+    world.api("STREAM.UPDATE.C", {"name": "C", "sources": [{"name": "S"}], "max_msgs": 9, "discard": "new"})
+    world.settle()
+    assert world.state("C")["messages"] == 4
