@@ -1,4 +1,4 @@
-"""Messages for those who ask for them: requests that wait, and the statuses that end them.
+"""Delivery to pull consumers: waiting requests, and the statuses that end them.
 
 Facts: jetstream-server.md section 12.
 """
@@ -18,25 +18,23 @@ if TYPE_CHECKING:
     from broker.streams.consumer import Consumer
     from broker.streams.ports import StreamsPort
 
-#: Requests of a consumer that wait, whatever its configuration says.
+#: waiting requests of a consumer, whatever its configuration allows
 _MOST_WAITING: Final = 16384
-#: Requests that messages are shared out among together.
+#: waiting requests among which a table of messages is divided
 _MOST_TOGETHER: Final = 16
 
 
 class PullDelivery(ConsumerDelivery):
-    """Sends messages to those who ask for them."""
-
     def __init__(self, consumer: Consumer, bus: StreamsPort, now: int) -> None:
         super().__init__(consumer, bus, now)
-        self.priorities = Priorities(consumer)  #: who gets the next message
+        self.priorities = Priorities(consumer)  #: order of the requests by the priority policy
         self._requests: OrderedDict[PullRequest, None] = OrderedDict()
-        #: How many of them do not wait for messages that are not there, and when one has to be looked at.
+        #: Number of requests that end when no message is left, and the time of the next check of requests.
         self._hasty = self._look_at = 0
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """Number of requests with a subscriber."""
         self._sweep()
         return len(self._requests)
 
@@ -46,18 +44,11 @@ class PullDelivery(ConsumerDelivery):
         return bool(self._requests)
 
     def is_used(self, now: int) -> bool:
-        """Returns whether a request waits, or a message for its acknowledgement."""
+        """Returns whether a request waits, or a message awaits its acknowledgement."""
         return bool(self._requests) or bool(self.consumer.pending)
 
     def ask(self, reply: bytes, body: bytes, now: int, short: bytes = b"") -> None:
-        """Takes a request.
-
-        Args:
-            reply: Where messages go.
-            body: What is wanted.
-            now: Nanoseconds since 1970.
-            short: How subjects of acknowledgements begin if it is one of the preview; empty otherwise.
-        """
+        """Adds a pull request. `short` is the prefix of the preview's acknowledgement subjects, else empty."""
         self.used = now
         request = PullRequest(reply, short=short)
         try:
@@ -101,7 +92,7 @@ class PullDelivery(ConsumerDelivery):
                 raise PullStatusError("409 Exceeded MaxWaiting")
 
     def _sweep(self) -> None:
-        """Forgets the requests of those who have gone."""
+        """Drops the requests without a subscriber."""
         for request in [each for each in self._requests if not self._bus.interested(each.reply)]:
             self._forget(request)
 
@@ -110,7 +101,7 @@ class PullDelivery(ConsumerDelivery):
         self._hasty -= request.no_wait
 
     def run(self, now: int) -> bool:
-        """Sends what is there to those who have asked."""
+        """Sends the available messages to the waiting requests."""
         if 0 < self._look_at <= now:
             self._expire(now)
         if grouped := bool(self.consumer.config.priority_policy):
@@ -150,7 +141,7 @@ class PullDelivery(ConsumerDelivery):
         return False
 
     def _chosen(self, now: int) -> PullRequest | None:
-        """Returns who gets the next message, by the policy of the consumer; None if there is none, or nobody does."""
+        """Returns the request for the next message by the priority policy; None if there is no message or request."""
         if self.consumer.next(now) is None:
             return None
         for request in list(self.priorities.candidates(self._requests)):
@@ -161,7 +152,7 @@ class PullDelivery(ConsumerDelivery):
         return None
 
     def _pass_on_several(self, request: PullRequest, now: int, most: int) -> tuple[int, int]:
-        """Sends the next messages, if all requests that wait come from the same client. Returns how many, and bytes."""
+        """Sends the next messages if all waiting requests have one reply subject. Returns their number and bytes."""
         waiting = list(islice(self._requests, _MOST_TOGETHER + 1))
         if len(waiting) == 1:
             room = MOST_BYTES if request.room is None else request.room
@@ -180,7 +171,7 @@ class PullDelivery(ConsumerDelivery):
             return count, size
         left = count
         while left:
-            # In turn, as often as none of them ends before the others have had theirs.
+            # Requests take messages in rotation; several rounds count at once while none of the requests ends in them.
             turn = list(self._requests)[:left]
             times = max(1, min(left // len(self._requests), min(each.batch for each in turn)))
             for each in turn:
@@ -227,12 +218,11 @@ class PullDelivery(ConsumerDelivery):
             self._bus.publish(request.reply, b"", header=header)
 
     def next_event(self) -> int:
-        """Returns when a request ends, a heartbeat or a message is due."""
+        """Returns the time of the next end of a request, heartbeat or message; 0 for none."""
         pinned = self.priorities.expires if self.consumer.config.priority_policy else 0
         return self._soonest(self._look_at, pinned) if self._requests else pinned
 
     def close(self, reason: str) -> None:
-        """Answers those who wait that there will be nothing more."""
         for request in self._requests:
             self._say(request, status(reason))
         self._requests.clear()

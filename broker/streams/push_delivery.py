@@ -1,4 +1,4 @@
-"""Messages for those who have subscribed to a consumer's subject: heartbeats, flow control, queue groups.
+"""Delivery to push consumers: heartbeats, flow control, queue groups.
 
 Facts: jetstream-server.md section 13.
 """
@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from broker.streams.consumer import Consumer
     from broker.streams.ports import StreamsPort
 
-#: Bytes that may be on the way, at first and at most.
+#: unacknowledged bytes under flow control: first limit, and largest limit
 _FIRST_WINDOW: Final = (32 << 20) // 16
 _WIDEST_WINDOW: Final = 32 << 20
 
 
 class PushDelivery(ConsumerDelivery):
-    """Sends messages to those who have subscribed."""
-
     def __init__(self, consumer: Consumer, bus: StreamsPort, now: int) -> None:
         super().__init__(consumer, bus, now)
         self._to = consumer.config.deliver_subject.encode()
@@ -32,25 +30,24 @@ class PushDelivery(ConsumerDelivery):
         self._on_the_way = self._asked_at = 0
         self._question = b""
         self._beat = 0
-        self.active = False  #: somebody has
-        self.short = b""  #: how subjects of acknowledgements begin if they are of the preview; empty otherwise
+        self.active = False  #: whether the deliver subject has a subscriber
+        self.short = b""  #: prefix of the preview's acknowledgement subjects; empty for current consumers
 
     @property
     def waiting(self) -> int:
-        """No requests wait."""
+        """Always 0: a push consumer has no requests."""
         return 0
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody has subscribed, as far as is known."""
+        """Whether the deliver subject had a subscriber at the last check."""
         return self.active
 
     def is_used(self, now: int) -> bool:
-        """Returns whether somebody has subscribed."""
         return self._bus.interested(self._to, self._group)
 
     def run(self, now: int) -> bool:
-        """Sends what is there."""
+        """Sends the available messages."""
         active = self.is_used(now)
         if active != self.active:
             self.active = active
@@ -85,13 +82,13 @@ class PushDelivery(ConsumerDelivery):
 
     @property
     def _until_asked(self) -> int:
-        """Bytes after which an answer is to be asked for, or waited for."""
+        """Bytes until the next flow control request, or until delivery must wait for its answer."""
         if not self.consumer.config.flow_control:
             return MOST_BYTES
         return (self._window if self._question else self._window // 2) - self._on_the_way
 
     def _ask(self, size: int) -> None:
-        """Asks for an answer when half of what may be on the way is."""
+        """Sends a flow control request once half of the window is in transit."""
         if not self.consumer.config.flow_control:
             return
         self._on_the_way += size
@@ -102,7 +99,7 @@ class PushDelivery(ConsumerDelivery):
             self._bus.deliver(self._to, self._to, b"", self._question, header, self._group)
 
     def answered(self, subject: bytes) -> None:
-        """Takes an answer: what was on the way when it was asked for has arrived."""
+        """Takes the answer to a flow control request: all messages sent before the request have arrived."""
         if subject == self._question:
             self._question = b""
             self._on_the_way -= self._asked_at
@@ -116,10 +113,10 @@ class PushDelivery(ConsumerDelivery):
         self._beat = now + self.consumer.config.idle_heartbeat
 
     def next_event(self) -> int:
-        """Returns when a heartbeat or a message is due."""
+        """Returns the time of the next heartbeat or message; 0 for none."""
         if not self.active:
             return 0
         return self._soonest(self._beat if self.consumer.config.idle_heartbeat else 0)
 
     def close(self, reason: str) -> None:
-        """Says nothing: a subscriber gets no notice."""
+        """Does nothing: a subscriber gets no notice."""
