@@ -69,7 +69,7 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 _REPUBLISH: Final[Mapping[str, str]] = {**MAPPING, "headers_only": BOOL}
 #: Options of later versions, and the values that mean "not used".
-_LATER: Final[Mapping[str, tuple[object, ...]]] = {
+_UNSUPPORTED: Final[Mapping[str, tuple[object, ...]]] = {
     "allow_msg_counter": (False, None),
     "allow_atomic": (False, None),
     "allow_batched": (False, None),
@@ -102,7 +102,7 @@ _OPTIONAL: Final = frozenset(
     )
 )
 #: subjects of the server itself
-_OWN: Final = ("$JS.>", "$JSC.>", "$NRG.>")
+_SERVER_SUBJECTS: Final = ("$JS.>", "$JSC.>", "$NRG.>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,10 @@ class StreamConfig:
 
         Raises `RequestError` for a member of a wrong type, an unknown member, or an unsupported option.
         """
-        for name, nothing in _LATER.items():
+        for name, nothing in _UNSUPPORTED.items():
             if values.get(name) not in nothing:
                 raise invalid_config(f"{name} is not supported by this server")
-        known = {name: value for name, value in values.items() if name not in _LATER}
+        known = {name: value for name, value in values.items() if name not in _UNSUPPORTED}
         found = members(known, _KINDS, "StreamConfigRequest", strict=True)
         for name, words in _WORDS.items():
             if name in found and found[name] not in words:
@@ -289,7 +289,7 @@ class StreamConfig:
             for subject in [each for each in self.subjects if each[0] in "$_*>"]:
                 if subject == ">":
                     raise invalid_config("capturing all subjects requires no-ack to be true")
-                if any(overlap(subject, own) for own in _OWN) and not subject.startswith("$JS.EVENT."):
+                if any(overlap(subject, own) for own in _SERVER_SUBJECTS) and not subject.startswith("$JS.EVENT."):
                     raise invalid_config("subjects that overlap with jetstream api require no-ack to be true")
                 # The broker itself answers the clients of channels on these subjects.
                 channels = overlap(subject, "_STAN.>")

@@ -76,7 +76,7 @@ class ConsumerDelivery(ABC):
         threshold = self.consumer.config.inactive_threshold
         return self.used + threshold if threshold > 0 else 0
 
-    def _paced(self, now: int, time: int) -> bool:
+    def _waits_for_pace(self, now: int, time: int) -> bool:
         """Returns whether the message must wait for the original pace; `time` is its time in the stream."""
         if self.consumer.config.replay_policy == "original" and time <= self.consumer.created:
             if self._last is not None:
@@ -87,7 +87,7 @@ class ConsumerDelivery(ABC):
             self._last = (now, time)
         return False
 
-    def _pass_on(self, to: bytes, group: bytes, now: int, room: int | None, short: bytes) -> int:
+    def _send_next(self, to: bytes, group: bytes, now: int, room: int | None, short: bytes) -> int:
         """Sends the next message. Returns its size; 0 if there is none now, -1 if it exceeds `room` bytes.
 
         `short` is the prefix of the acknowledgement's subject for the preview, else empty.
@@ -107,7 +107,7 @@ class ConsumerDelivery(ABC):
             if message is not None:
                 break
             consumer.pass_over(sequence, count)
-        if self._paced(now, message.time):
+        if self._waits_for_pace(now, message.time):
             return 0
         header, payload = message.header, message.payload
         if consumer.config.headers_only:
@@ -132,7 +132,7 @@ class ConsumerDelivery(ABC):
             self._not_before = now + size * 8 * _SECOND // consumer.config.rate_limit_bps
         return size
 
-    def _pass_on_all(
+    def _send_table(
         self, to: bytes, group: bytes, now: int, most: int, room: int, *, over: bool = False
     ) -> tuple[int, int]:
         """Sends the next messages as one table. Returns their number and bytes.
@@ -171,7 +171,7 @@ class ConsumerDelivery(ABC):
             consumer.stream.done(sequences[:count])
         return count, int(sizes[count - 1])
 
-    def _held_up(self, to: bytes, now: int) -> bool:
+    def _is_blocked(self, to: bytes, now: int) -> bool:
         """Returns whether nothing can be sent now."""
         if self._not_before > now:
             return True
@@ -181,10 +181,10 @@ class ConsumerDelivery(ABC):
             return True
         return False
 
-    def _soonest(self, *times: int) -> int:
+    def _earliest(self, *times: int) -> int:
         """Returns the earliest time, where 0 stands for none."""
         return min((each for each in (*times, self.consumer.due, self._not_before) if each), default=0)
 
-    def _portion(self, sent: int, size: int) -> bool:
+    def _exceeds_share(self, sent: int, size: int) -> bool:
         """Returns whether other consumers are to run now."""
         return sent >= MOST or size >= MOST_BYTES

@@ -155,7 +155,7 @@ def last(stream: Stream, subject: bytes) -> tuple[bytes, int]:
 
 def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, int] | None]:
     if "multi_last" in wanted:
-        found = yield from _last_ones(stream, wanted)
+        found = yield from _last_sequences(stream, wanted)
         yield from _batch(stream, found, wanted)
     elif wanted.get("batch", 0) > 0:
         contents = stream.store.contents
@@ -183,7 +183,7 @@ def _located(stream: Stream, message: Stored) -> bytes:
     return located(message.header, stream.label, message.subject, message.sequence, message.time)
 
 
-def _last_ones(stream: Stream, wanted: Mapping[str, Any]) -> Generator[None, None, tuple[list[int], int, int]]:
+def _last_sequences(stream: Stream, wanted: Mapping[str, Any]) -> Generator[None, None, tuple[list[int], int, int]]:
     """Returns the last sequences of subjects, the number of further ones, and the last sequence examined."""
     contents = stream.store.contents
     end = wanted.get("up_to_seq", 0) or contents.last

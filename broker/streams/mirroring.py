@@ -39,7 +39,7 @@ _MOST: Final = 256
 _FEW: Final = 32
 
 
-def _unwanted(line: bytes) -> bool:
+def _is_dropped_header(line: bytes) -> bool:
     """Returns whether a header is not copied: the publisher's expectations, and the origin's own source."""
     return line.startswith((EXPECTED, HEADER + b":"))
 
@@ -89,9 +89,9 @@ class StreamCopy:
         self.moved.clear()
         self._mark = 0
         if lost and position:
-            before = self._matching(position)[-lost:]
+            before = self._wanted_sequences(position)[-lost:]
             position = before[0] - 1 if len(before) == lost else 0
-        self.position = self._settled = position or self._beginning()
+        self.position = self._settled = position or self._start_position()
 
     def resume_at(self, mark: int, position: int, time: int) -> None:
         """Continues after the last copy, unless `position` is already beyond it.
@@ -106,18 +106,18 @@ class StreamCopy:
             self.target.marks.add(mark)
         self.position = self._settled = max(self.position, position)
         if self._from is not None and self in self._from.followers:
-            begin, contents = self._beginning(), self._from.store.contents
+            begin, contents = self._start_position(), self._from.store.contents
             young = contents.first_since(time + 1)
-            self.moved = [each for each in self._matching(position) if begin < each < young]
+            self.moved = [each for each in self._wanted_sequences(position) if begin < each < young]
 
-    def _beginning(self) -> int:
+    def _start_position(self) -> int:
         """Returns the sequence before the first message to copy."""
         origin = self.origin
         if not origin.start and origin.start_time and self._from is not None:
             return self._from.store.contents.first_since(origin.start_time) - 1
         return max(origin.start - 1, 0)
 
-    def _matching(self, last: int) -> list[int]:
+    def _wanted_sequences(self, last: int) -> list[int]:
         """Returns the wanted sequences of the origin up to `last`."""
         rows = self._from.store.contents.rows(self._filter, last + 1) if self._from is not None else ()
         return [sequence for segment, some in rows for sequence in (some + segment.first).tolist()]
@@ -155,7 +155,7 @@ class StreamCopy:
         if message is None:
             return
         self._copying = sequence
-        header = without(message.header, _unwanted) if b"Nats-" in message.header else message.header
+        header = without(message.header, _is_dropped_header) if b"Nats-" in message.header else message.header
         subject = self.origin.subject(message.subject)
         if self.origin.mirror:
             self.target.copy(self, subject, header, message.payload, message.time, sequence)
@@ -243,7 +243,7 @@ class StreamCopies:
         #: Streams whose copies do not show the position of each origin.
         self._unmarked: dict[Stream, None] = {}
         #: Copies with acknowledgements to send after a flush, and copies that cannot continue now.
-        self._moving: dict[StreamCopy, None] = {}
+        self._unacknowledged: dict[StreamCopy, None] = {}
         self._blocked: dict[StreamCopy, None] = {}
 
     @property
@@ -297,7 +297,7 @@ class StreamCopies:
         for copy in copies:
             copy.attach(None)
             self._from[copy.origin.name].remove(copy)
-            for some in (self._ready, self._moving, self._blocked):
+            for some in (self._ready, self._unacknowledged, self._blocked):
                 some.pop(copy, None)
 
     def _begin(self, copies: Iterable[StreamCopy]) -> None:
@@ -347,7 +347,7 @@ class StreamCopies:
                     break
             if not left:
                 break
-        self._moving.update((copy, None) for copy in copies if copy.moved)
+        self._unacknowledged.update((copy, None) for copy in copies if copy.moved)
         return lost > 0
 
     def _keep(self, stream: Stream) -> None:
@@ -379,7 +379,7 @@ class StreamCopies:
                 self._failed(copy.target, error)
                 continue
             if copy.moved:
-                self._moving[copy] = None
+                self._unacknowledged[copy] = None
             if copy.unmarked:
                 copy.unmarked = False
                 self._unmarked[copy.target] = None
@@ -394,14 +394,14 @@ class StreamCopies:
         unmarked, self._unmarked = self._unmarked, {}
         for stream in unmarked:
             self._keep(stream)
-        for copy in list(self._moving):
+        for copy in list(self._unacknowledged):
             try:
                 if copy.settle():
                     yield self._streams[copy.origin.name]
             except StorageError as error:
                 self._failed(self._streams[copy.origin.name], error)
                 continue
-            del self._moving[copy]
+            del self._unacknowledged[copy]
             self._wake()
 
     def look_after(self) -> None:

@@ -223,7 +223,7 @@ class PreviewApi:
         return _OK
 
     def _config(self, asked: PreviewRequest) -> dict[str, Any]:
-        config = _today(parse(asked.body), _STREAM)
+        config = _current_members(parse(asked.body), _STREAM)
         name, retention = config.get("name"), config.get("retention")
         if not isinstance(name, str):
             raise bad_request()
@@ -311,7 +311,7 @@ class PreviewApi:
             "pending": pending or None,
             "redelivered": again or None,
         }
-        return _json({"name": consumer.name, "config": _then(consumer.config), "state": state})
+        return _json({"name": consumer.name, "config": _preview_consumer(consumer.config), "state": state})
 
     def _next(self, asked: PreviewRequest) -> bytes:
         consumer = self._consumer(asked)
@@ -369,7 +369,7 @@ def _sequence(body: bytes) -> int | None:
     return int(text) if text.isdigit() and len(text) < 20 else None
 
 
-def _today(values: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+def _current_members(values: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     """Translates the members of a configuration to their current names."""
     return {today: values[name] for today, known in names.items() for name in known if values.get(name) is not None}
 
@@ -377,7 +377,7 @@ def _today(values: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> d
 def _consumer_config(values: Mapping[str, Any]) -> dict[str, Any]:
     """Translates the configuration of a consumer to the current form."""
     starts = members(values, _STARTS, "ConsumerConfig")
-    config = _today(values, _CONSUMER)
+    config = _current_members(values, _CONSUMER)
     time = starts.get("start_time") or time_text(0)
     begins = {
         "all": starts.get("deliver_all"),
@@ -398,7 +398,7 @@ def _consumer_config(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "deliver_policy": given[0] if given else "new"}
 
 
-def _then(config: ConsumerConfig) -> dict[str, Any]:
+def _preview_consumer(config: ConsumerConfig) -> dict[str, Any]:
     """Translates the configuration of a consumer to that of the preview."""
     today = config.as_json()
     policy = {"all": {"deliver_all": True}, "last": {"deliver_last": True}}.get(config.deliver_policy, {})

@@ -45,7 +45,7 @@ _PIECE: Final = 128 << 10
 _PIECES: Final = range(1 << 10, (1 << 20) + 1)
 _WINDOW: Final = 1 << 20
 #: nanoseconds without a message from the client that end a transfer
-_PATIENCE: Final = 5_000_000_000
+_TIMEOUT: Final = 5_000_000_000
 #: transfers at a time
 _MOST: Final = 32
 
@@ -134,8 +134,8 @@ class Transfers:
     def look_after(self) -> None:
         """Ends the transfers whose client has been silent for too long."""
         now = self._clock.monotonic()
-        for each in [each for each in self._open if not each.busy and now - each.heard > _PATIENCE]:
-            NATS.warning("Stream %r: its transfer was given up, as nothing came", each.name)
+        for each in [each for each in self._open if not each.busy and now - each.heard > _TIMEOUT]:
+            NATS.warning("Stream %r: transfer ended, because the client sent nothing", each.name)
             if isinstance(each, _OutgoingSnapshot):
                 self._bus.publish(each.to, b"", header=status("408 No Flow Response"))
             self._close(each)
@@ -154,7 +154,7 @@ class Transfers:
     def _acknowledged(self, sending: _OutgoingSnapshot, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         for subject, _, _, _ in rows(buffer, frames, begin, end):
             size = subject[len(sending.prefix) :].partition(b".")[0]
-            sending.on_the_way -= int(size) if size.isdigit() and len(size) < 10 else 0
+            sending.in_transit -= int(size) if size.isdigit() and len(size) < 10 else 0
         sending.heard = self._clock.monotonic()
         self._driver.commit_soon()
 
@@ -168,7 +168,7 @@ class Transfers:
             elif payload:
                 receiving.size += len(payload)
                 try:
-                    self._account.room.check("file", self._coming)
+                    self._account.room.check("file", self._received_bytes)
                     receiving.archive.add(payload)
                 except (RequestError, StorageError) as error:
                     self._end(receiving, reply, str(error))
@@ -176,11 +176,11 @@ class Transfers:
                     self._bus.publish(reply, b"")
             else:
                 receiving.busy = True
-                limit = self._account.room.left("file") - self._coming + receiving.size
+                limit = self._account.room.left("file") - self._received_bytes + receiving.size
                 self._driver.aside(partial(receiving.archive.unpack, limit), partial(self._end, receiving, reply))
 
     @property
-    def _coming(self) -> int:
+    def _received_bytes(self) -> int:
         """Bytes received by all restores together."""
         return sum(each.size for each in self._open if isinstance(each, _IncomingRestore))
 
@@ -262,7 +262,7 @@ class _OutgoingSnapshot:
     def __init__(self, bus: StreamsPort, name: str, archive: Outgoing, to: bytes, size: int) -> None:
         self._bus, self.name, self.archive, self.to = bus, name, archive, to
         self.prefix = f"$JS.SNAPSHOT.ACK.{name}.{secrets.token_hex(4)}.".encode()
-        self.on_the_way = self._sent = 0
+        self.in_transit = self._sent = 0
         self.heard = 0  #: time (monotonic ns) of the client's last message
         self.listening: object = None
         self._pieces: Iterator[bytes] = archive.pieces(size)
@@ -271,7 +271,7 @@ class _OutgoingSnapshot:
         """Sends pieces up to the window. Returns whether more are left."""
         if not self._bus.interested(self.to):
             return False
-        while self.on_the_way < _WINDOW:
+        while self.in_transit < _WINDOW:
             try:
                 piece = next(self._pieces, b"")
             except StorageError as error:
@@ -281,6 +281,6 @@ class _OutgoingSnapshot:
                 self._bus.publish(self.to, b"", header=status("204"))
                 return False
             self._sent += 1
-            self.on_the_way += len(piece)
+            self.in_transit += len(piece)
             self._bus.publish(self.to, piece, self.prefix + b"%d.%d" % (len(piece), self._sent))
         return True
