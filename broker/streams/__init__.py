@@ -1,1 +1,1 @@
-"""The rules of JetStream streams: what becomes of requests and messages, without sockets and files."""
+"""The rules of JetStream streams, without sockets and files."""

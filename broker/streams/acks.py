@@ -1,4 +1,4 @@
-"""What clients say of messages: acknowledgements and the subjects they come on.
+"""Acknowledgements of messages by clients, and the subjects that name the message.
 
 Facts: jetstream-server.md sections 14 and 22.
 """
@@ -13,19 +13,17 @@ from typing import Final
 from stantools.notation import parse_duration
 
 PREFIX: Final = b"$JS.ACK."
-#: Payloads that say that a message is done with.
+#: Payloads of a positive acknowledgement.
 DONE: Final = (b"+ACK", b"", b"+OK")
 #: Tokens of a subject: prefix, stream, consumer, deliveries, stream and consumer sequence, time, pending.
 _TOKENS: Final = 9
-#: With domain and account behind the prefix.
+#: tokens of a subject with domain and account after the prefix
 _LONG: Final = (11, 12)
-#: Of the preview, which knows neither time nor pending.
+#: tokens of a subject of the preview, which has neither time nor pending
 _SHORT: Final = 7
 
 
 class AckKind(enum.Enum):
-    """What is said of a message."""
-
     ACK = enum.auto()
     NAK = enum.auto()
     PROGRESS = enum.auto()
@@ -36,29 +34,24 @@ class AckKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What is said of a message."""
-
-    kind: AckKind  #: what
-    delay: int = 0  #: with NAK: nanoseconds until it comes again
-    text: str = ""  #: with TERM the reason, with NEXT the body of a request
+    kind: AckKind
+    delay: int = 0  #: with NAK: nanoseconds until the next delivery
+    text: str = ""  #: with TERM the reason, with NEXT the body of a pull request
 
 
 @dataclass(frozen=True, slots=True)
 class AckTarget:
-    """Which message of which consumer is meant."""
-
-    stream: str  #: name of the stream
-    consumer: str  #: name of the consumer
+    stream: str
+    consumer: str
     sequence: int  #: stream sequence
     number: int  #: consumer sequence
-    short: bytes = b""  #: how a subject begins that ends with these; empty for one of today
+    short: bytes = b""  #: first bytes of the preview's subject before its numbers; empty for the current form
 
 
 def numbers(subject: bytes) -> tuple[bytes, bytes, int, int] | None:
-    """Reads the subject of an acknowledgement in its usual form.
+    """Reads the subject of an acknowledgement in its usual form; None for every other form.
 
-    Returns:
-        Stream, consumer, stream sequence and consumer sequence; None if it has another form.
+    The values are stream, consumer, stream sequence and consumer sequence.
     """
     tokens = subject.split(b".")
     if len(tokens) != _TOKENS:
@@ -70,7 +63,7 @@ def numbers(subject: bytes) -> tuple[bytes, bytes, int, int] | None:
 
 
 def place(subject: bytes, *, preview: bool = False) -> AckTarget | None:
-    """Reads the subject of an acknowledgement, which may be one of the preview; None if it is none."""
+    """Reads the subject of an acknowledgement in any form, the preview's only with `preview`; None for others."""
     tokens = subject.split(b".")
     if len(tokens) in _LONG:
         tokens[2:4] = []
@@ -85,7 +78,6 @@ def place(subject: bytes, *, preview: bool = False) -> AckTarget | None:
 
 
 def verb(payload: bytes) -> Verb:
-    """Reads the payload of an acknowledgement."""
     word, _, rest = payload.partition(b" ")
     match word:
         case word if word in DONE:
@@ -102,7 +94,7 @@ def verb(payload: bytes) -> Verb:
 
 
 def _delay(text: bytes) -> int:
-    """Nanoseconds; what is no delay is none."""
+    """Returns nanoseconds; 0 for an invalid delay."""
     try:
         if text.strip().startswith(b"{"):
             value = json.loads(text).get("delay", 0)

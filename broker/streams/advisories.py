@@ -1,6 +1,6 @@
-"""Advisories and samples, for those who listen (jetstream-server.md section 15).
+"""Advisories and samples of acknowledgements (jetstream-server.md section 15).
 
-Nothing is made of it while nobody listens.
+An advisory is made only if a subscriber exists for its subject.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _EVENT: Final = "$JS.EVENT."
 _TYPE: Final = "io.nats.jetstream."
-#: Names in subjects, of events of a consumer.
+#: Events of a consumer, and their names in subjects.
 _SUBJECTS: Final = {
     "max_deliver": "MAX_DELIVERIES",
     "nak": "MSG_NAKED",
@@ -31,35 +31,26 @@ _PAST: Final = {"create": "CREATED", "modify": "UPDATED", "delete": "DELETED"}
 
 
 class Advisories:
-    """Publishes what happens: advisories and samples of acknowledgements.
-
-    Args:
-        bus: NATS.
-        clock: The time.
-    """
-
     def __init__(self, bus: StreamsPort, clock: Clock) -> None:
         self._bus, self._clock = bus, clock
 
     def audit(self, subject: bytes, request: bytes, response: bytes) -> None:
-        """A request to the API was answered. Who has asked is not known here."""
+        """Reports a request to the API and its answer. The client is not known here."""
         texts = {"subject": subject, "request": request, "response": response}
         said = {name: text.decode(errors="replace") for name, text in texts.items() if text}
         self._say("ADVISORY.API", "advisory.v1.api_audit", {"server": self._bus.id, "client": {"acc": "$G"}, **said})
 
     def stream(self, name: str, action: str) -> None:
-        """Something was done with a stream."""
         said = {"stream": name, "action": action}
         self._say(f"ADVISORY.STREAM.{_PAST[action]}.{name}", "advisory.v1.stream_action", said)
 
     def consumer(self, consumer: Consumer, action: str) -> None:
-        """Something was done with a consumer."""
         place = f"{consumer.stream.name}.{consumer.name}"
         said = {"stream": consumer.stream.name, "consumer": consumer.name, "action": action}
         self._say(f"ADVISORY.CONSUMER.{_PAST[action]}.{place}", "advisory.v1.consumer_action", said)
 
     def about(self, consumer: Consumer, name: str, said: dict[str, Any]) -> None:
-        """Something happened to a consumer, or to a message of it."""
+        """Reports an event of a consumer, or of one of its messages."""
         place = {"stream": consumer.stream.name, "consumer": consumer.name}
         subject = f"ADVISORY.CONSUMER.{_SUBJECTS[name]}.{consumer.stream.name}.{consumer.name}"
         self._say(subject, f"advisory.v1.{name}", {**place, **said})
@@ -67,12 +58,12 @@ class Advisories:
     def about_message(
         self, consumer: Consumer, sequence: int, number: int, name: str, deliveries: int, reason: str = ""
     ) -> None:
-        """A client said something of a message."""
+        """Reports a client's decision about a message."""
         said: dict[str, Any] = {"consumer_seq": number, "stream_seq": sequence, "deliveries": deliveries}
         self.about(consumer, name, {**said, "reason": reason} if reason else said)
 
     def sampled(self, consumer: Consumer, sequence: int, number: int, took: int, deliveries: int) -> None:
-        """A message was acknowledged, some nanoseconds after its delivery; sampled as configured."""
+        """Reports an acknowledgement `took` nanoseconds after the delivery, if the sampling selects it."""
         text = consumer.config.sample_freq.removesuffix("%")
         if not text or consumer.config.ack_policy != "explicit" or random.random() * 100 >= int(text):
             return

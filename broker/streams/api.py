@@ -1,4 +1,4 @@
-"""Requests to `$JS.API.`: which there are, and their answers (jetstream-server.md sections 2 to 6)."""
+"""Requests to `$JS.API.` and their answers (jetstream-server.md sections 2 to 6)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from broker.streams.streams_options import LEVEL, beyond
 from broker.streams.transfers import Transfers
 
 PREFIX: Final = b"$JS.API."
-#: What subjects of direct gets begin with.
+#: prefix of the subjects of direct gets
 DIRECT: Final = PREFIX + b"DIRECT.GET."
 _CONSUMER: Final = b"CONSUMER."
 _NAMES: Final = 1024
@@ -45,14 +45,15 @@ _PAGE: Final[Mapping[str, str]] = {"subject": STRING, "offset": INT}
 _INFO: Final[Mapping[str, str]] = {"deleted_details": BOOL, "subjects_filter": STRING, "offset": INT}
 _PEDANTIC: Final[Mapping[str, str]] = {"pedantic": BOOL}
 _PURGE: Final[Mapping[str, str]] = {"filter": STRING, "seq": UINT, "keep": UINT}
-#: What is said instead of messages when a request needs a higher level of the API.
+#: answer to a direct get that needs a higher level of the API
 BEYOND: Final = status("412 Required Api Level")
-#: What failed answers of lists contain.
+#: members of a failed answer to a list request
 _NO_PAGE: Final[Mapping[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
 
-#: Gets name of the stream and body, returns the members of the answer, or what makes them.
+#: A call of the API: takes the name of the stream and the body; returns the members of the answer, or a generator of
+#: them.
 Call = Callable[[str, bytes], dict[str, Any] | Answering]
-#: How requests begin that change nothing.
+#: Prefixes of the requests that change nothing.
 _QUESTIONS: Final = (
     b"INFO",
     b"STREAM.INFO.",
@@ -65,12 +66,12 @@ _QUESTIONS: Final = (
     b"CONSUMER.MSG.NEXT.",
     b"DIRECT.",
 )
-#: Where the name of the stream is in the others, by how they begin; the last token otherwise.
+#: Prefixes of other requests, and the position of the stream's name in them. Without an entry it is the last token.
 _STREAM_AT: Final = ((b"CONSUMER.DURABLE.CREATE.", 3), (b"CONSUMER.LEADER.", 3), (b"CONSUMER.", 2))
 
 
 def changed_stream(call: bytes) -> bytes:
-    """Returns the stream that a request changes, by what follows `$JS.API.` in its subject; empty if it only asks."""
+    """Returns the stream that a request changes; empty if it only reads. `call` is the subject after `$JS.API.`."""
     if call.startswith(_QUESTIONS):
         return b""
     tokens = call.split(b".")
@@ -79,18 +80,10 @@ def changed_stream(call: bytes) -> bytes:
 
 
 class Api:
-    """Answers requests.
+    """Answers requests to the API.
 
-    Args:
-        account: The streams.
-        clock: The time.
-        advisories: Where events are published.
-        listen: Called with a stream whose subjects are new or others; returns work that can be interrupted.
-        forget: Called with a stream that is no more.
-
-    Attributes:
-        total: Requests so far.
-        errors: Those that failed.
+    `listen` is called with a stream whose subjects are new or changed, and returns work in steps; `forget` is called
+    with a deleted stream. `total` and `errors` count the requests and the failed ones.
     """
 
     def __init__(
@@ -108,7 +101,7 @@ class Api:
         self._account, self._clock, self._advisories = account, clock, advisories
         self._listen, self._forget = listen, forget
         self.total = self.errors = 0
-        #: By the tokens before the name of a stream: kind of the answer, the call, members of a failed answer.
+        #: Calls by the tokens before the name of a stream: kind of the answer, the call, members of a failed answer.
         self._calls: dict[bytes, tuple[str, Call, Mapping[str, Any]]] = {
             b"STREAM.CREATE": ("stream_create", self._create, {}),
             b"STREAM.UPDATE": ("stream_update", self._update, {}),
@@ -129,14 +122,14 @@ class Api:
         }
 
     def answer(self, subject: bytes, header: bytes, body: bytes) -> Generator[None, None, bytes]:
-        """Makes what answers a request, but for direct gets; nothing where servers say nothing."""
+        """Returns the answer to a request other than a direct get; empty where nats-server does not answer."""
         answer = yield from self._answer(subject[len(PREFIX) :], header, body)
         if answer:
             self._advisories.audit(subject, body, answer)
         return answer
 
     def refusal(self, subject: bytes) -> bytes:
-        """Returns the answer to a request for which there is no room."""
+        """Returns the answer to a request when the queue is full."""
         self.total += 1
         self.errors += 1
         call = subject[len(PREFIX) :]
@@ -184,8 +177,6 @@ class Api:
         self.errors += 1
         return dumps({**failed(kind, problem), **otherwise})
 
-    # Account
-
     def _account_info(self, body: bytes) -> dict[str, Any]:
         unlimited = ("max_memory", "max_storage", "max_streams", "max_consumers", "max_ack_pending")
         limits = dict.fromkeys((*unlimited, "memory_max_stream_bytes", "storage_max_stream_bytes"), -1)
@@ -196,10 +187,8 @@ class Api:
             "api": {"level": LEVEL, "total": self.total - 1, "errors": self.errors},
         }
 
-    # Streams
-
     def _config(self, name: str, body: bytes) -> tuple[StreamConfig, bool]:
-        """Reads the configuration of a request, and whether it has to be taken as it is."""
+        """Reads the configuration of a request, and whether the request is pedantic."""
         if "/" in name or "\\" in name:
             raise RequestError(400, 10128, "Stream name can not contain path separators")
         if not body:
@@ -307,17 +296,11 @@ class Api:
     def _no_cluster(self, name: str, body: bytes) -> dict[str, Any]:
         raise unavailable()
 
-    # Messages themselves
-
     def direct(self, rest: bytes, header: bytes, body: bytes) -> Iterator[tuple[bytes, int] | None]:
-        """Iterates over what answers a direct get: messages, each with the size of the header block before it.
+        """Iterates over the answers to a direct get: messages, each with the size of its header block.
 
-        None lets others go first.
-
-        Args:
-            rest: What follows `DIRECT` in the subject: a stream, and perhaps a subject.
-            header: Header block; empty for none.
-            body: The request.
+        None is a point where other requests may run. `rest` is the subject after `DIRECT`: a stream, and possibly a
+        subject.
         """
         self.total += 1
         name, _, subject = rest.partition(b".")
@@ -330,7 +313,7 @@ class Api:
             yield from message_requests.direct(stream, subject, body)
 
     def last(self, rest: bytes, header: bytes) -> tuple[bytes, int]:
-        """As `direct` for the last message of a subject without wildcards, at once: so are nearly all requests."""
+        """Answers at once a direct get of the last message of a subject without wildcards, the usual kind."""
         self.total += 1
         name, _, subject = rest.partition(b".")
         stream = self._account.direct(name.decode(errors="replace"))

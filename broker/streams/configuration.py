@@ -1,4 +1,4 @@
-"""Configurations of streams: what they may contain, what is filled in, what is refused, and what may change.
+"""Configurations of streams: members, defaults, checks, and permitted changes.
 
 Facts: jetstream-server.md sections 4 and 5. Options of later versions are refused.
 """
@@ -25,14 +25,13 @@ _MOST_NAME: Final = 255
 _MOST_TEXT: Final = 4096
 _MOST_METADATA: Final = 131072
 _MOST_REPLICAS: Final = 5
-#: Subjects of a stream, branches of their tree that are looked at to find out whether they overlap, streams that it
-#: copies, and mappings of their subjects. More are refused.
+#: Limits of a configuration: subjects, tree branches compared in the search for overlaps, sources, and mappings.
 _MOST_SUBJECTS: Final = 10_000
 _MOST_BRANCHES: Final = 200_000
 _MOST_SOURCES: Final = 1000
 _MOST_TRANSFORMS: Final = 1000
 _NAME: Final = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
-#: Members, their kinds, and the words that they may have.
+#: Members and their types, or the words that they may have.
 _KINDS: Final[Mapping[str, str]] = {
     "name": STRING,
     "description": STRING,
@@ -69,8 +68,8 @@ _KINDS: Final[Mapping[str, str]] = {
     "subject_transform": OBJECT,
 }
 _REPUBLISH: Final[Mapping[str, str]] = {**MAPPING, "headers_only": BOOL}
-#: Options of later versions, and the values that ask for nothing.
-_LATER: Final[Mapping[str, tuple[object, ...]]] = {
+#: Options of later versions, and the values that mean "not used".
+_UNSUPPORTED: Final[Mapping[str, tuple[object, ...]]] = {
     "allow_msg_counter": (False, None),
     "allow_atomic": (False, None),
     "allow_batched": (False, None),
@@ -84,7 +83,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "compression": ("none", "s2"),
 }
 _CONSUMER_LIMITS: Final[Mapping[str, str]] = {"inactive_threshold": INT, "max_ack_pending": INT}
-#: Members that answers have only where they say something.
+#: Members that answers leave out when they have their default.
 _OPTIONAL: Final = frozenset(
     (
         "description",
@@ -102,13 +101,13 @@ _OPTIONAL: Final = frozenset(
         "subject_transform",
     )
 )
-#: Subjects that the server itself listens to.
-_OWN: Final = ("$JS.>", "$JSC.>", "$NRG.>")
+#: subjects of the server itself
+_SERVER_SUBJECTS: Final = ("$JS.>", "$JSC.>", "$NRG.>")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamConfig:
-    """The configuration of a stream. Its members are called as in the API; durations are nanoseconds."""
+    """The configuration of a stream. Members have their names in the API; durations are in nanoseconds."""
 
     name: str
     description: str = ""
@@ -146,15 +145,14 @@ class StreamConfig:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> StreamConfig:
-        """Returns the configuration of a request, with defaults filled in; it is not checked yet.
+        """Returns the configuration of a request, with defaults, before any check.
 
-        Raises:
-            ApiError: A member has another type, is not known, or asks for what is not there.
+        Raises `RequestError` for a member of a wrong type, an unknown member, or an unsupported option.
         """
-        for name, nothing in _LATER.items():
+        for name, nothing in _UNSUPPORTED.items():
             if values.get(name) not in nothing:
                 raise invalid_config(f"{name} is not supported by this server")
-        known = {name: value for name, value in values.items() if name not in _LATER}
+        known = {name: value for name, value in values.items() if name not in _UNSUPPORTED}
         found = members(known, _KINDS, "StreamConfigRequest", strict=True)
         for name, words in _WORDS.items():
             if name in found and found[name] not in words:
@@ -187,7 +185,6 @@ class StreamConfig:
         return cls(**{"name": "", **found})
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as answers have it."""
         return {
             each.name: list(value) if isinstance(value, tuple) else value
             for each in fields(self)
@@ -195,11 +192,7 @@ class StreamConfig:
         }
 
     def check_as_sent(self, sent: Mapping[str, Any]) -> None:
-        """Checks that nothing was filled in that contradicts what was sent, as a client wants it that is pedantic.
-
-        Raises:
-            ApiError: Something was.
-        """
+        """Raises `RequestError` if a default contradicts the configuration of a pedantic request."""
         for name in ("max_msgs_per_subject", "max_msgs", "max_bytes", "max_msg_size"):
             if (sent.get(name) or 0) < -1:
                 raise adjusted(f"{name} must be set to -1")
@@ -213,13 +206,10 @@ class StreamConfig:
             raise adjusted("republish source can not be empty")
 
     def check(self, *, stored: bool = False) -> None:
-        """Checks what the configuration says by itself.
+        """Raises `RequestError` for the first problem of the configuration by itself.
 
-        Args:
-            stored: It is that of a stream on disk: destinations that get nothing in any case do not matter.
-
-        Raises:
-            ApiError: What is wrong first.
+        With `stored`, for a stream on disk, a republish destination among the server's subjects is accepted: such
+        messages are dropped anyway.
         """
         if not valid_name(self.name):
             raise invalid_config(_NAME)
@@ -238,7 +228,7 @@ class StreamConfig:
         self._check_origins()
         self._check_subjects()
         self._check_mappings()
-        # What a mapping makes of a subject is known when it is published; it goes nowhere then.
+        # The result of a mapping is known only at publish time; a reserved subject is dropped then.
         if self.republish and self.republish["dest"].encode() in RESERVED and not stored:
             raise invalid_config("stream configuration for republish destination is a subject of servers")
 
@@ -268,12 +258,12 @@ class StreamConfig:
 
     @property
     def level(self) -> int:
-        """The level of the API that it needs."""
+        """Level of the API that it needs."""
         return int(self.allow_msg_ttl)
 
     @property
     def origins(self) -> tuple[Mapping[str, Any], ...]:
-        """Where it copies messages from: its mirror, or its sources."""
+        """Its mirror, or its sources."""
         return (self.mirror,) if self.mirror else self.sources
 
     def _check_origins(self) -> None:
@@ -299,19 +289,15 @@ class StreamConfig:
             for subject in [each for each in self.subjects if each[0] in "$_*>"]:
                 if subject == ">":
                     raise invalid_config("capturing all subjects requires no-ack to be true")
-                if any(overlap(subject, own) for own in _OWN) and not subject.startswith("$JS.EVENT."):
+                if any(overlap(subject, own) for own in _SERVER_SUBJECTS) and not subject.startswith("$JS.EVENT."):
                     raise invalid_config("subjects that overlap with jetstream api require no-ack to be true")
-                # What the clients of channels send has answers of its own.
+                # The broker itself answers the clients of channels on these subjects.
                 channels = overlap(subject, "_STAN.>")
                 if channels or (overlap(subject, "$SYS.>") and not subject.startswith("$SYS.ACCOUNT.")):
                     raise invalid_config("subjects that overlap with system api require no-ack to be true")
 
     def check_overlaps(self) -> Generator[None, None, PatternTree[bytes]]:
-        """Checks that no two subjects overlap, as work that can be interrupted. Returns them as a tree.
-
-        Raises:
-            ApiError: Two do.
-        """
+        """Returns the subjects as a tree, in steps; raises `RequestError` if two of them overlap."""
         if twice := [subject for subject, count in Counter(self.subjects).items() if count > 1]:
             raise invalid_config(f'subject "{twice[0]}" overlaps with "{twice[0]}"')
         try:
@@ -342,11 +328,7 @@ class StreamConfig:
                 raise invalid_mapping(error, "stream transform", 10155, 10156) from None
 
     def changed_to(self, new: StreamConfig) -> StreamConfig:
-        """Returns the configuration of an update.
-
-        Raises:
-            ApiError: Something changes that may not.
-        """
+        """Returns the configuration after an update; raises `RequestError` for a change that is not permitted."""
         if new.storage != self.storage:
             raise invalid_config("stream configuration update can not change storage type")
         if new.retention != self.retention and "workqueue" in (new.retention, self.retention):
@@ -371,11 +353,7 @@ class StreamConfig:
 
 
 def _check_many(found: Mapping[str, Any]) -> None:
-    """Checks how many streams are copied, and how many mappings of subjects that takes.
-
-    Raises:
-        ApiError: They are too many.
-    """
+    """Refuses too many sources and too many mappings of subjects."""
     origins = [*found.get("sources", ()), *([found["mirror"]] if found.get("mirror") else [])]
     if len(origins) > _MOST_SOURCES:
         raise invalid_config(f"too many sources, maximum allowed is {_MOST_SOURCES}")

@@ -1,4 +1,4 @@
-"""Requests about consumers: which there are, and their answers (jetstream-server.md section 10)."""
+"""Requests about consumers and their answers (jetstream-server.md section 10)."""
 
 from __future__ import annotations
 
@@ -18,35 +18,25 @@ if TYPE_CHECKING:
 _NAMES: Final = 1024
 _INFOS: Final = 256
 _PAGE: Final[Mapping[str, str]] = {"offset": INT}
-#: What failed answers of lists contain.
+#: members of a failed answer to a list request
 _NO_PAGE: Final[Mapping[str, Any]] = {"total": 0, "offset": 0, "limit": 0, "consumers": []}
 _PAUSE: Final[Mapping[str, str]] = {"pause_until": TIME}
 _NO_PAUSE: Final[Mapping[str, Any]] = {"paused": False, "pause_until": time_text(0)}
 _UNPIN: Final[Mapping[str, str]] = {"group": STRING}
 _PATHS: Final = ("/", "\\")
 
-#: What makes the members of an answer, as work that can be interrupted.
+#: The members of an answer, computed in steps.
 Answering = Generator[None, None, dict[str, Any]]
-#: Kind of the answer, what makes its members of the body, and those of a failed answer.
+#: Kind of the answer, function from the body to its members, and members of a failed answer.
 Found = tuple[str, Callable[[bytes], dict[str, Any] | Answering], Mapping[str, Any]]
 
 
 class ConsumerCalls:
-    """Answers requests about consumers.
-
-    Args:
-        account: The streams.
-    """
-
     def __init__(self, account: Account, consumers: ConsumerRegistry) -> None:
         self._account, self._consumers = account, consumers
 
     def find(self, call: bytes) -> Found | None:
-        """Returns what answers a request; None if there is no such request.
-
-        Args:
-            call: Its subject behind `$JS.API.CONSUMER.`.
-        """
+        """Returns the call for a request; None for an unknown one. `call` is the subject after `$JS.API.CONSUMER.`."""
         try:
             tokens = call.decode().split(".")
         except UnicodeDecodeError:

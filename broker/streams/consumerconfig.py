@@ -1,4 +1,4 @@
-"""Configurations of consumers: what they may contain, what is filled in, what is refused, and what may change.
+"""Configurations of consumers: members, defaults, checks, and permitted changes.
 
 Facts: jetstream-server.md sections 9 and 10.
 """
@@ -28,7 +28,7 @@ _PINNED: Final = 120 * _SECOND
 _MOST_NAME: Final = 255
 _MOST_TEXT: Final = 4096
 _MOST_METADATA: Final = 128 << 10
-#: Filters, and branches of their tree that are looked at to find out whether they overlap. More are refused.
+#: Limits of a configuration: filters, and tree branches compared in the search for overlaps.
 _MOST_FILTERS: Final = 1000
 _MOST_BRANCHES: Final = 200_000
 _KINDS: Final[Mapping[str, str]] = {
@@ -73,9 +73,9 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "replay_policy": ("instant", "original"),
     "priority_policy": ("none", "overflow", "pinned_client"),
 }
-#: Members of every answer, besides those that say something.
+#: Members of every answer; others appear only when they differ from their default.
 _ALWAYS: Final = frozenset(("deliver_policy", "ack_policy", "replay_policy", "num_replicas"))
-#: What an update may not change, and how messages call it.
+#: Members that an update may not change, and their names in error texts.
 _FIXED: Final[Mapping[str, str]] = {
     "deliver_policy": "deliver policy",
     "mem_storage": "storage type",
@@ -92,7 +92,7 @@ _GROUP: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """The configuration of a consumer. Its members are called as in the API; durations are nanoseconds."""
+    """The configuration of a consumer. Members have their names in the API; durations are in nanoseconds."""
 
     durable_name: str = ""
     name: str = ""
@@ -131,10 +131,9 @@ class ConsumerConfig:
 
     @classmethod
     def read(cls, values: Mapping[str, Any], stream: StreamConfig) -> ConsumerConfig:
-        """Returns the configuration of a request, with defaults filled in; it is not checked yet.
+        """Returns the configuration of a request, with defaults, before any check.
 
-        Raises:
-            ApiError: A member has another type, or is not known.
+        Raises `RequestError` for an unknown member or one of a wrong type.
         """
         found = members(values, _KINDS, "ConsumerConfig", strict=True)
         for name, words in _WORDS.items():
@@ -156,7 +155,8 @@ class ConsumerConfig:
             changes["ack_wait"] = self.backoff[0]
         elif acks:
             changes["ack_wait"] = self.ack_wait or _ACK_WAIT
-        # What the stream says is for all, as in nats-server: it refuses push consumers without acknowledgements then.
+        # As in nats-server, the stream's limit applies to consumers without acknowledgements, and refuses such push
+        # consumers.
         changes["max_ack_pending"] = self.max_ack_pending or limits.get("max_ack_pending", _ACK_PENDING if acks else 0)
         if not self.deliver_subject:
             changes["max_waiting"] = self.max_waiting or _WAITING
@@ -170,21 +170,19 @@ class ConsumerConfig:
 
     @property
     def push(self) -> bool:
-        """Whether messages are sent without being asked for."""
         return bool(self.deliver_subject)
 
     @property
     def level(self) -> int:
-        """The level of the API that it needs."""
+        """Level of the API that it needs."""
         return int(bool(self.pause_until or self.priority_policy))
 
     @property
     def filters(self) -> tuple[bytes, ...]:
-        """Patterns of subjects; none for every subject."""
+        """Patterns of subjects; empty for all subjects."""
         return tuple(each.encode() for each in (self.filter_subjects or (self.filter_subject,)) if each)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as answers have it."""
         found = {
             each.name: list(value) if isinstance(value, tuple) else value
             for each in fields(self)
@@ -196,11 +194,7 @@ class ConsumerConfig:
         return found
 
     def check_as_sent(self, sent: Mapping[str, Any], stream: StreamConfig) -> None:
-        """Checks that nothing was filled in that contradicts what was sent, as a client wants it that is pedantic.
-
-        Raises:
-            ApiError: Something was.
-        """
+        """Raises `RequestError` if a default contradicts the configuration of a pedantic request."""
         for name in ("max_waiting", "max_batch", "max_expires", "max_bytes", "inactive_threshold"):
             if (sent.get(name) or 0) < 0:
                 raise adjusted(f"{name} must not be negative")
@@ -213,11 +207,7 @@ class ConsumerConfig:
                 raise adjusted(f"{name} must be set if it's configured in stream limits")
 
     def check(self, stream: StreamConfig) -> None:
-        """Checks what the configuration says by itself, and for its stream.
-
-        Raises:
-            ApiError: What is wrong first.
-        """
+        """Raises `RequestError` for the first problem of the configuration by itself or together with its stream's."""
         for number, text in self._problems(stream):
             raise RequestError(500 if number in (10074, 10012) else 400, number, text)
 
@@ -366,11 +356,7 @@ class ConsumerConfig:
                 yield 10094, f"{said} filter subject is not set"
 
     def check_change(self, new: ConsumerConfig) -> None:
-        """Checks whether the configuration may become another one.
-
-        Raises:
-            ApiError: Something changes that may not.
-        """
+        """Raises `RequestError` if an update to `new` changes a fixed member."""
         for name, text in _FIXED.items():
             if getattr(self, name) != getattr(new, name):
                 raise RequestError(500, 10012, f"{text} can not be updated")

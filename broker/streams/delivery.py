@@ -1,4 +1,4 @@
-"""How messages get to clients: for each consumer a `ConsumerDelivery`, of one of two kinds, that sends what is next.
+"""Delivery of messages to clients. Each consumer has a `ConsumerDelivery` of one of two kinds, pull or push.
 
 Facts: jetstream-server.md sections 11 to 13.
 """
@@ -20,74 +20,64 @@ if TYPE_CHECKING:
     from broker.streams.consumer import Consumer
     from broker.streams.ports import StreamsPort
 
-#: Messages and bytes that one consumer is sent before the others have their turn, and as how many one by itself counts.
+#: Messages and bytes sent for one consumer before others run; a message sent singly counts as `ALONE` messages.
 MOST: Final = 1024
 ALONE: Final = 4
 MOST_BYTES: Final = 1 << 20
-#: Fewer messages than these are sent one by one.
+#: Fewer messages are sent one by one.
 _FEW: Final = 4
-#: Bytes that the numbers in the subject of an acknowledgement may take, with the points between them.
+#: bytes of the numbers in the subject of an acknowledgement, with their dots
 _NUMBERS: Final = 5 * 21
-#: How long to wait (ns) for a client that does not keep up.
+#: nanoseconds until the next attempt for a client with a full buffer
 CONGESTED: Final = 20_000_000
 _SECOND: Final = 1_000_000_000
 
 
 class ConsumerDelivery(ABC):
-    """Sends the messages of a consumer.
-
-    Args:
-        bus: NATS.
-        now: Nanoseconds since 1970.
-
-    Attributes:
-        consumer: The consumer.
-    """
-
     def __init__(self, consumer: Consumer, bus: StreamsPort, now: int) -> None:
         self.consumer, self._bus = consumer, bus
-        self.alarm = 0  #: when (ns since 1970) `run` is called at the latest; 0 for no time
-        self.used = now  #: when it was last asked for messages, or could send some
+        self.alarm = 0  #: latest time (ns since 1970) of the next `run`; 0 for none
+        self.used = now  #: time of the last request or delivery
         self._names = b"%b.%b" % (consumer.stream.name.encode(), consumer.name.encode())
         self._ack = b"$JS.ACK.%b." % self._names
-        #: Nothing is sent before this time: the rate is limited, a receiver is slow, or the pace is the original one.
+        #: Nothing is sent before this time, because of the rate limit, a slow client or the original pace.
         self._not_before = 0
         self._last: tuple[int, int] | None = None
-        self._lines: tuple[bytes, ...] = ()  #: what the headers of messages get besides
+        self._lines: tuple[bytes, ...] = ()  #: additional header lines of each message
 
     @abstractmethod
     def run(self, now: int) -> bool:
-        """Sends what is due. Returns whether there is more to be sent at once."""
+        """Sends the messages that are due. Returns whether more can be sent at once."""
 
     @abstractmethod
     def next_event(self) -> int:
-        """Returns when (ns since 1970) it has something to do by itself; 0 for never."""
+        """Returns the time (ns since 1970) of its next timed event; 0 for none."""
 
     @abstractmethod
     def close(self, reason: str) -> None:
-        """Answers those who wait that there will be nothing more."""
+        """Ends all waiting requests with a status."""
 
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """Requests that wait."""
+        """Number of waiting requests."""
 
     @property
     @abstractmethod
     def wanted(self) -> bool:
-        """Whether somebody waits for messages, as far as is known."""
+        """Whether a client waits for messages, as far as is known without a look at the subscriptions."""
 
     @abstractmethod
     def is_used(self, now: int) -> bool:
-        """Returns whether somebody waits for messages."""
+        """Returns whether a client waits for messages."""
 
     def expires(self) -> int:
-        """Returns when (ns since 1970) nobody will have used it for too long; 0 for never."""
+        """Returns the time (ns since 1970) at which the consumer becomes inactive; 0 for never."""
         threshold = self.consumer.config.inactive_threshold
         return self.used + threshold if threshold > 0 else 0
 
-    def _paced(self, now: int, time: int) -> bool:
-        """Returns whether a message of some time has to wait, as it did when it was stored."""
+    def _waits_for_pace(self, now: int, time: int) -> bool:
+        """Returns whether the message must wait for the original pace; `time` is its time in the stream."""
         if self.consumer.config.replay_policy == "original" and time <= self.consumer.created:
             if self._last is not None:
                 due = self._last[0] + time - self._last[1]
@@ -97,18 +87,10 @@ class ConsumerDelivery(ABC):
             self._last = (now, time)
         return False
 
-    def _pass_on(self, to: bytes, group: bytes, now: int, room: int | None, short: bytes) -> int:
-        """Sends the next message.
+    def _send_next(self, to: bytes, group: bytes, now: int, room: int | None, short: bytes) -> int:
+        """Sends the next message. Returns its size; 0 if there is none now, -1 if it exceeds `room` bytes.
 
-        Args:
-            to: Where to.
-            group: To one of this queue group; empty for all.
-            now: Nanoseconds since 1970.
-            room: Bytes that it may have; None for any.
-            short: How the subject of its acknowledgement begins if it is one of the preview; empty otherwise.
-
-        Returns:
-            Its bytes; 0 if there is none for now, -1 if it is too large.
+        `short` is the prefix of the acknowledgement's subject for the preview, else empty.
         """
         consumer = self.consumer
         while True:
@@ -119,13 +101,13 @@ class ConsumerDelivery(ABC):
             try:
                 message = consumer.stream.store.read(sequence)
             except StorageError as error:
-                # It stays in the stream, where others may look at it.
+                # The message stays in the stream for inspection.
                 NATS.error("Consumer %r of %r skips it: %s", consumer.name, consumer.stream.name, error.message)
                 message = None
             if message is not None:
                 break
             consumer.pass_over(sequence, count)
-        if self._paced(now, message.time):
+        if self._waits_for_pace(now, message.time):
             return 0
         header, payload = message.header, message.payload
         if consumer.config.headers_only:
@@ -150,21 +132,13 @@ class ConsumerDelivery(ABC):
             self._not_before = now + size * 8 * _SECOND // consumer.config.rate_limit_bps
         return size
 
-    def _pass_on_all(
+    def _send_table(
         self, to: bytes, group: bytes, now: int, most: int, room: int, *, over: bool = False
     ) -> tuple[int, int]:
-        """Sends the next messages, if there are several and none needs anything but the subject of its acknowledgement.
+        """Sends the next messages as one table. Returns their number and bytes.
 
-        Args:
-            to: Where to.
-            group: To one of this queue group; empty for all.
-            now: Nanoseconds since 1970.
-            most: How many at most.
-            room: Bytes that they may have.
-            over: The last one may have more.
-
-        Returns:
-            How many were sent, and their bytes; none if the next one is to be sent by itself.
+        Nothing is sent if there are few or the messages need more than the subject of an acknowledgement. With
+        `over` the last message may exceed `room`.
         """
         consumer, config = self.consumer, self.consumer.config
         if (
@@ -197,7 +171,7 @@ class ConsumerDelivery(ABC):
             consumer.stream.done(sequences[:count])
         return count, int(sizes[count - 1])
 
-    def _held_up(self, to: bytes, now: int) -> bool:
+    def _is_blocked(self, to: bytes, now: int) -> bool:
         """Returns whether nothing can be sent now."""
         if self._not_before > now:
             return True
@@ -207,10 +181,10 @@ class ConsumerDelivery(ABC):
             return True
         return False
 
-    def _soonest(self, *times: int) -> int:
-        """Returns the earliest of some times; 0 is none."""
+    def _earliest(self, *times: int) -> int:
+        """Returns the earliest time, where 0 stands for none."""
         return min((each for each in (*times, self.consumer.due, self._not_before) if each), default=0)
 
-    def _portion(self, sent: int, size: int) -> bool:
-        """Returns whether it is the others' turn."""
+    def _exceeds_share(self, sent: int, size: int) -> bool:
+        """Returns whether other consumers are to run now."""
         return sent >= MOST or size >= MOST_BYTES

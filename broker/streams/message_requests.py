@@ -29,7 +29,7 @@ _GET: Final[Mapping[str, str]] = {
     "up_to_time": TIME,
     "no_hdr": BOOL,
 }
-#: What says where a direct get begins, and what cannot go together.
+#: Members that select the first message of a direct get, and pairs that exclude each other.
 _STARTS: Final = frozenset(("seq", "last_by_subj", "next_by_subj", "start_time", "multi_last"))
 _CONFLICTS: Final = tuple(
     frozenset(pair)
@@ -44,7 +44,7 @@ _CONFLICTS: Final = tuple(
         ("up_to_seq", "up_to_time"),
     )
 )
-#: Messages and bytes of a batch.
+#: limits of a batch: messages, and bytes
 _MOST_BATCH: Final = 1024
 _MOST_BATCH_BYTES: Final = 4 << 20
 _MISSING: Final = bare(status("404 Message Not Found"))
@@ -53,14 +53,10 @@ _DELETE: Final[Mapping[str, str]] = {"seq": UINT, "no_erase": BOOL}
 
 
 def stored_message(find: Callable[[], Stream], body: bytes) -> Generator[None, None, dict[str, Any]]:
-    """Finds the message that a request asks for, as answers have it.
+    """Returns the requested message as a member of the answer.
 
-    Args:
-        find: Finds the stream; called when the request itself is good.
-        body: The request.
-
-    Raises:
-        ApiError: The request contradicts itself, or there is no such stream or message.
+    `find` returns the stream and is called only for a valid request. Raises `RequestError` for contradicting members
+    and for an unknown stream or message.
     """
     import base64
 
@@ -97,15 +93,7 @@ def _sequence(stream: Stream, wanted: Mapping[str, Any]) -> Generator[None, None
 
 
 def delete(find: Callable[[], Stream], body: bytes) -> Stream:
-    """Deletes the message that a request names. Returns the stream.
-
-    Args:
-        find: As with `stored_message`.
-        body: The request.
-
-    Raises:
-        ApiError: It names none, or that cannot be deleted.
-    """
+    """Deletes the message of a request. Returns the stream; raises `RequestError` if the message cannot be deleted."""
     if not body:
         raise bad_request()
     values = parse(body)
@@ -118,14 +106,10 @@ def delete(find: Callable[[], Stream], body: bytes) -> Stream:
 
 
 def direct(stream: Stream, subject: bytes, body: bytes) -> Iterator[tuple[bytes, int] | None]:
-    """Iterates over the answers to a direct get: messages, each with the size of the header block before it.
+    """Iterates over the answers to a direct get: messages, each with the size of its header block.
 
-    None lets others go first.
-
-    Args:
-        stream: The stream.
-        subject: The last message of this subject is asked for; empty: the body says which ones.
-        body: The request.
+    None is a point where other requests may run. With a `subject` its last message is the answer; otherwise the body
+    selects the messages.
     """
     try:
         if not subject:
@@ -142,7 +126,7 @@ def direct(stream: Stream, subject: bytes, body: bytes) -> Iterator[tuple[bytes,
 
 
 class _DirectGetStatusError(Exception):
-    """A direct get is answered by a status only."""
+    """The only answer to a direct get is a status."""
 
 
 def _wanted(body: bytes) -> dict[str, Any]:
@@ -161,7 +145,7 @@ def _wanted(body: bytes) -> dict[str, Any]:
 
 
 def last(stream: Stream, subject: bytes) -> tuple[bytes, int]:
-    """Returns the answer to a direct get of the last message of a subject, which has no wildcards."""
+    """Returns the last message of a subject without wildcards as the answer to a direct get."""
     entry = stream.store.contents.subjects.get(subject)
     try:
         return (stream.store.direct(entry.last, stream.label) if entry is not None else None) or _MISSING
@@ -171,7 +155,7 @@ def last(stream: Stream, subject: bytes) -> tuple[bytes, int]:
 
 def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, int] | None]:
     if "multi_last" in wanted:
-        found = yield from _last_ones(stream, wanted)
+        found = yield from _last_sequences(stream, wanted)
         yield from _batch(stream, found, wanted)
     elif wanted.get("batch", 0) > 0:
         contents = stream.store.contents
@@ -199,8 +183,8 @@ def _located(stream: Stream, message: Stored) -> bytes:
     return located(message.header, stream.label, message.subject, message.sequence, message.time)
 
 
-def _last_ones(stream: Stream, wanted: Mapping[str, Any]) -> Generator[None, None, tuple[list[int], int, int]]:
-    """Finds the last sequences of subjects, how many more there are, and up to where was looked."""
+def _last_sequences(stream: Stream, wanted: Mapping[str, Any]) -> Generator[None, None, tuple[list[int], int, int]]:
+    """Returns the last sequences of subjects, the number of further ones, and the last sequence examined."""
     contents = stream.store.contents
     end = wanted.get("up_to_seq", 0) or contents.last
     if "up_to_time" in wanted:
@@ -225,7 +209,7 @@ def _last_ones(stream: Stream, wanted: Mapping[str, Any]) -> Generator[None, Non
 def _batch(
     stream: Stream, found: tuple[list[int], int, int], wanted: Mapping[str, Any]
 ) -> Iterator[tuple[bytes, int] | None]:
-    """Iterates over the messages of a batch, and what closes it."""
+    """Iterates over the messages of a batch and the status at its end."""
     sequences, left, end = found
     room = min(wanted.get("max_bytes", 0) or _MOST_BATCH_BYTES, _MOST_BATCH_BYTES)
     last = 0

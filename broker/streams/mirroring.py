@@ -1,13 +1,14 @@
 """Streams that copy others: mirrors, with the sequences and times of their origin, and streams with sources.
 
-Messages are read from the origin's store once they are flushed there, and acknowledged to it, where its retention
-cares, once the copies are flushed.
+Messages are read from the origin's store after their flush there. Once the copies are flushed, they are acknowledged
+to an origin with interest or work queue retention.
 
-How far a mirror is, its own last sequence says. How far a source is, the headers of its copies say. The last copy that
-is still there is its *mark*. Before a mark goes, `sources.db` gets the position of each source, and the sequence of the
-stream up to which that was so: whatever a process that is killed leaves behind, a position is the file's, or that of a
-later header. The file is written after the messages that it speaks of. Where a loss of power takes these, the last ones
-are copied again, as far as no header says that they are there.
+The position of a mirror is its own last sequence. The position of a source is in the headers of its copies. The last
+existing copy is its *mark*. Before a mark is deleted, `sources.db` gets the position of each source, and the
+sequence of the stream at that time. So after a kill a position is the one in the file, or that of a later header.
+The file is written after the messages that it describes. If a loss of power takes these messages, the last ones are
+copied again, unless a header shows that their copies exist.
+
 Facts: jetstream-server.md section 16.
 """
 
@@ -32,44 +33,39 @@ if TYPE_CHECKING:
     from broker.stores.streams.contents import SubjectFilter
     from broker.streams.stream import Stream
 
-#: Messages that are copied before others have their turn.
+#: messages copied before others run
 _MOST: Final = 256
-#: Headers of messages that are read in a row.
+#: message headers read between two steps
 _FEW: Final = 32
 
 
-def _unwanted(line: bytes) -> bool:
-    """Returns whether a header stays behind: what was expected of the origin, and where that has it from."""
+def _is_dropped_header(line: bytes) -> bool:
+    """Returns whether a header is not copied: the publisher's expectations, and the origin's own source."""
     return line.startswith((EXPECTED, HEADER + b":"))
 
 
 class StreamCopy:
-    """What a stream copies from another one. A `broker.streams.stream.StreamFollower` of that.
+    """The copy of one origin in a stream; it follows the origin as a `broker.streams.stream.StreamFollower`.
 
-    Args:
-        target: The stream that copies.
-        origin: What it copies.
-
-    Attributes:
-        position: Everything up to this sequence of the origin is copied, or was not wanted.
+    Every message of the origin up to `position` is copied or not wanted.
     """
 
     def __init__(self, target: Stream, origin: SourceOrigin) -> None:
         self.target, self.origin = target, origin
-        self.key = b" ".join(origin.key)  #: names it among what the target copies
+        self.key = b" ".join(origin.key)  #: key of the origin among those of the target
         self.position = 0
-        self._copying = 0  #: what is copied just now
-        self._mark = 0  #: the last copy; 0 if it is not there any more
-        self.unmarked = False  #: it is further than any copy says
-        self.moved: list[int] = []  #: copied, and not yet said so to an origin whose retention cares
-        self.blocked = False  #: the target takes nothing more for now
+        self._copying = 0  #: sequence of the message that is being copied
+        self._mark = 0  #: sequence of the last copy; 0 if it is deleted
+        self.unmarked = False  #: whether the position is beyond that of every copy
+        self.moved: list[int] = []  #: sequences of copied messages, not yet acknowledged to the origin
+        self.blocked = False  #: whether the target accepts nothing more for now
         self._settled = self._active = 0
         self._missing = False
         self._from: Stream | None = None
         self._filter: SubjectFilter | None = None
 
     def attach(self, stream: Stream | None) -> None:
-        """Goes on with a stream that has the origin's name; None if it was deleted."""
+        """Continues with the stream that has the origin's name; None if it was deleted."""
         if self._from is not stream:
             if self._from is not None:
                 self._from.store.contents.release(self._filter)
@@ -86,53 +82,48 @@ class StreamCopy:
             stream.followers.append(self)
 
     def resume(self, position: int, lost: int = 0) -> None:
-        """Continues after a sequence that was copied; 0 if none was.
+        """Continues after a copied sequence; 0 if none was copied.
 
-        Args:
-            position: The sequence.
-            lost: So many of the last copies may be missing: as many messages are copied again.
+        If the last `lost` copies may be missing, as many messages are copied again.
         """
         self.moved.clear()
         self._mark = 0
         if lost and position:
-            before = self._matching(position)[-lost:]
+            before = self._wanted_sequences(position)[-lost:]
             position = before[0] - 1 if len(before) == lost else 0
-        self.position = self._settled = position or self._beginning()
+        self.position = self._settled = position or self._start_position()
 
     def resume_at(self, mark: int, position: int, time: int) -> None:
-        """Continues after its last copy, unless it is known to be further.
+        """Continues after the last copy, unless `position` is already beyond it.
 
-        What was copied until then may still be there in an origin whose retention cares: the process was killed before
-        that learned of it.
-
-        Args:
-            mark: The copy; 0 if it is not there.
-            position: What it is a copy of.
-            time: When that was stored here, or there: messages of an origin that was made anew later are no copies.
+        Copied messages may still be in an origin with interest or work queue retention, if the process was killed
+        before their acknowledgement. Those stored up to `time` are acknowledged; later ones belong to a stream
+        of the same name made after it. `mark` is the sequence of the last copy, 0 if it is deleted; `position` is
+        the sequence in the origin.
         """
         self._mark = mark
         if mark:
             self.target.marks.add(mark)
         self.position = self._settled = max(self.position, position)
         if self._from is not None and self in self._from.followers:
-            begin, contents = self._beginning(), self._from.store.contents
+            begin, contents = self._start_position(), self._from.store.contents
             young = contents.first_since(time + 1)
-            self.moved = [each for each in self._matching(position) if begin < each < young]
+            self.moved = [each for each in self._wanted_sequences(position) if begin < each < young]
 
-    def _beginning(self) -> int:
-        """Returns the sequence after which it begins."""
+    def _start_position(self) -> int:
+        """Returns the sequence before the first message to copy."""
         origin = self.origin
         if not origin.start and origin.start_time and self._from is not None:
             return self._from.store.contents.first_since(origin.start_time) - 1
         return max(origin.start - 1, 0)
 
-    def _matching(self, last: int) -> list[int]:
-        """Returns the messages of the origin up to a sequence that are for it."""
+    def _wanted_sequences(self, last: int) -> list[int]:
+        """Returns the wanted sequences of the origin up to `last`."""
         rows = self._from.store.contents.rows(self._filter, last + 1) if self._from is not None else ()
         return [sequence for segment, some in rows for sequence in (some + segment.first).tolist()]
 
     def run(self, now: int) -> int:
-        """Copies what is there, up to some messages. Returns how many were looked at."""
+        """Copies the next messages, up to a limit. Returns the number of messages examined."""
         self._missing = self._from is None
         if self._from is None or self._from.failure or self.target.failure:
             return 0
@@ -164,7 +155,7 @@ class StreamCopy:
         if message is None:
             return
         self._copying = sequence
-        header = without(message.header, _unwanted) if b"Nats-" in message.header else message.header
+        header = without(message.header, _is_dropped_header) if b"Nats-" in message.header else message.header
         subject = self.origin.subject(message.subject)
         if self.origin.mirror:
             self.target.copy(self, subject, header, message.payload, message.time, sequence)
@@ -175,7 +166,7 @@ class StreamCopy:
             self.unmarked = True
 
     def stored(self, sequence: int, *, stays: bool) -> None:
-        """The message that it copies has a sequence; it may go at once."""
+        """The target has stored the current message under `sequence`; without `stays` it may be deleted at once."""
         self.position = self._copying
         if stays and not self.origin.mirror:
             self.target.marks.discard(self._mark)
@@ -183,17 +174,14 @@ class StreamCopy:
             self._mark = sequence
 
     def settle(self) -> bool:
-        """Reports to the origin what is safe now. Returns whether messages went there, which is to be flushed.
+        """Acknowledges flushed copies to the origin. Returns whether that deleted messages there.
 
-        Raises:
-            StorageError: The origin cannot be written.
+        Then the origin needs a flush. Raises `StorageError` if the origin cannot be written.
         """
         self._settled = max([self._settled, *self.moved])
         went = self._from is not None and self._from.done(self.moved)
         self.moved.clear()
         return went
-
-    # What the origin says
 
     @property
     def given(self) -> int:
@@ -201,29 +189,28 @@ class StreamCopy:
         return self._settled
 
     def needs(self, sequence: int, number: int) -> bool:
-        """Returns whether a message, whose subject has a number, is still to be copied."""
+        """Returns whether a message is still to be copied; `number` is that of its subject."""
         return sequence > self._settled and (self._filter is None or self._filter.has(number))
 
     def wants(self, subject: bytes) -> bool:
-        """Returns whether messages of a subject are copied."""
         return matches_any(self.origin.patterns, subject)
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message is gone: it will not be found."""
+        """Nothing to do: a deleted message is not found later."""
 
     def purged(self, pattern: bytes, first: int) -> None:
-        """Messages are gone: they will not be found."""
+        """Nothing to do: deleted messages are not found later."""
 
     def shrunk(self, below: int) -> None:
-        """Messages are gone: they will not be found."""
+        """Nothing to do: deleted messages are not found later."""
 
     def renew(self) -> None:
-        """The store of the origin is another one."""
+        """The origin has a new store."""
         assert self._from is not None
         self._filter = self._from.store.contents.filter(self.origin.patterns)
 
     def info(self, now: int) -> dict[str, Any]:
-        """Returns what answers say of it."""
+        """Returns the members of an answer about this origin."""
         contents = self._from.store.contents if self._from is not None else None
         found: dict[str, Any] = {
             "name": self.origin.name,
@@ -239,13 +226,10 @@ class StreamCopy:
 
 
 class StreamCopies:
-    """All that streams copy from others.
+    """The copies of all streams.
 
-    Args:
-        streams: All streams, by name.
-        clock: The time.
-        wake: Called when something is to be copied: `run` is to be called soon.
-        failed: Called when a stream cannot be written.
+    `streams` has all streams by name. `wake` is called when `run` has work, `failed` when a stream cannot be
+    written.
     """
 
     def __init__(
@@ -257,22 +241,22 @@ class StreamCopies:
     ) -> None:
         self._streams, self._clock, self._wake, self._failed = streams, clock, wake, failed
         self._of: dict[Stream, list[StreamCopy]] = {}
-        #: By the name of the origin.
+        #: copies by the name of their origin
         self._from: dict[str, list[StreamCopy]] = {}
         self._ready: dict[StreamCopy, None] = {}
-        #: Streams whose messages do not say how far they are with what they copy.
+        #: Streams whose copies do not show the position of each origin.
         self._unmarked: dict[Stream, None] = {}
-        #: Those that have something to report to their origin once it is flushed, and those that cannot continue.
-        self._moving: dict[StreamCopy, None] = {}
+        #: Copies with acknowledgements to send after a flush, and copies that cannot continue now.
+        self._unacknowledged: dict[StreamCopy, None] = {}
         self._blocked: dict[StreamCopy, None] = {}
 
     @property
     def busy(self) -> bool:
-        """Whether there may be something for `run`."""
+        """Whether `run` may have work."""
         return bool(self._ready)
 
     def adopt(self, stream: Stream) -> Iterator[None]:
-        """Copies what a stream is configured to copy now, and what others copy from it, as work in steps."""
+        """Starts the configured copies of a stream and the copies from it, in steps."""
         known = {each.origin.key: each for each in self._of.get(stream, ())}
         copies, fresh = [], []
         for values in stream.config.origins:
@@ -282,7 +266,7 @@ class StreamCopies:
                 fresh.append(copy := StreamCopy(stream, origin))
                 copy.attach(self._streams.get(origin.name))
             copies.append(copy)
-        # New ones run when it is known how far they are.
+        # New copies run once their position is known.
         ahead = yield from self._resume(stream, fresh)
         if stream.deleted:
             for copy in fresh:
@@ -305,7 +289,7 @@ class StreamCopies:
         self._begin((*stream.copies, *self._from.get(stream.name, ())))
 
     def forget(self, stream: Stream) -> None:
-        """A stream was deleted."""
+        """The stream was deleted."""
         self._drop(self._of.pop(stream, ()))
         self._unmarked.pop(stream, None)
         left = self._from.get(stream.name, ())
@@ -317,7 +301,7 @@ class StreamCopies:
         for copy in copies:
             copy.attach(None)
             self._from[copy.origin.name].remove(copy)
-            for some in (self._ready, self._moving, self._blocked):
+            for some in (self._ready, self._unacknowledged, self._blocked):
                 some.pop(copy, None)
 
     def _begin(self, copies: Iterable[StreamCopy]) -> None:
@@ -326,7 +310,7 @@ class StreamCopies:
             self._wake()
 
     def renew(self, stream: Stream) -> None:
-        """A stream was opened again, with what is certain: what it copies continues when its turn comes."""
+        """The stream was opened again with its flushed messages; its copies continue later."""
         copies = self._of.get(stream, [])
         stream.copied_end = stream.store.contents.last + 1
         if finished(self._resume(stream, copies)):
@@ -337,10 +321,9 @@ class StreamCopies:
                 copy.renew()
 
     def _resume(self, stream: Stream, copies: list[StreamCopy]) -> Generator[None, None, bool]:
-        """Finds out how far copies are, as work that can be interrupted.
+        """Finds the positions of copies, in steps. Returns whether the file of positions is ahead of the messages.
 
-        Returns:
-            Whether what was kept is ahead of the messages: it has to be kept anew before the stream has others.
+        Then the file must be rewritten before the stream stores more.
         """
         contents = stream.store.contents
         left = [copy for copy in copies if not copy.origin.mirror]
@@ -354,7 +337,7 @@ class StreamCopies:
                 copy.resume(kept.positions.get(copy.key, 0), lost)
         if left:
             yield from _resume_by_headers(stream, left, kept, 0 if lost else kept.end)
-        self._moving.update((copy, None) for copy in copies if copy.moved)
+        self._unacknowledged.update((copy, None) for copy in copies if copy.moved)
         return lost > 0
 
     def _keep(self, stream: Stream) -> None:
@@ -364,20 +347,16 @@ class StreamCopies:
             NATS.error("Stream %r: %s", stream.name, error.message)
 
     def feeds(self, stream: Stream) -> bool:
-        """Returns whether others copy from a stream."""
+        """Returns whether another stream copies from this one."""
         return stream.name in self._from
 
     def changed(self, stream: Stream) -> None:
-        """A stream has other messages than before, which are flushed."""
+        """The stream has new messages, already flushed."""
         for copy in self._from.get(stream.name, ()):
             self._ready[copy] = None
 
     def run(self, deadline: float) -> Iterator[Stream]:
-        """Copies what there is, until it is the others' turn; iterates over the streams that have changed by it.
-
-        Args:
-            deadline: When (`perf_counter`) that is.
-        """
+        """Copies messages until `deadline` (`perf_counter`); iterates over the changed streams."""
         now = self._clock.wall()
         while self._ready:
             copy = next(iter(self._ready))
@@ -390,7 +369,7 @@ class StreamCopies:
                 self._failed(copy.target, error)
                 continue
             if copy.moved:
-                self._moving[copy] = None
+                self._unacknowledged[copy] = None
             if copy.unmarked:
                 copy.unmarked = False
                 self._unmarked[copy.target] = None
@@ -401,25 +380,22 @@ class StreamCopies:
                 break
 
     def settle(self) -> Iterator[Stream]:
-        """Keeps how far streams are, and reports to origins, whose retention cares, what has been flushed elsewhere.
-
-        Iterates over the origins of which messages went.
-        """
+        """Saves positions and acknowledges flushed copies; iterates over the origins that deleted messages."""
         unmarked, self._unmarked = self._unmarked, {}
         for stream in unmarked:
             self._keep(stream)
-        for copy in list(self._moving):
+        for copy in list(self._unacknowledged):
             try:
                 if copy.settle():
                     yield self._streams[copy.origin.name]
             except StorageError as error:
                 self._failed(self._streams[copy.origin.name], error)
                 continue
-            del self._moving[copy]
+            del self._unacknowledged[copy]
             self._wake()
 
     def look_after(self) -> None:
-        """Tries again where a stream took nothing more."""
+        """Retries the copies that the target had refused."""
         blocked, self._blocked = self._blocked, {}
         self._begin(blocked)
 
@@ -445,7 +421,7 @@ def _resume_by_headers(stream: Stream, left: list[StreamCopy], kept: CopiedState
 
 
 def _marked(stream: Stream, sequence: int) -> bytes:
-    """Returns which message one is a copy of, as its header says."""
+    """Returns the origin of a message as its header names it."""
     try:
         message = stream.store.read(sequence)
     except StorageError:

@@ -1,4 +1,4 @@
-"""What the rules of streams need from outside: NATS, and a place where streams are kept."""
+"""Interfaces of the stream rules to NATS and to the storage of streams."""
 
 from __future__ import annotations
 
@@ -16,172 +16,122 @@ class StreamsPort(Protocol):
     """NATS, as the rules of streams see it."""
 
     @property
-    def id(self) -> str:
-        """The id of the server."""
+    def id(self) -> str: ...
 
     @property
     def max_payload(self) -> int:
-        """Bytes that a message of a client may have."""
+        """Largest payload (bytes) of a client's message."""
 
     def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False, but: bytes = b"") -> object:
-        """Subscribes; what is published is handed over in the read that brought it.
+        """Subscribes; messages are passed to the handler as rows of a table during the read that brought them.
 
-        Args:
-            subject: Subject, possibly with wildcards.
-            handler: Takes rows of a table; buffer and table are good for the time of the call only.
-            gathered: What many have published may be handed over together, when the loop has read from all.
-            but: Not what another handler gets, which listens to this; empty for all.
+        Buffer and table are valid only during the call. With `gathered`, messages of several clients may be passed
+        together after the loop has read from all of them. Messages for the subscription to `but` are left out.
         """
 
-    def unlisten(self, subscription: object) -> None:
-        """Unsubscribes."""
+    def unlisten(self, subscription: object) -> None: ...
 
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
-        """Publishes as the server itself: no permission is needed, and no size is too large."""
+        """Publishes as the server itself, without checks of permission and size."""
 
     def answer(self, to: bytes, message: bytes, header_size: int) -> None:
-        """As `publish`: a message that begins with so many bytes of headers."""
+        """Publishes a message that begins with `header_size` bytes of headers."""
 
     def send_now(self) -> None:
-        """Has what was published leave at once: nothing else of this round is worth waiting for."""
+        """Sends the published messages at once, because more messages of this round are not worth the wait."""
 
     def deliver(
         self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
     ) -> None:
-        """Hands a message to those who have subscribed to `to`, or to one of a queue group; it has another subject."""
+        """Sends a message to the subscribers of `to`, or to one of a queue group, under another subject."""
 
     def publish_rows(self, buffer: Buffer, frames: Frames) -> None:
         """Publishes the rows of a table as the server itself."""
 
     def deliver_rows(self, to: bytes, buffer: Buffer, frames: Frames) -> None:
-        """Hands the rows of a table to those who have subscribed to `to`, for whom `takes_rows` holds."""
+        """Sends the rows of a table to the subscribers of `to`; `takes_rows` must hold for it."""
 
     def takes_rows(self, to: bytes) -> bool:
-        """Returns whether there are subscribers to `to`, and all of them take as many messages as there are."""
+        """Returns whether `to` has subscribers, and none of them has a limit of messages."""
 
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
-        """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
+        """Returns whether a subscription exists, outside of queue groups or in this one."""
 
     def reaches(self, subject: bytes) -> bool:
-        """Returns whether there is anybody who gets messages of a subject."""
+        """Returns whether a message of this subject has any receiver."""
 
     def congested(self, subject: bytes) -> bool:
-        """Returns whether much waits for those who get messages of a subject."""
+        """Returns whether the receivers of a subject have much unsent data."""
 
     def watch(self, changed: Callable[[bytes], None]) -> None:
-        """Calls `changed` with each subject or pattern that somebody subscribes to, or does no more."""
+        """Calls `changed` with each subject or pattern that gains or loses a subscription."""
 
 
 class Outgoing(Protocol):
-    """The archive of a stream, to be sent."""
+    """The archive of a stream, for a snapshot."""
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Iterates over it, in pieces of a size but for the last.
+        """Iterates over the archive in pieces of `size` bytes; the last may be shorter. Raises `StorageError`."""
 
-        Raises:
-            StorageError: It cannot be read.
-        """
-
-    def close(self) -> None:
-        """Forgets it."""
+    def close(self) -> None: ...
 
 
 class Incoming(Protocol):
-    """The archive of a stream, as it comes."""
+    """The archive of a stream, for a restore."""
 
     @property
     def created(self) -> int:
-        """When the stream was made, in nanoseconds since 1970; known when it is unpacked."""
+        """Creation time of the stream (ns since 1970); known after `unpack`."""
 
     def add(self, data: bytes) -> None:
-        """Takes a piece.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Appends a piece. Raises `StorageError`."""
 
     def unpack(self, limit: int) -> str:
-        """Unpacks what has come, at most so many bytes; may be called in a thread.
-
-        Returns:
-            What is wrong, nothing if all is well.
-        """
+        """Unpacks up to `limit` bytes of the archive; may run in a thread. Returns the error, empty for none."""
 
     def place(self) -> None:
-        """Makes a stream of it, to be opened; it goes with `close` unless `keep` is called.
+        """Moves the files to their stream's place, ready to be opened; `close` removes them unless `keep` is called.
 
-        Raises:
-            StorageError: There is one of that name, or it cannot be written.
+        Raises `StorageError` if the stream exists or cannot be written.
         """
 
     def keep(self) -> None:
-        """Leaves the files to the stream, which was opened."""
+        """Leaves the files to the opened stream."""
 
     def close(self) -> None:
-        """Removes what has not become a stream."""
+        """Removes the files, unless a stream keeps them."""
 
 
 class StreamStorage(Protocol):
-    """Where streams are kept."""
+    """The storage of streams. All methods but `share`, `sync` and `close` may raise `StorageError`."""
 
     @property
     def name(self) -> str:
-        """Where that is, for people."""
+        """Location of the storage, for messages."""
 
     def streams(self) -> Iterator[tuple[Mapping[str, Any], int]]:
-        """Iterates over the streams that are there: configuration, and when they were made.
+        """Iterates over the stored streams: configuration and creation time."""
 
-        Raises:
-            StorageError: One of them cannot be read.
-        """
-
-    def create(self, name: str, storage: str, next_sequence: int) -> StreamStore:
-        """Makes a stream.
-
-        Raises:
-            StorageError: It cannot be made.
-        """
+    def create(self, name: str, storage: str, next_sequence: int) -> StreamStore: ...
 
     def open(self, name: str) -> StreamStore:
-        """Opens a stream with what was flushed.
-
-        Raises:
-            StorageError: It cannot be opened.
-        """
+        """Opens a stream with its flushed messages."""
 
     def open_apart(self, name: str) -> StreamStore:
-        """As `open`, in a thread: it shares nothing with other streams until `share`.
-
-        Raises:
-            StorageError: It cannot be opened.
-        """
+        """Opens a stream in a thread; it shares nothing with other streams until `share`."""
 
     def share(self, name: str, store: StreamStore) -> None:
-        """Makes a stream that was opened apart one of the others."""
+        """Adds a stream from `open_apart` to the others."""
 
-    def delete(self, name: str, store: StreamStore) -> None:
-        """Takes a stream away.
-
-        Raises:
-            StorageError: It cannot be removed.
-        """
+    def delete(self, name: str, store: StreamStore) -> None: ...
 
     def take(self, name: str, *, consumers: bool, time: int) -> Outgoing:
-        """Takes a stream in files as it is now, to be sent.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
+        """Returns the current state of a stream in files as an archive."""
 
     def expect(self, name: str) -> Incoming:
-        """Begins to take the archive of a stream.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Returns an empty archive to fill for a restore."""
 
     def sync(self) -> None:
-        """Makes everything that was flushed durable, some time later."""
+        """Makes all flushed data durable, after a delay."""
 
-    def close(self) -> None:
-        """Closes everything."""
+    def close(self) -> None: ...

@@ -1,11 +1,11 @@
-"""The preview of JetStream, of 2019 and 2020, over the streams of today: what its clients ask for and what they get.
+"""The preview of JetStream, of 2019 and 2020: its requests and answers, on the streams of today.
 
-There were two dialects. P0 has message sets and observables, whose names are in the bodies of requests; P2 has
-streams and consumers, whose names are in subjects. A request becomes one to the API of today, and its answer is put
-into the words of then. Answers are text: `+OK`, `-ERR`, or JSON, indented.
+There were two dialects. P0 has message sets and observables, and requests name them in the body; P2 has streams and
+consumers, and requests name them in the subject. Each request is translated into one to the current API, and the
+answer is translated back. Answers are text: `+OK`, `-ERR`, or indented JSON.
 
-Which dialect is spoken is seen by the subject of a request. `$JS.INFO` belongs to both and is answered for both; in a
-configuration each understands the members of the other. Templates are not here.
+The subject of a request shows its dialect. `$JS.INFO` belongs to both and has an answer for both; both understand
+each other's members of configurations. Templates are not supported.
 
 Facts: jetstream-server.md section 22, jetstream-api.md section 12.
 """
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from broker.streams.stream import Stream
 
 _OK: Final = b"+OK"
-#: Messages that an answer about a consumer names.
+#: messages listed in an answer about a consumer
 _MOST_PENDING: Final = 10_000
-#: Members of configurations, by what they are called today. Where there are two names the second one is that of P0.
+#: Current names of members of configurations, and the preview's names. Of two names the second is that of P0.
 _STREAM: Final[Mapping[str, tuple[str, ...]]] = {
     **{name: (name,) for name in ("name", "subjects", "retention", "max_msgs", "max_bytes", "max_age", "max_msg_size")},
     **{name: (name,) for name in ("storage", "num_replicas", "no_ack")},
@@ -65,7 +65,7 @@ _STARTS: Final[Mapping[str, str]] = {
     **{"stream_seq": UINT, "msg_set_seq": UINT, "start_time": STRING},
 }
 _REQUEST: Final[Mapping[str, str]] = {"config": OBJECT, "stream_name": STRING, "msg_set_name": STRING}
-#: What errors of today were called then, by their numbers.
+#: The preview's texts of errors, by the current number.
 _TEXTS: Final[Mapping[int, str]] = {
     **dict.fromkeys((10003, 10025, 10038), "bad request"),
     10013: "consumer already exists and is still active",
@@ -76,15 +76,15 @@ _TEXTS: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PreviewDialect:
-    """How the clients of one stage of the preview speak."""
+    """A dialect of the preview."""
 
     name: str
-    acks: bytes  #: how the subjects of acknowledgements begin
-    quote: str  #: what is around the text of an error
-    words: tuple[tuple[str, str], ...]  #: words of errors that were others
+    acks: bytes  #: prefix of the subjects of acknowledgements
+    quote: str  #: quotation mark around the text of an error
+    words: tuple[tuple[str, str], ...]  #: words of errors, and their replacements
 
     def refusal(self, error: RequestError) -> bytes:
-        """Returns the answer that says what is wrong."""
+        """Returns the answer that reports an error."""
         text = _TEXTS.get(error.number, error.text).replace("deliver subject", "delivery subject")
         for today, then in self.words:
             text = text.replace(today, then)
@@ -102,20 +102,16 @@ DIALECTS: Final[Mapping[str, PreviewDialect]] = {each.name: each for each in (_P
 
 
 class PreviewRequest(NamedTuple):
-    """A request."""
-
     dialect: PreviewDialect
-    names: list[str]  #: of the stream, and of the consumer
-    body: bytes  #: what it says besides
+    names: list[str]  #: name of the stream, then of the consumer
+    body: bytes  #: body after the names
     reply: bytes
 
 
 def said_of_publish(stream: Stream, answer: bytes) -> bytes:
-    """Returns the answer to a publisher, in the dialect of those who made the stream.
+    """Translates a publish acknowledgement into the dialect of the stream's creator.
 
-    Args:
-        stream: The stream.
-        answer: What it would be told today; empty for what is no answer to a publish.
+    An empty answer is not a publish acknowledgement and stays as it is.
     """
     dialect = DIALECTS.get(stream.config.metadata.get(PREVIEW, ""))
     if dialect is None or not answer:
@@ -127,18 +123,12 @@ def said_of_publish(stream: Stream, answer: bytes) -> bytes:
 class PreviewApi:
     """Answers requests of the preview.
 
-    Args:
-        api: Carries them out.
-        bus: Knows who listens.
-
-    Attributes:
-        calls: By pattern of subjects, what gets subject, reply and body of a request, and returns the answer, which may
-            be empty.
+    `calls` has, by pattern of subjects, functions from subject, reply and body to an answer, which may be empty.
     """
 
     def __init__(self, api: Api, account: Account, consumers: ConsumerRegistry, bus: StreamsPort) -> None:
         self._api, self._account, self._consumers, self._bus = api, account, consumers, bus
-        # Dialect, subject, how many names the body begins with, and what answers.
+        # Dialect, subject, number of names at the beginning of the body, and function.
         calls: tuple[tuple[PreviewDialect, str, int, Callable[[PreviewRequest], bytes]], ...] = (
             (_P2, "ENABLED", 0, lambda _: _OK),
             (_P2, "INFO", 0, self._account_info),
@@ -175,11 +165,7 @@ class PreviewApi:
         }
 
     def _call(self, call: str, values: object = None) -> dict[str, Any]:
-        """Has the API carry something out. Returns what it answers.
-
-        Raises:
-            ApiError: It refuses.
-        """
+        """Sends a request to the current API. Returns its answer; raises `RequestError`."""
         body = b"" if values is None else dumps(values)
         payload = finished(self._api.answer(f"$JS.API.{call}".encode(), b"", body))
         if not payload:
@@ -199,8 +185,6 @@ class PreviewApi:
             self._consumer(asked)
         self._call(".".join((call, *asked.names)))
         return _OK
-
-    # Streams
 
     def _account_info(self, _: PreviewRequest) -> bytes:
         found, limits = self._account.as_json(), self._account.room.limits
@@ -233,13 +217,13 @@ class PreviewApi:
         stream, config = self._account.find(asked.names[0]), self._config(asked)
         kept = stream.config.as_json()
         if config.get("max_age", stream.config.max_age) != stream.config.max_age:
-            # It must not be longer than that.
+            # The duplicate window must not exceed the maximum age.
             kept.pop("duplicate_window", None)
         self._call(f"STREAM.UPDATE.{stream.name}", {**kept, **config})
         return _OK
 
     def _config(self, asked: PreviewRequest) -> dict[str, Any]:
-        config = _today(parse(asked.body), _STREAM)
+        config = _current_members(parse(asked.body), _STREAM)
         name, retention = config.get("name"), config.get("retention")
         if not isinstance(name, str):
             raise bad_request()
@@ -259,8 +243,6 @@ class PreviewApi:
         config = stream.config.as_json()
         return _json({"config": {name: config[name] for name in _STREAM if name in config}, "state": kept})
 
-    # Messages
-
     def _delete_message(self, asked: PreviewRequest) -> bytes:
         stream = self._account.find(asked.names[0])
         sequence = _sequence(asked.body)
@@ -279,8 +261,6 @@ class PreviewApi:
             raise no_message()
         found = self._call(f"STREAM.MSG.GET.{name}", {"seq": wanted} if wanted else {"last_by_subj": ">"})["message"]
         return _json({name: found.get(name, "") for name in ("subject", "seq", "data", "time")})
-
-    # Consumers
 
     def _consumer(self, asked: PreviewRequest) -> Consumer:
         name, consumer = asked.names
@@ -318,7 +298,7 @@ class PreviewApi:
             (number, sequence), floor = consumer.delivered, consumer.floor
             return _json(
                 {
-                    # What is next, not what was last.
+                    # The preview reports the next sequences, not the last ones.
                     "Delivered": {"ObsSeq": number + 1, "SetSeq": sequence + 1},
                     "AckFloor": {"ObsSeq": floor[0], "SetSeq": floor[1]},
                     "Pending": pending or None,
@@ -331,7 +311,7 @@ class PreviewApi:
             "pending": pending or None,
             "redelivered": again or None,
         }
-        return _json({"name": consumer.name, "config": _then(consumer.config), "state": state})
+        return _json({"name": consumer.name, "config": _preview_consumer(consumer.config), "state": state})
 
     def _next(self, asked: PreviewRequest) -> bytes:
         consumer = self._consumer(asked)
@@ -351,7 +331,7 @@ def _answer(
     reply: bytes,
     body: bytes,
 ) -> bytes:
-    """Returns the answer to a request whose body begins with a number of names."""
+    """Answers a request whose body begins with `count` names."""
     tokens = zip(pattern, subject.decode(errors="replace").split("."), strict=True)
     names = [token for wanted, token in tokens if wanted == "*"]
     words = body.split(None, count) if count else [body]
@@ -375,7 +355,7 @@ def _error(said: Mapping[str, Any]) -> RequestError:
 
 
 def _refused(text: str) -> RequestError:
-    """An error that only the preview has; it is said in the words of P2."""
+    """An error that only the preview has, in the words of P2."""
     return RequestError(400, 0, text)
 
 
@@ -389,19 +369,15 @@ def _sequence(body: bytes) -> int | None:
     return int(text) if text.isdigit() and len(text) < 20 else None
 
 
-def _today(values: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """Returns the members of a configuration as they are called today, those that are there."""
+def _current_members(values: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Translates the members of a configuration to their current names."""
     return {today: values[name] for today, known in names.items() for name in known if values.get(name) is not None}
 
 
 def _consumer_config(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the configuration of a consumer as it would be asked for today.
-
-    Raises:
-        ApiError: It contradicts itself.
-    """
+    """Translates the configuration of a consumer to the current form."""
     starts = members(values, _STARTS, "ConsumerConfig")
-    config = _today(values, _CONSUMER)
+    config = _current_members(values, _CONSUMER)
     time = starts.get("start_time") or time_text(0)
     begins = {
         "all": starts.get("deliver_all"),
@@ -422,8 +398,8 @@ def _consumer_config(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "deliver_policy": given[0] if given else "new"}
 
 
-def _then(config: ConsumerConfig) -> dict[str, Any]:
-    """Returns the configuration of a consumer in the words of then."""
+def _preview_consumer(config: ConsumerConfig) -> dict[str, Any]:
+    """Translates the configuration of a consumer to that of the preview."""
     today = config.as_json()
     policy = {"all": {"deliver_all": True}, "last": {"deliver_last": True}}.get(config.deliver_policy, {})
     time = {"start_time": today["opt_start_time"]} if config.opt_start_time else {}

@@ -1,4 +1,4 @@
-"""Acknowledgements of what was published, which wait until it is flushed."""
+"""Publish acknowledgements that wait until the messages are flushed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames
 
 
-#: Rows that are answered one by one.
+#: Fewer rows are answered one by one.
 _FEW: Final = 16
-#: An answer about a message of a stream: the stream, where to, and the answer.
+#: An answer about a message: the stream, its reply subject, and the answer.
 _One = tuple["Stream", bytes, bytes]
 
 
@@ -30,23 +30,17 @@ class _AckColumns(NamedTuple):
 
 
 class PubAcks:
-    """Acknowledgements that wait.
-
-    Args:
-        bus: NATS.
-        preview: Those who made a stream in a dialect of the preview are answered in it.
-    """
+    """Publish acknowledgements that wait for a flush; with `preview`, in the dialect of the stream's creator."""
 
     def __init__(self, bus: StreamsPort, *, preview: bool) -> None:
         self._bus, self._preview = bus, preview
         self._waiting: list[_One | _AckColumns] = []
 
     def add(self, stream: Stream, to: bytes, answer: bytes) -> None:
-        """Adds an answer."""
         self._waiting.append((stream, to, answer))
 
     def add_rows(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int, sequence: int) -> None:
-        """Adds the answers to rows of a table that were stored one after the other, from a sequence on."""
+        """Adds the answers to rows of a table that were stored with consecutive sequences."""
         if end - begin < _FEW:
             head = b'{"stream":%b,"seq":' % stream.json_name
             view = memoryview(buffer)
@@ -62,11 +56,11 @@ class PubAcks:
             self._waiting.append(_AckColumns(stream, data, answers[:count]))
 
     def answer(self, stream: Stream, to: bytes, answer: bytes) -> None:
-        """Sends an answer at once."""
+        """Sends an answer without a wait for the flush."""
         self._bus.answer(to, said_of_publish(stream, answer) if self._preview else answer, 0)
 
     def refuse(self, stream: Stream, answer: bytes) -> None:
-        """Answers everything that waits for a stream so."""
+        """Sends this answer in place of all that wait for a stream."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if each[0] is not stream:
@@ -78,7 +72,7 @@ class PubAcks:
                 self._waiting.append((stream, each[1], answer))
 
     def send(self) -> None:
-        """Sends what waits."""
+        """Sends all that wait."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if not isinstance(each, _AckColumns):

@@ -1,4 +1,4 @@
-"""What a message says about itself to the stream that stores it: expectations, its id, roll-up, how long it is kept.
+"""Headers of a published message for its stream: expectations, message id, roll-up, lifetime.
 
 Facts: jetstream-server.md section 7.
 """
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from broker.stores.streams.contents import Contents
     from broker.streams.configuration import StreamConfig
 
-#: Bytes of headers that a message may have.
+#: largest header block (bytes) of a message
 MOST_HEADERS: Final = 64 << 10
 MESSAGE_ID: Final = b"Nats-Msg-Id"
 ROLLUP: Final = b"Nats-Rollup"
 _PREFIX: Final = b"Nats-"
-#: What begins the names of headers that say what a message expects of its stream.
+#: prefix of the headers with expectations
 EXPECTED: Final = b"Nats-Expected-"
 _STREAM: Final = EXPECTED + b"Stream"
 _LAST: Final = EXPECTED + b"Last-Sequence"
@@ -32,12 +32,12 @@ _LAST_OF_SUBJECT: Final = EXPECTED + b"Last-Subject-Sequence"
 _OF_SUBJECT: Final = _LAST_OF_SUBJECT + b"-Subject"
 _LIFETIME: Final = b"Nats-TTL"
 _MARKER: Final = b"Nats-Marker-Reason"
-#: Of messages that do not go by age.
+#: lifetime of messages without an age limit
 _FOREVER: Final = -1
 _SECOND: Final = 1_000_000_000
 _LAST_ID: Final = EXPECTED + b"Last-Msg-Id"
-#: Headers that no client may send, for what is not there yet, and the answer to each: before expectations are checked,
-#: and after.
+#: Headers of unsupported features and the error for each: those checked before the expectations, and those checked
+#: after.
 _REFUSED_FIRST: Final = (
     (b"Nats-Batch-Id", 10174, "atomic publish is disabled"),
     (b"Nats-Incr", 10168, "message counters is disabled"),
@@ -62,28 +62,24 @@ def said(header: bytes) -> Mapping[bytes, bytes]:
 
 
 class PublishHeaders(NamedTuple):
-    """What a message says that still matters when it is stored."""
+    """The headers that matter when the message is stored."""
 
     message_id: bytes = b""  #: empty for none
-    life: int = 0  #: how long (ns) it is to be kept, as `lifetime` returns it
-    replaces: str = ""  #: what it replaces, as `rollup` returns it
+    life: int = 0  #: lifetime (ns), as `lifetime` returns it
+    replaces: str = ""  #: roll-up, as `rollup` returns it
 
 
-#: What a message without headers says.
+#: for messages without such headers
 PLAIN: Final = PublishHeaders()
 
 
 def check(headers: Mapping[bytes, bytes], config: StreamConfig, subject: bytes, contents: Contents) -> None:
-    """Checks what a message expects of its stream.
-
-    Raises:
-        ApiError: Something is not so.
-    """
+    """Raises `RequestError` if the message's expectations of its stream do not hold."""
     _refuse(headers, _REFUSED_FIRST)
     if (expected := headers.get(_STREAM)) and expected != config.name.encode():
         raise RequestError(400, 10060, "expected stream does not match")
     if _LIFETIME in headers and not config.allow_msg_ttl:
-        # One that is not valid is noticed last.
+        # The last check reports an invalid lifetime.
         with contextlib.suppress(_InvalidLifetimeError):
             if lifetime(headers):
                 raise RequestError(400, 10166, "per-message TTL is disabled")
@@ -105,15 +101,11 @@ def _refuse(headers: Mapping[bytes, bytes], refused: Iterable[tuple[bytes, int, 
 
 
 class _InvalidLifetimeError(RequestError):
-    """A message does not say how long it is to be kept."""
+    pass
 
 
 def lifetime(headers: Mapping[bytes, bytes]) -> int:
-    """Returns how long (ns) a message is to be kept: 0 for as long as its stream says, -1 for longer than that.
-
-    Raises:
-        ApiError: What it says is no such time.
-    """
+    """Returns the lifetime (ns) of a message: 0 for the stream's, -1 for no limit. Raises `RequestError`."""
     text = headers.get(_LIFETIME, b"").decode(errors="replace")
     if not text:
         return 0
@@ -129,11 +121,7 @@ def lifetime(headers: Mapping[bytes, bytes]) -> int:
 
 
 class MessageIds:
-    """Ids of messages as long as they count.
-
-    Attributes:
-        last: The id of the last message; empty if it had none.
-    """
+    """Message ids within the duplicate window; `last` is that of the last message, empty if it had none."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
@@ -143,36 +131,32 @@ class MessageIds:
         return bool(self._known)
 
     def note(self, message_id: bytes, sequence: int, time: int) -> None:
-        """Takes note of a message, and the time when it was stored; its id may be empty."""
+        """Adds the id, possibly empty, of a message stored at `time`."""
         self.last = message_id
         if message_id:
             self._known[message_id] = (sequence, time)
 
     def find(self, message_id: bytes, oldest: int) -> int:
-        """Returns the sequence of the message with an id that was stored after some time; 0 for none."""
+        """Returns the sequence of the message with this id, stored after `oldest`; 0 for none."""
         self.forget(oldest)
         found = self._known.get(message_id)
         return found[0] if found is not None else 0
 
     def forget(self, oldest: int) -> None:
-        """Forgets the ids of messages that were stored at some time, or before."""
+        """Forgets the ids of messages stored at `oldest` or before."""
         while self._known and next(iter(self._known.values()))[1] <= oldest:
             self._known.popitem(last=False)
 
 
 class MessageLifetimes:
-    """Messages that are to be kept for another time than their stream says.
-
-    Attributes:
-        forever: Sequences of those that do not go by age.
-    """
+    """Messages with a lifetime of their own; `forever` has the sequences of those without an age limit."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[int, int]] = []
         self.forever: set[int] = set()
 
     def note(self, sequence: int, time: int, life: int) -> None:
-        """Takes note of a message, the time when it was stored, and its lifetime."""
+        """Adds the lifetime of a message stored at `time`."""
         if life == _FOREVER:
             self.forever.add(sequence)
         elif life:
@@ -182,42 +166,33 @@ class MessageLifetimes:
         return bool(self._ends)
 
     def ended(self, now: int) -> Iterator[int]:
-        """Iterates over the sequences of messages whose time has come, and forgets them."""
+        """Iterates over the sequences of expired messages, and forgets them."""
         while self._ends and self._ends[0][0] <= now:
             yield heapq.heappop(self._ends)[1]
 
 
 def marker(life: int) -> bytes:
-    """Returns the header block of what is stored where the last message of a subject went by its age.
-
-    Args:
-        life: How long (ns) the marker is kept.
-    """
+    """Returns the header block of a delete marker, which replaces an expired last message for `life` ns."""
     text = format_go_duration(life).encode()
     return b"NATS/1.0\r\n%b: MaxAge\r\n%b: %b\r\n%b: sub\r\n\r\n" % (_MARKER, _LIFETIME, text, ROLLUP)
 
 
 def is_marker(header: bytes) -> bool:
-    """Returns whether a message marks one that went."""
+    """Returns whether a message is a delete marker."""
     return _MARKER in said(header)
 
 
 def check_last_id(headers: Mapping[bytes, bytes], last_id: bytes) -> None:
-    """Checks which id a message expects the last one to have.
-
-    Raises:
-        ApiError: It has another one.
-    """
+    """Raises `RequestError` if the last message has another id than expected."""
     expected = headers.get(_LAST_ID)
     if expected and expected != last_id:
         raise RequestError(400, 10070, f"wrong last msg ID: {last_id.decode(errors='replace')}")
 
 
 def rollup(headers: Mapping[bytes, bytes], *, allowed: bool) -> str:
-    """Returns what a message replaces: `sub` for its subject, `all`, or nothing.
+    """Returns which messages a roll-up replaces: `sub` for the subject's, `all`, or empty for none.
 
-    Raises:
-        ApiError: It may not, or says something else.
+    Raises `RequestError` for another value, and if the stream does not allow roll-ups.
     """
     value = headers.get(ROLLUP)
     if not value:
@@ -231,5 +206,5 @@ def rollup(headers: Mapping[bytes, bytes], *, allowed: bool) -> str:
 
 
 def _number(text: bytes) -> int:
-    """What is not a number is -1, which no sequence is."""
+    """Returns -1, which is no sequence, for an invalid number."""
     return int(text) if text.isdigit() and len(text) < 20 else -1

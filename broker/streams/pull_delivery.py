@@ -1,4 +1,4 @@
-"""Messages for those who ask for them: requests that wait, and the statuses that end them.
+"""Delivery to pull consumers: waiting requests, and the statuses that end them.
 
 Facts: jetstream-server.md section 12.
 """
@@ -18,26 +18,24 @@ if TYPE_CHECKING:
     from broker.streams.consumer import Consumer
     from broker.streams.ports import StreamsPort
 
-#: Requests of a consumer that wait, whatever its configuration says.
+#: waiting requests of a consumer, whatever its configuration allows
 _MOST_WAITING: Final = 16384
-#: Requests that messages are shared out among together.
+#: waiting requests among which a table of messages is divided
 _MOST_TOGETHER: Final = 16
 
 
 class PullDelivery(ConsumerDelivery):
-    """Sends messages to those who ask for them."""
-
     def __init__(self, consumer: Consumer, bus: StreamsPort, now: int) -> None:
         super().__init__(consumer, bus, now)
-        self.priorities = Priorities(consumer)  #: who gets the next message
+        self.priorities = Priorities(consumer)  #: order of the requests by the priority policy
         self._requests: OrderedDict[PullRequest, None] = OrderedDict()
-        #: How many of them do not wait for messages that are not there, and when one has to be looked at.
-        self._hasty = self._look_at = 0
+        #: Number of requests that end when no message is left, and the time of the next check of requests.
+        self._no_wait_requests = self._next_check = 0
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
-        self._sweep()
+        """Number of requests with a subscriber."""
+        self._drop_unsubscribed()
         return len(self._requests)
 
     @property
@@ -46,18 +44,11 @@ class PullDelivery(ConsumerDelivery):
         return bool(self._requests)
 
     def is_used(self, now: int) -> bool:
-        """Returns whether a request waits, or a message for its acknowledgement."""
+        """Returns whether a request waits, or a message awaits its acknowledgement."""
         return bool(self._requests) or bool(self.consumer.pending)
 
     def ask(self, reply: bytes, body: bytes, now: int, short: bytes = b"") -> None:
-        """Takes a request.
-
-        Args:
-            reply: Where messages go.
-            body: What is wanted.
-            now: Nanoseconds since 1970.
-            short: How subjects of acknowledgements begin if it is one of the preview; empty otherwise.
-        """
+        """Adds a pull request. `short` is the prefix of the preview's acknowledgement subjects, else empty."""
         self.used = now
         request = PullRequest(reply, short=short)
         try:
@@ -67,13 +58,13 @@ class PullDelivery(ConsumerDelivery):
             self._say(request, status(str(refused)))
         else:
             self._requests[request] = None
-            self._hasty += request.no_wait
+            self._no_wait_requests += request.no_wait
             self._look_later(request)
 
     def _look_later(self, request: PullRequest) -> None:
         for time in (request.expires, request.beat):
-            if time and (not self._look_at or time < self._look_at):
-                self._look_at = time
+            if time and (not self._next_check or time < self._next_check):
+                self._next_check = time
 
     def _admit(self, request: PullRequest, now: int) -> None:
         config = self.consumer.config
@@ -94,45 +85,45 @@ class PullDelivery(ConsumerDelivery):
                     raise PullStatusError("408 Requests Pending")
         most = min(config.max_waiting, _MOST_WAITING)
         if len(self._requests) >= most:
-            self._sweep()
+            self._drop_unsubscribed()
             if len(self._requests) >= most:
                 if request.heartbeat:
                     raise PullStatusError("")
                 raise PullStatusError("409 Exceeded MaxWaiting")
 
-    def _sweep(self) -> None:
-        """Forgets the requests of those who have gone."""
+    def _drop_unsubscribed(self) -> None:
+        """Drops the requests without a subscriber."""
         for request in [each for each in self._requests if not self._bus.interested(each.reply)]:
             self._forget(request)
 
     def _forget(self, request: PullRequest) -> None:
         del self._requests[request]
-        self._hasty -= request.no_wait
+        self._no_wait_requests -= request.no_wait
 
     def run(self, now: int) -> bool:
-        """Sends what is there to those who have asked."""
-        if 0 < self._look_at <= now:
+        """Sends the available messages to the waiting requests."""
+        if 0 < self._next_check <= now:
             self._expire(now)
         if grouped := bool(self.consumer.config.priority_policy):
             self.priorities.expire(now)
         else:
             self._lines = ()
         sent = size = 0
-        while self._requests and not self._portion(sent, size):
-            request = self._chosen(now) if grouped else next(iter(self._requests))
+        while self._requests and not self._exceeds_share(sent, size):
+            request = self._next_request(now) if grouped else next(iter(self._requests))
             if request is None:
                 break
             if not self._bus.interested(request.reply):
                 self._forget(request)
                 continue
-            if self._held_up(request.reply, now):
+            if self._is_blocked(request.reply, now):
                 return False
             if not grouped:
-                count, bytes_sent = self._pass_on_several(request, now, MOST - sent)
+                count, bytes_sent = self._send_shared(request, now, MOST - sent)
                 if count:
                     sent, size = sent + count, size + bytes_sent
                     continue
-            bytes_sent = self._pass_on(request.reply, b"", now, request.room, request.short)
+            bytes_sent = self._send_next(request.reply, b"", now, request.room, request.short)
             if not bytes_sent:
                 break
             if bytes_sent < 0:
@@ -143,14 +134,14 @@ class PullDelivery(ConsumerDelivery):
         else:
             if self._requests:
                 return True
-        if self._hasty and not self.consumer.full and self._not_before <= now:
+        if self._no_wait_requests and not self.consumer.full and self._not_before <= now:
             for request in [each for each in self._requests if each.no_wait and (each.served or not each.expires)]:
                 self._forget(request)
                 self._say(request, status("404 No Messages"))
         return False
 
-    def _chosen(self, now: int) -> PullRequest | None:
-        """Returns who gets the next message, by the policy of the consumer; None if there is none, or nobody does."""
+    def _next_request(self, now: int) -> PullRequest | None:
+        """Returns the request for the next message by the priority policy; None if there is no message or request."""
         if self.consumer.next(now) is None:
             return None
         for request in list(self.priorities.candidates(self._requests)):
@@ -160,8 +151,8 @@ class PullDelivery(ConsumerDelivery):
             self._end(request, "423 Nats-Wrong-Pin-Id")
         return None
 
-    def _pass_on_several(self, request: PullRequest, now: int, most: int) -> tuple[int, int]:
-        """Sends the next messages, if all requests that wait come from the same client. Returns how many, and bytes."""
+    def _send_shared(self, request: PullRequest, now: int, most: int) -> tuple[int, int]:
+        """Sends the next messages if all waiting requests have one reply subject. Returns their number and bytes."""
         waiting = list(islice(self._requests, _MOST_TOGETHER + 1))
         if len(waiting) == 1:
             room = MOST_BYTES if request.room is None else request.room
@@ -174,13 +165,13 @@ class PullDelivery(ConsumerDelivery):
         most = min(most, sum(each.batch for each in waiting))
         if any(each.short for each in waiting):
             return 0, 0
-        count, size = self._pass_on_all(request.reply, b"", now, most, room)
+        count, size = self._send_table(request.reply, b"", now, most, room)
         if len(waiting) == 1 and count:
             self._serve(request, count, size, now)
             return count, size
         left = count
         while left:
-            # In turn, as often as none of them ends before the others have had theirs.
+            # Requests take messages in rotation; several rounds count at once while none of the requests ends in them.
             turn = list(self._requests)[:left]
             times = max(1, min(left // len(self._requests), min(each.batch for each in turn)))
             for each in turn:
@@ -205,7 +196,7 @@ class PullDelivery(ConsumerDelivery):
             self._forget(request)
 
     def _expire(self, now: int) -> None:
-        self._look_at = 0
+        self._next_check = 0
         for request in list(self._requests):
             if request.expires and request.expires <= now:
                 self._end(request, "408 Request Timeout")
@@ -227,13 +218,12 @@ class PullDelivery(ConsumerDelivery):
             self._bus.publish(request.reply, b"", header=header)
 
     def next_event(self) -> int:
-        """Returns when a request ends, a heartbeat or a message is due."""
+        """Returns the time of the next end of a request, heartbeat or message; 0 for none."""
         pinned = self.priorities.expires if self.consumer.config.priority_policy else 0
-        return self._soonest(self._look_at, pinned) if self._requests else pinned
+        return self._earliest(self._next_check, pinned) if self._requests else pinned
 
     def close(self, reason: str) -> None:
-        """Answers those who wait that there will be nothing more."""
         for request in self._requests:
             self._say(request, status(reason))
         self._requests.clear()
-        self._hasty = 0
+        self._no_wait_requests = 0

@@ -1,4 +1,4 @@
-"""Requests for messages, and who comes first: all in turn, some only when there is much, or one that is pinned.
+"""Pull requests and their order: in rotation, by overflow thresholds, or for one pinned client.
 
 Facts: jetstream-server.md section 12. One client is pinned for all groups of a consumer.
 """
@@ -30,41 +30,35 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 
-#: Bytes of a body that is remembered.
+#: largest body (bytes) in the cache of parsed bodies
 _SHORT: Final = 200
 
 
 class PullStatusError(Exception):
-    """A request gets a status instead of messages."""
+    """A pull request ends with a status instead of messages."""
 
 
 @dataclass(slots=True, eq=False)
 class PullRequest:
-    """A request for messages."""
-
-    reply: bytes  #: where they go
-    batch: int = 1  #: how many are still wanted
-    short_of: int = 0  #: how many fewer were asked for, in words that make no sense: at least one is meant
-    expires: int = 0  #: when (ns since 1970) it ends; 0 for never
-    no_wait: bool = False  #: it ends when there is nothing more
-    room: int | None = None  #: bytes that are still wanted; None for any
-    heartbeat: int = 0  #: nanoseconds between two signs of life; 0 for none
-    beat: int = 0  #: when the next one is due
-    served: bool = False  #: it has got messages
-    group: str | None = None  #: the priority group; None where there is no place for one
-    pin: str = ""  #: says that its client is the one that is pinned
-    least_pending: int = 0  #: it gets something only while at least so many are to be delivered; 0 and less for always
-    least_unacknowledged: int = 0  #: or while at least so many wait for their acknowledgement
-    #: How subjects of acknowledgements begin if it is one of the preview, which knows no statuses; empty otherwise.
+    reply: bytes  #: subject for the messages
+    batch: int = 1  #: messages still to be sent
+    short_of: int = 0  #: difference between `batch` and a negative requested number
+    expires: int = 0  #: end (ns since 1970); 0 for never
+    no_wait: bool = False  #: ends when no message is left
+    room: int | None = None  #: bytes still allowed; None for no limit
+    heartbeat: int = 0  #: interval of heartbeats (ns); 0 for none
+    beat: int = 0  #: time of the next heartbeat
+    served: bool = False  #: has received a message
+    group: str | None = None  #: priority group; None if the request has no such member
+    pin: str = ""  #: the client's pin id
+    least_pending: int = 0  #: minimum of messages to be delivered; 0 and less for always
+    least_unacknowledged: int = 0  #: alternative minimum of messages that await acknowledgement
+    #: prefix of the preview's acknowledgement subjects, whose requests know no statuses; empty for current requests
     short: bytes = b""
 
     @classmethod
     def read(cls, reply: bytes, body: bytes, now: int, short: bytes = b"") -> PullRequest:
-        """Reads the body of a request.
-
-        Raises:
-            RefusedError: It is not valid; the text is the status.
-        """
+        """Reads the body of a request. Raises `PullStatusError` with the status if it is invalid."""
         text = body.strip()
         if short or not text.startswith(b"{"):
             count = int(text) if text.isdigit() and 0 < len(text) < 10 and int(text) else 1
@@ -78,7 +72,7 @@ class PullRequest:
             reply,
             batch=max(batch, 1),
             short_of=max(1 - batch, 0),
-            # One that has expired already is answered so.
+            # A request with a time in the past gets an answer as well.
             expires=max(now + expires, 1) if expires else 0,
             no_wait=wanted.get("no_wait", False),
             room=wanted["max_bytes"] if wanted.get("max_bytes", 0) > 0 else None,
@@ -98,12 +92,12 @@ def _members(body: bytes) -> Mapping[str, Any]:
         raise PullStatusError(f"400 Bad Request - {error.text.removeprefix('invalid JSON: ')}") from None
 
 
-#: Clients ask for the same again and again.
+#: Clients send the same body again and again.
 _members_of_short: Final = lru_cache(maxsize=256)(_members)
 
 
 class Priorities:
-    """Applies the priority policy of a consumer."""
+    """The priority policy of a consumer."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -112,15 +106,11 @@ class Priorities:
 
     @property
     def pin(self) -> str:
-        """Names the requests of the client that is pinned; empty if none is, or the policy has become another one."""
+        """Id of the pinned client; empty without one, and after a change to another policy."""
         return self._pin if self._consumer.config.priority_policy == "pinned_client" else ""
 
     def admit(self, request: PullRequest, now: int) -> None:
-        """Checks whether a request fits the policy.
-
-        Raises:
-            RefusedError: It does not.
-        """
+        """Raises `PullStatusError` if a request does not fit the policy."""
         config = self._consumer.config
         overflow = request.least_pending > 0 or request.least_unacknowledged > 0
         if not (config.priority_policy or overflow or request.pin):
@@ -139,7 +129,7 @@ class Priorities:
             self._heard = now
 
     def candidates(self, requests: Iterable[PullRequest]) -> Iterator[PullRequest]:
-        """Iterates over the requests that may get the next message, or are refused now, the first one first."""
+        """Iterates over the requests that may get the next message or a refusal, in their order."""
         policy = self._consumer.config.priority_policy
         for request in requests:
             if policy == "pinned_client":
@@ -160,7 +150,7 @@ class Priorities:
         return not given or any(given)
 
     def take(self, request: PullRequest, now: int) -> bool:
-        """A request is about to get a message; its client is pinned if none is. Returns whether it may have it."""
+        """Returns whether the request may get a message; its client becomes the pinned one if there is none."""
         if self._consumer.config.priority_policy != "pinned_client":
             return True
         if not self.pin and not request.pin:
@@ -171,21 +161,20 @@ class Priorities:
 
     @property
     def lines(self) -> tuple[bytes, ...]:
-        """What the headers of messages get."""
+        """Additional header lines of messages."""
         return (b"Nats-Pin-Id: " + self.pin.encode(),) if self.pin else ()
 
     @property
     def expires(self) -> int:
-        """When (ns since 1970) the pinned client has not asked for too long; 0 for never."""
+        """Time (ns since 1970) at which the pinned client loses its pin; 0 for never."""
         return self._heard + self._consumer.config.priority_timeout if self.pin else 0
 
     def expire(self, now: int) -> None:
-        """Unpins a client that has not asked for too long."""
+        """Unpins the client whose last request is too old."""
         if 0 < self.expires <= now:
             self.unpin("timeout")
 
     def unpin(self, reason: str) -> None:
-        """Unpins the pinned client, if there is one."""
         if self.pin:
             self._pin = ""
             self._since = 0
@@ -196,6 +185,6 @@ class Priorities:
         self._consumer.event(f"consumer_group_{what}", {"account": "$G", "group": group, **said})
 
     def info(self) -> dict[str, Any]:
-        """Returns what answers say of the first group."""
+        """Returns the members of an answer about the first group."""
         pinned = {"pinned_client_id": self.pin} if self.pin else {}
         return {"group": self._consumer.config.priority_groups[0], **pinned, "pinned_ts": time_text(self._since)}

@@ -1,4 +1,4 @@
-"""Messages for those who have subscribed to a consumer's subject: heartbeats, flow control, queue groups.
+"""Delivery to push consumers: heartbeats, flow control, queue groups.
 
 Facts: jetstream-server.md section 13.
 """
@@ -15,61 +15,58 @@ if TYPE_CHECKING:
     from broker.streams.consumer import Consumer
     from broker.streams.ports import StreamsPort
 
-#: Bytes that may be on the way, at first and at most.
+#: unacknowledged bytes under flow control: first limit, and largest limit
 _FIRST_WINDOW: Final = (32 << 20) // 16
 _WIDEST_WINDOW: Final = 32 << 20
 
 
 class PushDelivery(ConsumerDelivery):
-    """Sends messages to those who have subscribed."""
-
     def __init__(self, consumer: Consumer, bus: StreamsPort, now: int) -> None:
         super().__init__(consumer, bus, now)
         self._to = consumer.config.deliver_subject.encode()
         self._group = consumer.config.deliver_group.encode()
         self._flow = b"$JS.FC.%b.%b." % (consumer.stream.name.encode(), consumer.name.encode())
         self._window = _FIRST_WINDOW
-        self._on_the_way = self._asked_at = 0
-        self._question = b""
+        self._in_transit = self._asked_at = 0
+        self._flow_request = b""
         self._beat = 0
-        self.active = False  #: somebody has
-        self.short = b""  #: how subjects of acknowledgements begin if they are of the preview; empty otherwise
+        self.active = False  #: whether the deliver subject has a subscriber
+        self.short = b""  #: prefix of the preview's acknowledgement subjects; empty for current consumers
 
     @property
     def waiting(self) -> int:
-        """No requests wait."""
+        """Always 0: a push consumer has no requests."""
         return 0
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody has subscribed, as far as is known."""
+        """Whether the deliver subject had a subscriber at the last check."""
         return self.active
 
     def is_used(self, now: int) -> bool:
-        """Returns whether somebody has subscribed."""
         return self._bus.interested(self._to, self._group)
 
     def run(self, now: int) -> bool:
-        """Sends what is there."""
+        """Sends the available messages."""
         active = self.is_used(now)
         if active != self.active:
             self.active = active
             self._beat = now + self.consumer.config.idle_heartbeat
-            self._question = b""
-            self._on_the_way = 0
+            self._flow_request = b""
+            self._in_transit = 0
         if not active:
             return False
         self.used = now
         sent = size = 0
-        while not self._portion(sent, size):
-            if self._held_up(self._to, now) or (self._question and self._on_the_way > self._window):
+        while not self._exceeds_share(sent, size):
+            if self._is_blocked(self._to, now) or (self._flow_request and self._in_transit > self._window):
                 break
             count, bytes_sent = 0, 0
             if not self.short:
-                room = min(MOST_BYTES - size, self._until_asked)
-                count, bytes_sent = self._pass_on_all(self._to, self._group, now, MOST - sent, room, over=True)
+                room = min(MOST_BYTES - size, self._window_left)
+                count, bytes_sent = self._send_table(self._to, self._group, now, MOST - sent, room, over=True)
             if not count:
-                count, bytes_sent = ALONE, self._pass_on(self._to, self._group, now, None, self.short)
+                count, bytes_sent = ALONE, self._send_next(self._to, self._group, now, None, self.short)
             if not bytes_sent:
                 break
             sent, size = sent + count, size + bytes_sent
@@ -80,46 +77,46 @@ class PushDelivery(ConsumerDelivery):
         if sent:
             self._beat = now + self.consumer.config.idle_heartbeat
         elif self.consumer.config.idle_heartbeat and self._beat <= now:
-            self._say_that_it_lives(now)
+            self._send_heartbeat(now)
         return False
 
     @property
-    def _until_asked(self) -> int:
-        """Bytes after which an answer is to be asked for, or waited for."""
+    def _window_left(self) -> int:
+        """Bytes until the next flow control request, or until delivery must wait for its answer."""
         if not self.consumer.config.flow_control:
             return MOST_BYTES
-        return (self._window if self._question else self._window // 2) - self._on_the_way
+        return (self._window if self._flow_request else self._window // 2) - self._in_transit
 
     def _ask(self, size: int) -> None:
-        """Asks for an answer when half of what may be on the way is."""
+        """Sends a flow control request once half of the window is in transit."""
         if not self.consumer.config.flow_control:
             return
-        self._on_the_way += size
-        if self._on_the_way > self._window // 2 and not self._question:
-            self._question = self._flow + secrets.token_hex(2).encode()
-            self._asked_at = self._on_the_way
+        self._in_transit += size
+        if self._in_transit > self._window // 2 and not self._flow_request:
+            self._flow_request = self._flow + secrets.token_hex(2).encode()
+            self._asked_at = self._in_transit
             header = status("100 FlowControl Request")
-            self._bus.deliver(self._to, self._to, b"", self._question, header, self._group)
+            self._bus.deliver(self._to, self._to, b"", self._flow_request, header, self._group)
 
     def answered(self, subject: bytes) -> None:
-        """Takes an answer: what was on the way when it was asked for has arrived."""
-        if subject == self._question:
-            self._question = b""
-            self._on_the_way -= self._asked_at
+        """Takes the answer to a flow control request: all messages sent before the request have arrived."""
+        if subject == self._flow_request:
+            self._flow_request = b""
+            self._in_transit -= self._asked_at
             self._window = min(2 * self._window, _WIDEST_WINDOW)
 
-    def _say_that_it_lives(self, now: int) -> None:
+    def _send_heartbeat(self, now: int) -> None:
         number, sequence = self.consumer.delivered
-        stalled = {"Nats_Consumer_Stalled": self._question.decode()} if self._question else {}
+        stalled = {"Nats_Consumer_Stalled": self._flow_request.decode()} if self._flow_request else {}
         header = status("100 Idle Heartbeat", Nats_Last_Consumer=number, Nats_Last_Stream=sequence, **stalled)
         self._bus.deliver(self._to, self._to, b"", b"", header, self._group)
         self._beat = now + self.consumer.config.idle_heartbeat
 
     def next_event(self) -> int:
-        """Returns when a heartbeat or a message is due."""
+        """Returns the time of the next heartbeat or message; 0 for none."""
         if not self.active:
             return 0
-        return self._soonest(self._beat if self.consumer.config.idle_heartbeat else 0)
+        return self._earliest(self._beat if self.consumer.config.idle_heartbeat else 0)
 
     def close(self, reason: str) -> None:
-        """Says nothing: a subscriber gets no notice."""
+        """Does nothing: a subscriber gets no notice."""

@@ -1,16 +1,16 @@
-"""Requests to the API, answered a few milliseconds at a time, so that none holds up other clients.
+"""Requests to the API, a few milliseconds at a time, so that none delays other clients.
 
-A request is *work*: an iterator that does a little at each step. It begins at once if nothing that it must not overtake
-is still at work, and mostly ends there. What takes longer gets turns, as the others that are at work do, between which
-the loop reads what has come.
+A request is *work*: an iterator that does a little at each step. It begins at once unless an unfinished request must
+precede it, and mostly ends in the same call. Longer requests run in rotation, and the loop reads from clients in
+between.
 
-    waiting     a request before it has not ended that has the same client, or changes the same stream
-    at work     it gets turns
-    ended       it has answered, or nobody listens any more who could get the answer of a request that changes nothing
+    waiting     an earlier request of the same client, or one that changes the same stream, has not ended
+    at work     it runs in rotation
+    ended       it has answered, or it changes nothing and its answer has no subscriber any more
 
-A request that changes a stream waits for all that came before it and change that stream. Questions see a stream in the
-middle of a change: what is published to it, expires or is acknowledged goes on meanwhile. A request that finds its
-stream deleted ends with the answer that there is none.
+A request that changes a stream waits for all earlier ones that change it. Requests that only read may see a stream
+in the middle of a change; publishing, expiry and acknowledgements continue meanwhile. A request for a stream deleted
+meanwhile ends with the "not found" answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 
 from broker.log import NATS
 
-#: Requests that may wait, and bytes of them, as with a real server; more are refused.
+#: Limits of waiting requests, in number and bytes, as in nats-server; more are refused.
 _MOST_WAITING: Final = 10_000
 _MOST_BYTES: Final = 64 << 20
 
@@ -30,13 +30,8 @@ _MOST_BYTES: Final = 64 << 20
 class QueuedRequest:
     """A request.
 
-    Args:
-        client: The client, as far as the subject for the answer says so; None for the server itself, which waits for
-            none.
-        stream: The stream that it changes; empty if it changes none.
-        size: Its bytes.
-        steps: What is to be done.
-        listened: Returns whether somebody still listens who gets the answer.
+    `client` is derived from the reply subject; it is None for the server itself, whose requests wait for no client.
+    `stream` is empty for a request that changes none. `listened` returns whether the answer has a subscriber.
     """
 
     __slots__ = ("changes", "listened", "places", "size", "steps")
@@ -44,18 +39,14 @@ class QueuedRequest:
     def __init__(
         self, client: bytes | None, stream: bytes, size: int, steps: Iterator[None], listened: Callable[[], bool]
     ) -> None:
-        #: What it waits for: the requests before it from the same client, and to the same stream.
+        #: Queues in which it waits: that of its client and that of its stream.
         self.places = [*([(b"c", client)] if client is not None else []), *([(b"s", stream)] if stream else [])]
         self.size, self.steps, self.listened = size, steps, listened
-        self.changes = bool(stream)  #: it changes a stream
+        self.changes = bool(stream)  #: whether it changes a stream
 
 
 class RequestQueue:
-    """Requests in the order in which they are answered.
-
-    Attributes:
-        slices: How often a request was interrupted so far.
-    """
+    """Requests in the order of their answers; `slices` counts interruptions."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[bytes, bytes], deque[QueuedRequest]] = {}
@@ -70,11 +61,11 @@ class RequestQueue:
 
     @property
     def full(self) -> bool:
-        """Whether as many requests as may be wait."""
+        """Whether more requests must be refused."""
         return self._count >= _MOST_WAITING or self._bytes >= _MOST_BYTES
 
     def put(self, request: QueuedRequest, deadline: float) -> None:
-        """Answers a request, at once if its turn is over by a time (`perf_counter`) and it need not wait."""
+        """Adds a request, and runs it until `deadline` (`perf_counter`) if it need not wait."""
         free = not any(place in self._lines for place in request.places)
         if free and perf_counter() < deadline and self._step(request, deadline):
             return
@@ -86,7 +77,7 @@ class RequestQueue:
             self._at_work.append(request)
 
     def run(self, deadline: float) -> None:
-        """Gives turns to the requests at work until a time (`perf_counter`), one step at least."""
+        """Runs the requests at work until `deadline` (`perf_counter`), at least one step."""
         while self._at_work:
             request = self._at_work.popleft()
             share = perf_counter() + max((deadline - perf_counter()) / (1 + len(self._at_work)), 0.001)
@@ -99,7 +90,6 @@ class RequestQueue:
                 break
 
     def clear(self) -> None:
-        """Drops all requests."""
         for line in (self._at_work, *self._lines.values()):
             for request in line:
                 _close(request)
@@ -108,20 +98,20 @@ class RequestQueue:
         self._count = self._bytes = 0
 
     def _step(self, request: QueuedRequest, deadline: float) -> bool:
-        """Goes on until a time. Returns whether the request has ended."""
+        """Runs a request until `deadline`. Returns whether it has ended."""
         try:
             for _ in request.steps:
                 if perf_counter() > deadline:
                     self.slices += 1
                     return False
         except Exception as problem:
-            # A mistake of ours must not cost more than this request.
+            # An error of the broker itself must end this request only.
             NATS.error("Internal error: %r", problem)
             NATS.debug("Details", exc_info=True)
         return True
 
     def _end(self, request: QueuedRequest) -> None:
-        """Lets those begin that have waited for a request."""
+        """Starts the requests that waited for this one."""
         _close(request)
         self._count -= 1
         self._bytes -= request.size

@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON with members of known types. Whatever a client sends ends in values or an `RequestError`.
+"""Bodies of requests: JSON with members of known types. Every body ends as values or as a `RequestError`.
 
 Facts: jetstream-server.md section 2.
 """
@@ -17,20 +17,20 @@ from stantools.notation import format_moment, parse_moment
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _UINT64: Final = range(1 << 64)
-#: Kinds of members, as messages call them.
+#: Types of members, as error texts call them.
 STRING, BOOL, INT, UINT = "string", "bool", "int64", "uint64"
 STRINGS, INTS, OBJECT, OBJECTS, TIME = "[]string", "[]time.Duration", "struct", "[]struct", "time.Time"
 MAP: Final = "map[string]string"
 _UNFIT: Final = frozenset(".*>\\/ \t\r\n\f\0")
 _EMPTY: Final = re.compile(rb"\s*(\{\s*\}|\[\s*\])?\s*")
 _NEVER: Final = "0001-01-01T00:00:00Z"
-#: What a body may have: bytes, values, and values within values. Names of 10,000 subjects fit.
+#: Limits of a body: bytes, values, and nesting. Names of 10,000 subjects fit.
 _MOST_BYTES: Final = 1 << 20
 _MOST_VALUES: Final = 100_000
 _MOST_DEPTH: Final = 64
-#: What in JSON is no bracket.
+#: Text outside of brackets in JSON.
 _NO_BRACKET: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[^"\[\]{}]+', re.DOTALL)
-#: Members of an answer that are written at a time.
+#: members of an answer encoded per step
 _PIECE: Final = 2048
 
 
@@ -39,18 +39,14 @@ def _constant(text: str) -> NoReturn:
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Returns the members of a body; none of an empty one.
-
-    Raises:
-        ApiError: It is no JSON object.
-    """
+    """Returns the members of a body, none for an empty one. Raises `RequestError` if it is not a JSON object."""
     if not body:
         return {}
     _check_bounds(body)
     try:
         value = json.loads(body.decode(), parse_constant=_constant)
         if b"\\u" in body:
-            # Half a pair is no character, and could not be sent back.
+            # Half of a surrogate pair is not a character, and could not be sent back.
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as problem:
         at_end = problem.pos >= len(body.decode().rstrip())
@@ -65,11 +61,7 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def _check_bounds(body: bytes) -> None:
-    """Checks that it does not take long to read a body.
-
-    Raises:
-        ApiError: It would.
-    """
+    """Refuses a body that would take long to parse."""
     if len(body) > _MOST_BYTES:
         raise invalid_json(f"the request has {len(body)} bytes, at most {_MOST_BYTES} are allowed")
     opened = body.count(b"[") + body.count(b"{")
@@ -84,31 +76,21 @@ def _check_bounds(body: bytes) -> None:
 
 
 def valid_name(name: str) -> bool:
-    """Returns whether a stream or consumer may be called so, apart from the length."""
+    """Returns whether the characters of a stream's or consumer's name are valid; its length is not checked."""
     return bool(name) and not _UNFIT.intersection(name)
 
 
 def expect_empty(body: bytes) -> None:
-    """Checks the body of a request that takes no options.
-
-    Raises:
-        ApiError: It has some.
-    """
+    """Raises `RequestError` if a request without options has a body."""
     if not _EMPTY.fullmatch(body):
         raise not_empty()
 
 
 def members(values: Mapping[str, Any], kinds: Mapping[str, str], what: str, *, strict: bool = False) -> dict[str, Any]:
-    """Returns the members that are known and not null; times as nanoseconds since 1970.
+    """Returns the known members that are not null, with times as nanoseconds since 1970.
 
-    Args:
-        values: All members.
-        kinds: Kinds of the known ones.
-        what: What they are of, for messages.
-        strict: Another member is an error, unless its value is as good as none.
-
-    Raises:
-        ApiError: A member is of another kind.
+    `what` names the owner of the members in error texts. Raises `RequestError` for a wrong type, and with `strict`
+    for an unknown member, unless its value is empty.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():
@@ -167,7 +149,7 @@ def _nanoseconds(text: str) -> int:
 
 
 def time_text(nanoseconds: int) -> str:
-    """Returns a time as the API writes it; 0 is never."""
+    """Returns a time as the API writes it; 0 means never."""
     return format_moment(nanoseconds) if nanoseconds else _NEVER
 
 
@@ -177,7 +159,7 @@ def dumps(value: object) -> bytes:
 
 
 def dumps_long(answer: dict[str, Any]) -> Generator[None, None, bytes]:
-    """As `dumps`, for an answer with the subjects of a stream, of which there may be many."""
+    """Returns JSON as `dumps` does, in steps, for an answer with possibly many subjects."""
     state = answer.get("state")
     if not isinstance(state, dict) or len(subjects := state.get("subjects", ())) <= _PIECE:
         return dumps(answer)
@@ -192,10 +174,10 @@ def dumps_long(answer: dict[str, Any]) -> Generator[None, None, bytes]:
 
 
 def failed(kind: str, error: RequestError) -> dict[str, Any]:
-    """Returns an answer that says what is wrong."""
+    """Returns an answer that reports an error."""
     return {"type": response_type(kind), "error": error.as_json()}
 
 
 def response_type(kind: str) -> str:
-    """Returns what an answer calls itself."""
+    """Returns the `type` member of an answer."""
     return f"io.nats.jetstream.api.v1.{kind}_response"

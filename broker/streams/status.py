@@ -1,4 +1,4 @@
-"""What monitoring says of streams (jetstream-server.md section 18)."""
+"""Facts on streams for monitoring (jetstream-server.md section 18)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.streams.streams_options import LEVEL
 
 _ACCOUNT: Final = "$G"
 _PAGE: Final = 1024
-#: Switches with which health is that of the server alone.
+#: parameters that restrict the health check to the server itself
 _SKIPPING: Final = ("js-enabled", "js-enabled-only", "js-server-only", "js-meta-only")
 
 
@@ -27,7 +27,7 @@ def _totals(server: StreamsServer) -> dict[str, Any]:
 
 
 def varz(server: StreamsServer) -> dict[str, Any]:
-    """Returns the `jetstream` part of the general facts."""
+    """Returns the `jetstream` member of `/varz`."""
     return {"config": _config(server), "stats": _totals(server)}
 
 
@@ -37,11 +37,9 @@ def _config(server: StreamsServer) -> dict[str, Any]:
 
 
 def jsz(server: StreamsServer, query: Mapping[str, str]) -> dict[str, Any]:
-    """Returns totals, and what is asked for: streams of the account, their configurations.
+    """Returns totals, and details of streams if the query asks for them.
 
-    Args:
-        server: The streams.
-        query: `accounts` or `acc`, `streams`, `config`, `limit` and `offset`.
+    Its parameters are `accounts` or `acc`, `streams`, `config`, `limit` and `offset`.
     """
     account = server.account
     contents = [stream.store.contents for stream in account.streams.values()]
@@ -65,7 +63,7 @@ def jsz(server: StreamsServer, query: Mapping[str, str]) -> dict[str, Any]:
         if any(detailed):
             begin, limit = _number(query, "offset", 0), _number(query, "limit", _PAGE)
             streams = account.selected("")[begin : begin + limit]
-            # Made when it is written: there may be thousands.
+            # A generator, as there may be thousands of streams.
             detail["stream_detail"] = (
                 _stream(server, stream, config=asked("config"), consumers=asked("consumers"))
                 for stream in streams
@@ -77,14 +75,9 @@ def jsz(server: StreamsServer, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def healthz(server: StreamsServer, query: Mapping[str, str]) -> tuple[int, list[dict[str, Any]]]:
-    """Returns what is wrong with streams and consumers, or with those that are asked about.
+    """Returns the status as in HTTP and the problems of streams and consumers, each with `type` and `error`.
 
-    Args:
-        server: The streams.
-        query: `account`, `stream`, `consumer`; switches with which nothing of it is looked at.
-
-    Returns:
-        A status as in HTTP, 200 if all is well, and what is wrong, each with `type` and `error`.
+    The query selects by `account`, `stream` and `consumer`.
     """
     if any(query.get(name, "")[:1] in ("1", "t", "T") for name in _SKIPPING):
         return 200, []

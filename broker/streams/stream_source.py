@@ -1,4 +1,4 @@
-"""Where a stream copies messages from: the configuration of a mirror or source, and the header that names it.
+"""The origin of a stream's copies: the configuration of a mirror or source, and the header with its name.
 
 Facts: jetstream-server.md section 16.
 """
@@ -14,9 +14,9 @@ from broker.streams.subject_mapping import MappingError, SubjectMapping
 from stantools.nats.subjects import valid_pattern
 from stantools.nats.subjecttree import overlap_each_other
 
-#: Names the message that one is a copy of.
+#: header that names the original of a copied message
 HEADER: Final = b"Nats-Stream-Source"
-#: Members of a mapping of subjects, and their kinds.
+#: Members of a mapping of subjects, and their types.
 MAPPING: Final[Mapping[str, str]] = {"src": STRING, "dest": STRING}
 _KINDS: Final[Mapping[str, str]] = {
     "name": STRING,
@@ -26,23 +26,22 @@ _KINDS: Final[Mapping[str, str]] = {
     "external": OBJECT,
     "subject_transforms": OBJECTS,
 }
-#: Branches of the tree of filters that are looked at to find out whether they overlap.
+#: tree branches compared in the search for overlapping filters
 _MOST_BRANCHES: Final = 200_000
-#: Numbers of errors, for a mirror and for a source: name, filter beside transforms, overlap, transform's source and
-#: destination.
+#: Numbers of errors, for a mirror and for a source: name, filter together with transforms, overlap, transform's source
+#: and destination.
 _MIRROR: Final = (10142, 10150, 10152, (10151, 10154))
 _SOURCE: Final = (10141, 10144, 10147, (10145, 10146))
 
 
 def read_origin(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the members of a mirror or source that say something.
+    """Returns the members of a mirror or source that are not empty.
 
-    Raises:
-        ApiError: One has another type, or is not known.
+    Raises `RequestError` for an unknown member or one of a wrong type.
     """
     found = members(values, _KINDS, "StreamSource", strict=True)
     if found.get("opt_start_time"):
-        # Only its form is looked at here.
+        # This checks the format only.
         members(found, {"opt_start_time": TIME}, "StreamSource")
     if transforms := found.get("subject_transforms"):
         found["subject_transforms"] = [
@@ -52,15 +51,7 @@ def read_origin(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SourceOrigin:
-    """A stream that messages are copied from, and which of them.
-
-    Args:
-        values: The members of a mirror or source.
-        mirror: It is a mirror.
-
-    Raises:
-        ApiError: What is wrong with it.
-    """
+    """A mirror or source of a stream, and its selection of messages. Raises `RequestError`."""
 
     def __init__(self, values: Mapping[str, Any], *, mirror: bool) -> None:
         what = "mirror" if mirror else "source"
@@ -90,25 +81,25 @@ class SourceOrigin:
         if len(set(sources)) < len(sources) or overlap_each_other(sources, _MOST_BRANCHES):
             text = "mirror subject filters can not overlap" if mirror else "source filters can not overlap"
             raise RequestError(400, crossing, text)
-        #: Which subjects; none for all.
+        #: patterns of the wanted subjects; empty for all
         self.patterns: tuple[bytes, ...] = tuple(sources) or ((only.encode(),) if only else ())
         destinations = [each["dest"].encode() or b">" for each in transforms]
-        #: What distinguishes it from others: name, filters, destinations.
+        #: identity among the origins of a stream: name, filters, destinations
         self.key = (self.name.encode(), b"\f".join(self.patterns) or b">", b"\f".join(destinations) or b">")
 
     def subject(self, subject: bytes) -> bytes:
-        """Returns the subject that a message gets."""
+        """Returns the subject of the copy."""
         found = (each.of(subject) for each in self._mappings)
         return next((each for each in found if each is not None), subject)
 
     def mark(self, sequence: int, subject: bytes) -> bytes:
-        """Returns the header that names a message of it."""
+        """Returns the header value that names a message of this origin."""
         name, filters, destinations = self.key
         return b"%b: %b %d %b %b %b" % (HEADER, name, sequence, filters, destinations, subject)
 
     def marked(self, value: bytes) -> int:
-        """Returns the sequence of the message that a header names; 0 if it is one of another origin."""
+        """Returns the sequence of the message that a header value names; 0 for another origin."""
         parts = value.split(b" ")
-        # Older servers write no more than name and sequence.
+        # Older servers write only name and sequence.
         known = len(parts) > 1 and parts[1].isdigit() and parts[0] == self.key[0]
         return int(parts[1]) if known and (len(parts) < 4 or tuple(parts[2:4]) == self.key[1:]) else 0

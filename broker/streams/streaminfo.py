@@ -1,4 +1,4 @@
-"""What answers say of a stream: its state, its configuration, its subjects (jetstream-server.md section 5)."""
+"""The state, configuration and subjects of a stream in answers (jetstream-server.md section 5)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from stantools.nats.subjecttree import STEP
 if TYPE_CHECKING:
     from broker.streams.stream import Stream
 
-#: Subjects of an answer, and bytes of their names.
+#: limits of an answer: subjects, and bytes of their names
 _MOST_SUBJECTS: Final = 100_000
 _MOST_SUBJECT_BYTES: Final = 4 << 20
-#: Deleted sequences of an answer.
+#: deleted sequences in an answer
 _MOST_DELETED: Final = 250_000
 
 
 def stream_state(stream: Stream) -> dict[str, Any]:
-    """Returns the state of a stream."""
     contents = stream.store.contents
     used = contents.messages or contents.last
     state: dict[str, Any] = {
@@ -43,7 +42,7 @@ def stream_state(stream: Stream) -> dict[str, Any]:
 
 
 def add_deleted(state: dict[str, Any], stream: Stream) -> Iterator[None]:
-    """Adds the sequences that are gone to a state, if there are some, as work that can be interrupted."""
+    """Adds the deleted sequences, if any, to a state, in steps."""
     if "num_deleted" in state:
         gone: list[int] = []
         for some in stream.store.contents.deleted(_MOST_DELETED):
@@ -53,7 +52,6 @@ def add_deleted(state: dict[str, Any], stream: Stream) -> Iterator[None]:
 
 
 def stream_info(stream: Stream, now: int) -> dict[str, Any]:
-    """Returns what there is to say of a stream."""
     found: dict[str, Any] = {
         "config": with_level(stream.config.as_json(), stream.config.level),
         "created": time_text(stream.created),
@@ -69,7 +67,7 @@ def stream_info(stream: Stream, now: int) -> dict[str, Any]:
 
 
 def subject_counts(stream: Stream, pattern: bytes, offset: int) -> Generator[None, None, tuple[int, dict[str, int]]]:
-    """Returns how many subjects match, and a page of them with the messages that each has, as work in steps."""
+    """Returns the number of matching subjects, and one page of them with their numbers of messages, in steps."""
     if not valid_pattern(pattern):
         return 0, {}
     entries = []

@@ -1,8 +1,8 @@
-"""Subjects that become others: the mapping language of NATS (jetstream-server.md section 16).
+"""Mappings of subjects, in the language of NATS (jetstream-server.md section 16).
 
     orders.*.*    ->    sorted.{{partition(3,1)}}.$2.{{wildcard(1)}}
 
-A destination is a subject whose tokens may be functions of the tokens that the wildcards of the source stand for.
+A destination is a subject. Its tokens may be functions of the tokens that match the source's wildcards.
 """
 
 from __future__ import annotations
@@ -24,21 +24,16 @@ _BLANK: Final = re.compile(r"\s")
 _FNV_OFFSET: Final = 2166136261
 _FNV_PRIME: Final = 16777619
 
-#: Characters of a destination, and bytes of what a subject becomes.
+#: Limits: characters of a destination, and bytes of a mapped subject.
 MOST_DESTINATION: Final = 4096
 _MOST_RESULT: Final = 65535
 
-#: Makes a token, or several, of the token that a wildcard stands for.
+#: Turns a wildcard's token into one token or several.
 Function = Callable[[bytes, int], bytes]
 
 
 class MappingError(Exception):
-    """A mapping is not valid; the text says why.
-
-    Args:
-        text: What is wrong.
-        source: It is the source.
-    """
+    """A mapping is not valid. `source` tells whether the error is in its source."""
 
     def __init__(self, text: str, *, source: bool = False) -> None:
         super().__init__(text)
@@ -50,7 +45,7 @@ def _at(place: int, token: bytes) -> bytes:
 
 
 def _slices(token: bytes, size: int, first: int) -> bytes:
-    """Cuts a token in slices, of which the first has another size."""
+    """Cuts a token into slices of `size`, but the first into one of `first`."""
     if not 0 < size < len(token):
         return token
     return b".".join([token[:first]] * bool(first) + [token[i : i + size] for i in range(first, len(token), size)])
@@ -68,23 +63,18 @@ _OF_NUMBER: Final[Mapping[str, Function]] = {
 
 
 class SubjectMapping:
-    """A source, which is a pattern, and what subjects that match it become.
+    """A mapping from the subjects that match a pattern.
 
-    Args:
-        source: The pattern; empty for every subject.
-        destination: What becomes of them; empty for nothing else.
-
-    Raises:
-        MappingError: One of them is not valid.
+    An empty source matches every subject; an empty destination keeps the subject. Raises `MappingError`.
     """
 
     def __init__(self, source: str, destination: str) -> None:
         source = source or ">"
         if not valid_pattern(source.encode()):
             raise MappingError(f"invalid subject {source}", source=True)
-        self.source = source.encode()  #: the pattern
+        self.source = source.encode()
         tokens = source.split(".")
-        #: Where the tokens are that wildcards stand for; number 0 is the first of all.
+        #: Positions of the wildcards' tokens; number 0 is position 0.
         self._places = [0, *(i for i, token in enumerate(tokens) if token == "*")]
         self._rest = len(tokens) - 1 if tokens[-1] == ">" else 0
         if len(destination) > MOST_DESTINATION:
@@ -100,7 +90,7 @@ class SubjectMapping:
         self._parts = parts
 
     def of(self, subject: bytes) -> bytes | None:
-        """Returns what a subject becomes: itself if that would be none, or too long; None if it does not match."""
+        """Returns the mapped subject, None without a match, and `subject` itself if the result is empty or too long."""
         if not matches(self.source, subject):
             return None
         if not self._parts:
@@ -116,7 +106,7 @@ class SubjectMapping:
         return made if valid_subject(made) else subject
 
     def _part(self, token: str) -> Callable[[list[bytes]], bytes]:
-        """Returns what makes a part of the destination of the tokens of a subject."""
+        """Returns the function from a subject's tokens to a part of the destination."""
         if token == ">":
             return lambda tokens: b".".join(tokens[self._rest :])
         if short := _SHORT.fullmatch(token):
@@ -166,7 +156,7 @@ def _split(of: Callable[[list[bytes]], bytes], separator: bytes, tokens: list[by
 
 
 def _partition(tokens: list[bytes], most: int) -> bytes:
-    """The number of a partition: FNV-1a, of 32 bits, over all tokens."""
+    """Returns the number of a partition: 32-bit FNV-1a over all tokens."""
     value = _FNV_OFFSET
     for byte in b"".join(tokens):
         value = (value ^ byte) * _FNV_PRIME & 0xFFFFFFFF

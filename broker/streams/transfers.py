@@ -1,4 +1,4 @@
-"""Streams that leave and come as a whole: snapshot and restore.
+"""Snapshots and restores of whole streams.
 
 Facts: jetstream-server.md section 17, jetstream-migration.md section 4.
 """
@@ -40,27 +40,21 @@ _SNAPSHOT: Final[Mapping[str, str]] = {
     "jsck": BOOL,
 }
 _RESTORE: Final[Mapping[str, str]] = {"config": OBJECT, "state": OBJECT}
-#: Bytes of a piece, and of those that are on the way.
+#: Bytes of a piece, their permitted range, and bytes in transit.
 _PIECE: Final = 128 << 10
 _PIECES: Final = range(1 << 10, (1 << 20) + 1)
 _WINDOW: Final = 1 << 20
-#: How long (ns) a transfer waits for the other side.
-_PATIENCE: Final = 5_000_000_000
-#: Transfers at a time.
+#: nanoseconds without a message from the client that end a transfer
+_TIMEOUT: Final = 5_000_000_000
+#: transfers at a time
 _MOST: Final = 32
 
 
 class Transfers:
-    """Snapshots that are sent, and restores that come.
+    """The snapshots and restores in progress.
 
-    Args:
-        bus: NATS.
-        place: Where streams are kept.
-        clock: The time.
-        driver: Does in a thread what takes long.
-        account: The streams.
-        adopt: Called with a stream that was restored; returns work that can be interrupted.
-        queue: Called with the name of a stream and work that changes it, to be done in turns.
+    `driver` runs slow work in a thread. `adopt` is called with a restored stream and returns work in steps. `queue`
+    is called with the name of a stream and the work that changes it.
     """
 
     def __init__(
@@ -78,11 +72,7 @@ class Transfers:
         self._open: dict[_OutgoingSnapshot | _IncomingRestore, None] = {}
 
     def snapshot(self, stream: Stream, body: bytes) -> dict[str, Any]:
-        """Begins to send a stream. Returns what the answer says; the first piece follows it.
-
-        Raises:
-            ApiError: It cannot be sent.
-        """
+        """Starts a snapshot. Returns the answer's members, which precede the first piece. Raises `RequestError`."""
         wanted = members(parse(body), _SNAPSHOT, "JSApiStreamSnapshotRequest", strict=True)
         if not wanted.get("deliver_subject"):
             raise bad_request()
@@ -107,11 +97,7 @@ class Transfers:
         return {"config": stream.config.as_json(), "state": stream_state(stream)}
 
     def restore(self, name: str, body: bytes) -> Generator[None, None, dict[str, Any]]:
-        """Begins to take a stream, as work that can be interrupted. Returns what the answer says.
-
-        Raises:
-            ApiError: It cannot be taken.
-        """
+        """Starts a restore, in steps. Returns the answer's members; raises `RequestError`."""
         if not body:
             raise bad_request()
         wanted = members(parse(body), _RESTORE, "JSApiStreamRestoreRequest", strict=True)
@@ -140,22 +126,21 @@ class Transfers:
             raise RequestError(500, number, f"{what} failed: too many at a time")
 
     def run(self) -> None:
-        """Sends what is to be sent."""
+        """Sends the next pieces."""
         for each in [each for each in self._open if isinstance(each, _OutgoingSnapshot)]:
             if not each.send():
                 self._close(each)
 
     def look_after(self) -> None:
-        """Ends the transfers of which nothing was heard for too long."""
+        """Ends the transfers whose client has been silent for too long."""
         now = self._clock.monotonic()
-        for each in [each for each in self._open if not each.busy and now - each.heard > _PATIENCE]:
-            NATS.warning("Stream %r: its transfer was given up, as nothing came", each.name)
+        for each in [each for each in self._open if not each.busy and now - each.heard > _TIMEOUT]:
+            NATS.warning("Stream %r: transfer ended, because the client sent nothing", each.name)
             if isinstance(each, _OutgoingSnapshot):
                 self._bus.publish(each.to, b"", header=status("408 No Flow Response"))
             self._close(each)
 
     def close(self) -> None:
-        """Ends all transfers."""
         for each in list(self._open):
             if not each.busy:
                 self._close(each)
@@ -169,7 +154,7 @@ class Transfers:
     def _acknowledged(self, sending: _OutgoingSnapshot, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         for subject, _, _, _ in rows(buffer, frames, begin, end):
             size = subject[len(sending.prefix) :].partition(b".")[0]
-            sending.on_the_way -= int(size) if size.isdigit() and len(size) < 10 else 0
+            sending.in_transit -= int(size) if size.isdigit() and len(size) < 10 else 0
         sending.heard = self._clock.monotonic()
         self._driver.commit_soon()
 
@@ -183,7 +168,7 @@ class Transfers:
             elif payload:
                 receiving.size += len(payload)
                 try:
-                    self._account.room.check("file", self._coming)
+                    self._account.room.check("file", self._received_bytes)
                     receiving.archive.add(payload)
                 except (RequestError, StorageError) as error:
                     self._end(receiving, reply, str(error))
@@ -191,16 +176,16 @@ class Transfers:
                     self._bus.publish(reply, b"")
             else:
                 receiving.busy = True
-                limit = self._account.room.left("file") - self._coming + receiving.size
+                limit = self._account.room.left("file") - self._received_bytes + receiving.size
                 self._driver.aside(partial(receiving.archive.unpack, limit), partial(self._end, receiving, reply))
 
     @property
-    def _coming(self) -> int:
-        """Bytes that all restores together have brought."""
+    def _received_bytes(self) -> int:
+        """Bytes received by all restores together."""
         return sum(each.size for each in self._open if isinstance(each, _IncomingRestore))
 
     def _end(self, receiving: _IncomingRestore, reply: bytes, problem: str) -> None:
-        """Opens what has come and is unpacked, in a thread, if nothing is wrong with it."""
+        """Opens the unpacked archive in a thread, unless `problem` says that it is invalid."""
         try:
             if problem:
                 raise RequestError(500, 10062, f"restore failed: {problem}")
@@ -213,7 +198,7 @@ class Transfers:
         self._driver.aside(job, partial(self._opened, receiving, reply))
 
     def _opened(self, receiving: _IncomingRestore, reply: bytes, found: _Opened | StorageError) -> None:
-        """Makes a stream of what was opened, in the turns of a request."""
+        """Makes a stream of the opened store, as queued work."""
         if isinstance(found, StorageError):
             self._fail(receiving, reply, found)
         else:
@@ -247,12 +232,12 @@ class Transfers:
         self._driver.commit_soon()
 
 
-#: A store, and what its messages said about themselves.
+#: A store, and the state that its messages' headers contain.
 _Opened = tuple["StreamStore", MessageMemory]
 
 
 def _open(place: StreamStorage, config: StreamConfig, now: int) -> _Opened | StorageError:
-    """Opens a store that nobody else knows yet; may be called in a thread. Returns what is wrong, if something is."""
+    """Opens a store without other users, possibly in a thread. Returns the error, if there is one."""
     try:
         store = place.open_apart(config.name)
         return store, memories(store, config, now)
@@ -263,34 +248,30 @@ def _open(place: StreamStorage, config: StreamConfig, now: int) -> _Opened | Sto
 
 
 class _IncomingRestore:
-    """An archive that comes."""
-
     def __init__(self, config: StreamConfig, archive: Incoming) -> None:
         self.config, self.name, self.archive = config, config.name, archive
-        self.busy = False  #: a thread has it
-        self.size = 0  #: bytes that have come
-        self.heard = 0  #: when (monotonic ns) something came last
+        self.busy = False  #: whether a thread uses it
+        self.size = 0  #: bytes received
+        self.heard = 0  #: time (monotonic ns) of the client's last message
         self.listening: object = None
 
 
 class _OutgoingSnapshot:
-    """An archive that is sent."""
-
     busy = False
 
     def __init__(self, bus: StreamsPort, name: str, archive: Outgoing, to: bytes, size: int) -> None:
         self._bus, self.name, self.archive, self.to = bus, name, archive, to
         self.prefix = f"$JS.SNAPSHOT.ACK.{name}.{secrets.token_hex(4)}.".encode()
-        self.on_the_way = self._sent = 0
-        self.heard = 0  #: when (monotonic ns) something came last
+        self.in_transit = self._sent = 0
+        self.heard = 0  #: time (monotonic ns) of the client's last message
         self.listening: object = None
         self._pieces: Iterator[bytes] = archive.pieces(size)
 
     def send(self) -> bool:
-        """Sends what may be on the way. Returns whether there is more."""
+        """Sends pieces up to the window. Returns whether more are left."""
         if not self._bus.interested(self.to):
             return False
-        while self.on_the_way < _WINDOW:
+        while self.in_transit < _WINDOW:
             try:
                 piece = next(self._pieces, b"")
             except StorageError as error:
@@ -300,6 +281,6 @@ class _OutgoingSnapshot:
                 self._bus.publish(self.to, b"", header=status("204"))
                 return False
             self._sent += 1
-            self.on_the_way += len(piece)
+            self.in_transit += len(piece)
             self._bus.publish(self.to, piece, self.prefix + b"%d.%d" % (len(piece), self._sent))
         return True
