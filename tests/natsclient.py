@@ -1,14 +1,23 @@
-"""nats-py for the tests: on a busy machine a peer does not answer within the half second that it waits by itself."""
+"""Clients of NATS servers for the tests.
+
+nats-py waits half a second for an answer; on a busy machine that is too short, so it waits for a minute here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-#: How long an answer is waited for where a test does not say it, in seconds.
+from stantools.nats import connection
+from stantools.nats.connect_options import ConnectOptions
+from stantools.nats.jetstream import JetStream
+
+#: The default timeout of a request, in seconds.
 PATIENCE = 60
 
 
@@ -33,3 +42,20 @@ async def connect(servers: str | list[str], **options: Any) -> Client:
     client = Client()
     await client.connect(servers, **options)
     return client
+
+
+@asynccontextmanager
+async def connected(url: str, **options: Any) -> AsyncIterator[Client]:
+    """nats-py, connected for the body."""
+    client = await connect(url, **options)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def jetstream(url: str, **options: Any) -> AsyncIterator[JetStream]:
+    """The JetStream client of stantools, connected for the body."""
+    async with connection.connect(ConnectOptions(servers=(url,), **options)) as link:
+        yield JetStream(link)

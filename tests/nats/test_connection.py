@@ -31,27 +31,24 @@ from tests.nats.authority import Authority, Operator, new_pair
 PASSWORD = "pa%ss:wörd"
 
 
-def reach(*urls: str, **options: Any) -> tuple[str, bool]:
-    """Connects, asks for the time of a round trip, and gives back where it is and whether it is encrypted."""
+async def reach(*urls: str, **options: Any) -> tuple[str, bool]:
+    """Connects and waits for a PONG. Returns the URL and whether the connection is encrypted."""
 
-    async def run() -> tuple[str, bool]:
-        async with connect(ConnectOptions(servers=urls, **options)) as connection:
-            await connection.flush()
-            return connection.url, connection.encrypted
-
-    return asyncio.run(run())
+    async with connect(ConnectOptions(servers=urls, **options)) as connection:
+        await connection.flush()
+        return connection.url, connection.encrypted
 
 
-def refusal(*urls: str, **options: Any) -> CannotConnectError:
+async def refusal(*urls: str, **options: Any) -> CannotConnectError:
     with pytest.raises(CannotConnectError) as caught:
-        reach(*urls, **options)
+        await reach(*urls, **options)
     assert caught.value.exit_code == ExitCode.UNREACHABLE
     assert caught.value.remedy
     assert PASSWORD not in caught.value.message
     return caught.value
 
 
-async def test_tells_what_the_server_is(each_server: Any) -> None:
+async def test_a_connection_knows_its_server(each_server: Any) -> None:
     async with connect(ConnectOptions(servers=(each_server.url,))) as connection:
         assert ".".join(map(str, connection.version)) == each_server.version
         assert connection.url == each_server.url
@@ -60,50 +57,50 @@ async def test_tells_what_the_server_is(each_server: Any) -> None:
         assert connection.server_name.startswith("N")
 
 
-def test_takes_the_first_server_that_is_there(start_server: Callable[..., Any]) -> None:
+async def test_connects_to_the_first_reachable_server(start_server: Callable[..., Any]) -> None:
     server = start_server()
-    assert reach(f"nats://127.0.0.1:{servers.free_port()}", server.url)[0] == server.url
+    assert (await reach(f"nats://127.0.0.1:{servers.free_port()}", server.url))[0] == server.url
 
 
-def test_user_and_password(start_server: Callable[..., Any]) -> None:
+async def test_user_and_password(start_server: Callable[..., Any]) -> None:
     server = start_server(config={"authorization": {"user": "me", "password": PASSWORD}})
-    reach(server.url, user="me", password=PASSWORD)
-    reach(f"nats://me:pa%25ss%3Aw%C3%B6rd@127.0.0.1:{server.port}")
-    assert "does not accept the credentials" in str(refusal(server.url, user="me", password="other"))
-    assert "it requires credentials and none were given" in str(refusal(server.url))
-    problem = refusal(f"nats://me:{PASSWORD.replace('%', '%25')}x@127.0.0.1:{server.port}")
+    await reach(server.url, user="me", password=PASSWORD)
+    await reach(f"nats://me:pa%25ss%3Aw%C3%B6rd@127.0.0.1:{server.port}")
+    assert "does not accept the credentials" in str(await refusal(server.url, user="me", password="other"))
+    assert "it requires credentials and none were given" in str(await refusal(server.url))
+    problem = await refusal(f"nats://me:{PASSWORD.replace('%', '%25')}x@127.0.0.1:{server.port}")
     assert problem.message == f"cannot connect to {server.url}: it does not accept the credentials"
 
 
-def test_token(start_server: Callable[..., Any]) -> None:
+async def test_token(start_server: Callable[..., Any]) -> None:
     server = start_server(config={"authorization": {"token": "a-token"}})
-    reach(server.url, token="a-token")
-    reach(f"nats://a-token@127.0.0.1:{server.port}")
-    assert "does not accept" in str(refusal(server.url, token="another"))
+    await reach(server.url, token="a-token")
+    await reach(f"nats://a-token@127.0.0.1:{server.port}")
+    assert "does not accept" in str(await refusal(server.url, token="another"))
 
 
-def test_nkey(start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_nkey(start_server: Callable[..., Any], tmp_path: Path) -> None:
     seed, public = new_pair()
     server = start_server(config={"authorization": {"users": [{"nkey": public}]}})
     good, other = tmp_path / "good.nk", tmp_path / "other.nk"
     good.write_text(f"# mine\n{seed}\n")
     other.write_text(new_pair()[0])
-    reach(server.url, nkey=good)
-    assert "does not accept" in str(refusal(server.url, nkey=other))
+    await reach(server.url, nkey=good)
+    assert "does not accept" in str(await refusal(server.url, nkey=other))
 
 
-def test_credentials_file(start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_credentials_file(start_server: Callable[..., Any], tmp_path: Path) -> None:
     operator = Operator()
     server = start_server(config=operator.config())
     good = operator.write_user(tmp_path / "good.creds")
-    reach(server.url, creds=good)
+    await reach(server.url, creds=good)
     windows = tmp_path / "windows.creds"
     windows.write_bytes(good.read_bytes().replace(b"\n", b"\r\n"))
-    reach(server.url, creds=windows)
-    assert "does not accept" in str(refusal(server.url, creds=Operator().write_user(tmp_path / "other.creds")))
+    await reach(server.url, creds=windows)
+    assert "does not accept" in str(await refusal(server.url, creds=Operator().write_user(tmp_path / "other.creds")))
     expired = operator.write_user(tmp_path / "expired.creds", expired=True)
-    assert "does not accept" in str(refusal(server.url, creds=expired)) or "expired" in str(
-        refusal(server.url, creds=expired)
+    assert "does not accept" in str(await refusal(server.url, creds=expired)) or "expired" in str(
+        await refusal(server.url, creds=expired)
     )
 
 
@@ -117,24 +114,24 @@ def tls(authority: Authority, *hosts: str, **more: Any) -> dict[str, Any]:
     return {"tls": {"cert_file": str(certificate), "key_file": str(key), **more}}
 
 
-def test_tls(start_server: Callable[..., Any], authority: Authority, tmp_path: Path) -> None:
+async def test_tls(start_server: Callable[..., Any], authority: Authority, tmp_path: Path) -> None:
     server = start_server(config=tls(authority, "127.0.0.1"))
-    assert reach(server.url, tls_ca=authority.path) == (server.url, True)
-    assert reach(server.url.replace("nats:", "tls:"), tls_insecure=True)[1]
-    assert "its certificate is not trusted: unable to get local issuer" in str(refusal(server.url))
+    assert await reach(server.url, tls_ca=authority.path) == (server.url, True)
+    assert (await reach(server.url.replace("nats:", "tls:"), tls_insecure=True))[1]
+    assert "its certificate is not trusted: unable to get local issuer" in str(await refusal(server.url))
     other = Authority(tmp_path / "other").path
-    problem = refusal(server.url, tls_ca=other)
+    problem = await refusal(server.url, tls_ca=other)
     assert "not trusted" in problem.message
     assert "--tls-ca" in problem.remedy
 
 
-def test_tls_with_a_name_other_than_the_host(start_server: Callable[..., Any], authority: Authority) -> None:
+async def test_tls_with_a_name_other_than_the_host(start_server: Callable[..., Any], authority: Authority) -> None:
     server = start_server(config=tls(authority, "nats.example"))
-    reach(server.url, tls_ca=authority.path, tls_hostname="nats.example")
-    assert "IP address mismatch" in str(refusal(server.url, tls_ca=authority.path))
+    await reach(server.url, tls_ca=authority.path, tls_hostname="nats.example")
+    assert "IP address mismatch" in str(await refusal(server.url, tls_ca=authority.path))
 
 
-def test_tls_at_once(authority: Authority, tmp_path: Path) -> None:
+async def test_tls_before_the_info_line(authority: Authority, tmp_path: Path) -> None:
     if not servers.binary(servers.NEWEST).exists():
         pytest.skip("no server")
     server = servers.NatsServer(tmp_path, config=tls(authority, "127.0.0.1", handshake_first=True))
@@ -142,24 +139,24 @@ def test_tls_at_once(authority: Authority, tmp_path: Path) -> None:
     try:
         while "Server is ready" not in server.text():
             time.sleep(0.02)
-        reach(server.url, tls_ca=authority.path, tls_first=True)
-        problem = refusal(server.url, tls_ca=authority.path, timeout=0.5)
+        await reach(server.url, tls_ca=authority.path, tls_first=True)
+        problem = await refusal(server.url, tls_ca=authority.path, timeout=0.5)
         assert "tls_first" in problem.remedy
     finally:
         server.stop()
 
 
-def test_client_certificate(start_server: Callable[..., Any], authority: Authority, tmp_path: Path) -> None:
+async def test_client_certificate(start_server: Callable[..., Any], authority: Authority, tmp_path: Path) -> None:
     server = start_server(config=tls(authority, "127.0.0.1", ca_file=str(authority.path), verify=True))
     certificate, key = authority.issue("client")
-    reach(server.url, tls_ca=authority.path, tls_cert=certificate, tls_key=key)
-    assert "requires a client certificate" in str(refusal(server.url, tls_ca=authority.path))
+    await reach(server.url, tls_ca=authority.path, tls_cert=certificate, tls_key=key)
+    assert "requires a client certificate" in str(await refusal(server.url, tls_ca=authority.path))
     stranger, its_key = Authority(tmp_path / "other").issue("client")
-    problem = refusal(server.url, tls_ca=authority.path, tls_cert=stranger, tls_key=its_key)
+    problem = await refusal(server.url, tls_ca=authority.path, tls_cert=stranger, tls_key=its_key)
     assert "does not accept client certificate" in problem.message
 
 
-def test_files_that_are_not_fit(authority: Authority, tmp_path: Path) -> None:
+async def test_unusable_key_and_certificate_files_are_named(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.issue("client")
     _, hidden = authority.issue("hidden", passphrase=b"secret")
     empty, text = tmp_path / "empty", tmp_path / "text"
@@ -183,13 +180,13 @@ def test_files_that_are_not_fit(authority: Authority, tmp_path: Path) -> None:
         ({"creds": half}, "holds no nkey seed"),
     ):
         with pytest.raises(StoreUnreadableError, match=said) as caught:
-            reach("nats://127.0.0.1:1", **options)
+            await reach("nats://127.0.0.1:1", **options)
         assert str(next(iter(options.values()))) in caught.value.message or "tls_key" in options
 
 
 @contextmanager
-def stranger(answer: bytes, *, hold: bool = False) -> Iterator[tuple[str, list[bytes]]]:
-    """A server of our own that says something and keeps what it hears."""
+def canned_server(answer: bytes, *, hold: bool = False) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that sends `answer` and keeps what it receives."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(10)
@@ -211,9 +208,12 @@ def stranger(answer: bytes, *, hold: bool = False) -> Iterator[tuple[str, list[b
         thread.join()
 
 
-def test_nothing_is_sent_in_clear_text_when_tls_is_wanted() -> None:
-    with stranger(b'INFO {"auth_required":true,"version":"2.10.0","max_payload":100}\r\n', hold=True) as (url, heard):
-        problem = refusal(url.replace("nats:", "tls:"), user="me", password=PASSWORD, timeout=10)
+async def test_nothing_is_sent_in_clear_text_when_tls_is_wanted() -> None:
+    with canned_server(b'INFO {"auth_required":true,"version":"2.10.0","max_payload":100}\r\n', hold=True) as (
+        url,
+        heard,
+    ):
+        problem = await refusal(url.replace("nats:", "tls:"), user="me", password=PASSWORD, timeout=10)
         assert "does not offer TLS" in problem.message
     assert heard == []
 
@@ -222,31 +222,31 @@ def test_nothing_is_sent_in_clear_text_when_tls_is_wanted() -> None:
     "answer",
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"INFO nothing\r\n", b"INFO []\r\n", b"", b"x" * 100_000, b"INFO\r\n"],
 )
-def test_strangers(answer: bytes) -> None:
-    with stranger(answer) as (url, _):
-        assert "cannot connect to" in str(refusal(url, timeout=1))
+async def test_servers_of_other_protocols_are_refused(answer: bytes) -> None:
+    with canned_server(answer) as (url, _):
+        assert "cannot connect to" in str(await refusal(url, timeout=1))
 
 
-def test_a_server_that_says_nothing() -> None:
-    with stranger(b"", hold=True) as (url, _):
+async def test_a_silent_server_is_a_timeout() -> None:
+    with canned_server(b"", hold=True) as (url, _):
         begun = time.monotonic()
-        assert "no answer within 0.3 s" in str(refusal(url, timeout=0.3))
+        assert "no answer within 0.3 s" in str(await refusal(url, timeout=0.3))
         assert time.monotonic() - begun < 4
 
 
-def test_says_why_for_every_server() -> None:
+async def test_the_error_gives_a_reason_for_each_server() -> None:
     ports = [servers.free_port() for _ in range(2)]
-    problem = refusal(f"nats://127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}", "nats://no-such-host.invalid")
+    problem = await refusal(f"nats://127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}", "nats://no-such-host.invalid")
     assert problem.message.count("nothing is listening there") == 2
     assert "nats://no-such-host.invalid:4222: " in problem.message
 
 
-def test_embedded_is_not_a_place() -> None:
+async def test_embedded_is_no_url_to_connect_to() -> None:
     with pytest.raises(UsageError, match="must be started before"):
-        reach("embedded")
+        await reach("embedded")
 
 
-async def test_requests(start_server: Callable[..., Any]) -> None:
+async def test_failing_requests_say_why(start_server: Callable[..., Any]) -> None:
     permissions = {"publish": ["a", "b", "$JS.>"], "subscribe": ["_INBOX.>", "b"]}
     config = {"authorization": {"users": [{"user": "u", "password": "p", "permissions": permissions}]}}
     server = start_server(config=config)
@@ -273,7 +273,7 @@ def _ignore(_: Any) -> None:
     return
 
 
-async def test_a_lost_connection_is_told_at_once_and_comes_back(start_server: Callable[..., Any]) -> None:
+async def test_a_lost_connection_fails_requests_at_once_and_reconnects(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
     begun = time.monotonic()
@@ -309,8 +309,7 @@ async def test_a_connection_that_cannot_be_made_again(
             assert isinstance(failed.result(), ConnectionLostError)
 
 
-async def test_a_server_that_lets_nobody_in_any_more_is_asked_twice() -> None:
-    """A password that was changed while we were connected: no minute of vain attempts."""
+async def test_refused_credentials_end_reconnecting_after_two_attempts() -> None:
     visits = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -351,17 +350,14 @@ def test_secrets_are_not_shown() -> None:
     assert "hidden1" not in repr(ConnectOptions(servers=("nats://u:hidden1@host",)).checked())
 
 
-def test_no_task_is_left_behind(start_server: Callable[..., Any]) -> None:
+async def test_no_task_is_left_behind(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
-    async def run() -> list[Any]:
-        before = asyncio.all_tasks()
-        async with connect(ConnectOptions(servers=(server.url,))) as connection:
-            await connection.flush()
-        with pytest.raises(CannotConnectError):
-            async with connect(ConnectOptions(servers=(f"127.0.0.1:{servers.free_port()}",))):
-                raise AssertionError
-        await asyncio.sleep(0.05)
-        return [task for task in asyncio.all_tasks() if task not in before]
-
-    assert asyncio.run(run()) == []
+    before = asyncio.all_tasks()
+    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+        await connection.flush()
+    with pytest.raises(CannotConnectError):
+        async with connect(ConnectOptions(servers=(f"127.0.0.1:{servers.free_port()}",))):
+            raise AssertionError
+    await asyncio.sleep(0.05)
+    assert asyncio.all_tasks() == before

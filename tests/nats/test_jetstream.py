@@ -10,23 +10,14 @@ from typing import Any
 import pytest
 
 from stantools.migration.server.restore import state_differences
-from stantools.nats.connect_options import ConnectOptions
-from stantools.nats.connection import connect
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError, NoResponderError
-from stantools.nats.jetstream import STREAM_NOT_FOUND, JetStream, read_answer
+from stantools.nats.jetstream import STREAM_NOT_FOUND, read_answer
 from tests import servers
+from tests.natsclient import jetstream
 
 
-def on(server: Any, work: Callable[[JetStream], Any], **options: Any) -> Any:
-    async def run() -> Any:
-        async with connect(ConnectOptions(servers=(server.url,), **options)) as connection:
-            return await work(JetStream(connection))
-
-    return asyncio.run(run())
-
-
-def test_streams(each_server: Any) -> None:
-    async def work(js: JetStream) -> None:
+async def test_create_update_and_purge_a_stream(each_server: Any) -> None:
+    async with jetstream(each_server.url) as js:
         assert (await js.account())["streams"] == 0
         assert await js.stream_names() == []
         assert await js.stream_info("A") is None
@@ -52,11 +43,9 @@ def test_streams(each_server: Any) -> None:
         assert info["state"]["last_seq"] == 99
         assert await js.delete_stream("A")
 
-    on(each_server, work)
 
-
-def test_consumers(each_server: Any) -> None:
-    async def work(js: JetStream) -> None:
+async def test_create_update_and_delete_consumers(each_server: Any) -> None:
+    async with jetstream(each_server.url) as js:
         await js.create_stream({"name": "A", "subjects": ["a.*"]})
         durable = {"durable_name": "d", "ack_policy": "explicit", "filter_subject": "a.x"}
         assert (await js.consumer_create("A", durable))["name"] == "d"
@@ -74,11 +63,9 @@ def test_consumers(each_server: Any) -> None:
         with pytest.raises(ApiError):
             await js.consumer_create("NONE", durable)
 
-    on(each_server, work)
 
-
-def test_pages(start_server: Callable[..., Any]) -> None:
-    async def work(js: JetStream) -> None:
+async def test_stream_names_come_in_pages(start_server: Callable[..., Any]) -> None:
+    async with jetstream(start_server().url) as js:
         names = [f"S{number:04}" for number in range(1100)]
         slots = asyncio.Semaphore(50)
 
@@ -91,27 +78,30 @@ def test_pages(start_server: Callable[..., Any]) -> None:
         assert sorted(await js.stream_names()) == names
         assert await js.stream_names("S0007") == ["S0007"]
 
-    on(start_server(), work)
 
-
-def test_another_prefix(start_server: Callable[..., Any], tmp_path: Any) -> None:
+async def test_domains_and_api_prefixes(start_server: Callable[..., Any], tmp_path: Any) -> None:
     server = start_server(config={"jetstream": {"store_dir": str(tmp_path / "js"), "domain": "hub"}})
 
-    async def found(js: JetStream) -> tuple[str, str]:
-        return js.prefix, (await js.account())["domain"]
-
-    assert on(server, found) == ("$JS.API", "hub")
-    assert on(server, found, domain="hub") == ("$JS.hub.API", "hub")
-    assert on(server, found, api_prefix="$JS.hub.API") == ("$JS.hub.API", "hub")
-    with pytest.raises(NoResponderError, match=r"nothing listens on \$JS.other.API.INFO") as caught:
-        on(server, found, domain="other")
+    for options, prefix in (
+        ({}, "$JS.API"),
+        ({"domain": "hub"}, "$JS.hub.API"),
+        ({"api_prefix": "$JS.hub.API"}, "$JS.hub.API"),
+    ):
+        async with jetstream(server.url, **options) as js:
+            assert js.prefix == prefix
+            assert (await js.account())["domain"] == "hub"
+    async with jetstream(server.url, domain="other") as js:
+        with pytest.raises(NoResponderError, match=r"nothing listens on \$JS.other.API.INFO") as caught:
+            await js.account()
     assert "JetStream domain" in caught.value.remedy
 
 
-def test_asks_again_when_the_connection_breaks_but_does_not_change_twice(start_server: Callable[..., Any]) -> None:
+async def test_queries_are_repeated_after_a_broken_connection_changes_are_not(
+    start_server: Callable[..., Any],
+) -> None:
     server = start_server()
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(server.url) as js:
         sent: list[str] = []
         real = js.connection.request
 
@@ -129,11 +119,9 @@ def test_asks_again_when_the_connection_breaks_but_does_not_change_twice(start_s
             await js.create_stream({"name": "A"})
         assert len(sent) == 1
 
-    on(server, work)
-
 
 @pytest.mark.parametrize("answer", [b"", b"{", b"[]", b"null", b'{"error": 5}', b'{"error": {"code": "x"}}', b"\xff"])
-def test_answers_that_are_none(answer: bytes) -> None:
+def test_malformed_answers_are_refused(answer: bytes) -> None:
     with pytest.raises(NatsError, match=r"the answer to INFO is not an answer") as caught:
         read_answer("INFO", answer)
     assert not isinstance(caught.value, ApiError)
@@ -146,7 +134,7 @@ def test_errors_without_details() -> None:
     assert STREAM_NOT_FOUND == 10059
 
 
-def test_states() -> None:
+def test_differences_of_stream_states() -> None:
     state = {"messages": 2, "bytes": 9, "first_seq": 1, "last_seq": 2, "first_ts": "2020-01-01T00:00:00.10Z"}
     assert state_differences(state, {**state, "first_ts": "2020-01-01T00:00:00.1Z", "deleted": [7]}) == []
     assert state_differences(state, {**state, "bytes": 8}) == ["bytes is 8 instead of 9"]

@@ -1,4 +1,4 @@
-"""A connection to a NATS server, fed by hand: in whatever pieces the bytes come, the messages are the same."""
+"""A NATS session with a transport of the test: however the bytes are cut, the messages are the same."""
 
 from __future__ import annotations
 
@@ -17,21 +17,18 @@ from tests.nats.sessions import Listener, Transport, put
 INFO = encoding.info({"server_id": "X", "max_payload": 1048576})
 
 
-def feed(pieces: list[bytes]) -> tuple[Listener, Heard, Transport, NatsSession]:
-    """What comes of bytes that come in such pieces."""
+async def feed(pieces: list[bytes]) -> tuple[Listener, Heard, Transport, NatsSession]:
+    """A session after it has received these pieces."""
 
-    async def main() -> tuple[Listener, Heard, Transport, NatsSession]:
-        listener, heard, transport = Listener(), Heard(), Transport()
-        listener.handlers = {1: heard, 2: heard}
-        session = NatsSession(listener)
-        session.connection_made(transport)  # type: ignore[arg-type]
-        for piece in pieces:
-            if not transport.closed:
-                put(session, piece)
-        await asyncio.sleep(0)
-        return listener, heard, transport, session
-
-    return asyncio.run(main())
+    listener, heard, transport = Listener(), Heard(), Transport()
+    listener.handlers = {1: heard, 2: heard}
+    session = NatsSession(listener)
+    session.connection_made(transport)  # type: ignore[arg-type]
+    for piece in pieces:
+        if not transport.closed:
+            put(session, piece)
+    await asyncio.sleep(0)
+    return listener, heard, transport, session
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -55,11 +52,11 @@ frames = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(frames, max_size=8), st.lists(st.integers(0, 1000), max_size=20))
-def test_in_whatever_pieces(parts: list[bytes], places: list[int]) -> None:
+async def test_messages_do_not_depend_on_how_the_bytes_are_cut(parts: list[bytes], places: list[int]) -> None:
     data = INFO + b"".join(parts)
-    told, heard, transport, session = feed([data])
+    told, heard, transport, session = await feed([data])
     assert session.greeting.result()["server_id"] == "X"
-    told_too, heard_too, transport_too, _ = feed(cut(data, places))
+    told_too, heard_too, transport_too, _ = await feed(cut(data, places))
     assert heard_too.messages == heard.messages
     assert told_too.events == told.events
     assert transport_too.written == transport.written == b"PONG\r\n" * parts.count(encoding.PING)
@@ -68,26 +65,26 @@ def test_in_whatever_pieces(parts: list[bytes], places: list[int]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=40), frames.map(lambda f: f[:-1]), frames), max_size=6))
-def test_whatever_comes(parts: list[bytes]) -> None:
-    feed([INFO, *parts])
+async def test_any_bytes_can_be_received(parts: list[bytes]) -> None:
+    await feed([INFO, *parts])
 
 
-def test_byte_by_byte() -> None:
+async def test_single_bytes() -> None:
     data = INFO + encoding.message(b"a", b"1", b"x" * 100, b"r") + encoding.PING + encoding.message(b"a", b"2", b"")
-    _, heard, transport, _ = feed([data[i : i + 1] for i in range(len(data))])
+    _, heard, transport, _ = await feed([data[i : i + 1] for i in range(len(data))])
     assert heard.messages == [(b"a", b"r", b"x" * 100), (b"a", b"", b"")]
     assert transport.written == b"PONG\r\n"
 
 
-def test_lines_and_messages_without_end() -> None:
+async def test_too_long_lines_and_messages_abort_the_connection() -> None:
     for data in (b"INFO " + b"x" * (3 << 20), b"MSG a 1 999999999\r\n", b"MSG " + b"a" * (3 << 20)):
-        _, heard, transport, session = feed([data])
+        _, heard, transport, session = await feed([data])
         assert transport.closed == "aborted"
         assert not heard.messages
         assert len(session.get_buffer(0).obj) < 4 << 20
 
 
-async def test_a_server_that_does_not_read() -> None:
+async def test_a_session_with_a_full_buffer_is_not_writable() -> None:
     listener, transport = Listener(), Transport()
     session = NatsSession(listener)
     session.connection_made(transport)  # type: ignore[arg-type]
@@ -101,7 +98,7 @@ async def test_a_server_that_does_not_read() -> None:
     assert listener.events == [("lost", "EOF")]
 
 
-async def test_a_handler_that_fails_stops_nobody() -> None:
+async def test_a_failing_handler_does_not_stop_the_others() -> None:
     listener, heard, transport = Listener(), Heard(), Transport()
 
     def broken(*arguments: object) -> None:
@@ -119,7 +116,7 @@ async def test_a_handler_that_fails_stops_nobody() -> None:
     assert not transport.closed
 
 
-async def test_who_sends_much_waits_until_there_is_room() -> None:
+async def test_drain_waits_for_room_in_the_buffer() -> None:
     session, transport = NatsSession(Listener()), Transport()
     session.connection_made(transport)  # type: ignore[arg-type]
     session.write(b"one")
@@ -142,8 +139,8 @@ async def test_who_sends_much_waits_until_there_is_room() -> None:
         await third
 
 
-async def test_a_handler_that_closes_while_tls_has_more() -> None:
-    """TLS hands over what it has decrypted in the call that closes: it is dropped, and what was parsed stays right."""
+async def test_a_handler_that_closes_while_tls_has_more_data() -> None:
+    """TLS passes on decrypted data within `close`; it is dropped, and messages parsed before stay intact."""
 
     listener, heard, transport = Listener(), Heard(), Transport()
     session = NatsSession(listener)

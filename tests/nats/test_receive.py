@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -34,20 +35,15 @@ async def subscribed(client: Client) -> None:
     await check.unsubscribe()
 
 
-def run(url: str, work: Callable[[NatsConnection, Client], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with connect(ConnectOptions(servers=(url,))) as connection:
-            other = await natsclient.connect(url)
-            try:
-                await work(connection, other)
-            finally:
-                await other.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def two_clients(url: str) -> AsyncIterator[tuple[NatsConnection, Client]]:
+    """Our connection, and nats-py for the other side."""
+    async with connect(ConnectOptions(servers=(url,))) as connection, natsclient.connected(url) as other:
+        yield connection, other
 
 
-def test_everything_on_one_connection(start_server: Any) -> None:
-    async def work(connection: NatsConnection, other: Client) -> None:
+async def test_everything_on_one_connection(start_server: Any) -> None:
+    async with two_clients(start_server().url) as (connection, other):
         first, second = connection.open_inbox(b"one.*"), connection.open_inbox(b"two")
         single: list[bytes] = []
         connection.listen(b"three", lambda message: single.append(message.data))
@@ -85,13 +81,9 @@ def test_everything_on_one_connection(start_server: Any) -> None:
             await first.receive(0)
         assert await connection.request("twice", b"x") == b"xx"
 
-    run(start_server().url, work)
 
-
-def test_statuses(each_server: Any) -> None:
-    """A request that nobody answers, and a pull request of a consumer without messages."""
-
-    async def work(connection: NatsConnection, other: Client) -> None:
+async def test_statuses_of_requests_without_answer(each_server: Any) -> None:
+    async with two_clients(each_server.url) as (connection, other):
         js = other.jetstream()
         await js.add_stream(name="S", subjects=["s"])
         await js.add_consumer("S", durable_name="c", ack_policy="explicit")
@@ -110,11 +102,9 @@ def test_statuses(each_server: Any) -> None:
         assert columns.timestamp[0] > 1_600_000_000_000_000_000
         assert (batch.subject(0), batch.data(0)) == (b"s", b"data")
 
-    run(each_server.url, work)
 
-
-def test_an_inbox_while_large_messages_come(start_server: Any) -> None:
-    async def work(connection: NatsConnection, other: Client) -> None:
+async def test_an_inbox_while_large_messages_come(start_server: Any) -> None:
+    async with two_clients(start_server().url) as (connection, other):
         sizes: list[int] = []
         connection.listen(b"big", lambda message: sizes.append(len(message.data)))
         await connection.flush()
@@ -133,10 +123,8 @@ def test_an_inbox_while_large_messages_come(start_server: Any) -> None:
         await connection.flush()
         assert sizes == [300_000] * 40
 
-    run(start_server().url, work)
 
-
-async def test_a_connection_that_breaks(start_server: Any) -> None:
+async def test_an_inbox_survives_a_broken_connection(start_server: Any) -> None:
     server = start_server()
 
     async with connect(ConnectOptions(servers=(server.url,))) as connection:
@@ -161,9 +149,7 @@ async def test_a_connection_that_breaks(start_server: Any) -> None:
         assert await collect(inbox, 1) == [(b"x", b"", b"after")]
 
 
-async def test_no_protocol() -> None:
-    """What is no frame ends the connection, which is then made again."""
-
+async def test_malformed_frames_end_the_connection_and_it_reconnects() -> None:
     visits = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -31,15 +30,12 @@ def binary() -> Path:
     return path
 
 
-def streams(server: EmbeddedServer, create: str | None = None) -> list[str]:
-    async def run() -> list[str]:
-        async with connect(ConnectOptions(servers=(server.url,))) as connection:
-            js = JetStream(connection)
-            if create:
-                await js.create_stream({"name": create, "subjects": [create]})
-            return await js.stream_names()
-
-    return asyncio.run(run())
+async def streams(server: EmbeddedServer, create: str | None = None) -> list[str]:
+    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+        js = JetStream(connection)
+        if create:
+            await js.create_stream({"name": create, "subjects": [create]})
+        return await js.stream_names()
 
 
 def is_gone(server: EmbeddedServer) -> bool:
@@ -53,19 +49,19 @@ def is_gone(server: EmbeddedServer) -> bool:
     return False
 
 
-def test_runs_and_ends(binary: Path, tmp_path: Path) -> None:
+async def test_a_server_keeps_its_streams_between_runs(binary: Path, tmp_path: Path) -> None:
     store = tmp_path / 'deep/er with "quotes" and ü'
     with EmbeddedServer(store, binary=binary) as server:
         assert server.version == servers.NEWEST
         assert server.url.startswith("nats://127.0.0.1:")
-        assert streams(server, "KEPT") == ["KEPT"]
+        assert await streams(server, "KEPT") == ["KEPT"]
     assert is_gone(server)
     server.stop()
     with EmbeddedServer(store, binary=binary) as server:
-        assert streams(server) == ["KEPT"]
+        assert await streams(server) == ["KEPT"]
 
 
-def test_takes_a_port(binary: Path, tmp_path: Path) -> None:
+def test_a_port_can_be_chosen(binary: Path, tmp_path: Path) -> None:
     port = servers.free_port()
     with EmbeddedServer(tmp_path, port, binary=binary, config={"max_payload": 5000}) as server:
         assert server.url == f"nats://127.0.0.1:{port}"
@@ -73,7 +69,7 @@ def test_takes_a_port(binary: Path, tmp_path: Path) -> None:
             EmbeddedServer(tmp_path / "other", port, binary=binary).start()
 
 
-def test_ends_with_us_even_when_we_are_killed(binary: Path, tmp_path: Path) -> None:
+def test_the_server_ends_when_its_parent_is_killed(binary: Path, tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from stantools.nats.serverprocess import EmbeddedServer\n"
         f"server = EmbeddedServer(Path({str(tmp_path / 'store')!r}), binary=Path({str(binary)!r})).start()\n"
@@ -94,7 +90,7 @@ def test_ends_with_us_even_when_we_are_killed(binary: Path, tmp_path: Path) -> N
     assert is_gone(server)
 
 
-def test_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_binary_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StantoolsError, match="there is no nats-server to start") as caught:
@@ -105,7 +101,7 @@ def test_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert find_server() == tmp_path / "nats-server"
 
 
-def test_what_cannot_work(binary: Path, tmp_path: Path) -> None:
+def test_failures_to_start_say_why(binary: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(StoreUnwritableError, match="cannot be made"):
@@ -119,7 +115,7 @@ def test_what_cannot_work(binary: Path, tmp_path: Path) -> None:
         EmbeddedServer(tmp_path / "store", binary=tmp_path / "missing").start()
 
 
-def test_gives_up_on_a_server_that_does_not_get_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_server_that_does_not_get_ready_is_a_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(serverprocess, "START_SECONDS", 0.3)
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 30\n")

@@ -1,4 +1,4 @@
-"""NATS through a WebSocket: the same bytes in whatever frames and pieces, and with real servers."""
+"""NATS through a WebSocket: frames cut anywhere, and real servers."""
 
 from __future__ import annotations
 
@@ -55,27 +55,24 @@ def unmasked(frames: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def feed(pieces: list[bytes], answer: bytes | None = None) -> tuple[Listener, Heard, Socket]:
-    """What comes of bytes behind the answer to our request, in such pieces."""
+async def feed(pieces: list[bytes], answer: bytes | None = None) -> tuple[Listener, Heard, Socket]:
+    """A session after the server's answer to the upgrade and these pieces."""
 
-    async def main() -> tuple[Listener, Heard, Socket]:
-        listener, heard, socket = Listener(), Heard(), Socket()
-        listener.handlers = {1: heard}
-        web = WebSocket(NatsSession(listener), NatsAddress.parse("ws://host:1/path"))
-        web.connection_made(socket)  # type: ignore[arg-type]
-        assert socket.written.startswith(b"GET /path HTTP/1.1\r\nHost: host:1\r\n")
-        key = re.search(rb"Sec-WebSocket-Key: (\S+)", socket.written)
-        assert key
-        accept = base64.b64encode(hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-        good = b"HTTP/1.1 101 Switching Protocols\r\nsec-websocket-accept: %b\r\n\r\n" % accept
-        socket.written = b""
-        data = (good if answer is None else answer) + b"".join(pieces)
-        for piece in [data] if len(pieces) == 1 else [data[i : i + 7] for i in range(0, len(data), 7)]:
-            web.data_received(piece)
-        await asyncio.sleep(0)
-        return listener, heard, socket
-
-    return asyncio.run(main())
+    listener, heard, socket = Listener(), Heard(), Socket()
+    listener.handlers = {1: heard}
+    web = WebSocket(NatsSession(listener), NatsAddress.parse("ws://host:1/path"))
+    web.connection_made(socket)  # type: ignore[arg-type]
+    assert socket.written.startswith(b"GET /path HTTP/1.1\r\nHost: host:1\r\n")
+    key = re.search(rb"Sec-WebSocket-Key: (\S+)", socket.written)
+    assert key
+    accept = base64.b64encode(hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+    good = b"HTTP/1.1 101 Switching Protocols\r\nsec-websocket-accept: %b\r\n\r\n" % accept
+    socket.written = b""
+    data = (good if answer is None else answer) + b"".join(pieces)
+    for piece in [data] if len(pieces) == 1 else [data[i : i + 7] for i in range(0, len(data), 7)]:
+        web.data_received(piece)
+    await asyncio.sleep(0)
+    return listener, heard, socket
 
 
 MESSAGES = [encoding.message(b"a", b"1", b"x" * size, b"r") for size in (0, 100, 200, 70_000)]
@@ -83,20 +80,20 @@ MESSAGES = [encoding.message(b"a", b"1", b"x" * size, b"r") for size in (0, 100,
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 75_000), max_size=12), st.booleans())
-def test_in_whatever_frames(places: list[int], ping: bool) -> None:
+async def test_messages_do_not_depend_on_the_frames(places: list[int], ping: bool) -> None:
     data = INFO + b"".join(MESSAGES) + encoding.PING
     ends = sorted({min(place, len(data)) for place in places} | {len(data)})
     parts = [data[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
     frames = [served(0 if i else 2, part, first=0x80 if i == len(parts) - 1 else 0) for i, part in enumerate(parts)]
     if ping:
         frames.insert(len(frames) // 2, served(9, b"there?"))
-    _, heard, socket = feed(frames)
+    _, heard, socket = await feed(frames)
     assert heard.messages == [(b"a", b"r", b"x" * size) for size in (0, 100, 200, 70_000)]
     assert sorted(unmasked(socket.written)) == sorted([(2, encoding.PONG), *([(10, b"there?")] if ping else [])])
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
-def test_what_we_send(size: int) -> None:
+def test_sent_frames_are_masked(size: int) -> None:
     assert unmasked(frame(2, b"abc" * size) + frame(10, b"")) == [(2, b"abc" * size), (10, b"")]
 
 
@@ -109,57 +106,54 @@ def test_what_we_send(size: int) -> None:
         INFO + b"\r\n\r\n",
     ],
 )
-def test_no_websocket_server(answer: bytes) -> None:
-    assert feed([b""], answer)[2].closed == "aborted"
+async def test_a_refused_upgrade_aborts(answer: bytes) -> None:
+    assert (await feed([b""], answer))[2].closed == "aborted"
 
 
 @pytest.mark.parametrize(
     "data", [b"\x82\x80", b"\xc2\x01a", served(9, bytes(126)), served(11, b""), served(3, b"x" * 10)]
 )
-def test_what_is_no_frame(data: bytes) -> None:
-    _, heard, socket = feed([served(2, INFO) + data + served(2, MESSAGES[0])])
+async def test_malformed_frames_close(data: bytes) -> None:
+    _, heard, socket = await feed([served(2, INFO) + data + served(2, MESSAGES[0])])
     assert socket.closed and not heard.messages
 
 
-def test_the_server_closes() -> None:
-    _, heard, socket = feed([served(2, INFO + MESSAGES[1]) + served(8, b"\x03\xe8") + served(2, MESSAGES[0])])
+async def test_the_server_closes() -> None:
+    _, heard, socket = await feed([served(2, INFO + MESSAGES[1]) + served(8, b"\x03\xe8") + served(2, MESSAGES[0])])
     assert socket.closed == "closed" and len(heard.messages) == 1
     assert unmasked(socket.written) == [(8, b"\x03\xe8")]
 
 
-def ask(url: str, **options: Any) -> tuple[str, bool, bytes]:
-    """Connects, and has a message of 300 KB sent to and fro."""
+async def ask(url: str, **options: Any) -> tuple[str, bool, bytes]:
+    """Connects and receives its own message of 300 KB."""
 
-    async def main() -> tuple[str, bool, bytes]:
-        async with connect(ConnectOptions(servers=(url,), **options)) as connection:
-            inbox = connection.open_inbox(b"a")
-            connection.publish(b"a", b"x" * 300_000)
-            data = (await inbox.receive(5)).data(0)
-            return connection.url, connection.encrypted, data
-
-    return asyncio.run(main())
+    async with connect(ConnectOptions(servers=(url,), **options)) as connection:
+        inbox = connection.open_inbox(b"a")
+        connection.publish(b"a", b"x" * 300_000)
+        data = (await inbox.receive(5)).data(0)
+        return connection.url, connection.encrypted, data
 
 
-def test_a_real_server(start_server: Any, tmp_path: Path) -> None:
+async def test_a_real_server(start_server: Any, tmp_path: Path) -> None:
     port = servers.free_port()
     start_server(config={"websocket": {"host": "127.0.0.1", "port": port, "no_tls": True}})
     url = f"ws://127.0.0.1:{port}"
-    assert ask(url) == (url, False, b"x" * 300_000)
+    assert await ask(url) == (url, False, b"x" * 300_000)
     # Nothing is sent in clear text when TLS is wanted.
     with pytest.raises(CannotConnectError, match="does not offer TLS"):
-        ask(url, tls_insecure=True)
+        await ask(url, tls_insecure=True)
     authority = Authority(tmp_path / "tls")
     certificate, key = authority.issue("server", "127.0.0.1")
     port = servers.free_port()
     tls = {"cert_file": str(certificate), "key_file": str(key)}
     start_server(config={"websocket": {"host": "127.0.0.1", "port": port, "tls": tls}})
     url = f"wss://127.0.0.1:{port}"
-    assert ask(url, tls_ca=authority.path) == (url, True, b"x" * 300_000)
+    assert await ask(url, tls_ca=authority.path) == (url, True, b"x" * 300_000)
     with pytest.raises(CannotConnectError, match="its certificate is not trusted"):
-        ask(url)
+        await ask(url)
 
 
-def test_a_server_that_is_none(start_server: Any) -> None:
+async def test_a_server_without_websockets(start_server: Any) -> None:
     server = start_server()
     with pytest.raises(CannotConnectError, match="does not speak the NATS protocol"):
-        ask(server.url.replace("nats:", "ws:"))
+        await ask(server.url.replace("nats:", "ws:"))

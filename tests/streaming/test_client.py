@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import datetime
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -162,16 +163,15 @@ class Recorded(FakeStreaming):
         await super()._unsubscribe(message)
 
 
-def record(url: str, scenario: Callable[[Recorded, Client], Awaitable[None]]) -> None:
-    async def go() -> None:
-        async with Recorded(url) as fake, await connect(url, "test-cluster", "me", QUICK) as client:
-            await scenario(fake, client)
-
-    asyncio.run(asyncio.wait_for(go(), 90))
+@asynccontextmanager
+async def recorded(url: str) -> AsyncIterator[tuple[Recorded, Client]]:
+    async with asyncio.timeout(90), Recorded(url) as fake, await connect(url, "test-cluster", "me", QUICK) as client:
+        yield fake, client
 
 
-def test_a_handler_that_fails_is_no_ack(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(fake: Recorded, client: Client) -> None:
+async def test_a_handler_that_fails_is_no_ack(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with recorded(url) as (fake, client):
+
         def handle(message: Message) -> None:
             assert (message.redelivered, message.redelivery_count) == (True, 4)
             if message.sequence == 2:
@@ -182,11 +182,9 @@ def test_a_handler_that_fails_is_no_ack(url: str, caplog: pytest.LogCaptureFixtu
         assert fake.acks == [1, 3]
         assert "a: a message was not handled: ValueError('no')" in caplog.text
 
-    record(url, scenario)
 
-
-def test_acks_by_hand(url: str) -> None:
-    async def scenario(fake: Recorded, client: Client) -> None:
+async def test_acks_by_hand(url: str) -> None:
+    async with recorded(url) as (fake, client):
         got: list[Message] = []
         subscription = await client.subscribe("a", got.append, SubscriptionOptions(manual_acks=True))
         await eventually(lambda: len(got) == 3)
@@ -194,8 +192,6 @@ def test_acks_by_hand(url: str) -> None:
         await subscription.ack(got[0])
         await eventually(lambda: len(fake.acks) == 2)
         assert fake.acks == [3, 1]
-
-    record(url, scenario)
 
 
 @pytest.mark.parametrize(
@@ -208,10 +204,10 @@ def test_acks_by_hand(url: str) -> None:
         (Start.ago(1.5), store_pb2.TIME_DELTA_START, 0, 1_500_000_000),
     ],
 )
-def test_what_a_subscription_asks_for(
+async def test_what_a_subscription_asks_for(
     url: str, start: Start, position: store_pb2.StartPosition, sequence: int, delta: int
 ) -> None:
-    async def scenario(fake: Recorded, client: Client) -> None:
+    async with recorded(url) as (fake, client):
         options = SubscriptionOptions("group", "name", start, max_in_flight=5, ack_wait=7)
         subscription = await client.subscribe("a", print, options)
         asked = fake.requests[0]
@@ -226,16 +222,14 @@ def test_what_a_subscription_asks_for(
         await subscription.close()
         assert fake.leaving[0] == "_STAN.subclose.test-cluster"
 
-    record(url, scenario)
-
 
 def test_a_start_at_a_time() -> None:
     an_hour_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
     assert abs(Start.at(an_hour_ago).delta() - 3600 * 10**9) < 60 * 10**9
 
 
-def test_a_handler_may_close_its_subscription_and_the_client(url: str) -> None:
-    async def scenario(fake: Recorded, client: Client) -> None:
+async def test_a_handler_may_close_its_subscription_and_the_client(url: str) -> None:
+    async with recorded(url) as (fake, client):
         over: list[str] = []
 
         async def handle(message: Message) -> None:
@@ -253,8 +247,6 @@ def test_a_handler_may_close_its_subscription_and_the_client(url: str) -> None:
         await eventually(lambda: over == ["subscription", "client"])
         assert client.closed
         assert fake.closed == [b"me"]
-
-    record(url, scenario)
 
 
 async def test_a_subscription_that_is_not_answered_is_taken_back(url: str) -> None:

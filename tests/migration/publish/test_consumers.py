@@ -13,7 +13,8 @@ from stantools.migration.publish.consumers import UNFINISHED
 from stantools.migration.publish.stream_publish import publish_stream
 from stantools.nats.errors import PermissionDeniedError
 from stantools.nats.jetstream import JetStream
-from tests.migration.publish.conftest import CONFIG, FakeSource, numbered, peer, run
+from tests.migration.publish.conftest import CONFIG, FakeSource, numbered, peer
+from tests.natsclient import jetstream
 from tests.streamfiles.making import batch
 
 SECOND = 10**9
@@ -76,11 +77,11 @@ async def take(js: JetStream, name: str, count: int) -> list[tuple[int, int, byt
     return [(m.metadata.sequence.stream, m.metadata.num_delivered, m.data) for m in messages[:count]]
 
 
-def test_every_position_on_every_server(each_server: Any) -> None:
+async def test_every_position_on_every_server(each_server: Any) -> None:
     exact_floor = each_server.version >= "2.14"  # as text: 2.9.10 is the only one that is out of order
     old = each_server.version == "2.9.10" or not exact_floor
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(each_server.url) as js:
         consumers = [(durable(name), position) for name, position in PLACES.items()]
         result = await publish_stream(js, "ORDERS", CONFIG, SOURCE, consumers)
         assert result.consumers == list(PLACES)
@@ -117,17 +118,15 @@ def test_every_position_on_every_server(each_server: Any) -> None:
             assert [(s, n) for s, n, _ in got] == wanted, name
             assert all(data == b"payload %d" % s for s, _, data in got), name
 
-    run(each_server.url, work)
-
 
 @pytest.mark.parametrize("version", ["2.9.10", "2.15.1"])
 @pytest.mark.parametrize("group", ["", "workers"])
-def test_push_consumers(start_server: Callable[..., Any], version: str, group: str) -> None:
+async def test_push_consumers(start_server: Callable[..., Any], version: str, group: str) -> None:
     more = {"deliver_subject": "to.workers", **({"deliver_group": group} if group else {})}
     source = FakeSource(numbered(*(n for n in range(1, 12_001) if n % 100)))
     position = place(11_000, 1, 50, 5_001, 10_999)
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server(version).url) as js:
         wanted = [
             (durable("pushed", **more), position),
             (durable("fresh", **more | {"deliver_subject": "b"}), place(0)),
@@ -148,15 +147,13 @@ def test_push_consumers(start_server: Callable[..., Any], version: str, group: s
             (11_002, 1),
         ]
 
-    run(start_server(version).url, work)
-
 
 @pytest.mark.parametrize("version", ["2.9.10", "2.12.8", "2.15.1"])
-def test_many_pending(start_server: Callable[..., Any], version: str) -> None:
+async def test_many_pending(start_server: Callable[..., Any], version: str) -> None:
     source = FakeSource(numbered(*range(1, 20_001)))
     pending = tuple(range(7, 19_000, 3))
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server(version).url) as js:
         wanted = durable("slow", max_ack_pending=10_000, ack_wait=300 * SECOND)
         await publish_stream(js, "ORDERS", CONFIG, source, [(wanted, place(19_500, *pending))])
         info = await js.consumer_info("ORDERS", "slow")
@@ -166,13 +163,11 @@ def test_many_pending(start_server: Callable[..., Any], version: str) -> None:
         got = await take(js, "slow", len(pending))
         assert [s for s, _, _ in got] == list(pending)
 
-    run(start_server(version).url, work)
 
-
-def test_one_that_is_not_finished_is_made_anew_and_a_finished_one_is_left_alone(
+async def test_one_that_is_not_finished_is_made_anew_and_a_finished_one_is_left_alone(
     start_server: Callable[..., Any],
 ) -> None:
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         await publish_stream(js, "ORDERS", CONFIG, SOURCE)
         wanted, position = durable("work"), place(60, 20, 33)
         half = {**wanted.config, "description": UNFINISHED, "headers_only": True}
@@ -190,10 +185,8 @@ def test_one_that_is_not_finished_is_made_anew_and_a_finished_one_is_left_alone(
         after = await js.consumer_info("ORDERS", "work")
         assert before and after and before["delivered"] == after["delivered"]
 
-    run(start_server().url, work)
 
-
-def test_only_one_subject_of_several(start_server: Callable[..., Any]) -> None:
+async def test_only_one_subject_of_several(start_server: Callable[..., Any]) -> None:
     class Two(FakeSource):
         def read(self, *, after: int = 0, until: int | None = None) -> Any:
             for read in super().read(after=after, until=until):
@@ -205,7 +198,7 @@ def test_only_one_subject_of_several(start_server: Callable[..., Any]) -> None:
     source = Two(numbered(*range(1, 101)), batch_rows=1000)
     config = {**CONFIG, "subjects": ["a", "b"]}
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         wanted = [
             (durable("odd", filter_subject="a"), place(51, 11, 51)),
             (durable("even", filter_subject="b"), place(50, 50)),
@@ -215,25 +208,19 @@ def test_only_one_subject_of_several(start_server: Callable[..., Any]) -> None:
             info = await js.consumer_info("ORDERS", name)
             assert info and (info["num_ack_pending"], info["num_pending"]) == (pending, left)
 
-    run(start_server().url, work)
 
-
-def test_pending_messages_that_are_not_there(start_server: Callable[..., Any]) -> None:
-    async def work(js: JetStream) -> None:
+async def test_pending_messages_that_are_not_there(start_server: Callable[..., Any]) -> None:
+    async with jetstream(start_server().url) as js:
         with pytest.raises(StantoolsError, match="consumer work of stream ORDERS: 1 pending messages are not in"):
             await publish_stream(js, "ORDERS", CONFIG, SOURCE, [(durable("work"), place(60, 20, 51))])
 
-    run(start_server().url, work)
 
-
-def test_acknowledging_is_not_permitted(start_server: Callable[..., Any]) -> None:
+async def test_acknowledging_is_not_permitted(start_server: Callable[..., Any]) -> None:
     allowed = ["orders", "$JS.API.>", "_INBOX.>"]
     users = [{"user": "u", "password": "p", "permissions": {"publish": allowed, "subscribe": ["_INBOX.>"]}}]
     server = start_server(config={"authorization": {"users": users}})
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(server.url, user="u", password="p") as js:
         with pytest.raises(PermissionDeniedError, match=r"may not publish to \$JS.ACK.ORDERS.work") as caught:
             await publish_stream(js, "ORDERS", CONFIG, SOURCE, [(durable("work"), place(60, 20))])
         assert "filled up to sequence 130 of 130" in caught.value.message
-
-    run(server.url, work, user="u", password="p")

@@ -18,10 +18,9 @@ from stantools.migration.publish import stream_publish as stream_module
 from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.stream_publish import publish_stream
 from stantools.migration.source import open_source
-from stantools.nats.jetstream import JetStream
 from stantools.store.directory import open_datastore
 from tests.conftest import load_expected
-from tests.migration.publish.conftest import run
+from tests.natsclient import jetstream
 
 #: Gaps, damage, durables, encryption, several generations, another CRC.
 CASES = (
@@ -45,7 +44,7 @@ CASES = (
     ("version", "kind"),
     [("2.9.10", "pull"), ("2.9.10", "push"), ("2.12.8", "pull"), ("2.15.1", "pull"), ("2.15.1", "push")],
 )
-def test_golden_stores(
+async def test_golden_stores(
     golden_copy: Callable[[str], Path],
     start_server: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -57,7 +56,7 @@ def test_golden_stores(
     # A payload may be as large as servers take by default; with headers it is larger.
     server = start_server(version, config={"max_payload": 2 << 20})
 
-    async def work(js: JetStream) -> int:
+    async with jetstream(server.url) as js:
         consumers = 0
         for case in CASES:
             expected = load_expected(case)
@@ -82,6 +81,4 @@ def test_golden_stores(
                 assert not proof.findings, (case, stream.name, proof.findings)
                 assert proof.messages == stream.source.count
                 consumers += len(result.consumers)
-        return consumers
-
-    assert run(server.url, work) >= 5
+    assert consumers >= 5

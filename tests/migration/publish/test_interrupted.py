@@ -17,9 +17,10 @@ from stantools.migration.publish.stream_publish import publish_stream
 from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import NatsConnection, connect
 from stantools.nats.jetstream import JetStream
-from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back, run
+from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back
 from tests.migration.publish.publisher import long_source
 from tests.migration.publish.test_consumers import durable, place
+from tests.natsclient import jetstream
 
 SOURCE = FakeSource(
     numbered(*(n for n in range(10, 80) if n not in (13, 14, 15, 16, 40, 60, 61))), last=84, batch_rows=25
@@ -103,7 +104,7 @@ def fill_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("2.9.10", True, marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_every_step(
+async def test_killed_at_every_step(
     start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, before: bool, leading: bool
 ) -> None:
     server = start_server(version)
@@ -137,13 +138,13 @@ def test_killed_at_every_step(
         return killed
 
     step = 1
-    while asyncio.run(attempt(step)):
+    while await attempt(step):
         # All of the first ones, where the stream comes into being, then every third.
         step += 1 if step < 12 else 3
     assert step > 40
 
 
-def test_killed_again_and_again(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_again_and_again(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also behind the duplicate window, which is a tenth of a second here."""
     server = start_server()
     monkeypatch.setattr(stream_publish, "SETTLING", 0.0)
@@ -163,15 +164,16 @@ def test_killed_again_and_again(start_server: Callable[..., Any], monkeypatch: p
 
     # A little longer every few times, as making a consumer cannot be continued in the middle.
     attempts = 1
-    while not asyncio.run(attempt(8 + attempts // 2)):
+    while not await attempt(8 + attempts // 2):
         attempts += 1
         assert attempts < 60
     assert attempts > 5
-    run(server.url, lambda js: check(js, "S"))
+    async with jetstream(server.url) as js:
+        await check(js, "S")
 
 
 @pytest.mark.parametrize("version", [pytest.param("2.9.10", marks=pytest.mark.slow), "2.15.1"])
-def test_a_process_that_is_killed(start_server: Callable[..., Any], version: str) -> None:
+async def test_a_process_that_is_killed(start_server: Callable[..., Any], version: str) -> None:
     server = start_server(version)
     source = long_source(30_000)
     command = [sys.executable, str(Path(__file__).with_name("publisher.py")), server.url, "ORDERS", "30000", "512"]
@@ -192,7 +194,7 @@ def test_a_process_that_is_killed(start_server: Callable[..., Any], version: str
         last: int = info["state"]["last_seq"]
         return last
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(server.url) as js:
         for reached in (999, 2_100, 15_000):
             assert reached <= await kill_at(js, reached) < source.last
         result = await publish_stream(js, "ORDERS", CONFIG, source, resume=True)
@@ -201,16 +203,15 @@ def test_a_process_that_is_killed(start_server: Callable[..., Any], version: str
         assert (result.state["first_seq"], result.state["last_seq"]) == (1000 + (1000 % 7 == 0), source.last)
         assert await read_back(js, "ORDERS") == expected(source)
 
-    run(server.url, work)
-
 
 @pytest.mark.parametrize("version", ["2.9.10", "2.15.1"])
-def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any], version: str) -> None:
+async def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any], version: str) -> None:
     server = start_server(version)
     source = long_source(20_000)
     told: list[int] = []
 
-    async def work(js: JetStream) -> Any:
+    async with jetstream(server.url) as js:
+
         async def disturb() -> None:
             for part in (0.3, 0.7):
                 while sum(told) < part * source.count:
@@ -225,10 +226,9 @@ def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any]
             js, "ORDERS", CONFIG, source, options=PublishOptions(window=window), progress=told.append
         )
         await disturbing
-        return result
-
-    result = run(server.url, work)
+        result = result
     assert result.interruptions >= 2
     assert sum(told) == result.messages == source.count
     assert result.state["messages"] == source.count and result.state["last_seq"] == source.last
-    assert run(server.url, lambda js: read_back(js, "ORDERS")) == expected(source)
+    async with jetstream(server.url) as js:
+        assert await read_back(js, "ORDERS") == expected(source)

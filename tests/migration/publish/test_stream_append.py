@@ -18,8 +18,9 @@ from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import NatsConnection, connect
 from stantools.nats.errors import ApiError
 from stantools.nats.jetstream import JetStream
-from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back, run
+from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back
 from tests.migration.publish.test_interrupted import Killed, Killer
+from tests.natsclient import jetstream
 from tests.waiting import until
 
 SMALL = PublishWindow(messages=16, chunk=4)
@@ -65,8 +66,8 @@ def test_the_mark_of_a_stream() -> None:
     assert AppendMark.of({}) is AppendMark.of({"description": "orders"}) is None
 
 
-def test_part_by_part(each_server: Any) -> None:
-    async def main(js: JetStream) -> None:
+async def test_part_by_part(each_server: Any) -> None:
+    async with jetstream(each_server.url) as js:
         part = await append(js, FIRST)
         assert (part.messages, part.found, part.total, part.fillers) == (FIRST.count, 0, FIRST.count, 4)
         config = await config_of(js)
@@ -91,65 +92,68 @@ def test_part_by_part(each_server: Any) -> None:
         assert (await write(js, longer)).found == len(ALL) - 70
         await is_exact(js, FakeSource([*ALL, *numbered(161, 162)]))
 
-    run(each_server.url, main)
 
-
-def test_killed_anywhere(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_anywhere(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     server = start_server()
     killer = Killer(monkeypatch)
     ends = 0
 
-    def delete() -> None:
+    async def delete() -> None:
         files = server.store_dir / "jetstream" / "$G" / "streams" / "orders"
         assert files.exists()
-        run(server.url, lambda js: js.delete_stream("orders"))
+        async with jetstream(server.url) as js:
+            await js.delete_stream("orders")
         # A busy server may still be removing its files, and then makes none of that name (500/10049).
         until(lambda: not files.exists())
 
     for before in (True, False):
         for point in (*range(1, 60, 4), 75):
             killer.before, killer.left = before, 0
-            run(server.url, lambda js: write(js, FIRST))
+            async with jetstream(server.url) as js:
+                await write(js, FIRST)
             killer.left = point
             try:
-                run(server.url, lambda js: write(js, SECOND))
+                async with jetstream(server.url) as js:
+                    await write(js, SECOND)
             except Killed:
                 ends += 1
             killer.left = 0
-            part = run(server.url, lambda js: write(js, SECOND))
+            async with jetstream(server.url) as js:
+                part = await write(js, SECOND)
             assert part.messages == SECOND.count
-            run(server.url, lambda js: is_exact(js, BOTH))
-            delete()
+            async with jetstream(server.url) as js:
+                await is_exact(js, BOTH)
+            await delete()
             # The same for the stream's first messages.
             killer.left = point
             try:
-                run(server.url, lambda js: write(js, BOTH))
+                async with jetstream(server.url) as js:
+                    await write(js, BOTH)
             except Killed:
                 ends += 1
             killer.left = 0
-            run(server.url, lambda js: write(js, BOTH))
-            run(server.url, lambda js: is_exact(js, BOTH))
-            delete()
+            async with jetstream(server.url) as js:
+                await write(js, BOTH)
+            async with jetstream(server.url) as js:
+                await is_exact(js, BOTH)
+            await delete()
     assert ends > 40
 
 
-def test_two_at_once(each_server: Any) -> None:
-    async def main(js: JetStream) -> None:
-        async with connect(ConnectOptions(servers=(each_server.url,))) as other:
-            both = js, JetStream(other)
-            for first, second in ((FIRST, FIRST), (BOTH, BOTH), (LONG, LONG)):
-                parts = await asyncio.gather(append(both[0], first), append(both[1], second))
-                assert parts[0].mark == parts[1].mark or None in (parts[0].mark, parts[1].mark)
-                for part in parts:
-                    await check_part(js, part)
-                await finish_part(js, LIMITED, parts[0])
-                await finish_part(js, LIMITED, parts[1])
-            assert await read_back(js, "orders") == expected(LONG)[-400:]
-
-    run(each_server.url, main)
+async def test_two_at_once(each_server: Any) -> None:
+    async with jetstream(each_server.url) as js, connect(ConnectOptions(servers=(each_server.url,))) as other:
+        both = js, JetStream(other)
+        for first, second in ((FIRST, FIRST), (BOTH, BOTH), (LONG, LONG)):
+            parts = await asyncio.gather(append(both[0], first), append(both[1], second))
+            assert parts[0].mark == parts[1].mark or None in (parts[0].mark, parts[1].mark)
+            for part in parts:
+                await check_part(js, part)
+            await finish_part(js, LIMITED, parts[0])
+            await finish_part(js, LIMITED, parts[1])
+        assert await read_back(js, "orders") == expected(LONG)[-400:]
 
 
-def test_another_one_creates_the_stream_at_the_same_moment(each_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_writers_create_the_stream_at_once(each_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """2.9 may see the subjects of the stream that the other has just created before it sees that it has this name."""
     create = JetStream.create_stream
 
@@ -157,20 +161,20 @@ def test_another_one_creates_the_stream_at_the_same_moment(each_server: Any, mon
         await create(self, config)
         raise ApiError("STREAM.CREATE.orders", 400, 10065, "subjects overlap with an existing stream")
 
-    async def main(js: JetStream) -> None:
+    async with jetstream(each_server.url) as js:
         monkeypatch.setattr(JetStream, "create_stream", beaten)
         await write(js, FIRST)
         await is_exact(js, FIRST)
 
-    run(each_server.url, main)
 
-
-def test_another_writer_fills_the_first_gap(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_writers_fill_the_first_gap(
+    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before 2.10 a writer learns from a refusal how the server counts; another one's filler must not mislead it."""
     server = start_server("2.9.10")
     send_one, others = loader.Loader.send_one, [FIRST.last + 1]
 
-    async def main(js: JetStream) -> None:
+    async with jetstream(server.url) as js:
         async with connect(ConnectOptions(servers=(server.url,))) as other:
 
             async def late(self: Any, batch: Any, expected_last: int) -> None:
@@ -189,10 +193,8 @@ def test_another_writer_fills_the_first_gap(start_server: Callable[..., Any], mo
         assert not others
         await is_exact(js, BOTH)
 
-    run(server.url, main)
 
-
-def test_a_server_that_counts_too_few(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_counts_too_few(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """2.10.26 can fall back to the sequence of a purge that ends while messages come in."""
     real, purge = loader.Loader.run, JetStream.purge_stream
     purged: list[Any] = []
@@ -213,23 +215,21 @@ def test_a_server_that_counts_too_few(start_server: Callable[..., Any], monkeypa
     monkeypatch.setattr(loader.Loader, "run", refused)
     monkeypatch.setattr(JetStream, "purge_stream", noted)
 
-    async def main(js: JetStream) -> None:
+    async with jetstream(start_server("2.10.26").url) as js:
         await write(js, FIRST)
         await write(js, BOTH)
         assert purged[-1] == (FIRST.last, FIRST.first)
         await is_exact(js, BOTH)
 
-    run(start_server("2.10.26").url, main)
-
 
 LONG = FakeSource([*ALL, *numbered(*(n for n in range(200, 600) if n % 5))])
 
 
-def test_one_that_comes_late_changes_nothing(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_task_changes_nothing(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that Spark has given up, and that wakes up when all is done."""
     server = start_server()
 
-    async def main(js: JetStream) -> None:
+    async with jetstream(server.url) as js:
         waiting, go_on = asyncio.Event(), asyncio.Event()
         write_frames = NatsConnection.write
         sent = 0
@@ -251,13 +251,11 @@ def test_one_that_comes_late_changes_nothing(start_server: Callable[..., Any], m
             await late
         await is_exact(js, BOTH)
 
-    run(server.url, main)
 
-
-def test_what_was_begun_is_finished_first(start_server: Callable[..., Any]) -> None:
+async def test_what_was_begun_is_finished_first(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
-    async def main(js: JetStream) -> None:
+    async with jetstream(server.url) as js:
         await append(js, FakeSource(ALL[:20]))
         for source, message in (
             (SECOND, "sequences 10 to 31 are still being written, and these are sequences 103 to 159"),
@@ -279,13 +277,11 @@ def test_what_was_begun_is_finished_first(start_server: Callable[..., Any]) -> N
         await write(js, BOTH)
         await is_exact(js, BOTH)
 
-    run(server.url, main)
 
-
-def test_what_is_not_the_same_is_refused(start_server: Callable[..., Any]) -> None:
+async def test_what_is_not_the_same_is_refused(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
-    async def main(js: JetStream) -> None:
+    async with jetstream(server.url) as js:
         await write(js, FIRST)
         other = [*ALL[:80], replace(ALL[80], data=b"other"), *ALL[81:]]
         for source in (FakeSource(other[:85]), FakeSource(other), FakeSource(ALL[:40] + ALL[41:])):
@@ -307,11 +303,9 @@ def test_what_is_not_the_same_is_refused(start_server: Callable[..., Any]) -> No
         with pytest.raises(RefusedError, match="4999903 sequences have no message"):
             await append(js, FakeSource(numbered(5 * 10**6)))
 
-    run(server.url, main)
 
-
-def test_limits_have_removed_the_beginning(each_server: Any) -> None:
-    async def main(js: JetStream) -> None:
+async def test_limits_have_removed_the_beginning(each_server: Any) -> None:
+    async with jetstream(each_server.url) as js:
         config = {**LIMITED, "max_msgs": 30}
         await write(js, FIRST, config)
         assert (await js.stream_info("orders"))["state"]["messages"] == 30  # type: ignore[index]
@@ -324,13 +318,11 @@ def test_limits_have_removed_the_beginning(each_server: Any) -> None:
         await write(js, FakeSource([*ALL, *numbered(161, 163)]), config)
         assert [each.sequence for each in await read_back(js, "orders")] == [161, 163]
 
-    run(each_server.url, main)
 
-
-def test_an_empty_stream_that_somebody_made(start_server: Callable[..., Any]) -> None:
+async def test_an_empty_stream_that_somebody_made(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
-    async def main(js: JetStream) -> None:
+    async with jetstream(server.url) as js:
         await js.create_stream({**LIMITED, "name": "orders"})
         await write(js, BOTH)
         await is_exact(js, BOTH)
@@ -343,5 +335,3 @@ def test_an_empty_stream_that_somebody_made(start_server: Callable[..., Any]) ->
         await js.delete_message("orders", 150)
         with pytest.raises(NotOursError, match="a client deletes"):
             await check_part(js, part)
-
-    run(server.url, main)

@@ -14,7 +14,8 @@ from stantools.migration.publish.resume import NotOursError, missing
 from stantools.migration.publish.stream_publish import publish_stream
 from stantools.nats.errors import ApiError, PermissionDeniedError
 from stantools.nats.jetstream import JetStream
-from tests.migration.publish.conftest import CONFIG, FakeSource, Item, expected, numbered, peer, read_back, run
+from tests.migration.publish.conftest import CONFIG, FakeSource, Item, expected, numbered, peer, read_back
+from tests.natsclient import jetstream
 
 GAPS = {
     "plain": FakeSource(numbered(*range(1, 50))),
@@ -34,8 +35,8 @@ async def publish_one(js: JetStream, subject: str, data: bytes) -> int:
         return (await client.jetstream().publish(subject, data)).seq
 
 
-def test_every_gap_on_every_server(each_server: Any) -> None:
-    async def work(js: JetStream) -> None:
+async def test_every_gap_on_every_server(each_server: Any) -> None:
+    async with jetstream(each_server.url) as js:
         for name, source in GAPS.items():
             told: list[int] = []
             config = {**CONFIG, "subjects": [name]}
@@ -54,11 +55,9 @@ def test_every_gap_on_every_server(each_server: Any) -> None:
             # Whoever publishes now goes on behind it.
             assert await publish_one(js, name, b"next") == source.last + 1, name
 
-    run(each_server.url, work)
-
 
 @pytest.mark.parametrize("origin", [True, False])
-def test_headers_and_payloads(start_server: Callable[..., Any], origin: bool) -> None:
+async def test_headers_and_payloads(start_server: Callable[..., Any], origin: bool) -> None:
     items = [
         Item(1),
         Item(2, -5, bytes(range(256)), b"reply.to.me"),
@@ -69,7 +68,7 @@ def test_headers_and_payloads(start_server: Callable[..., Any], origin: bool) ->
     source = FakeSource(items, channel="größer".encode())
     config = {**CONFIG, "subjects": ["größer"]}
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         await publish_stream(js, "S", config, source, options=PublishOptions(origin=origin, generation=3))
         assert await read_back(js, "S") == expected(source, origin=origin)
         message = await js.message("S", 4)
@@ -77,13 +76,11 @@ def test_headers_and_payloads(start_server: Callable[..., Any], origin: bool) ->
         block = base64.b64decode(message["hdrs"])
         assert block.endswith("\r\nNats-Msg-Id: größer:3:4\r\nNats-Expected-Last-Sequence: 3\r\n\r\n".encode())
 
-    run(start_server().url, work)
 
-
-def test_messages_up_to_what_the_server_takes(start_server: Callable[..., Any]) -> None:
+async def test_messages_up_to_what_the_server_takes(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(server.url) as js:
         block = len(b"NATS/1.0\r\nNats-Msg-Id: orders:1:3\r\nNats-Expected-Last-Sequence: 2\r\n\r\n")
         most = (1 << 20) - block
         fits = FakeSource([*numbered(1, 2), Item(3, data=b"x" * most), *numbered(4)])
@@ -101,19 +98,15 @@ def test_messages_up_to_what_the_server_takes(start_server: Callable[..., Any]) 
         assert "is filled up to sequence" in caught.value.message
         assert "raise max_payload" in caught.value.remedy
 
-    run(server.url, work)
 
-
-def test_a_window_of_bytes(start_server: Callable[..., Any]) -> None:
+async def test_a_window_of_bytes(start_server: Callable[..., Any]) -> None:
     source = FakeSource(numbered(*range(1, 100), size=50_000))
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         await publish_stream(
             js, "S", CONFIG, source, options=PublishOptions(window=PublishWindow(bytes=120_000, chunk=7))
         )
         assert await read_back(js, "S") == expected(source)
-
-    run(start_server().url, work)
 
 
 @pytest.mark.parametrize("more", [{"messages": 0}, {"messages": 5000}, {"bytes": 0}, {"bytes": 1 << 25}, {"chunk": 0}])
@@ -122,10 +115,10 @@ def test_windows_that_are_none(more: dict[str, int]) -> None:
         PublishWindow(**more)
 
 
-def test_limits_apply_in_the_end_only(start_server: Callable[..., Any]) -> None:
+async def test_limits_apply_in_the_end_only(start_server: Callable[..., Any]) -> None:
     source = GAPS["inner"]
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         config = {**CONFIG, "max_msgs": source.count, "max_msgs_per_subject": source.count, "discard": "new"}
         config |= {"max_age": 3600 * 10**9, "deny_delete": True, "deny_purge": True, "duplicate_window": 10**9}
         result = await publish_stream(js, "S", config, source)
@@ -141,11 +134,9 @@ def test_limits_apply_in_the_end_only(start_server: Callable[..., Any]) -> None:
         again = await publish_stream(js, "L", config, less, resume=True)
         assert again.messages == 0 and again.state["messages"] == 10
 
-    run(start_server().url, work)
 
-
-def test_one_that_is_there(start_server: Callable[..., Any]) -> None:
-    async def work(js: JetStream) -> None:
+async def test_one_that_is_there(start_server: Callable[..., Any]) -> None:
+    async with jetstream(start_server().url) as js:
         source = GAPS["inner"]
         await js.create_stream({**CONFIG, "name": "S"})
         with pytest.raises(RefusedError, match="stream S already exists"):
@@ -155,8 +146,6 @@ def test_one_that_is_there(start_server: Callable[..., Any]) -> None:
         await publish_stream(js, "S", CONFIG, source, resume=True)
         assert await read_back(js, "S") == expected(source)
 
-    run(start_server().url, work)
-
 
 @pytest.mark.parametrize(
     ("there", "words"),
@@ -165,10 +154,10 @@ def test_one_that_is_there(start_server: Callable[..., Any]) -> None:
         (None, "no message at sequence 3"),
     ],
 )
-def test_one_that_holds_something_else(start_server: Callable[..., Any], there: Item | None, words: str) -> None:
+async def test_one_that_holds_something_else(start_server: Callable[..., Any], there: Item | None, words: str) -> None:
     source = FakeSource(numbered(*range(1, 10)))
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         if there:
             await js.create_stream({**CONFIG, "name": "S"})
             await publish_one(js, "orders", there.data)
@@ -182,25 +171,21 @@ def test_one_that_holds_something_else(start_server: Callable[..., Any], there: 
         after = await js.stream_info("S")
         assert before and after and before["state"] == after["state"]
 
-    run(start_server().url, work)
 
-
-def test_one_with_a_message_too_many(start_server: Callable[..., Any]) -> None:
+async def test_one_with_a_message_too_many(start_server: Callable[..., Any]) -> None:
     """Behind what is compared: a gap of the source that is none."""
     source = FakeSource(numbered(*(n for n in range(1, 6000) if n != 5)))
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         await publish_stream(js, "S", CONFIG, FakeSource(numbered(*range(1, 5500))))
         with pytest.raises(NotOursError, match="at sequence 5, where the source has no message"):
             await publish_stream(js, "S", CONFIG, source, resume=True)
 
-    run(start_server().url, work)
 
-
-def test_purged_meanwhile(start_server: Callable[..., Any]) -> None:
+async def test_purged_meanwhile(start_server: Callable[..., Any]) -> None:
     source = FakeSource(numbered(*range(1, 10)))
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         await publish_stream(js, "S", CONFIG, FakeSource(source.items[:5]))
         await js.purge_stream("S", below=3)
         with pytest.raises(NotOursError, match="begins at sequence 3, expected 1"):
@@ -209,14 +194,12 @@ def test_purged_meanwhile(start_server: Callable[..., Any]) -> None:
         with pytest.raises(NotOursError, match="has been emptied: its last sequence is 5"):
             await publish_stream(js, "S", CONFIG, source, resume=True)
 
-    run(start_server().url, work)
-
 
 @pytest.mark.parametrize("version", ["2.9.10", "2.12.8", "2.15.1"])
-def test_somebody_publishes_to_it_meanwhile(start_server: Callable[..., Any], version: str) -> None:
+async def test_somebody_publishes_to_it_meanwhile(start_server: Callable[..., Any], version: str) -> None:
     source = FakeSource(numbered(*range(10, 9000)))
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server(version).url) as js:
         told: list[int] = []
 
         def disturb(count: int) -> None:
@@ -229,15 +212,13 @@ def test_somebody_publishes_to_it_meanwhile(start_server: Callable[..., Any], ve
             await publish_stream(js, "S", CONFIG, source, progress=disturb)
         assert len(told) < 100
 
-    run(start_server(version).url, work)
 
-
-def test_catching_up(start_server: Callable[..., Any]) -> None:
+async def test_catching_up(start_server: Callable[..., Any]) -> None:
     """What has been added to the source since, also where the stream has its limits already."""
     items = numbered(*(n for n in range(5, 400) if n % 9))
     config = {**CONFIG, "max_msgs": 1000, "deny_purge": True}
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         for until in (100, 101, 250, len(items)):
             source = FakeSource(items[:until])
             result = await publish_stream(js, "S", config, source, resume=True)
@@ -257,13 +238,11 @@ def test_catching_up(start_server: Callable[..., Any]) -> None:
         ):
             await publish_stream(js, "S", whole, gap, resume=True)
 
-    run(start_server().url, work)
 
-
-def test_too_many_fillers(start_server: Callable[..., Any]) -> None:
+async def test_too_many_fillers(start_server: Callable[..., Any]) -> None:
     source = FakeSource(numbered(1, 2_000_000))
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         with pytest.raises(RefusedError, match="1999998 sequences have no message") as caught:
             await publish_stream(js, "S", CONFIG, source)
         assert "restore an archive" in caught.value.remedy
@@ -271,8 +250,6 @@ def test_too_many_fillers(start_server: Callable[..., Any]) -> None:
         publishing = PublishOptions(filler_limit=8_998)
         result = await publish_stream(js, "S", CONFIG, FakeSource(numbered(1, 9_000)), options=publishing)
         assert (result.state["messages"], result.state["num_deleted"]) == (2, 8_998)
-
-    run(start_server().url, work)
 
 
 @pytest.mark.parametrize(
@@ -283,26 +260,24 @@ def test_too_many_fillers(start_server: Callable[..., Any]) -> None:
         ({"retention": "interest"}, "with the retention interest messages would be removed"),
     ],
 )
-def test_configurations_that_cannot_be(start_server: Callable[..., Any], more: dict[str, Any], words: str) -> None:
-    async def work(js: JetStream) -> None:
+async def test_impossible_configurations_are_refused(
+    start_server: Callable[..., Any], more: dict[str, Any], words: str
+) -> None:
+    async with jetstream(start_server().url) as js:
         with pytest.raises(UsageError, match=words):
             await publish_stream(js, "S", {**CONFIG, **more}, GAPS["plain"])
         assert await js.stream_info("S") is None
 
-    run(start_server().url, work)
-
 
 @pytest.mark.parametrize("channel", [b"two words", b"a..b", b"a.*", b">", b"", b"a\r\nb", b"x\x7f", b"\xff"])
-def test_subjects_that_cannot_be(start_server: Callable[..., Any], channel: bytes) -> None:
+async def test_subjects_that_cannot_be(start_server: Callable[..., Any], channel: bytes) -> None:
     source = FakeSource(numbered(1, 2), channel=channel)
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server().url) as js:
         with pytest.raises(StantoolsError, match="publishing to the subject"):
             await publish_stream(js, "S", CONFIG, source)
         # It was created for nothing, and is gone.
         assert await js.stream_info("S") is None
-
-    run(start_server().url, work)
 
 
 def permitted(publish: list[str], deny: list[str] | None = None) -> dict[str, Any]:
@@ -315,12 +290,12 @@ def permitted(publish: list[str], deny: list[str] | None = None) -> dict[str, An
     "missing_one",
     ["STREAM.CREATE.S", "STREAM.MSG.DELETE.S", "STREAM.UPDATE.S", "CONSUMER.INFO.S.probe", "STREAM.PURGE.S", "orders"],
 )
-def test_not_permitted(start_server: Callable[..., Any], version: str, missing_one: str) -> None:
+async def test_not_permitted(start_server: Callable[..., Any], version: str, missing_one: str) -> None:
     subject = missing_one if missing_one == "orders" else f"$JS.API.{missing_one}"
     server = start_server(version, config=permitted([">"], [subject]))
     source = GAPS["all"]
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(server.url, user="u", password="p") as js:
         config = {**CONFIG, "max_msgs": 1000}
         if missing_one == "STREAM.PURGE.S" and version != "2.9.10":
             # There is another way.
@@ -334,33 +309,29 @@ def test_not_permitted(start_server: Callable[..., Any], version: str, missing_o
         assert f"the user u may not publish to {subject}" in caught.value.message
         assert await js.stream_info("S") is None
 
-    run(server.url, work, user="u", password="p")
-
 
 @pytest.mark.parametrize("version", ["2.9.10", "2.15.1"])
-def test_no_room(start_server: Callable[..., Any], version: str) -> None:
+async def test_no_room(start_server: Callable[..., Any], version: str) -> None:
     limits = {"max_mem": 1 << 20, "max_file": 300_000}
     config = {"accounts": {"A": {"jetstream": limits, "users": [{"user": "a", "password": "a"}]}}}
     server = start_server(version, config=config)
     source = FakeSource(numbered(*range(1, 3000), size=100))
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(server.url, user="a", password="a") as js:
         with pytest.raises(ApiError) as caught:
             await publish_stream(js, "S", CONFIG, source)
         assert "resource limits exceeded" in caught.value.message or "insufficient" in caught.value.message
         assert "is filled up to sequence" in caught.value.message
         assert "the same command continues from there" in caught.value.remedy
 
-    run(server.url, work, user="a", password="a")
 
-
-def test_an_account_that_demands_limits(start_server: Callable[..., Any]) -> None:
+async def test_an_account_that_demands_limits(start_server: Callable[..., Any]) -> None:
     limits = {"max_file": 10_000_000, "max_bytes_required": True}
     config = {"accounts": {"A": {"jetstream": limits, "users": [{"user": "a", "password": "a"}]}}}
     source = FakeSource(numbered(*range(1, 1000), size=100))
     more = FakeSource([*source.items, *numbered(1000, 1002)])
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(start_server(config=config).url, user="a", password="a") as js:
         with pytest.raises(RefusedError, match="demands that streams have max_bytes"):
             await publish_stream(js, "S", CONFIG, source)
         with pytest.raises(ApiError, match="maximum bytes exceeded"):
@@ -372,14 +343,10 @@ def test_an_account_that_demands_limits(start_server: Callable[..., Any]) -> Non
         info = await js.stream_info("S")
         assert info and (info["config"]["max_bytes"], info["config"]["discard"]) == (2_000_000, "old")
 
-    run(start_server(config=config).url, work, user="a", password="a")
 
-
-def test_without_jetstream(start_server: Callable[..., Any]) -> None:
+async def test_without_jetstream(start_server: Callable[..., Any]) -> None:
     server = start_server(jetstream=False)
 
-    async def work(js: JetStream) -> None:
+    async with jetstream(server.url, timeout=0.5) as js:
         with pytest.raises(StantoolsError):
             await publish_stream(js, "S", CONFIG, GAPS["plain"])
-
-    run(server.url, work, timeout=0.5)
