@@ -244,6 +244,31 @@ def test_files_of_the_repository_exist(page: Path) -> None:
             assert list(ROOT.glob(text.rstrip("/"))), text
 
 
+def test_modules_and_classes_of_the_architecture_exist() -> None:
+    """Paths may begin at any package; a dotted name may end with names that its module defines."""
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    trees = {
+        path.relative_to(ROOT).as_posix(): syntax_tree(path)
+        for package in ("stantools", "broker", "tui")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    files = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("[!.]*/**/*.py*")} | {"kernelbuild.py"}
+    classes = {node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    found_files = set(re.findall(r"[\w./]+\.pyx?\b", text))
+    found_names = set(re.findall(r"\b(?:stantools|broker|tui)(?:\.[a-z]\w*)+", text))
+    found_classes = set(re.findall(r"`((?:[A-Z]+[a-z]+){2,})\b", text))
+    assert len(found_files) > 80 and len(found_names) > 40 and len(found_classes) > 20
+    wrong = {name for name in found_files if not any(f"/{file}".endswith(f"/{name}") for file in files)}
+    wrong |= found_classes - classes - {"KeyboardInterrupt"}
+    for name in found_names:
+        module = name.replace(".", "/")
+        parent, _, member = module.rpartition("/")
+        defined = {getattr(node, "name", "") for node in trees[f"{parent}.py"].body} if f"{parent}.py" in trees else ()
+        if not ((ROOT / module).is_dir() or f"{module}.py" in files or member in defined):
+            wrong.add(name)
+    assert not wrong
+
+
 def test_commands_in_explanations_exist() -> None:
     for line in (*WRAPPERS, *LINES):
         for part in re.split(r"[;,:](?: |$)", f"{line.meaning}; {line.remedy}"):
