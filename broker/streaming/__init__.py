@@ -1,1 +1,1 @@
-"""The rules of NATS Streaming: clients, channels, subscriptions, delivery, redelivery. Sans-IO."""
+"""The rules of NATS Streaming: clients, channels, subscriptions, delivery and redelivery. Sans-IO."""

@@ -1,10 +1,10 @@
-"""Publishers that send the next message as soon as the one before is acknowledged, and how long commits wait for them.
+"""Commit delay: a commit waits for publishers that send the next message as soon as the last one is acknowledged.
 
-Where a commit takes long, as files are synced, what comes while it is under way is the next commit's, and those who
-were just acknowledged are the one's after that. So a few such publishers fall into two groups that take turns, and each
-waits for two commits. Databases know the remedy as commit delay and commit siblings: a commit waits a moment for those
-whom the one before has acknowledged. Here it waits only for those who are known to come back at once: never where there
-is but one, and nobody is waited for again who did not come.
+A commit that syncs files takes long. Messages that arrive meanwhile belong to the next commit, and the messages of
+the publishers just acknowledged to the one after that. So a few synchronous publishers fall into two groups that
+alternate, and each waits for two commits. Databases solve this with commit delay and commit siblings: a commit waits
+a moment for the publishers that the last one acknowledged. Here it waits only for publishers known to return at
+once: never if there is only one, and not again for a publisher that failed to return.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ if TYPE_CHECKING:
     from broker.ports import Clock
     from broker.streaming.publishes.columns import AckRun
 
-#: Shares of what a commit takes: for how long it waits if none of the awaited comes, and in all.
-_PAUSE: Final = 1 / 2
-_ALL: Final = 3 / 4
-#: Nanoseconds that it waits at most. Where a pause is shorter than the other, it is not worth a round of the loop.
-_LONGEST: Final = 1_000_000
-_SHORTEST: Final = 30_000
-#: Publishers in two commits; more of them fill one anyway. And subjects that are remembered.
-_MOST: Final = 32
-_KNOWN: Final = 256
-#: How often one has come back at once, at most, and what is taken off who was waited for in vain: whoever does not come
-#: again and again has to come so often without that before it is waited for again.
-_TRUST: Final = 8
+#: Longest waits relative to the duration of a commit: without a new arrival, and in all.
+_IDLE: Final = 1 / 2
+_TOTAL: Final = 3 / 4
+#: Longest wait (ns), and shortest pause (ns) worth a turn of the loop.
+_MAX_WAIT: Final = 1_000_000
+_MIN_PAUSE: Final = 30_000
+#: Most publishers in two commits (more of them fill a commit anyway), and subjects remembered.
+_MAX_PUBLISHERS: Final = 32
+_MAX_SUBJECTS: Final = 256
+#: Most returns counted per publisher, and the deduction for a wait in vain: the publisher must return as often before a
+#: commit waits for it again.
+_MAX_TRUST: Final = 8
 
 
 class CommitDelay:
-    """Who was acknowledged by the last commits, and who of them is waited for.
+    """Publishers acknowledged by the last commits, and those that a commit waits for.
 
     A publisher is known by the subject of its acknowledgements, if it gets one of them at a time.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._usual = 0.0  # what a commit takes (ns)
+        self._duration = 0.0  # mean duration of a commit (ns)
         self._trust: dict[bytes, int] = {}
-        self._now: set[bytes] = set()  # acknowledged by the commit that is under way
-        self._all: frozenset[bytes] = frozenset()  # by the last one
-        self._last: set[bytes] = set()  # those of them who are not back yet
-        self._before: set[bytes] = set()  # by the one before that, and not back yet
+        self._now: set[bytes] = set()  # acknowledged by the commit in progress
+        self._all: frozenset[bytes] = frozenset()  # acknowledged by the last commit
+        self._last: set[bytes] = set()  # those of them that have not returned yet
+        self._before: set[bytes] = set()  # acknowledged by the commit before that, not returned yet
         self._awaited: set[bytes] = set()
         self._until = self._end = 0
 
     def came(self, runs: Iterable[AckRun]) -> None:
-        """Takes note of who has published."""
+        """Records new publishes."""
         last, before = self._last, self._before
         if not last and not before:
             return
@@ -58,46 +58,42 @@ class CommitDelay:
                 last.remove(reply)
                 awaited.discard(reply)
             elif reply in before:
-                # When a commit begins at once that takes long, who was acknowledged before is seen behind it only.
+                # If a long commit begins at once, returns after the last one are seen only after it.
                 before.remove(reply)
             else:
                 continue
-            trust[reply] = min(trust.get(reply, 0) + 1, _TRUST)
+            trust[reply] = min(trust.get(reply, 0) + 1, _MAX_TRUST)
         if awaited:
-            self._until = min(self._clock.monotonic() + int(_PAUSE * self._usual), self._end)
+            self._until = min(self._clock.monotonic() + int(_IDLE * self._duration), self._end)
 
     def acknowledged(self, runs: Iterable[AckRun]) -> None:
-        """Takes note of who is acknowledged by the commit that is under way."""
+        """Records the acknowledgements of the commit in progress."""
         self._now.update([reply for reply, begin, end in runs if end - begin == 1])
 
     def committed(self, begun: int) -> None:
-        """Takes note that a commit is over, and has taken as long as syncs take.
-
-        Args:
-            begun: When it began (ns).
-        """
+        """Records the end of a commit that included a sync and began at `begun` (monotonic ns)."""
         now, trust = self._clock.monotonic(), self._trust
-        self._usual += (now - begun - self._usual) / 4
+        self._duration += (now - begun - self._duration) / 4
         for reply in self._before:
             trust.pop(reply, None)
-        if len(trust) > _KNOWN:
+        if len(trust) > _MAX_SUBJECTS:
             trust.clear()
         self._before, self._last, self._now = self._last, self._now, set()
         both, self._all = self._all | self._last, frozenset(self._last)
         self._awaited.clear()
-        pause = int(_PAUSE * self._usual)
-        if len(both) <= _MOST and pause >= _SHORTEST:
+        pause = int(_IDLE * self._duration)
+        if len(both) <= _MAX_PUBLISHERS and pause >= _MIN_PAUSE:
             self._awaited.update([reply for reply in self._last if trust.get(reply, 0) > 0])
-        self._end = now + min(int(_ALL * self._usual), _LONGEST)
+        self._end = now + min(int(_TOTAL * self._duration), _MAX_WAIT)
         self._until = min(now + pause, self._end)
 
     def awaited(self) -> int:
-        """Returns until when (ns) the next commit had better wait for somebody; 0 if for nobody."""
+        """Returns the time (monotonic ns) until which the next commit should wait; 0 for no wait."""
         if not self._awaited:
             return 0
         if self._clock.monotonic() < self._until:
             return self._until
         for reply in self._awaited:
-            self._trust[reply] -= _TRUST
+            self._trust[reply] -= _MAX_TRUST
         self._awaited.clear()
         return 0

@@ -1,11 +1,11 @@
-"""Commits: what was staged is flushed, delivered and acknowledged, at once or when the store has done its part.
+"""Commits: staged messages are flushed, delivered and acknowledged, at once or when the store reports completion.
 
 Facts: streaming-protocol.md section 11.
 
-A commit flushes each channel for which something is staged. The store has done it when it returns, or reports it later;
-several flushes may be under way, which complete in order within a channel, and in any order between channels. What is
-stored is delivered, then it is acknowledged. Acknowledgements to the same subject, as those of one publisher are, keep
-the order of arrival: one that could go waits for those before it.
+A commit flushes each channel with staged messages. The store completes a flush before it returns, or reports it
+later. Several flushes may be in progress; they complete in order within a channel and in any order between channels.
+Stored messages are delivered, then acknowledged. Acknowledgements to the same subject, such as those of one
+publisher, keep the order of arrival: a completed one waits for earlier ones.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ if TYPE_CHECKING:
     from broker.streaming.state import Channel
     from stantools.nats.frames import Payloads
 
-#: Bytes that wait for a store, of a channel and of all: beyond, those who publish are read more slowly.
+#: Limits of the bytes that wait for a store, per channel and in total. Above them, the broker slows down the
+#: publishers.
 CHANNEL_BOUND: Final = 16 << 20
 BOUND: Final = 64 << 20
-#: Channels that a store is to make: beyond, those who publish to such channels are read more slowly.
+#: Limit of the channels that the store is about to create. Above it, the broker slows down the publishers to such
+#: channels.
 NEW_BOUND: Final = 1024
-#: How long (ns) a commit flushes, and those who may be served are served, before others have their turn.
+#: time (ns) that a commit flushes, and that ready subscriptions are served, before other work
 SHARE: Final = 8_000_000
 
-# Looked up with each publish.
+# Needed for each publish: attribute lookups on an enum are slow.
 _STORED: Final = FlushOutcome.STORED
 
 
@@ -52,19 +54,19 @@ class ChannelBatch:
     """The messages of one channel in a batch."""
 
     channel: Channel
-    rows: Rows  #: which rows of the batch they are
-    size: int = 0  #: their bytes
-    outcome: FlushOutcome | None = None  #: what became of them; None while nobody knows
-    error: bytes = b""  #: why they were refused
-    heads: list[bytes] | None = None  #: subjects whose next acknowledgement is one of these, if it waits
+    rows: Rows  #: rows of the batch
+    size: int = 0  #: bytes of the records
+    outcome: FlushOutcome | None = None  #: None until the store reports it
+    error: bytes = b""  #: reason of a refusal
+    heads: list[bytes] | None = None  #: subjects whose first queued acknowledgement is in this portion
 
 
 @dataclass(slots=True)
 class CommitBatch:
-    """Publishes that were taken together: their acknowledgements, and where these go.
+    """Publishes that are staged together, with their acknowledgements and the subjects of these.
 
-    `traced` has client, channel and guid of every row from `row` on, if such lines are logged. What is in no portion
-    came alone, and is stored.
+    `traced` has client, channel and guid of each row from `row` on, if trace logging is enabled. Rows outside of all
+    portions were stored as single messages (`Channel.alone`).
     """
 
     acks: Payloads
@@ -76,7 +78,7 @@ class CommitBatch:
 
 @dataclass(slots=True)
 class _PendingFlush:
-    """A flush that is under way: what is in it, the last sequence, and bytes."""
+    """A flush in progress: its portions, their last sequence and bytes."""
 
     flush: Flush
     last: int
@@ -85,7 +87,7 @@ class _PendingFlush:
 
 
 class _PendingAck(NamedTuple):
-    """Acknowledgements of one portion in a row that go to the same subject."""
+    """Consecutive acknowledgements of one portion that go to the same subject."""
 
     batch: CommitBatch
     portion: ChannelBatch
@@ -93,21 +95,15 @@ class _PendingAck(NamedTuple):
     end: int
 
 
-#: What came alone, for whoever acknowledges it among others.
+#: owner of rows that were stored as single messages
 _LONE: Final = ChannelBatch(cast("Channel", None), np.empty(0, np.int32), outcome=FlushOutcome.STORED)
 
 
 class Commits:
-    """Commits what is staged.
+    """Flushes, delivers and acknowledges staged messages.
 
-    Args:
-        context: The world.
-        serving: Delivers what is stored.
-
-    Attributes:
-        staged: Messages that are staged.
-        size: Bytes of them.
-        lone: What came alone (`Channel.alone`) and is stored, but was not delivered yet.
+    `staged` counts them, `size` their bytes. `lone` has the single messages (`Channel.alone`) that are stored and
+    not delivered yet.
     """
 
     def __init__(self, context: Context, channels: Channels, serving: Dispatcher) -> None:
@@ -131,10 +127,10 @@ class Commits:
         self._owed: dict[bytes, deque[_PendingAck]] = {}
         self._rhythm = CommitDelay(context.clock)
         self._waiting = 0
-        self._now = 0  # when the commit began
-        self._newest: Flush | None = None  # what it has flushed last
-        self._synced = False  # it has waited for that
-        self._flushed_later = False  # the last commit that flushed anything left some of it to the store
+        self._now = 0  # start of the commit
+        self._last_flush: Flush | None = None  # of this commit
+        self._synced = False  # the commit has waited for that flush
+        self._flushed_later = False  # the last commit with a flush left some of it to the store
         self._full: set[Channel] = set()
         self._slowed = False
         self._sleep: Timer | None = None
@@ -142,16 +138,16 @@ class Commits:
 
     @property
     def slow(self) -> bool:
-        """Whether the next commit may take as long as a disk does: there is something to flush, as in the last one."""
+        """Whether the next commit may take as long as a disk write: it has channels to flush, as the last one had."""
         return self._flushed_later and bool(self._touched)
 
     @property
     def sleeping(self) -> bool:
-        """More messages are waited for before a commit (`io_sleep_time`)."""
+        """The commit waits for more messages (`io_sleep_time`)."""
         return self._sleep is not None and self._sleep.pending
 
     def stage(self, batch: CommitBatch, count: int, size: int) -> None:
-        """Takes a batch, whose portions have been appended to the stores or refused."""
+        """Adds a batch whose portions were appended to the stores or refused."""
         self._batches.append(batch)
         self._rhythm.came(batch.runs)
         self.staged += count
@@ -166,7 +162,7 @@ class Commits:
             self._bus.slow_down()
 
     def appended(self, portion: ChannelBatch, records: MessageRecordBuffer) -> None:
-        """Takes note that a portion was appended to its channel's store."""
+        """Records that a portion was appended to its channel's store."""
         channel = portion.channel
         portion.size = len(records.data)
         following = channel.messages.last + 1
@@ -178,22 +174,21 @@ class Commits:
             portions.append(portion)
 
     def touch(self, channel: Channel) -> None:
-        """Has a channel looked at by the next commit, though nothing was published: its store may have more to do."""
+        """Adds a channel to the next commit without new messages: its store may have more to do."""
         self._touched.setdefault(channel, [])
         self._driver.commit_soon()
 
     def commit_soon(self) -> None:
-        """Commits when what is there has been handed over, or after `io_sleep_time`."""
+        """Commits when the messages at hand are handled, or after `io_sleep_time`."""
         if not self._sleep_time:
             self._driver.commit_soon()
         elif not self.sleeping:
             self._sleep = self._timers.after(self._sleep_time, self.commit)
 
     def commit(self, share: int = 0) -> None:
-        """Flushes what is staged; what is stored then, or was under way and is now, is delivered and answered.
+        """Flushes staged messages, then delivers and acknowledges all messages that are stored by now.
 
-        Args:
-            share: How long (ns) it may flush: the channels that are left are the next commit's, soon. 0 flushes all.
+        After `share` ns the remaining channels are left to the next commit, which follows soon; 0 flushes all.
         """
         if self._committing:
             return
@@ -203,7 +198,7 @@ class Commits:
         batches, self._batches = self._batches, []
         self._committing = True
         self._now = self._clock.monotonic()
-        self._newest, self._synced = None, False
+        self._last_flush, self._synced = None, False
         try:
             if self.lone:
                 self._store_lone()
@@ -211,29 +206,25 @@ class Commits:
             self._complete()
             for number, batch in enumerate(batches):
                 if self._touched and self._waits(batch):
-                    # Those behind it wait as well: acknowledgements keep their order.
+                    # Later batches wait as well: acknowledgements keep their order.
                     self._batches = batches[number:] + self._batches
                     break
                 self._acknowledge(batch)
-            self._relax()
+            self._end_slowdown()
             if self._synced:
                 self._rhythm.committed(self._now)
         finally:
             self._committing = False
 
     def commit_later(self) -> bool:
-        """Lets the commit that is due wait for those who are expected to publish at once, if there are any.
-
-        Returns:
-            Whether it waits.
-        """
+        """Delays the due commit if publishers are expected to publish again at once. Returns True if it is delayed."""
         if not self._touched or self.lone or not (until := self._rhythm.awaited()):
             return False
         self._driver.commit_by(until)
         return True
 
     def complete(self) -> None:
-        """Goes on with what was under way and is stored now, without flushing more."""
+        """Delivers and acknowledges the messages whose flushes are complete, without new flushes."""
         if not self._committing:
             self._committing = True
             self._now = self._clock.monotonic()
@@ -243,12 +234,10 @@ class Commits:
                 self._committing = False
 
     def lost(self, channel: Channel, error: Exception | str, outcome: FlushOutcome = FlushOutcome.REFUSED) -> None:
-        """Takes note that nothing of a channel is stored that is not visible, nor ever will be.
+        """Gives up the messages of a channel that are not visible yet, after a storage error.
 
-        Args:
-            channel: The channel; its store says what it has.
-            error: Why.
-            outcome: Whether that is so or nobody can tell.
+        Their publishers get the error. With the outcome UNKNOWN the messages may be stored, and the publishers get
+        no answer.
         """
         portions = self._touched.pop(channel, [])
         for each in self._under_way.pop(channel, ()):
@@ -256,32 +245,30 @@ class Commits:
             self._waiting -= each.size
             portions += each.portions
         if channel.making in self._channels.making:
-            self.touch(channel)  # that begins with a flush
+            self.touch(channel)  # creating the channel begins with a flush
         channel.fresh.clear()
         channel.visible = channel.messages.last
         if self._audience is not None:
             self._audience.changed(channel)
         self._settle(portions, outcome, str(error).encode(errors="replace"))
-        self._make_room(channel)
-        self._relax()
+        self._check_full(channel)
+        self._end_slowdown()
 
     def flush_subscriptions(self, channel: Channel) -> Flush | None:
-        """Flushes the subscriptions of a channel; a failure is logged. Returns the flush if it is under way."""
+        """Flushes the subscriptions of a channel and logs a failure. Returns the flush if it is in progress."""
         try:
             flush = channel.store.flush()
         except StorageError as error:
-            _tell(channel, str(error))
+            _log_flush_error(channel, str(error))
             return None
         if flush is not None:
-            self._follow(flush, lambda flush: _tell(channel, flush.error))
+            self._follow(flush, lambda flush: _log_flush_error(channel, flush.error))
         return flush
 
     def when_durable(self, flushes: Iterable[Flush | None], done: Callable[[str], None]) -> None:
-        """Calls `done` when flushes of subscriptions are complete, at once if none is under way.
+        """Calls `done` when flushes of subscriptions are complete, at once if none is in progress.
 
-        Args:
-            flushes: What `flush` has returned.
-            done: Gets the error of one that failed, or nothing.
+        `done` gets the error of a failed flush, or an empty text.
         """
         waiting = {flush for flush in flushes if flush is not None}
         errors: list[str] = []
@@ -311,7 +298,7 @@ class Commits:
             if share and self._clock.monotonic() - self._now > share:
                 break
         if touched:
-            self._flushed_later = self._newest is not None
+            self._flushed_later = self._last_flush is not None
         for channel, portions in left:
             self._touched[channel] = portions
             for portion in portions:
@@ -321,7 +308,7 @@ class Commits:
             self._driver.commit_soon()
 
     def _store_lone(self) -> None:
-        """Does for messages that came alone what `_stored` does for others."""
+        """Does the same for single messages as `_stored` for others."""
         lone, self.lone = self.lone, []
         now, audience = self._now, self._audience
         for channel, (_, sequence, _) in lone:
@@ -347,7 +334,7 @@ class Commits:
         if flush is None:
             self._stored(channel, last, portions)
             return
-        self._newest = flush
+        self._last_flush = flush
         size = sum(portion.size for portion in portions)
         self._flushes[flush] = channel
         queue = self._under_way.setdefault(channel, deque())
@@ -363,7 +350,6 @@ class Commits:
             self._full.add(channel)
 
     def _complete(self) -> None:
-        """Goes on with what the store has completed."""
         for flush in self._store.completed():
             if (new := self._channels.making.pop(flush, None)) is not None:
                 self._made(new, flush)
@@ -372,7 +358,7 @@ class Commits:
             channel = self._flushes.pop(flush, None)
             if channel is None:
                 continue
-            if flush is self._newest:
+            if flush is self._last_flush:
                 self._synced = True
             if flush.outcome is not FlushOutcome.STORED:
                 self._failed(channel, flush.error, flush.outcome)
@@ -383,11 +369,10 @@ class Commits:
                 del self._under_way[channel]
             self._waiting -= done.size
             self._stored(channel, done.last, done.portions)
-            self._make_room(channel)
-        self._relax()
+            self._check_full(channel)
+        self._end_slowdown()
 
     def _made(self, channel: Channel, flush: Flush) -> None:
-        """Goes on with a channel that the store has made, or without it if it could not."""
         if flush.outcome is _STORED:
             self._channels.made(channel)
         else:
@@ -396,7 +381,6 @@ class Commits:
             self._channels.forget(channel)
 
     def _stored(self, channel: Channel, last: int, portions: list[ChannelBatch]) -> None:
-        """Delivers what is stored, and lets it be acknowledged."""
         channel.visible = last
         channel.last_activity = self._now
         self._serving.channel(channel)
@@ -419,16 +403,16 @@ class Commits:
             what = "Unable to flush messages of channel %s: %s"
         log.STREAMING.error(what, text(channel.name), error)
         self.lost(channel, error, outcome)
-        # What the store says it has is stored; somebody else may have stored it.
+        # Messages that the store reports are stored, maybe by another server: they are delivered.
         self._serving.channel(channel)
 
-    def _make_room(self, channel: Channel) -> None:
-        """A channel is not full any more when half of what may wait is done."""
+    def _check_full(self, channel: Channel) -> None:
+        """A channel is full until half of its limit is free."""
         if channel in self._full and sum(e.size for e in self._under_way.get(channel, ())) <= CHANNEL_BOUND // 2:
             self._full.discard(channel)
 
-    def _relax(self) -> None:
-        """Lets those who publish go on when enough of what waited is done."""
+    def _end_slowdown(self) -> None:
+        """Ends the slow reading of publishers when half of the limits is free."""
         if (
             self._slowed
             and not self._full
@@ -450,7 +434,7 @@ class Commits:
                     self._release(reply)
 
     def _release(self, reply: bytes) -> None:
-        """Sends what waits for a subject, up to what nobody knows yet."""
+        """Sends the queued acknowledgements to a subject, up to the first without an outcome."""
         queue = self._owed[reply]
         while queue:
             batch, portion, begin, end = queue[0]
@@ -462,11 +446,7 @@ class Commits:
         del self._owed[reply]
 
     def _waits(self, batch: CommitBatch) -> bool:
-        """Acknowledges what comes before those channels of a batch that are left to the next commit.
-
-        Returns:
-            Whether there are any.
-        """
+        """Acknowledges the rows before the first one left to the next commit. Returns False if none is left."""
         flushed: list[ChannelBatch] = []
         left: list[int] = []
         for portion in batch.portions:
@@ -485,7 +465,7 @@ class Commits:
         return True
 
     def _acknowledge(self, batch: CommitBatch) -> None:
-        """Sends the acknowledgements of a batch, or lets them wait for their turn."""
+        """Sends the acknowledgements of a batch, or queues them after earlier ones to the same subject."""
         if not self._owed:
             for portion in batch.portions:
                 if portion.outcome is not _STORED:
@@ -496,7 +476,7 @@ class Commits:
                     self._rhythm.acknowledged(batch.runs)
                 self._bus.publish_runs(Role.SEND, batch.runs, batch.acks)
                 return
-        for portion, reply, begin, end in _pieces(batch):
+        for portion, reply, begin, end in _split_runs(batch):
             queue = self._owed.get(reply)
             if queue is not None:
                 queue.append(_PendingAck(batch, portion, begin, end))
@@ -507,7 +487,7 @@ class Commits:
                 self._answer(batch, portion, reply, begin, end)
 
     def _answer(self, batch: CommitBatch, portion: ChannelBatch, reply: bytes, begin: int, end: int) -> None:
-        """Tells a publisher what became of its messages; nothing if nobody knows."""
+        """Answers a publisher; an unknown outcome has no answer."""
         if portion.outcome is _STORED:
             _trace(batch.traced[begin - batch.row : end - batch.row])
             self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
@@ -517,7 +497,6 @@ class Commits:
 
 
 def _wait_for(portion: ChannelBatch, reply: bytes) -> None:
-    """Has the acknowledgements to a subject go on when it is known what became of a portion."""
     if portion.heads is None:
         portion.heads = []
     portion.heads.append(reply)
@@ -528,13 +507,13 @@ def _trace(rows: Sequence[tuple[str, str, str]]) -> None:
         log.STREAMING.log(log.TRACE, "[Client:%s] Acking Publisher subj=%s guid=%s", *names)
 
 
-def _tell(channel: Channel, error: str) -> None:
+def _log_flush_error(channel: Channel, error: str) -> None:
     if error:
         log.STREAMING.error("Unable to flush subscriptions of channel %s: %s", text(channel.name), error)
 
 
-def _pieces(batch: CommitBatch) -> Iterator[tuple[ChannelBatch, bytes, int, int]]:
-    """Yields the runs of a batch, divided where another portion begins."""
+def _split_runs(batch: CommitBatch) -> Iterator[tuple[ChannelBatch, bytes, int, int]]:
+    """Yields the runs of a batch, split where the portion changes."""
     portions = [*batch.portions, _LONE]
     if len(portions[0].rows) == len(batch.acks):
         for reply, begin, end in batch.runs:
@@ -544,7 +523,7 @@ def _pieces(batch: CommitBatch) -> Iterator[tuple[ChannelBatch, bytes, int, int]
     for number, portion in enumerate(batch.portions):
         owners[portion.rows] = number
     for reply, begin, end in batch.runs:
-        if end - begin == 1:  # of many clients, which publish one message at a time
+        if end - begin == 1:  # many clients that publish one message at a time
             yield portions[owners[begin]], reply, begin, end
             continue
         part = owners[begin:end]

@@ -1,4 +1,4 @@
-"""Connect requests, who may take over an id that is in use, and whether clients are still there.
+"""Connect requests, takeover of client ids in use, and heartbeats.
 
 Facts: streaming-protocol.md sections 6 and 8.
 """
@@ -28,21 +28,16 @@ if TYPE_CHECKING:
     from broker.streaming.state import StreamingSession
     from broker.streaming.unsubscribe import UnsubscribeRules
 
-#: How long a client may take to say that it is still there, when another one wants its id.
+#: time (ns) for the answer of a client whose id another client wants
 PROBE_TIMEOUT: Final = 500_000_000
-#: What a server says about itself.
+#: protocol version in connect responses
 _PROTOCOL: Final = 1
-#: A client that says that it is there, though it did not answer, is asked again so soon.
+#: delay (ns) of the next heartbeat after a ping of a client with a failed one
 _SOON: Final = 1_000_000
 
 
 class Heartbeats:
-    """Asks each client in turn, and ends those that do not answer.
-
-    Args:
-        context: The world.
-        unsubscribing: Ends clients.
-    """
+    """Sends heartbeats to all clients and closes those without an answer."""
 
     def __init__(self, context: Context, clients: Clients, unsubscribing: UnsubscribeRules) -> None:
         self._bus = context.bus
@@ -52,11 +47,10 @@ class Heartbeats:
         self._close = unsubscribing.close_client
 
     def start(self, client: StreamingSession) -> None:
-        """Sends a client its first heartbeat after the interval."""
         self._arm(client, self._options.heartbeat_interval)
 
     def receive_ping(self, request: StreamingRequest) -> None:
-        """Takes a ping of a client, from the pings subject (streaming-protocol.md section 8.2)."""
+        """Answers a client's ping (streaming-protocol.md section 8.2)."""
         if not request.payload:
             return
         try:
@@ -100,16 +94,6 @@ class Heartbeats:
 
 
 class ConnectRules:
-    """Registers clients.
-
-    Args:
-        context: The world.
-        subjects: What clients are told.
-        heartbeats: Begin with the registration.
-        unsubscribing: Ends clients.
-        commits: Calls back when a client is stored.
-    """
-
     def __init__(
         self,
         context: Context,
@@ -128,7 +112,7 @@ class ConnectRules:
         self._probed: set[bytes] = set()
 
     def receive(self, request: StreamingRequest) -> None:
-        """Takes a request from the discovery subject."""
+        """Handles a request from the discovery subject."""
         failure: gogo.DecodeError | None = None
         try:
             message = decode(pb.ConnectRequest, request.payload)
@@ -198,7 +182,6 @@ class ConnectRules:
         replaces: bool,
         error: str,
     ) -> None:
-        """Answers when it is known whether a client is stored."""
         if error:
             log.STREAMING.error("[Client:%s] Error registering client: %s", text(client.id), error)
             if client.registered:

@@ -1,4 +1,4 @@
-"""What every part of the rules has at hand: options, store, bus, time, timers and unique ids."""
+"""The context of the rules: options, store, bus, clock, timers and unique ids."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from broker.stores.interface import StateStore
 from broker.streaming.ports import Recipients, StreamingBus, StreamingDriver
 from broker.streaming.streaming_options import StreamingOptions
 
-#: Cancelled timers that may stay in the heap.
-_MANY: Final = 1024
+#: cancelled timers in the heap before it is rebuilt
+_MAX_CANCELLED: Final = 1024
 _DIGITS: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _RANDOM_SIZE: Final = 12
 _COUNTER_SIZE: Final = 10
@@ -23,7 +23,7 @@ _COUNTERS: Final = len(_DIGITS) ** _COUNTER_SIZE
 
 
 class Timer:
-    """An action that is run once, at a time."""
+    """An action that runs once."""
 
     __slots__ = ("_action", "queued", "time")
 
@@ -34,7 +34,6 @@ class Timer:
 
     @property
     def pending(self) -> bool:
-        """Whether it is still to be run."""
         return self._action is not None
 
     def _take(self) -> Callable[[], None] | None:
@@ -51,35 +50,34 @@ class Timers:
         self._heap: list[tuple[int, int, Timer]] = []
         self._numbers = itertools.count()
         self._cancelled = 0
-        self._wish: int | None = None
+        self._wakeup: int | None = None
         self._running = False
 
     def __len__(self) -> int:
         return len(self._heap) - self._cancelled
 
     def at(self, time: int, action: Callable[[], None]) -> Timer:
-        """Runs an action at a time; at the next occasion if that is past."""
+        """Runs an action at a time, or as soon as possible if that is past."""
         timer = Timer(time, action)
         heapq.heappush(self._heap, (time, next(self._numbers), timer))
-        self._tell()
+        self._request_wakeup()
         return timer
 
     def after(self, delay: int, action: Callable[[], None]) -> Timer:
-        """Runs an action after a while."""
         return self.at(self._clock.monotonic() + delay, action)
 
     def cancel(self, timer: Timer | None) -> None:
-        """Cancels a timer, if it is not None and still to be run."""
+        """Cancels a timer. None, and a timer that has run, are ignored."""
         if timer is None or timer._take() is None:
             return
         self._cancelled += timer.queued
-        if self._cancelled > _MANY and self._cancelled > len(self._heap) // 2:
+        if self._cancelled > _MAX_CANCELLED and self._cancelled > len(self._heap) // 2:
             self._heap = [entry for entry in self._heap if entry[2].pending]
             heapq.heapify(self._heap)
             self._cancelled = 0
 
     def run(self) -> None:
-        """Does what is due, except for what becomes due by doing it, and returns when to come again."""
+        """Runs the timers that are due now, without those that they add, and asks the driver for the next call."""
         now = self._clock.monotonic()
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now:
@@ -93,35 +91,34 @@ class Timers:
         waiting = iter(due)
         try:
             for timer in waiting:
-                # One of those before may have cancelled it.
+                # An earlier action may have cancelled it.
                 if (action := timer._take()) is not None:
                     action()
         finally:
-            # There is something left only if one has failed.
+            # Timers are left only after an exception.
             for timer in waiting:
                 timer.queued = True
                 heapq.heappush(self._heap, (timer.time, next(self._numbers), timer))
             self._running = False
-            self._wish = None
-            self._tell()
+            self._wakeup = None
+            self._request_wakeup()
 
     def clear(self) -> None:
-        """Forgets all timers."""
         self._heap.clear()
         self._cancelled = 0
 
-    def _tell(self) -> None:
-        """Asks to be woken for the first timer, if that is earlier than what was asked for before."""
+    def _request_wakeup(self) -> None:
+        """Asks the driver for a call at the first timer, if that is earlier than the last request."""
         if self._running or not self._heap:
             return
         first = self._heap[0][0]
-        if self._wish is None or first < self._wish:
-            self._wish = first
+        if self._wakeup is None or first < self._wakeup:
+            self._wakeup = first
             self._driver.wake_at(first)
 
 
 class Nuids:
-    """Unique names of 22 digits and letters: a random part, and a counter that begins and steps at random."""
+    """Unique names of 22 digits and letters: a random part, and a counter with a random start and step."""
 
     def __init__(self) -> None:
         self._random = bytes(secrets.choice(_DIGITS) for _ in range(_RANDOM_SIZE))
@@ -129,7 +126,6 @@ class Nuids:
         self._step = 33 + secrets.randbelow(300)
 
     def new(self) -> bytes:
-        """Returns the next one."""
         self._counter = rest = (self._counter + self._step) % _COUNTERS
         digits = bytearray(_COUNTER_SIZE)
         for i in range(_COUNTER_SIZE - 1, -1, -1):
@@ -138,18 +134,17 @@ class Nuids:
         return self._random + bytes(digits)
 
     def inbox(self) -> bytes:
-        """Returns a new inbox."""
         return b"_INBOX." + self.new()
 
 
 def new_id() -> str:
-    """Returns an id that nothing else has, as servers call themselves: 22 digits and letters."""
+    """Returns a new server id: 22 random digits and letters."""
     return Nuids().new().decode()
 
 
 @dataclass(slots=True)
 class StreamingStatistics:
-    """Counters since the start, as monitoring shows them: publishes that could be decoded, and deliveries."""
+    """Counters since the start for monitoring: decoded publishes, and deliveries."""
 
     in_msgs: int = 0
     in_bytes: int = 0
@@ -159,14 +154,12 @@ class StreamingStatistics:
 
 @dataclass(slots=True)
 class Context:
-    """The world of the rules."""
-
     options: StreamingOptions
-    store: StateStore  #: a store that nobody has used yet
-    bus: StreamingBus  #: NATS
-    clock: Clock  #: the time
-    driver: StreamingDriver  #: calls `commit` and `run_timers` as asked
-    audience: Recipients | None = None  #: who else reads the channels, if somebody does
+    store: StateStore  #: not recovered yet
+    bus: StreamingBus
+    clock: Clock
+    driver: StreamingDriver  #: calls `commit` and `run_timers` on request
+    audience: Recipients | None = None  #: another reader of the channels
     timers: Timers = field(init=False)
     statistics: StreamingStatistics = field(default_factory=StreamingStatistics)
     nuids: Nuids = field(default_factory=Nuids)

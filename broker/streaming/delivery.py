@@ -1,4 +1,4 @@
-"""Sends new messages to subscriptions and queue groups, as many as they take, and decides who is served next.
+"""Sends new messages to subscriptions and queue groups, and decides which of them is served next.
 
 Facts: streaming-protocol.md sections 14 and 18.
 """
@@ -23,34 +23,26 @@ if TYPE_CHECKING:
     from broker.streaming.redelivery import Redelivery
     from broker.streaming.state import Channel, QueueGroup
 
-# Looked up with each message.
+# Needed for each message: attribute lookups on an enum are slow.
 _NONE: Final = DeliveryHold.NONE
-#: Blocks that one gets before it is another's turn, and how long (ns) that may take: a block is sent to the end.
+#: Limits of one turn: blocks and time (ns). A block is sent completely.
 _TURN: Final = 4
 _TURN_TIME: Final = 4_000_000
-#: Messages of a block that are handed out to a group.
+#: messages of a block that are distributed to a group
 _GROUP_BLOCK: Final = 512
 
 
 class MessageDelivery:
-    """Sends new messages.
-
-    Args:
-        context: The world.
-        sender: Sends.
-        redelivery: Its timer is started with the first message that is pending.
-    """
-
     def __init__(self, context: Context, sender: Sender, redelivery: Redelivery) -> None:
         self._clock = context.clock
         self._bus = context.bus
         self._congested = context.bus.congested
         self._sender = sender
         self._arm = redelivery.arm
-        self._too_large: dict[bytes, int] = {}  # by channel: what was said to be so
+        self._too_large: dict[bytes, int] = {}  # sequence of the last logged message per channel
 
     def to_subscription(self, subscription: ChannelSubscription) -> bool:
-        """Sends what is there for a plain subscription, a bounded amount. Returns True if there may be more."""
+        """Sends a bounded number of new messages to a plain subscription. Returns True if there may be more."""
         channel = subscription.channel
         end = self._clock.monotonic() + _TURN_TIME
         for turn in range(_TURN):
@@ -68,7 +60,7 @@ class MessageDelivery:
         return True
 
     def to_group(self, group: QueueGroup) -> bool:
-        """Sends what is there for a queue group, a bounded amount. Returns True if there may be more."""
+        """Sends a bounded number of new messages to a queue group. Returns True if there may be more."""
         channel = group.channel
         end = self._clock.monotonic() + _TURN_TIME
         for turn in range(_TURN):
@@ -94,14 +86,14 @@ class MessageDelivery:
         return True
 
     def _read(self, channel: Channel, first: int, count: int) -> tuple[MessageRecordBuffer, int, Sequence[int]]:
-        """Returns what comes next; see `Channel.read`. Ends in front of a message that the bus does not carry."""
+        """Reads as `Channel.read` does, up to the first message too large for the bus."""
         block, begin, sequences = channel.read(first, count)
-        most = self._bus.deliverable
-        if len(block.data) <= most or not sequences:
+        max_size = self._bus.deliverable
+        if len(block.data) <= max_size or not sequences:
             return block, begin, sequences
         sizes = block.sizes[begin : begin + len(sequences)]
-        large = int((sizes > most).argmax())
-        if sizes[large] <= most:
+        large = int((sizes > max_size).argmax())
+        if sizes[large] <= max_size:
             return block, begin, sequences
         sequence = sequences[large]
         if self._too_large.get(channel.name) != sequence:
@@ -112,7 +104,7 @@ class MessageDelivery:
                 quote(channel.name),
                 sequence,
                 sizes[large],
-                most,
+                max_size,
                 sizes[large] + REDELIVERED_SIZE,
             )
         return block, begin, sequences[:large]
@@ -128,7 +120,7 @@ class MessageDelivery:
         return True
 
     def note_sent(self, subscription: ChannelSubscription, sequences: Sequence[int]) -> None:
-        """Takes note of what was sent and is pending now (streaming-protocol.md section 14, rules 4 and 5)."""
+        """Updates a subscription after a delivery (streaming-protocol.md section 14, rules 4 and 5)."""
         if sequences[-1] > subscription.last_sent:
             subscription.last_sent = sequences[-1]
         if subscription.channel.recorded:
@@ -138,11 +130,11 @@ class MessageDelivery:
         subscription.stalled = len(subscription.pending) >= subscription.max_in_flight
 
     def _hand_out(self, group: QueueGroup, block: MessageRecordBuffer, begin: int, sequences: Sequence[int]) -> bool:
-        """Sends rows of a block to the members, in order. Returns False if not all could be sent now."""
+        """Distributes rows of a block to the members, in order. Returns False if not all could be sent now."""
         now = self._clock.monotonic()
         group.tick(now)
         shares: dict[ChannelSubscription, list[int]] = {}
-        member: ChannelSubscription | None = None  # who gets the rows from `start` on
+        member: ChannelSubscription | None = None  # gets the rows from `start` on
         start = 0
         row = 0
         complete = True
@@ -192,10 +184,10 @@ class MessageDelivery:
 
 
 class Dispatcher:
-    """Serves: first what is to be sent again before anything else (holds), then new messages.
+    """Serves subscriptions: redeliveries that hold back new messages come first, then new messages.
 
-    Whoever does not keep up with what was sent before is not served for a while: else a client with many messages in
-    flight, or large ones, would be cut off as a slow consumer, however fast it reads.
+    A congested subscription pauses. Otherwise a client with many messages in flight, or large ones, would be cut off
+    as a slow consumer, however fast it reads.
     """
 
     def __init__(self, context: Context, ready: DeliveryQueue, sender: Sender, redelivery: Redelivery) -> None:
@@ -208,7 +200,7 @@ class Dispatcher:
         self._redelivery = redelivery
 
     def run(self, share: int) -> None:
-        """Serves those who are ready, once, and a bounded amount each; who is left after so many ns comes soon."""
+        """Serves each ready subscription or group once, a bounded amount. After `share` ns the others must wait."""
         units = iter(self._ready.take())
         begin = self._clock.monotonic()
         for unit in units:
@@ -228,26 +220,17 @@ class Dispatcher:
                 self._serve_stored(group, first, begin)
 
     def _serve_stored(self, unit: ChannelSubscription | QueueGroup, first: int, begin: int) -> None:
-        """Serves somebody in a commit; if that lasts long, those who lack older messages too have their turn later.
-
-        Args:
-            unit: The subscription or group.
-            first: The first sequence of what was just stored.
-            begin: When the commit began to serve (monotonic ns).
-        """
+        """Serves a subscription or group in a commit. In a long one, those that lack older messages wait for `run`."""
         if unit.last_sent + 1 < first and self._clock.monotonic() - begin > _TURN_TIME:
             self._ready.again(unit)
         else:
             self._serve(unit)
 
     def lone(self, messages: Iterable[tuple[Channel, Record]], now: int) -> None:
-        """Serves the plain subscriptions of channels that have got one message each, which are visible.
+        """Serves the subscriptions of channels that have one new visible message each.
 
-        Whoever has just room for it, and waits for nothing else, gets it with all others; the rest goes the long way.
-
-        Args:
-            messages: The channels, with their messages.
-            now: Monotonic nanoseconds.
+        Plain subscriptions that lack only this message and have room for it get it in one call of the bus; the
+        others are served one by one. `now` is monotonic (ns).
         """
         parcels: list[tuple[bytes, bytes]] = []
         receivers: list[ChannelSubscription] = []
@@ -277,7 +260,7 @@ class Dispatcher:
         self._hand_over(parcels, receivers)
 
     def _hand_over(self, parcels: list[tuple[bytes, bytes]], receivers: list[ChannelSubscription]) -> None:
-        """Sends messages, the last that their receivers have pending, and forgets them."""
+        """Sends the collected messages, each the last pending one of its receiver, and clears both lists."""
         if not parcels:
             return
         late = self._bus.publish_each(Role.SEND, parcels)
@@ -303,7 +286,7 @@ class Dispatcher:
             free = unit.hold is _NONE or self._release(unit)
             more = not free or self._delivery.to_subscription(unit)
         else:
-            # The others get what one of them does not take.
+            # A group pauses only if all of its members are congested.
             if unit.members and all(self._congested(member.inbox) for member in unit.members):
                 self._ready.later(unit)
                 return

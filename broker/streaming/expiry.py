@@ -1,4 +1,4 @@
-"""What ends by time: messages that are too old, channels that nobody uses.
+"""Expiry of old messages and unused channels.
 
 Facts: streaming-protocol.md sections 10.10 and 21.
 """
@@ -18,19 +18,14 @@ if TYPE_CHECKING:
     from broker.streaming.context import Context
     from broker.streaming.state import Channel
 
-#: Messages that are too old are removed together, not each for itself.
+#: shortest time (ns) between two removals of expired messages
 _AGEING_STEP: Final = 20_000_000
-#: An error is tried again after this.
+#: delay (ns) of a retry after an error
 _RETRY: Final = 5_000_000_000
 
 
 class Expiry:
-    """Removes messages that are older than their channel allows, and channels that nobody has used for too long.
-
-    Args:
-        context: The world.
-        delete: Deletes a channel with everything it has.
-    """
+    """Removes messages older than their channel's limit, and channels unused for too long."""
 
     def __init__(self, context: Context, delete: Callable[[Channel], None]) -> None:
         self._clock = context.clock
@@ -39,17 +34,17 @@ class Expiry:
         self._delete = delete
 
     def watch(self, channel: Channel) -> None:
-        """Watches a channel that is new or recovered from now on."""
+        """Starts to watch a new or recovered channel."""
         self.stored(channel)
         self.idle(channel)
 
     def stored(self, channel: Channel) -> None:
-        """Waits for the first message of a channel to become too old, after messages were stored."""
+        """Starts the timer for the first message of a channel to expire, after messages were stored."""
         if channel.messages.limits.max_age_ns > 0 and (channel.ageing is None or not channel.ageing.pending):
             self._expire(channel)
 
     def idle(self, channel: Channel) -> None:
-        """Starts the time of a channel that may have lost its last active subscription."""
+        """Starts the inactivity timer of a channel that may have lost its last active subscription."""
         limit = channel.messages.limits.max_inactivity_ns
         if limit > 0 and not channel.active:
             self._arm(channel, limit)
@@ -58,7 +53,7 @@ class Expiry:
             )
 
     def used(self, channel: Channel) -> None:
-        """Stops the time of a channel: somebody has subscribed."""
+        """Stops the inactivity timer: a client has subscribed."""
         if channel.idle is not None:
             self._timers.cancel(channel.idle)
             channel.idle = None
@@ -94,7 +89,7 @@ class Expiry:
             return
         limit = channel.messages.limits.max_inactivity_ns
         now = self._clock.monotonic()
-        # In order with publishes: what has come and waits for a commit counts as activity.
+        # Messages that wait for a commit count as activity.
         last = now if channel.fresh or channel.messages.last > channel.visible else channel.last_activity
         if last and (rest := last + limit - now) > 0:
             self._arm(channel, rest)

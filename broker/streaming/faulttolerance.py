@@ -1,9 +1,10 @@
-"""Several servers with one store: one is active, the others are standbys until they get the store's lock.
+"""Fault tolerance: several servers share a store; one is active, the others wait on standby for the store's lock.
 
-Facts: high-availability.md section A, server-operations.md section 16. Groups may mix these servers with the original.
+Facts: high-availability.md section A, server-operations.md section 16. Groups may mix these servers with the
+original.
 
-The lock alone decides who is active. Heartbeats of the active server tell the others not to try it: so they spare the
-file server, and keep the others away where the lock is lost without its holder being told.
+The lock alone decides which server is active. Heartbeats of the active server keep the others from trying the lock:
+that spares the file server, and protects against a lock that is lost without notice to its holder.
 """
 
 from __future__ import annotations
@@ -30,38 +31,35 @@ if TYPE_CHECKING:
     from broker.streaming.context import Context, Timer
 
 _SECOND: Final = 1_000_000_000
-#: Time between two heartbeats. The original's is a second; others go by what they hear.
+#: Time (ns) between heartbeats. The original's is a second; servers on standby adapt to the heartbeats they get.
 BEAT: Final = _SECOND // 4
-#: After so long without a heartbeat the lock is tried, at the latest, and again and again.
+#: time (ns) without a heartbeat before the lock is tried, and between further attempts
 MISSED: Final = 5 * _SECOND // 4
-#: Both differ from server to server by this part.
+#: relative difference of both between servers
 _SPREAD: Final = 0.1
-#: Where heartbeats come more often, the lock is tried once before that: after the longest of the last few gaps times
-#: this, but not sooner than that. With heartbeats of this server a takeover takes less than a second.
-_LATE: Final = 2.5
-_SOONEST: Final = _SECOND // 2
-#: Gaps that have to be known for that, and that are looked at.
-_FEWEST: Final = 2
-_GAPS: Final = 4
-#: Attempts in a row that found the lock in the hands of another group: the name may be one that a dead server left.
-_STRANGERS: Final = 2
-#: Activation times on the wire: a version, seconds since the year 1, nanoseconds, minutes (and seconds) of the zone.
+#: With shorter heartbeat intervals the lock is tried once before that: after `_GAP_FACTOR` times the longest recent
+#: interval, but at the earliest after `_MIN_PATIENCE` (ns). With this server's heartbeats a takeover takes less than a
+#: second.
+_GAP_FACTOR: Final = 2.5
+_MIN_PATIENCE: Final = _SECOND // 2
+#: intervals required for that, and intervals remembered
+_MIN_GAPS: Final = 2
+_MAX_GAPS: Final = 4
+#: Consecutive attempts that found the lock held by another group; a single one may find the name of a dead server.
+_MAX_FOREIGN_LOCKS: Final = 2
+#: Activation times on the wire: version, seconds since the year 1, nanoseconds, minutes (and seconds) of the zone.
 _VERSIONS: Final = {1: struct.Struct(">bQih"), 2: struct.Struct(">bQihb")}
 _YEAR_1: Final = 62_135_596_800
 
 
 def encode_time(moment: int) -> bytes:
-    """Returns a time (nanoseconds since 1970) as servers send it, in the local zone as the original does."""
+    """Encodes a time (ns since 1970) as servers send it, in the local zone like the original."""
     seconds, nanoseconds = divmod(moment, _SECOND)
     return _VERSIONS[1].pack(1, seconds + _YEAR_1, nanoseconds, time.localtime(seconds).tm_gmtoff // 60)
 
 
 def decode_time(data: bytes) -> int:
-    """Returns the nanoseconds since 1970 of a time that a server sent.
-
-    Raises:
-        ValueError: It is none; the text is the original's.
-    """
+    """Decodes a time that a server sent to ns since 1970. The text of a ValueError is the original's."""
     if not data:
         raise ValueError("Time.UnmarshalBinary: no data")
     form = _VERSIONS.get(data[0])
@@ -74,14 +72,7 @@ def decode_time(data: bytes) -> int:
 
 
 class FaultTolerance:
-    """Waits as the standby, becomes active, and announces it to the group.
-
-    Args:
-        context: The world; its options name the group.
-        server_id: What this server calls itself among the others.
-        lock: The store's.
-        chance: Where servers differ; the system's by default.
-    """
+    """Waits on standby, becomes active, and announces that to the group. `chance` spreads the servers' intervals."""
 
     def __init__(self, context: Context, server_id: bytes, lock: Lock, chance: random.Random | None = None) -> None:
         self._context = context
@@ -93,24 +84,19 @@ class FaultTolerance:
         self._subject = fault_tolerance_subject(context.options.cluster_id, self._group)
         spread = (chance or random.SystemRandom()).uniform(1 - _SPREAD, 1 + _SPREAD)
         self._beat, self._missed = round(BEAT * spread), round(MISSED * spread)
-        self._gaps: deque[int] = deque(maxlen=_GAPS)
-        self._heard = 0
+        self._gaps: deque[int] = deque(maxlen=_MAX_GAPS)
+        self._last_heartbeat = 0
         self._timer: Timer | None = None
         self._trying = self._stopped = False
-        self._strangers = 0
-        self._waits, self._unsent = _BackoffLog(), _BackoffLog()
+        self._foreign_locks = 0
+        self._wait_log, self._error_log = _BackoffLog(), _BackoffLog()
         self._activated: Callable[[], None]
         self._failed: Callable[[str], None]
         self._since = 0
-        self.active = False  #: this server has the lock
+        self.active = False  #: this server holds the lock
 
     def start(self, activated: Callable[[], None], failed: Callable[[str], None]) -> None:
-        """Stands by.
-
-        Args:
-            activated: Called when this server is the active one.
-            failed: Called with the reason why it never will be.
-        """
+        """Enters standby. Calls `activated` when this server becomes active, or `failed` with the reason why not."""
         self._activated, self._failed = activated, failed
         log.STREAMING.info("Starting in standby mode")
         if not valid_subject(self._subject):
@@ -121,11 +107,11 @@ class FaultTolerance:
         except PermissionError as error:
             failed(str(error))
             return
-        self._heard = self._clock.monotonic()
-        self._wait_until(self._heard + self._missed)
+        self._last_heartbeat = self._clock.monotonic()
+        self._wait_until(self._last_heartbeat + self._missed)
 
     def stop(self) -> None:
-        """Releases the lock; to be called when nothing writes to the store any more."""
+        """Releases the lock. Must be called after the last write to the store."""
         self._stopped = True
         self._timers.cancel(self._timer)
         self._lock.release()
@@ -137,19 +123,19 @@ class FaultTolerance:
             self._compare(request.payload)
             return
         now = self._clock.monotonic()
-        if now - self._heard < self._missed:
-            self._gaps.append(now - self._heard)
+        if now - self._last_heartbeat < self._missed:
+            self._gaps.append(now - self._last_heartbeat)
         else:
             self._gaps.clear()
-        self._heard = now
+        self._last_heartbeat = now
         if not self._trying:
             self._wait_until(now + self._patience())
 
     def _patience(self) -> int:
-        """Returns how long after a heartbeat the next one is so late that the lock is tried."""
-        if len(self._gaps) < _FEWEST:
+        """Returns the time (ns) after a heartbeat when the lock is tried without another one."""
+        if len(self._gaps) < _MIN_GAPS:
             return self._missed
-        return min(max(round(max(self._gaps) * _LATE), _SOONEST), self._missed)
+        return min(max(round(max(self._gaps) * _GAP_FACTOR), _MIN_PATIENCE), self._missed)
 
     def _wait_until(self, moment: int) -> None:
         self._timers.cancel(self._timer)
@@ -164,17 +150,18 @@ class FaultTolerance:
             self._lock.release()
             return
         if attempt.taken:
-            # Whoever was stopped for a while has heartbeats before him that are older than his lock, and no rival's.
+            # Heartbeats that arrived before the lock are still unread after a pause of this process, and come from no
+            # rival.
             self._context.bus.barrier(self._become_active)
             return
         self._trying = False
         now = self._clock.monotonic()
-        self._strangers = self._strangers + 1 if attempt.holder not in (b"", self._group) else 0
-        if self._strangers >= _STRANGERS:
+        self._foreign_locks = self._foreign_locks + 1 if attempt.holder not in (b"", self._group) else 0
+        if self._foreign_locks >= _MAX_FOREIGN_LOCKS:
             holder, own = quote(attempt.holder), quote(self._group)
             self._failed(
-                f"ft: the store is in use by the group {holder}, this server belongs to the group {own}: servers of a "
-                "directory need the same ft_group, and another group a directory of its own"
+                f"ft: the store is in use by the group {holder}, this server belongs to the group {own}: "
+                "servers of one directory need the same ft_group; another group needs its own directory"
             )
             return
         if attempt.problem:
@@ -182,13 +169,13 @@ class FaultTolerance:
                 "ft: error attempting to get the store lock: ft: fatal error getting the store lock: %s",
                 attempt.problem,
             )
-        elif now - self._heard >= self._missed and self._waits.due(now):
+        elif now - self._last_heartbeat >= self._missed and self._wait_log.due(now):
             log.STREAMING.info("ft: unable to get store lock at this time, going back to standby")
-        if self._heard > began:
-            self._wait_until(self._heard + self._patience())
-        elif self._heard + self._missed > now:
-            # It came early, and is followed by the one that the original makes.
-            self._wait_until(self._heard + self._missed)
+        if self._last_heartbeat > began:
+            self._wait_until(self._last_heartbeat + self._patience())
+        elif self._last_heartbeat + self._missed > now:
+            # This was the early attempt; the one that the original makes follows.
+            self._wait_until(self._last_heartbeat + self._missed)
         else:
             self._wait_until(now + self._missed)
 
@@ -209,12 +196,12 @@ class FaultTolerance:
         )
         sent = self._context.bus.publish(Role.FAULT_TOLERANCE, self._subject, beat.SerializeToString(), to_servers=True)
         now = self._clock.monotonic()
-        if not sent and self._unsent.due(now):
+        if not sent and self._error_log.due(now):
             log.STREAMING.error("Unable to send FT heartbeat: nats: connection closed")
         self._timer = self._timers.at(now + self._beat, self._send)
 
     def _compare(self, payload: bytes) -> None:
-        """Somebody claims to be active. Of two that do, the one that has been active longer stays."""
+        """Compares the activation times when another server claims to be active: the earlier one stays."""
         try:
             message = decode(protocol.CtrlMsg, payload)
         except gogo.DecodeError:
@@ -234,13 +221,12 @@ class FaultTolerance:
 
 
 class _BackoffLog:
-    """What is said once, and again after 1, 2, 4 … 60 seconds."""
+    """Allows a log line once, and again after 1, 2, 4 … 60 seconds."""
 
     def __init__(self) -> None:
         self._next = self._pause = 0
 
     def due(self, now: int) -> bool:
-        """Returns whether it is to be said."""
         if now < self._next:
             return False
         self._pause = min(max(2 * self._pause, _SECOND), 60 * _SECOND)

@@ -1,4 +1,4 @@
-"""What is in flight: sent, recorded as pending, acknowledged; and who may be served again because of it.
+"""Messages in flight: sent, recorded as pending, acknowledged; and the subscriptions that can be served again.
 
 Facts: streaming-protocol.md sections 14 and 15.
 """
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler, Payloads
 
-#: How long those wait whose clients do not keep up (ns).
+#: pause (ns) of congested subscriptions
 _PAUSE: Final = 5_000_000
 
 
 class DeliveryQueue:
-    """Those that something has happened to since they were served last, each once, in that order."""
+    """The subscriptions and groups to serve, each once, in order."""
 
     def __init__(self, context: Context) -> None:
         self._driver = context.driver
@@ -42,23 +42,22 @@ class DeliveryQueue:
         return len(self._units)
 
     def add(self, subscription: ChannelSubscription) -> None:
-        """Has a subscription served soon, or the group that it is a member of."""
+        """Queues a subscription, or the group that it is a member of."""
         self.again(subscription.group or subscription)
 
     def again(self, unit: ChannelSubscription | QueueGroup) -> None:
-        """Has one served once more, for which there is more to do."""
         self._units[unit] = None
         self._driver.commit_soon()
 
     def before(self, units: Iterable[ChannelSubscription | QueueGroup]) -> None:
-        """Has some served once more, before those that are ready by now."""
+        """Queues subscriptions and groups before all others."""
         first = dict.fromkeys(units)
         if first:
             self._units = first | self._units
             self._driver.commit_soon()
 
     def later(self, unit: ChannelSubscription | QueueGroup) -> None:
-        """Has one served after a pause."""
+        """Queues a subscription or group after a pause."""
         self._paused[unit] = None
         if self._pause is None:
             self._pause = self._timers.after(_PAUSE, self._resume)
@@ -70,14 +69,13 @@ class DeliveryQueue:
         self._driver.commit_soon()
 
     def take(self) -> list[ChannelSubscription | QueueGroup]:
-        """Returns all and forgets them."""
         units = list(self._units)
         self._units.clear()
         return units
 
 
 class Sender:
-    """What sending means, new or again: over the bus, and for the counters and the log."""
+    """Sends messages, new or again, and updates counters and log."""
 
     def __init__(self, context: Context) -> None:
         self._bus = context.bus
@@ -86,7 +84,7 @@ class Sender:
     def send(
         self, subscription: ChannelSubscription, block: Payloads, begin: int, sequences: Sequence[int], verb: str
     ) -> bool:
-        """Sends rows of a block, from one on those whose sequences are given. Returns whether it worked."""
+        """Sends consecutive rows of a block from `begin` on, one per sequence. Returns False if not connected."""
         if log.STREAMING.isEnabledFor(log.TRACE):
             for sequence in sequences:
                 _trace(subscription, sequence, verb)
@@ -108,7 +106,7 @@ class Sender:
 
 
 class Acknowledgements:
-    """Takes acknowledgements, and lets those who have room again be served."""
+    """Handles acknowledgements, and queues subscriptions that have room again."""
 
     def __init__(self, context: Context, channels: Channels, ready: DeliveryQueue) -> None:
         self._clock = context.clock
@@ -116,11 +114,10 @@ class Acknowledgements:
         self._ready = ready
 
     def handler(self, subscription: ChannelSubscription) -> Handler:
-        """Returns the handler of a subscription's ack inbox."""
         return AckInbox(self, subscription)
 
     def take_each(self, buffer: Buffer, frames: Frames, handlers: Sequence[AckInbox], rows: Sequence[int]) -> None:
-        """Takes acknowledgements of many subscriptions, one each: those that are not plain go the long way."""
+        """Handles one acknowledgement per subscription. Those of groups, and unusual ones, take the general path."""
         if log.STREAMING.isEnabledFor(log.TRACE):
             sequences: list[int | None] = [None] * len(rows)
         else:
@@ -139,9 +136,10 @@ class Acknowledgements:
                 self.settle(subscription)
 
     def acknowledge(self, subscription: ChannelSubscription, sequences: list[int]) -> None:
-        """Takes acknowledgements that came to a subscription's ack inbox.
+        """Handles acknowledgements from a subscription's ack inbox.
 
-        What is not pending there may be so at another member of the group (rule 4); else it has no effect.
+        A message that is not pending there may be pending at another member of the group (rule 4); otherwise the
+        acknowledgement has no effect.
         """
         if log.STREAMING.isEnabledFor(log.TRACE):
             for sequence in sequences:
@@ -167,18 +165,18 @@ class Acknowledgements:
             self.settle(subscription)
 
     def drop(self, subscription: ChannelSubscription, sequences: list[int]) -> None:
-        """Acknowledges messages that are not in the store any more (streaming-protocol.md section 16.8)."""
+        """Acknowledges messages that are no longer in the store (streaming-protocol.md section 16.8)."""
         if done := subscription.forget(sequences):
             store_acked(subscription, done)
         self.settle(subscription)
 
     def settle(self, subscription: ChannelSubscription) -> None:
-        """Ends stalling if there is room again, and lets the subscription be served."""
+        """Ends stalling if there is room again, and queues the subscription then."""
         if subscription.stalled and subscription.settle():
             self._ready.add(subscription)
 
     def odd(self, subscription: ChannelSubscription, payload: bytes) -> None:
-        """Takes an acknowledgement that the kernel left alone."""
+        """Handles an acknowledgement that the kernel does not decode."""
         try:
             ack = decode(protocol.Ack, payload)
         except gogo.DecodeError as error:
@@ -192,8 +190,6 @@ class Acknowledgements:
 
 
 class AckInbox:
-    """The handler of a subscription's ack inbox."""
-
     __slots__ = ("_acknowledgements", "channel", "subscription")
 
     def __init__(self, acknowledgements: Acknowledgements, subscription: ChannelSubscription) -> None:
@@ -201,7 +197,6 @@ class AckInbox:
         self.subscription, self.channel = subscription, subscription.channel
 
     def __call__(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        """Takes what came."""
         subscription = self.subscription
         while begin < end:
             sequences, begin = read_acks(buffer, frames, begin, end, self.channel.name)
@@ -214,22 +209,24 @@ class AckInbox:
 
 
 def store_sent(subscription: ChannelSubscription, sequences: Sequence[int]) -> None:
-    """Records that messages are pending. If that fails, a restart may deliver them again without the flag."""
+    """Records messages as pending. After a failure, a restart may redeliver them without the flag."""
     try:
         subscription.channel.store.sent(subscription.id, sequences)
     except StorageError as error:
-        _not_recorded("Unable to add pending message to", subscription, sequences, error)
+        _log_store_error("Unable to add pending message to", subscription, sequences, error)
 
 
 def store_acked(subscription: ChannelSubscription, sequences: Sequence[int]) -> None:
-    """Records that messages are not pending any more. If that fails, a restart may deliver them again."""
+    """Records messages as acknowledged. After a failure, a restart may redeliver them."""
     try:
         subscription.channel.store.acked(subscription.id, sequences)
     except StorageError as error:
-        _not_recorded("Unable to persist ack for", subscription, sequences, error)
+        _log_store_error("Unable to persist ack for", subscription, sequences, error)
 
 
-def _not_recorded(what: str, subscription: ChannelSubscription, sequences: Sequence[int], error: StorageError) -> None:
+def _log_store_error(
+    what: str, subscription: ChannelSubscription, sequences: Sequence[int], error: StorageError
+) -> None:
     log.STREAMING.error(
         "[Client:%s] %s subid=%d, subject=%s, seq=%d, err=%s",
         subscription.client_name,

@@ -11,17 +11,16 @@ _CLIENT_ID = re.compile(rb"[a-zA-Z0-9_-]+")
 
 
 def text(name: bytes) -> str:
-    """Returns a name for a log line or JSON."""
+    """Decodes a name for a log line or JSON."""
     return name.decode("utf-8", "replace")
 
 
 def valid_client_id(name: bytes) -> bool:
-    """Returns whether a client may call itself so."""
     return _CLIENT_ID.fullmatch(name) is not None
 
 
 def valid_channel(name: bytes) -> bool:
-    """Returns whether a channel may be called so (streaming-protocol.md section 10.2)."""
+    """Returns whether a channel name is valid (streaming-protocol.md section 10.2)."""
     return not (
         not name
         or name[0] == ord(".")
@@ -34,18 +33,18 @@ def valid_channel(name: bytes) -> bool:
 
 
 def without_case(name: bytes) -> str:
-    """Returns what two channel names must not have in common (streaming-protocol.md section 10.3)."""
+    """Returns the part of a channel name that must be unique (streaming-protocol.md section 10.3)."""
     return name.decode("utf-8", "surrogateescape").lower()
 
 
 def durable_key(client_id: bytes, channel: bytes, durable: bytes) -> bytes:
-    """Returns what makes a plain durable unique. That different ones can share a key is so in the original as well."""
+    """Returns the key of a plain durable. As in the original, different durables can share a key."""
     return b"-".join((client_id, channel, durable))
 
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """What a server listens on; `publish` is the prefix, without the channel."""
+    """Subjects that a server listens on; `publish` is the prefix, without the channel."""
 
     discovery: bytes
     publish: bytes
@@ -56,19 +55,18 @@ class Subjects:
 
     @property
     def pings(self) -> bytes:
-        """Where clients ask whether they are still registered. Never stored."""
+        """Subject on which clients ask whether they are still registered; it is not stored."""
         return self.discovery + b".pings"
 
     @classmethod
     def of(cls, server: pb.ServerInfo) -> Subjects:
-        """Returns the subjects that are stored, whatever they are."""
         return cls(
             server.discovery, server.publish, server.subscribe, server.unsubscribe, server.sub_close, server.close
         )
 
 
 def sub_close_subject(cluster_id: bytes) -> bytes:
-    """Returns where subscription closes go, for stores that are older than these."""
+    """Returns the subject of subscription closes, for old stores without one."""
     return b"_STAN.subclose." + cluster_id
 
 
@@ -83,12 +81,12 @@ def fault_tolerance_subject(cluster_id: bytes, group: bytes) -> bytes:
 
 
 def leader_subject(cluster_id: bytes) -> bytes:
-    """Returns where the leader of servers on the same streams answers, so that the others know that it is there."""
+    """Returns the subject on which the leader of servers on the same streams answers the other servers."""
     return b"_STAN.leader." + cluster_id
 
 
 def new_server(cluster_id: bytes, discover_prefix: bytes) -> pb.ServerInfo:
-    """Returns what a server stores about itself the first time."""
+    """Returns the record of a new server."""
     return pb.ServerInfo(
         cluster_id=cluster_id,
         discovery=discover_prefix + b"." + cluster_id,

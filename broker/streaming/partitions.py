@@ -1,4 +1,4 @@
-"""Several servers that share the channels among themselves (streaming-protocol.md section 25)."""
+"""Partitioning: several servers share the channels among themselves (streaming-protocol.md section 25)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from broker.streaming.context import Context, Timer
     from broker.streaming.state import StreamingSession
 
-#: The check is over when nobody has answered for so long.
+#: silence (ns) that ends the check
 _CHECK_TIMEOUT: Final = 1_000_000_000
-#: Newly found servers are asked after this.
+#: delay (ns) before newly found servers are asked, and before a retry
 _CHECK_DELAY: Final = 500_000_000
-#: What a list takes of a message besides its entries and the other fields, at most.
+#: most bytes that a list adds to a message besides its entries
 _OVERHEAD: Final = 9
-#: Bytes that an entry may have: its length has two.
-_LONGEST: Final = 0xFFFF
-#: How long something waits for its client, how many names are remembered of which none came, and what may wait.
+#: most bytes of an entry: its length has two bytes
+_MAX_ENTRY_SIZE: Final = 0xFFFF
+#: Time (ns) that a request waits for its client, missing clients remembered, and limits of the waiting requests.
 _WAIT: Final = 1_000_000_000
 _REMEMBERED: Final = 256
 _MAX_WAITING: Final = 65536
@@ -37,15 +37,14 @@ _MAX_WAITING_SIZE: Final = 64 << 20
 
 
 def encode_list(entries: Iterable[bytes], max_size: int) -> list[bytes]:
-    """Returns lists of channels as servers send them: length (two bytes, little-endian) and name, in pieces.
+    """Encodes channels as servers send them: length (two bytes, little-endian) and name, in pieces of limited size.
 
-    Raises:
-        ValueError: One entry alone is more than a piece may have; the text is the original's.
+    Raises ValueError with the original's text for an entry larger than a piece.
     """
     pieces: list[bytes] = []
     piece = bytearray()
     for entry in entries:
-        if 2 + len(entry) > max_size or len(entry) > _LONGEST:
+        if 2 + len(entry) > max_size or len(entry) > _MAX_ENTRY_SIZE:
             raise ValueError("message payload too small to send channels list")
         if piece and len(piece) + 2 + len(entry) > max_size:
             pieces.append(bytes(piece))
@@ -56,11 +55,7 @@ def encode_list(entries: Iterable[bytes], max_size: int) -> list[bytes]:
 
 
 def decode_list(data: bytes) -> list[bytes]:
-    """Returns the channels of a list.
-
-    Raises:
-        ValueError: It is damaged; the text is the original's.
-    """
+    """Decodes a list of channels. The text of a ValueError is the original's."""
     entries: list[bytes] = []
     position = 0
     while position < len(data):
@@ -77,12 +72,7 @@ def decode_list(data: bytes) -> list[bytes]:
 
 
 class Partitions:
-    """The channels that this server has, and the other servers'.
-
-    Args:
-        context: The world.
-        server_id: What this server calls itself among the others.
-    """
+    """The channels of this server, and the check against those of other servers."""
 
     def __init__(self, context: Context, server_id: bytes) -> None:
         self._context = context
@@ -91,31 +81,28 @@ class Partitions:
         self._server_id = server_id
         self._subject = partition_subject(context.options.cluster_id)
         self._inbox = b""
-        self._silence: Timer | None = None
+        self._timeout: Timer | None = None
         self._passed: Callable[[], None] | None = None
         self._failed: Callable[[str], None] | None = None
-        self.entries = context.options.partitions  #: names and patterns of the channels that this server has
+        self.entries = context.options.partitions  #: names and patterns of this server's channels
         self.waiting = PendingConnects(context)  #: requests that wait for their client
         self._literals = frozenset(entry for entry in self.entries if valid_channel(entry))
         self._patterns = tuple(entry for entry in self.entries if entry not in self._literals)
 
     def serves(self, channel: bytes) -> bool:
-        """Returns whether this server has a channel."""
         return channel in self._literals or any(matches(pattern, channel) for pattern in self._patterns)
 
     def conflict(self, entries: Iterable[bytes]) -> bytes:
-        """Returns the first of another server's entries that meets one of this server's; empty if none does."""
+        """Returns the first entry of another server that overlaps with this server's; empty if none does."""
         for entry in entries:
             if self.serves(entry) or any(matches(entry, own) for own in self.entries):
                 return entry
         return b""
 
     def check(self, passed: Callable[[], None], failed: Callable[[str], None]) -> None:
-        """Asks the other servers which channels they have.
+        """Asks the other servers for their channels.
 
-        Args:
-            passed: Called when no other server has any of these channels.
-            failed: Called with the reason why this server must not go on.
+        Calls `passed` if no other server has any of this server's channels, else `failed` with the reason.
         """
         self._passed, self._failed = passed, failed
         if not self._inbox:
@@ -125,7 +112,7 @@ class Partitions:
         self._bus.barrier(self._ask)
 
     def check_again(self) -> None:
-        """Repeats the check, as other servers were found."""
+        """Repeats the check after other servers were found; a conflict is fatal."""
         fatal = self._context.driver.fatal
         self._timers.after(
             _CHECK_DELAY,
@@ -146,22 +133,22 @@ class Partitions:
         if all(sent):
             self._wait()
         else:
-            # The connection is lost: that nobody answers would mean nothing.
-            self._timers.cancel(self._silence)
-            self._silence = self._timers.after(_CHECK_DELAY, self._ask)
+            # The connection is lost: silence would mean nothing.
+            self._timers.cancel(self._timeout)
+            self._timeout = self._timers.after(_CHECK_DELAY, self._ask)
 
     def _fail(self, reason: str) -> None:
         if self._failed is not None:
             failed, self._passed, self._failed = self._failed, None, None
-            self._timers.cancel(self._silence)
+            self._timers.cancel(self._timeout)
             failed(reason)
 
     def _wait(self) -> None:
-        self._timers.cancel(self._silence)
-        self._silence = self._timers.after(_CHECK_TIMEOUT, self._over)
+        self._timers.cancel(self._timeout)
+        self._timeout = self._timers.after(_CHECK_TIMEOUT, self._end_check)
 
-    def _over(self) -> None:
-        self._silence = None
+    def _end_check(self) -> None:
+        self._timeout = None
         if self._passed is not None:
             passed, self._passed, self._failed = self._passed, None, None
             passed()
@@ -175,7 +162,7 @@ class Partitions:
                 return
             conflict = self.conflict(decode_list(message.data))
         except (gogo.DecodeError, ValueError) as error:
-            # Like the original without an answer, which could only say that there is no conflict.
+            # No answer, like the original: an answer could only say that there is no conflict.
             log.STREAMING.error("Error processing partitioning request: %s", error)
             return
         self._bus.publish(Role.PARTITIONS, request.reply, self._message(conflict))
@@ -201,7 +188,7 @@ class Partitions:
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one client, and until when."""
+    """Requests that wait for one client."""
 
     timer: Timer
     then: list[Callable[[bool], None]] = field(default_factory=list)
@@ -209,7 +196,7 @@ class _Queue:
 
 
 class PendingConnects:
-    """Requests that came before the connect request of their client, which other servers may have answered already."""
+    """Requests that arrived before their client's connect request, which other servers may have answered already."""
 
     def __init__(self, context: Context) -> None:
         self._timers = context.timers
@@ -219,16 +206,11 @@ class PendingConnects:
         self._size = 0
 
     def add(self, client_id: bytes, connection_id: bytes, size: int, then: Callable[[bool], None]) -> bool:
-        """Lets something wait.
+        """Queues a request of `size` bytes until its client is registered, or for a limited time.
 
-        Args:
-            client_id: Whom it waits for.
-            connection_id: If there is one, it alone says whom it waits for.
-            size: Bytes that it keeps.
-            then: Called when it is known whether the client has come.
-
-        Returns:
-            False if it cannot wait: the client did not come before either, or too much is waiting.
+        `then` is called with True when the client is registered, else with False. A connection id identifies the client
+        alone; without one the client id does. Returns False if the request cannot wait: the client was missing before,
+        or too many requests wait.
         """
         key = (b"" if connection_id else client_id, connection_id)
         if key in self._missing or self._count >= _MAX_WAITING or self._size + size > _MAX_WAITING_SIZE:
@@ -244,7 +226,7 @@ class PendingConnects:
         return True
 
     def registered(self, client: StreamingSession) -> None:
-        """A client has come: resumes everything that waited for it."""
+        """Resumes all requests that wait for a client."""
         for key in ((client.id, b""), (b"", client.info.conn_id)):
             self._missing.pop(key, None)
             self._end(key, came=True)

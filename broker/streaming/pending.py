@@ -1,15 +1,15 @@
-"""Messages that were sent and not acknowledged, in an order that shows those that are due without a look at the others.
+"""Messages that were sent and not acknowledged, in an order that finds the due ones without a look at the others.
 
 Facts: streaming-protocol.md section 16.
 
-A message that is sent at a time `t` is due at `t` plus the time that its subscription waits. As it is put behind all
-others then, messages that were sent once are in the order of their deadlines. A message that is sent again moves
-behind all others, too, but its deadline counts from its last one: it may be earlier than that of messages before it
-(the redelivery was late), or later than that of the next new one (by the tolerance at most: it was sent early). So:
+A message sent at a time `t` is due at `t` plus the ack wait of its subscription. New messages are appended, so
+messages that were sent once are in the order of their deadlines. A redelivered message is appended again, but its
+deadline counts from the previous one: it may be earlier than the deadlines before it (the redelivery was late), or
+later than the next new one (by the tolerance at most: it was sent early). So:
 
-- No message that was sent once is due behind one that is not due within the tolerance.
-- Messages with another deadline than a new one would get are in a second list, which is sorted. An entry counts as long
-  as it names the deadline that its message has.
+- No message that was sent once is due after one that is not due within the tolerance.
+- Messages with another deadline than a new one would get are in a second, sorted list. An entry is valid while its
+  deadline is that of its message.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-#: What is due a little later goes along (rule 1; ns).
+#: messages due within this time (ns) are redelivered together (rule 1)
 TOLERANCE: Final = 15_000_000
 
 
 class PendingByDeadline(dict[int, int]):
     """Sequences with the times (monotonic ns) of their redeliveries.
 
-    New messages are added as to any dictionary, with a deadline that is not before that of any new message before.
+    New messages are added like entries of any dictionary, with deadlines that never decrease.
     """
 
     __slots__ = ("_moved",)
@@ -36,11 +36,7 @@ class PendingByDeadline(dict[int, int]):
         self._moved: list[tuple[int, int]] = []
 
     def move(self, deadlines: Iterable[tuple[int, int]]) -> None:
-        """Gives messages other deadlines, or adds some whose deadlines are not those of new messages.
-
-        Args:
-            deadlines: Sequences and their deadlines.
-        """
+        """Sets deadlines that differ from those of new messages; adds missing messages."""
         entries: list[tuple[int, int]] = []
         for sequence, deadline in deadlines:
             self.pop(sequence, None)
@@ -55,11 +51,9 @@ class PendingByDeadline(dict[int, int]):
         moved += entries
 
     def due(self, horizon: int, limit: int) -> list[int]:
-        """Returns messages that are due, the first ones by deadline and then by sequence.
+        """Returns the messages due up to `horizon`, by deadline and then by sequence.
 
-        Args:
-            horizon: They are due up to this time.
-            limit: So many entries of each order are looked at, and so many messages returned, at most.
+        At most `limit` entries of each order are examined, and at most `limit` messages returned.
         """
         self._forget_outdated(limit)
         found: dict[int, int] = {}
@@ -76,10 +70,9 @@ class PendingByDeadline(dict[int, int]):
         return _in_order(found)[:limit]
 
     def earliest(self, limit: int) -> int | None:
-        """Returns when to look again for what is due: never too late by more than the tolerance. None if nothing is.
+        """Returns the time of the next check for due messages, late by at most the tolerance. None without messages.
 
-        Args:
-            limit: So many entries are looked at, at most; where all are outdated it is too early.
+        At most `limit` entries are examined; if all are outdated, the time is too early.
         """
         self._forget_outdated(limit)
         first = next(iter(self.values()), None)
@@ -88,17 +81,16 @@ class PendingByDeadline(dict[int, int]):
         return first
 
     def in_order(self) -> list[int]:
-        """Returns all sequences, by deadline and then by sequence."""
         return _in_order(self)
 
     def shorten(self, count: int) -> None:
-        """Forgets the last so many messages, whatever is due."""
+        """Drops the last `count` messages, whatever their deadlines."""
         for _ in range(min(count, len(self))):
             self.popitem()
         del self._moved[-count:]
 
     def _forget_outdated(self, limit: int) -> None:
-        """Forgets the first entries if their messages were acknowledged, or sent again since."""
+        """Drops leading entries whose messages were acknowledged or sent again."""
         moved, outdated = self._moved, 0
         for deadline, sequence in islice(moved, limit):
             if self.get(sequence) == deadline:
@@ -108,5 +100,5 @@ class PendingByDeadline(dict[int, int]):
 
 
 def _in_order(deadlines: dict[int, int]) -> list[int]:
-    """Returns sequences by deadline and then by sequence. To sort twice is faster than to make pairs."""
+    """Sorts by deadline and then by sequence. Two sorts are faster than pairs."""
     return sorted(sorted(deadlines), key=deadlines.__getitem__)

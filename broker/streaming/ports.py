@@ -1,6 +1,6 @@
-"""What the streaming rules need from outside, besides a clock: a bus, and somebody who calls again.
+"""Ports of the streaming rules, besides a clock: a bus, and a driver that calls the rules.
 
-The rules call these and are called back; they open no socket, read no clock and sleep never.
+The rules call them and are called back; they open no socket, read no clock and never sleep.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from stantools.nats.frames import FrameHandler, Handler, Payloads
 
 
 class Role(enum.StrEnum):
-    """Over which of the server's NATS connections something goes (streaming-protocol.md section 1.3).
+    """The server's NATS connections (streaming-protocol.md section 1.3), in the order in which they are opened.
 
-    In the order in which they are opened. Order of messages is kept within a role only.
+    Messages keep their order only within a role.
     """
 
     SEND = "send"
@@ -28,12 +28,12 @@ class Role(enum.StrEnum):
     HEARTBEATS = "hb"
     PARTITIONS = "pc"
 
-    # Connections are looked up by role with each publish, and the hash of an enumeration is made in Python otherwise.
+    # Connections are looked up by role for each publish; the hash of an enumeration is computed in Python otherwise.
     __hash__ = str.__hash__
 
 
 class RequestOutcome(enum.Enum):
-    """How a request ended."""
+    """The result of a request."""
 
     REPLY = enum.auto()
     TIMEOUT = enum.auto()
@@ -49,52 +49,52 @@ class RequestAnswer:
 
 
 class StreamingBus(Protocol):
-    """NATS, as the streaming rules see it."""
+    """NATS, as the streaming rules use it."""
 
     @property
     def max_payload(self) -> int:
-        """Bytes that a message of a client may have."""
+        """Most bytes of a client's message."""
 
     @property
     def deliverable(self) -> int:
-        """Bytes that a message of ours may have: what is larger is never sent."""
+        """Most bytes of a message of this server; larger ones are never sent."""
 
     def publish(
         self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
     ) -> bool:
-        """Publishes. Returns False if it could not be sent (not connected).
+        """Publishes. Returns False if not connected.
 
-        An empty subject is dropped silently, and so is a reserved one (`broker.reserved`) unless it is `to_servers`.
+        A message to an empty subject is dropped silently, and one to a reserved subject (`broker.reserved`) unless
+        it is `to_servers`.
         """
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
-        """Publishes rows `begin` to `end`, one message each. Nothing refers to the block after the call."""
+        """Publishes rows `begin` to `end`, one message each. The block is not referenced after the call."""
 
     def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
-        """Publishes rows of a block to several subjects: to each the rows from one to another."""
+        """Publishes runs of rows (subject, first row, row after the last) of a block."""
 
     def publish_each(self, role: Role, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
-        """Publishes messages, each with its subject, to those who keep up.
+        """Publishes messages to subjects that are not congested.
 
-        Returns:
-            The places of those that were not sent, rising: much waits for who gets them (`congested`), or nobody is
-            connected.
+        Returns the ascending positions of the messages that were not sent: their subjects are congested, or the bus
+        is not connected.
         """
 
     def congested(self, subject: bytes) -> bool:
-        """Returns whether much waits for those who get messages of a subject, so that more is better sent later."""
+        """Returns whether much data waits for the receivers of a subject, so that senders should pause."""
 
     def has_receiver(self, subject: bytes) -> bool:
-        """Returns whether anybody gets messages of a subject; True where that is not known."""
+        """Returns whether a subject has receivers; True if that is unknown."""
 
     def slow_down(self) -> None:
-        """Reads more slowly from whoever has sent what a handler is given at the moment, until `go_on` is called.
+        """Reads more slowly from the clients whose messages are being handled, until `go_on` is called.
 
-        Has no effect when no handler is called.
+        Has no effect outside of a handler.
         """
 
     def go_on(self) -> None:
-        """Reads from all as fast as they send."""
+        """Ends the slow reading."""
 
     def request(
         self,
@@ -108,69 +108,64 @@ class StreamingBus(Protocol):
     ) -> None:
         """Publishes with a reply subject of its own and reports the first answer, or its absence after `timeout` ns.
 
-        Nobody answers on a reserved subject unless it is `to_servers`. `answer` is never called from within this call.
+        A reserved subject never answers unless the request is `to_servers`. `answer` is never called during this
+        call.
         """
 
     def listen(
         self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: FrameHandler | None = None
     ) -> object:
-        """Subscribes. Returns what `unlisten` wants. The handler is never called from within this call.
+        """Subscribes. Returns the handle for `unlisten`. The handler is never called during this call.
 
-        Args:
-            role: Over which connection.
-            subject: Subject, possibly with wildcards.
-            handler: Gets what comes.
-            gathered: It may get what many clients published at once and a little later, but before `commit`, and before
-                anything else that one of them has published later.
-            taker: Who may get what is gathered for several handlers that have the same, instead of them.
+        A `gathered` handler may get the publishes of many clients at once and a little later, but before `commit`,
+        and before later messages of the same clients. Gathered messages for several handlers with the same `taker`
+        may go to the taker instead.
         """
 
     def unlisten(self, subscription: object) -> None:
-        """Unsubscribes; the handler is not called any more."""
+        """Unsubscribes; the handler is not called again."""
 
     def barrier(self, done: Callable[[], None]) -> None:
-        """Calls `done` when everything that reached NATS before has been handed to the handlers.
+        """Calls `done` when all messages that reached NATS before are handled, maybe at once.
 
-        Every `listen` and `publish` before has reached NATS as well then. May call it at once.
+        Every earlier `listen` and `publish` has reached NATS by then.
         """
 
 
 class Recipients(Protocol):
-    """Who else reads the channels."""
+    """Another reader of the channels."""
 
     def changed(self, channel: ChannelLog) -> None:
-        """A channel is new, or has other messages that may be delivered than before."""
+        """A channel is new, or its deliverable messages have changed."""
 
-    def removed(self, channel: ChannelLog) -> None:
-        """A channel was deleted."""
+    def removed(self, channel: ChannelLog) -> None: ...
 
 
 class ClusterMember(Protocol):
-    """What a server is among others with the same streams, as monitoring shows it."""
+    """This server as a node of a cluster, as monitoring shows it."""
 
     @property
-    def node_id(self) -> str:
-        """What it is called."""
+    def node_id(self) -> str: ...
 
     @property
     def role(self) -> str:
-        """`Leader`, `Follower`, or `Candidate` while it tries."""
+        """`Leader`, `Follower`, or `Candidate`."""
 
 
 class StreamingDriver(ports.RuleDriver, Protocol):
-    """Who calls the rules, and ends the process for them."""
+    """Calls the rules, and ends the process on their request."""
 
     def wake(self) -> None:
-        """As `commit_soon`, from any thread."""
+        """Requests a commit, from any thread."""
 
     def commit_by(self, time: int) -> None:
-        """Asks for a call of `commit` at that time of the monotonic clock, which is near, unless there is one before.
+        """Requests a call of `commit` at a near time (monotonic ns), unless one comes before.
 
-        Replaces an earlier wish.
+        Replaces an earlier request.
         """
 
     def fatal(self, message: str) -> None:
-        """Something after which the server cannot go on; the process ends with an error."""
+        """Ends the process with an error."""
 
     def abort(self, message: str) -> None:
-        """Something after which nothing may be written to the store; the process ends on the spot."""
+        """Ends the process at once: the store must not be written to any more."""

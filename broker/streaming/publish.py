@@ -1,10 +1,9 @@
-"""Publishes: from the frames of one socket read to what is staged for a commit, or refused.
+"""Publishes: the frames of one socket read are staged for a commit, or refused.
 
 Facts: streaming-protocol.md section 11.
 
-What comes in is staged: appended to the stores, with the acknowledgements held back until a commit (`commits`).
-The store makes a new channel with the commit; whoever publishes to one that cannot be made learns of it by the
-acknowledgement.
+Staged messages are appended to the stores; their acknowledgements wait for a commit (`commits`). The store creates a
+new channel with the commit. If it cannot, the acknowledgements carry the error.
 """
 
 from __future__ import annotations
@@ -48,27 +47,19 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
-#: Rows of the table that the kernels fill.
+#: rows of the table that the kernels fill
 _TABLE_ROWS: Final = 4096
-#: Messages of a batch when nobody has said how many (the original's number). It may then become larger, in messages and
-#: in bytes: what waits while files are synced is synced together. What was read together is not divided then.
-_USUAL: Final = 1024
-_GROWN: Final = 4096
-_GROWN_SIZE: Final = 16 << 20
-_FINE: Final = (PublishStop.GOOD, PublishStop.FULL)
-#: What a message has at most besides data, reply and channel: sequence, time, and what is in front of each field.
-_FIELDS: Final = 40
+#: Messages of a batch by default, as in the original. A default batch may grow, in messages and bytes: messages that
+#: arrive during a sync are synced together, and the messages of one read are not split.
+_DEFAULT_BATCH: Final = 1024
+_MAX_BATCH: Final = 4096
+_MAX_BATCH_SIZE: Final = 16 << 20
+_NO_REFUSAL: Final = (PublishStop.GOOD, PublishStop.FULL)
+#: most bytes of a message besides data, reply and channel: sequence, time, and the headers of the fields
+_FIELD_OVERHEAD: Final = 40
 
 
 class PublishRules:
-    """Stages publishes.
-
-    Args:
-        context: The world.
-        commits: Commits what is staged.
-        waiting: Where publishes of clients that are not known wait, if they may (partitioning).
-    """
-
     def __init__(
         self,
         context: Context,
@@ -83,30 +74,32 @@ class PublishRules:
         self._store = context.store
         self._crc = context.store.crc
         size = context.options.io_batch_size
-        self._batch_size = _GROWN if size == _USUAL else max(size, 1)
-        self._exact = size != _USUAL
+        self._batch_size = _MAX_BATCH if size == _DEFAULT_BATCH else max(size, 1)
+        self._exact = size != _DEFAULT_BATCH
         self._clients = clients
         self._channels = channels
         self._commits = commits
         self._waiting = waiting
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
         self._places = np.arange(len(self._table), dtype=np.int32)
-        #: What precedes the channel in the NATS subject of a publish, in bytes; negative if that may be another.
+        #: bytes before the channel in the NATS subject of a publish; negative if the channel may differ
         self.prefix = -1
 
     def receive(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        """Handler of the publish subjects: takes everything up to staging; commits whenever a batch is full."""
+        """Handles frames of the publish subjects: stages them, and commits full batches."""
         commits = self._commits
         while begin < end:
             stop = min(end, begin + max(self._batch_size - commits.staged, 1)) if self._exact else end
             begin += self._stage(buffer, frames, begin, stop)
-            if commits.staged >= self._batch_size or (commits.size > _GROWN_SIZE and commits.staged >= _USUAL):
+            if commits.staged >= self._batch_size or (
+                commits.size > _MAX_BATCH_SIZE and commits.staged >= _DEFAULT_BATCH
+            ):
                 commits.commit(SHARE)
         if commits.staged:
             commits.commit_soon()
 
     def _stage(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
-        """Stages rows up to and with the first one that needs a closer look. Returns how many were dealt with."""
+        """Stages rows up to and including the first doubtful one. Returns the number of rows handled."""
         publishes = read_publishes(
             buffer,
             frames,
@@ -126,32 +119,32 @@ class PublishRules:
             now = self._clock.wall()
             groups, lone = publishes.groups, publishes.lone
             portions: list[ChannelBatch] = []
-            most = min(self._bus.deliverable, self._store.largest) - REDELIVERED_SIZE
-            large = publishes.size + _FIELDS > most
+            max_size = min(self._bus.deliverable, self._store.largest) - REDELIVERED_SIZE
+            large = publishes.size + _FIELD_OVERHEAD > max_size
             if lone and not large and not traced:
                 lone = self._add_lone(buffer, lone, now)
             if lone:
                 groups = [*groups, *[ChannelPublishes(number, self._places[row : row + 1]) for number, row in lone]]
             if large:
-                groups, portions = self._sort_out(groups, most)
+                groups, portions = self._refuse_large(groups, max_size)
             portions += [self._append(buffer, group.channel, group.rows, now) for group in groups]
             self._commits.stage(CommitBatch(publishes.acks, publishes.runs, portions, traced), taken, publishes.size)
-        if publishes.status in _FINE:
+        if publishes.status in _NO_REFUSAL:
             return taken
         request = next(requests(buffer, frames, begin + taken, begin + taken + 1))
-        # A row that only lacked its channel is read again, now that there is one.
+        # A row that only lacked its channel is read again, now that the channel exists.
         return taken if self._examine(request, publishes.status) else taken + 1
 
-    def _sort_out(
-        self, groups: Sequence[ChannelPublishes], most: int
+    def _refuse_large(
+        self, groups: Sequence[ChannelPublishes], max_size: int
     ) -> tuple[list[ChannelPublishes], list[ChannelBatch]]:
-        """Refuses what would be too large for the store, or to be delivered. Returns the other rows, and these."""
-        fine: list[ChannelPublishes] = []
+        """Refuses messages too large for the store or for delivery. Returns the other rows, and the refused ones."""
+        valid: list[ChannelPublishes] = []
         refused: list[ChannelBatch] = []
         for number, rows in groups:
             channel = self._channels.numbered[number]
             table = self._table[rows].astype(np.int64)
-            room = most - _FIELDS - len(channel.name) - table[:, REPLY_SIZE]
+            room = max_size - _FIELD_OVERHEAD - len(channel.name) - table[:, REPLY_SIZE]
             large = table[:, DATA_SIZE] > room
             for row in np.flatnonzero(large).tolist():
                 error = request_errors.too_large(int(table[row, DATA_SIZE]), int(room[row]), self._bus.max_payload)
@@ -163,11 +156,11 @@ class PublishRules:
                     text(error),
                 )
             if not large.all():
-                fine.append(ChannelPublishes(number, rows[~large]))
-        return fine, refused
+                valid.append(ChannelPublishes(number, rows[~large]))
+        return valid, refused
 
     def _add_lone(self, buffer: Buffer, lone: list[tuple[int, int]], now: int) -> list[tuple[int, int]]:
-        """Adds what came alone to its channel, where that may be. Returns the rest."""
+        """Adds single messages directly to the stores of their channels, where possible. Returns the rest."""
         numbered = self._channels.numbered
         others: list[tuple[int, int]] = []
         stores: list[tuple[tuple[int, int], Channel, SingleAppendStore]] = []
@@ -221,15 +214,7 @@ class PublishRules:
         return portion
 
     def _examine(self, request: StreamingRequest, status: PublishStop | None = None) -> bool:
-        """Deals with a publish that is not plainly good.
-
-        Args:
-            request: The publish.
-            status: Why it is not; None if it is not known, as nobody looked yet.
-
-        Returns:
-            True if nothing but its channel was missing, and is there now; only if it is said to be that.
-        """
+        """Handles a publish that the kernel does not accept. Returns True if it only lacked its channel."""
         try:
             message = decode(protocol.PubMsg, request.payload)
         except gogo.DecodeError as error:
@@ -266,7 +251,7 @@ class PublishRules:
             )
             return self._count_and_refuse(request, message, text_of(error))
         if channel.making is not None:
-            # Even if the message is refused.
+            # The channel is created even if the message is refused.
             self._commits.touch(channel)
         if status is PublishStop.UNKNOWN_CHANNEL:
             return True
@@ -274,21 +259,20 @@ class PublishRules:
         return False
 
     def _waited(self, request: StreamingRequest, message: protocol.PubMsg, came: bool) -> None:
-        """Goes on with a publish that has waited for its client, in vain or not."""
         if came:
             self._examine(request)
         else:
             self._count_and_refuse(request, message, request_errors.INVALID_PUBLISH)
 
     def _stage_alone(self, request: StreamingRequest, message: protocol.PubMsg) -> None:
-        """Stages a message that is fine, only oddly encoded, as its usual encoding."""
+        """Stages a valid message with an unusual encoding, in its usual encoding."""
         payload = message.SerializeToString()
         reply, start = len(request.subject), len(request.subject) + len(request.reply)
         frames = frame_table(1)
         frames[0] = (0, reply, reply, len(request.reply), 0, start, len(payload), -1)
         done = self._stage(request.subject + request.reply + payload, frames, 0, 1)
         assert done == 1, "the usual encoding is plainly good"
-        # What was counted is the usual encoding, what came is another.
+        # The statistics count the message as received, not in its usual encoding.
         self._statistics.in_bytes += len(request.payload) - int(frames[0][PAYLOAD_SIZE])
         if self._commits.staged:
             self._commits.commit_soon()

@@ -1,7 +1,8 @@
-"""Sends messages again that were not acknowledged in time, or before all others.
+"""Redelivers messages that were not acknowledged in time, and pending messages that come before new ones.
 
-Facts: streaming-protocol.md sections 16, 17, 18 and 23. A timer begins a round: all that is due then, in order. Rounds
-of many subscriptions take turns, a few hundred messages each, and give way to everything else after some milliseconds.
+Facts: streaming-protocol.md sections 16, 17, 18 and 23. A timer begins a round: the messages that are due then, in
+order. Rounds of many subscriptions alternate in steps of a few hundred messages, and yield to all other work after
+some milliseconds.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ if TYPE_CHECKING:
     from broker.streaming.inflight import Acknowledgements, Sender
     from broker.streaming.state import ChannelSubscription
 
-#: How soon what a member of a group leaves behind is sent to others (streaming-protocol.md section 18.8).
-_LEFT_BEHIND: Final = 100_000_000
-#: Messages and bytes that are looked up at a time.
+#: delay (ns) before the pending messages of a departed group member are redelivered (streaming-protocol.md section
+#: 18.8)
+_HANDOVER_DELAY: Final = 100_000_000
+#: messages and bytes that are read at a time
 _BLOCK: Final = 1024
 _READ_SIZE: Final = 1 << 20
-#: How soon a timer fires again at the earliest, and if a client does not keep up (ns).
+#: shortest delay (ns) of a timer, and the delay while a client is congested
 _SOON: Final = 1_000_000
 _PAUSE: Final = 20_000_000
-#: How long (ns) rounds go on before others have their turn, and the messages of a round that come together.
+#: time (ns) of rounds before other work, and messages of a step
 SHARE: Final = 3_000_000
 STEP: Final = 256
-#: Pending messages that are looked at in a step, for those that are due.
+#: pending messages that are examined in a step
 LOOKS: Final = 2048
 
 _Found = tuple["MessageRecordBuffer", list[int], list[int]]
 
 
 class Redelivery:
-    """The timers of subscriptions, and what happens when they fire."""
+    """The redelivery timers of subscriptions."""
 
     def __init__(self, context: Context, sender: Sender, acknowledgements: Acknowledgements) -> None:
         self._clock = context.clock
@@ -48,7 +50,7 @@ class Redelivery:
         self._bus = context.bus
         self._sender = sender
         self._acknowledgements = acknowledgements
-        #: What was found due in each round and is still to be sent, in reverse.
+        #: due messages of each round that are still to be sent, in reverse
         self._rounds: dict[ChannelSubscription, list[int]] = {}
         self._turn: Timer | None = None
 
@@ -58,28 +60,26 @@ class Redelivery:
             subscription.timer = self._timers.after(subscription.ack_wait, partial(self._fire, subscription))
 
     def arm_soon(self, subscription: ChannelSubscription) -> None:
-        """Has the timer of a subscription fire soon that got what another left behind."""
-        time = self._clock.monotonic() + _LEFT_BEHIND
+        """Makes the timer fire soon, for a subscription that got messages of a departed member."""
+        time = self._clock.monotonic() + _HANDOVER_DELAY
         if subscription.timer is None or subscription.timer.time > time:
             self._timers.cancel(subscription.timer)
             subscription.timer = self._timers.at(time, partial(self._fire, subscription))
 
     def stop(self, subscription: ChannelSubscription) -> None:
-        """Stops a subscription's timer, and its round."""
         self._timers.cancel(subscription.timer)
         subscription.timer = None
         self._rounds.pop(subscription, None)
 
     def release(self, subscription: ChannelSubscription) -> bool:
-        """Goes on with a subscription whose new messages are held back, a bounded amount.
+        """Sends a bounded number of pending messages to a subscription whose new messages are held back.
 
-        Returns:
-            Whether all that is pending has been seen to, so that new messages may flow.
+        Returns True if no pending message is left, so that new messages may follow.
         """
         pending = subscription.pending
         if subscription.held is None:
             subscription.held = sorted(pending, reverse=True)
-        turn = [sequence for sequence in _taken(subscription.held, _portion(subscription)) if sequence in pending]
+        turn = [sequence for sequence in _pop_first(subscription.held, _portion(subscription)) if sequence in pending]
         now = self._clock.monotonic()
         if turn:
             if subscription.hold is DeliveryHold.RESUMED:
@@ -102,7 +102,7 @@ class Redelivery:
             self._take_turns()
 
     def _take_turns(self) -> None:
-        """Goes on with rounds, one step each in turn, until it is the turn of others."""
+        """Runs one step of each round in turn, until the time for rounds is over."""
         self._turn = None
         begin = self._clock.monotonic()
         while self._rounds:
@@ -115,11 +115,7 @@ class Redelivery:
                 return
 
     def _step(self, subscription: ChannelSubscription, left: list[int]) -> bool:
-        """Sends some messages of a round. Returns whether it goes on; else there is a timer, if something is pending.
-
-        Args:
-            left: What was found due and is still to be sent, in reverse: if there is nothing, it is looked for.
-        """
+        """Sends some messages of a round. Returns False at its end."""
         client, pending = subscription.client, subscription.pending
         if client is None or not pending:
             return False
@@ -133,20 +129,21 @@ class Redelivery:
             return False
         now = self._clock.monotonic()
         if self._congested(subscription):
-            # The others are overdue then, and come when there is room.
+            # The due messages stay due until there is room.
             self._rearm(subscription, now, _PAUSE)
             return False
         horizon = now + TOLERANCE
         if not left:
             left += reversed(pending.due(horizon, LOOKS))
-        # Since they were found some may have been acknowledged, or sent.
+        # Some may have been acknowledged, or sent, since they were found.
         turn = [
             sequence
-            for sequence in _taken(left, min(_portion(subscription), STEP))
+            for sequence in _pop_first(left, min(_portion(subscription), STEP))
             if pending.get(sequence, horizon + 1) <= horizon
         ]
         if turn and subscription.group is None:
-            self._send_again(subscription, turn, now)
+            self._send_copies(subscription, turn)
+            self._postpone(subscription, turn, now)
         elif turn:
             self._hand_out_again(subscription, turn, now)
         if left or turn:
@@ -164,12 +161,7 @@ class Redelivery:
         if (earliest := subscription.pending.earliest(LOOKS)) is not None:
             subscription.timer = self._timers.at(max(earliest, now + pause), partial(self._fire, subscription))
 
-    def _send_again(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
-        """Sends messages again to the subscription that has them pending, and moves their deadlines."""
-        self._send_copies(subscription, sequences)
-        self._put_off(subscription, sequences, now)
-
-    def _put_off(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
+    def _postpone(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
         """Moves the deadlines of messages that are still pending."""
         pending, ack_wait = subscription.pending, subscription.ack_wait
         pending.move(
@@ -181,7 +173,7 @@ class Redelivery:
         )
 
     def _send_copies(self, subscription: ChannelSubscription, sequences: list[int]) -> None:
-        """Sends messages again, marked as such and counted."""
+        """Sends messages with the flag and count of a redelivery."""
         if self._bus.has_receiver(subscription.inbox):
             for block, rows, found in self._look_up(subscription, sequences):
                 self._send_rows(subscription, block, rows, found)
@@ -193,11 +185,8 @@ class Redelivery:
                 self._drop(subscription, gone)
 
     def _send_overdue(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
-        """After a start: sets the messages' deadlines, and sends what is overdue.
-
-        Facts: streaming-protocol.md section 23.5.
-        """
-        # Their time is the wall's; from here on the monotonic one counts.
+        """After a start: sets the deadlines, and sends the overdue messages (streaming-protocol.md section 23.5)."""
+        # Timestamps are wall clock times, deadlines are monotonic.
         shift = now - self._clock.wall() + subscription.ack_wait
         for block, rows, found in self._look_up(subscription, sequences):
             overdue: tuple[list[int], list[int]] = ([], [])
@@ -208,17 +197,14 @@ class Redelivery:
                     deadline = _next_deadline(deadline, subscription.ack_wait, now)
                     overdue[0].append(row)
                     overdue[1].append(sequence)
-                # A clock that was put back must not put redelivery off for ever.
+                # A clock that was set back must not postpone redelivery forever.
                 deadlines.append((sequence, min(deadline, now + subscription.ack_wait)))
             subscription.pending.move(deadlines)
             if overdue[0]:
                 self._send_rows(subscription, block, *overdue)
 
     def _hand_out_again(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
-        """Offers messages of a member to its group again, one by one.
-
-        Facts: streaming-protocol.md section 18, rules 4 to 6.
-        """
+        """Offers messages of a member to its group again (streaming-protocol.md section 18, rules 4 to 6)."""
         group = subscription.group
         assert group is not None
         for block, rows, found in self._look_up(subscription, sequences):
@@ -246,8 +232,8 @@ class Redelivery:
                     store_acked(subscription, share_sequences)
             if moved:
                 self._acknowledgements.settle(subscription)
-        # Also of what could not be read.
-        self._put_off(subscription, sequences, now)
+        # This includes messages that could not be read.
+        self._postpone(subscription, sequences, now)
 
     def _send_rows(
         self, subscription: ChannelSubscription, block: MessageRecordBuffer, rows: list[int], sequences: list[int]
@@ -262,9 +248,9 @@ class Redelivery:
             known.update(zip(sequences, counts, strict=True))
 
     def _look_up(self, subscription: ChannelSubscription, sequences: list[int]) -> Iterator[_Found]:
-        """Yields pending messages in the order given: blocks, with the rows of them that are meant and their sequences.
+        """Yields pending messages in the given order: blocks, the selected rows, and their sequences.
 
-        What the store does not have any more is acknowledged (rule 8). What cannot be read is left out.
+        Messages that are no longer in the store are acknowledged (rule 8). Unreadable ones are left out.
         """
         messages = subscription.channel.messages
         gone: list[int] = []
@@ -320,20 +306,20 @@ class Redelivery:
 
 
 def _portion(subscription: ChannelSubscription) -> int:
-    """Returns how many messages are sent before it is looked whether the client keeps up: about a block."""
+    """Returns the number of messages, about a block, that are sent between two checks for congestion."""
     messages = subscription.channel.messages
     average = messages.bytes // messages.count if messages.count else 0
     return max(1, min(_BLOCK, _READ_SIZE // max(average, 1)))
 
 
-def _taken(reverse: list[int], count: int) -> list[int]:
-    """Takes the first of what is in reverse."""
+def _pop_first(reverse: list[int], count: int) -> list[int]:
+    """Removes and returns the first entries of a reversed list."""
     taken = reverse[: -count - 1 : -1]
     del reverse[-count:]
     return taken
 
 
 def _next_deadline(deadline: int, ack_wait: int, now: int) -> int:
-    """Returns the deadline after a redelivery: ackWait behind the last one, or behind now if that is past as well."""
+    """Returns the deadline after a redelivery: ack wait after the last one, or after now if that is past as well."""
     following = deadline + ack_wait
     return following if following > now else now + ack_wait

@@ -1,4 +1,4 @@
-"""Who is connected and which channels there are, by name, and by the small numbers that the kernels know them by.
+"""Clients and channels, by name, and by the small numbers that the kernels use.
 
 Facts: streaming-protocol.md sections 7 and 10.
 """
@@ -26,14 +26,13 @@ T = TypeVar("T")
 
 
 class SubscriptionSlots(list[T]):
-    """A list whose gaps are used again; there is None in a gap."""
+    """A list that reuses its gaps; a gap contains None."""
 
     def __init__(self) -> None:
         super().__init__()
         self._free: list[int] = []
 
     def put(self, thing: T) -> int:
-        """Adds an entry. Returns its number."""
         if self._free:
             number = self._free.pop()
             self[number] = thing
@@ -42,28 +41,20 @@ class SubscriptionSlots(list[T]):
         return len(self) - 1
 
     def take(self, number: int) -> None:
-        """Removes an entry; its number is used again."""
         self[number] = None  # type: ignore[assignment]
         self._free.append(number)
 
 
 class Clients:
-    """All clients, by id and by connection.
-
-    Args:
-        context: The world.
-        waiting: Requests that came before their client, if there may be any (partitioning).
-    """
+    """Clients by id and by connection id."""
 
     def __init__(self, context: Context, waiting: PendingConnects | None = None) -> None:
         self._store = context.store
         self._waiting = waiting
         self._clients: dict[bytes, StreamingSession] = {}
         self._by_connection: dict[bytes, StreamingSession] = {}
-        self.numbered: SubscriptionSlots[StreamingSession] = (
-            SubscriptionSlots()
-        )  #: by the numbers that the kernels know
-        self.names = Names()  #: numbers of the client ids, for the kernels
+        self.numbered: SubscriptionSlots[StreamingSession] = SubscriptionSlots()  #: by the numbers that the kernels use
+        self.names = Names()  #: numbers of the client ids
         self.connections = Names()  #: numbers of the connection ids
 
     def __len__(self) -> int:
@@ -73,25 +64,19 @@ class Clients:
         return iter(self._clients.values())
 
     def get(self, client_id: bytes) -> StreamingSession | None:
-        """Returns who is registered under an id."""
         return self._clients.get(client_id)
 
     def by_connection(self, connection_id: bytes) -> StreamingSession | None:
-        """Returns who gave this connection id."""
         return self._by_connection.get(connection_id)
 
     def publisher(self, client_id: bytes, connection_id: bytes) -> StreamingSession | None:
-        """Returns who publishes: if there is a connection id, it alone says so (streaming-protocol.md section 7.2)."""
+        """Returns the publisher: a connection id identifies it alone (streaming-protocol.md section 7.2)."""
         return self._by_connection.get(connection_id) if connection_id else self._clients.get(client_id)
 
     def register(self, info: pb.ClientInfo) -> tuple[StreamingSession, Flush | None]:
-        """Stores a client and makes it known. Its id is not in use.
+        """Stores and registers a client whose id is not in use. A client that cannot be stored is not registered.
 
-        Returns:
-            The client; and the flush that is under way, None if it is stored.
-
-        Raises:
-            StorageError: It cannot be stored; it is not registered then.
+        Returns the client, and the flush in progress; None if the client is stored.
         """
         flush = self._store.add_client(info)
         client = self.recover(info)
@@ -100,7 +85,7 @@ class Clients:
         return client, flush
 
     def recover(self, info: pb.ClientInfo) -> StreamingSession:
-        """Makes a client known that is stored already."""
+        """Registers a client that is already stored."""
         client = StreamingSession(info)
         client.number = self.numbered.put(client)
         client.registered = True
@@ -112,11 +97,7 @@ class Clients:
         return client
 
     def unregister(self, client: StreamingSession) -> None:
-        """Makes a client unknown and removes it from the store.
-
-        Raises:
-            StorageError: The store still has it; it is unknown all the same.
-        """
+        """Removes a client, and deletes it from the store. After a StorageError only the store still has it."""
         client.registered = False
         del self._clients[client.id]
         self.names.discard(client.id)
@@ -129,17 +110,17 @@ class Clients:
 
 
 class Channels:
-    """All channels, by name and by the numbers that the kernels know."""
+    """Channels by name and by number."""
 
     def __init__(self, context: Context) -> None:
         self._store = context.store
         self._audience = context.audience
         self._channels: dict[bytes, Channel] = {}
         self._spellings: dict[str, list[bytes]] = {}
-        self.numbered: SubscriptionSlots[Channel] = SubscriptionSlots()  #: by the numbers that the kernels know
-        self.names = Names()  #: numbers of the names, for the kernels
-        self.making: dict[Flush, Channel] = {}  #: those that the store is about to make
-        self.expiry = Expiry(context, self.delete)  #: what of them ends by time
+        self.numbered: SubscriptionSlots[Channel] = SubscriptionSlots()  #: by the numbers that the kernels use
+        self.names = Names()  #: numbers of the names
+        self.making: dict[Flush, Channel] = {}  #: channels that the store is about to create
+        self.expiry = Expiry(context, self.delete)  #: expiry of messages and channels
 
     def __len__(self) -> int:
         return len(self._channels)
@@ -148,17 +129,14 @@ class Channels:
         return iter(self._channels.values())
 
     def get(self, name: bytes) -> Channel | None:
-        """Returns the channel of this very name."""
         return self._channels.get(name)
 
     def obtain(self, name: bytes) -> Channel:
-        """Returns the channel of a name, which is a valid one; creates it if there is none.
+        """Returns the channel of a valid name; creates it if there is none.
 
-        It may be one that the store has yet to make (`making`), with the next commit that touches it.
-
-        Raises:
-            RefusedError: There is one that differs in case only.
-            StorageError: It cannot be created, for example because there are too many.
+        The store may have yet to create it (`making`), with the next commit that touches it. Raises RefusedError if
+        a channel differs in case only, StorageError if the channel cannot be created, for example because there are
+        too many.
         """
         if (channel := self._channels.get(name)) is not None:
             return channel
@@ -179,13 +157,12 @@ class Channels:
         return channel
 
     def made(self, channel: Channel) -> None:
-        """Takes note that the store has made a channel."""
         channel.making = None
         log.STREAMING.info("Channel %s has been created", quote(channel.name))
         self.expiry.watch(channel)
 
     def recover(self, name: bytes, stores: ChannelStore) -> Channel:
-        """Adds a channel that is stored already."""
+        """Adds a channel that is already stored."""
         channel = Channel(name, stores.messages, stores.subscriptions, lone=stores.lone)
         channel.number = self.numbered.put(channel)
         self._channels[name] = channel
@@ -196,16 +173,12 @@ class Channels:
         return channel
 
     def delete(self, channel: Channel) -> None:
-        """Removes a channel and everything it has.
-
-        Raises:
-            StorageError: It cannot be removed from the store, and is there as before.
-        """
+        """Deletes a channel with all its data. After a StorageError it is unchanged."""
         self._store.delete_channel(channel.name)
         self.forget(channel)
 
     def forget(self, channel: Channel) -> None:
-        """Makes a channel unknown that the store does not have any more."""
+        """Removes a channel that the store no longer has."""
         name = channel.name
         if channel.making is not None:
             self.making.pop(channel.making, None)

@@ -1,4 +1,4 @@
-"""The texts that clients are refused with (streaming-protocol.md section 26)."""
+"""Errors that clients get (streaming-protocol.md section 26)."""
 
 from __future__ import annotations
 
@@ -26,26 +26,19 @@ UNKNOWN_CHANNEL: Final = b"stan: unknown channel"
 INVALID_CLOSE: Final = b"stan: invalid close request"
 
 
-def too_large(size: int, most: int, max_payload: int) -> bytes:
-    """Returns the text for a message that the NATS server would not carry to a subscriber, or to where it is stored.
+def too_large(size: int, limit: int, max_payload: int) -> bytes:
+    """Returns the error for a message with `size` bytes of data that can neither be delivered nor stored.
 
-    Args:
-        size: Bytes of its data.
-        most: How many it may have.
-        max_payload: What the NATS server takes.
+    The message may have `limit` bytes of data; `max_payload` is the NATS server's limit.
     """
     text = (
         b"stan: message too large: %d bytes, and %d are the most in this channel (max_payload of the NATS server is %d)"
     )
-    return text % (size, most, max_payload)
+    return text % (size, limit, max_payload)
 
 
 class RequestRefusedError(Exception):
-    """A request that the rules refuse.
-
-    Args:
-        text: What the client is told.
-    """
+    """A request refused by the rules; the client gets the text."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__(text.decode(errors="replace"))
@@ -53,5 +46,4 @@ class RequestRefusedError(Exception):
 
 
 def text_of(error: RequestRefusedError | StorageError) -> bytes:
-    """Returns the text that a client gets about an error."""
     return error.text if isinstance(error, RequestRefusedError) else str(error).encode(errors="surrogateescape")

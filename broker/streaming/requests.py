@@ -1,4 +1,4 @@
-"""Requests that come in frames: one by one, unlike publishes and acknowledgements; and control messages among them."""
+"""Requests in frames, handled one by one, unlike publishes and acknowledgements; and control messages among them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from stantools.nats.frames import (
 
 M = TypeVar("M", bound=Message)
 
-#: No message has as many fields. What has more takes seconds to refuse, a megabyte of it, and the others wait.
+#: No valid message has as many fields. A megabyte of fields would take seconds to refuse, while other clients wait.
 _MAX_FIELDS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class StreamingRequest:
-    """A message that came: where to, where an answer is wanted (maybe nowhere), and what it says, without headers."""
+    """A received message without its headers; `reply` may be empty."""
 
     subject: bytes
     reply: bytes
@@ -39,16 +39,12 @@ class StreamingRequest:
 
 
 def decode(kind: type[M], payload: bytes) -> M:
-    """Decodes what came from a client, within a bounded time.
-
-    Raises:
-        gogo.DecodeError: It is no such message.
-    """
+    """Decodes a client's message in bounded time. Raises gogo.DecodeError if it is invalid."""
     return gogo.decode(kind, payload, max_fields=_MAX_FIELDS)
 
 
 def is_control(payload: bytes) -> bool:
-    """Returns whether it is a message among servers, which are dropped silently (streaming-protocol.md section 3)."""
+    """Returns whether a message is one among servers; these are dropped silently (streaming-protocol.md section 3)."""
     try:
         decode(protocol.CtrlMsg, payload)
     except gogo.DecodeError:
@@ -57,7 +53,7 @@ def is_control(payload: bytes) -> bool:
 
 
 def requests(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[StreamingRequest]:
-    """Yields the messages of some rows, copied."""
+    """Yields copies of the messages of some rows."""
     view = memoryview(buffer)
     for row in frames[begin:end].tolist():
         start = row[PAYLOAD] + row[HEADER_SIZE]
@@ -69,7 +65,7 @@ def requests(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[S
 
 
 def one_by_one(answer: Callable[[StreamingRequest], None]) -> Handler:
-    """Returns a handler of frames that hands over one request at a time."""
+    """Returns a handler of frames that passes on one request at a time."""
 
     def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         for request in list(requests(buffer, frames, begin, end)):

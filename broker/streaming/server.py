@@ -1,4 +1,4 @@
-"""The streaming server: its parts, put together, and how it starts and stops."""
+"""The streaming server: its parts, and how it starts and stops."""
 
 from __future__ import annotations
 
@@ -40,20 +40,10 @@ if TYPE_CHECKING:
 class StreamingServer:
     """A NATS Streaming server, without sockets, clock and files.
 
-    What comes from the bus is handled at once, except that storing is completed by `commit`, which the driver calls
-    when there is nothing more to hand over at the moment.
-
-    Args:
-        context: Its world.
-        server_id: What this server calls itself; a new id if empty.
-        lock: Of the store, if this server belongs to a fault-tolerant group.
-        member: What it is among others, if it is a node of a cluster. It is started when it leads, and stopped when it
-            does not any more; then there is another one.
-
-    Attributes:
-        clients: Who is connected.
-        channels: The channels.
-        statistics: Counters.
+    Messages from the bus are handled at once, except that `commit` completes their storage. The driver calls it when
+    no more messages are at hand. A server of a fault-tolerant group has a `lock` of the store. A node of a cluster
+    has a `member`; it is started when it becomes leader and stopped when it no longer is, and a new server takes its
+    place.
     """
 
     def __init__(
@@ -72,12 +62,12 @@ class StreamingServer:
         self.store.wake = context.driver.wake
         self.clock = context.clock
         self.member = member
-        self.server_id = server_id or new_id()  #: what this server calls itself
-        self.started_at = 0  #: when it was started (ns since the epoch), 0 before
-        self.ready = False  #: it takes requests
-        self.subjects: Subjects | None = None  #: what it listens on, as soon as the store was read
-        self.recovered: int | None = None  #: how many channels were found in the store; None if it was empty
-        self.damaged: Path | None = None  #: the directory of a store that it could not start with
+        self.server_id = server_id or new_id()
+        self.started_at = 0  #: start time (ns since the epoch); 0 before
+        self.ready = False  #: requests are accepted
+        self.subjects: Subjects | None = None  #: None until the store was read
+        self.recovered: int | None = None  #: channels found in the store; None if it was empty
+        self.damaged: Path | None = None  #: directory of a store that the server could not start with
         self._stopped = False
 
         self._partitions: Partitions | None = None
@@ -109,12 +99,11 @@ class StreamingServer:
 
     @property
     def statistics(self) -> StreamingStatistics:
-        """Counters since the start."""
         return self._context.statistics
 
     @property
     def state(self) -> str:
-        """What it is among servers, as monitoring shows it."""
+        """State among servers, as monitoring shows it."""
         if self.member is not None:
             return "CLUSTERED"
         if self._group is None:
@@ -122,11 +111,9 @@ class StreamingServer:
         return "FT_ACTIVE" if self._group.active else "FT_STANDBY"
 
     def start(self, ready: Callable[[], None], failed: Callable[[str], None]) -> None:
-        """Waits for its turn in a group, reads the store, makes sure to be alone, and begins to listen.
+        """Waits for activation in a group, reads the store, makes sure to be alone, and begins to listen.
 
-        Args:
-            ready: Called when clients can connect, maybe from within this call.
-            failed: Called with the reason why they never will, maybe from within this call.
+        Calls `ready` when clients can connect, or `failed` with the reason why they cannot, maybe during this call.
         """
         self.started_at = self.started_at or self.clock.wall()
         begin = partial(self._begin, ready, failed)
@@ -162,11 +149,11 @@ class StreamingServer:
 
     @property
     def slow(self) -> bool:
-        """Whether the next commit may take as long as a disk does."""
+        """Whether the next commit may take as long as a disk write."""
         return self._commits.slow
 
     def commit(self) -> None:
-        """Completes what was handed over: stores, delivers, acknowledges; and serves who else may get messages."""
+        """Stores, delivers and acknowledges the messages at hand, and serves subscriptions that are ready."""
         if self._stopped:
             return
         if self._commits.sleeping or self._commits.commit_later():
@@ -176,29 +163,24 @@ class StreamingServer:
         self._serving.run(SHARE)
 
     def run_timers(self) -> None:
-        """Does what is due."""
         if not self._stopped:
             self._timers.run()
 
     def look_again(self, names: Iterable[bytes]) -> None:
-        """Others have written to channels: what the store has got of it is delivered."""
+        """Delivers messages that other servers have written to channels."""
         for name in names:
             if (channel := self.channels.get(name)) is not None:
                 self._commits.touch(channel)
 
     def servers_discovered(self) -> None:
-        """NATS has found other servers: the check of partitions is repeated.
-
-        Facts: streaming-protocol.md section 25.4.
-        """
+        """Repeats the check of partitions, as NATS has found other servers (streaming-protocol.md section 25.4)."""
         if self._partitions is not None and self.ready:
             self._partitions.check_again()
 
     def stop(self) -> None:
-        """Completes what was handed over and closes the store. Clients get no notice.
+        """Completes the work at hand and closes the store. Clients get no notice.
 
-        Raises:
-            StorageError: The store could not write everything.
+        Raises StorageError if the store could not write everything.
         """
         if self._stopped:
             return
@@ -226,7 +208,7 @@ class StreamingServer:
             self._recovery.restore(recovered)
             self.recovered = len(self.channels)
             log.STREAMING.info("Recovered %d channel(s)", self.recovered)
-            if self.store.crc is not None:  # messages come as they are stored
+            if self.store.crc is not None:  # clients get the stored bytes
                 _warn_of_ciphertext(suspected(recovered.channels, self.store.crc))
 
     def _listen(self, ready: Callable[[], None]) -> None:
@@ -285,7 +267,7 @@ def _warn_of_ciphertext(channels: list[bytes]) -> None:
     if channels:
         names = some_of([escape(each) for each in channels], 3)
         log.STREAMING.warning(
-            "Messages of %d channel(s) may be encrypted (%s), encryption is off: clients get them as they are stored",
+            "Messages of %d channel(s) may be encrypted (%s), encryption is off: clients get the stored bytes",
             len(channels),
             names,
         )

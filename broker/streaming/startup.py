@@ -1,4 +1,4 @@
-"""The start: who the server is, what its store has, and whether it is alone.
+"""The start: the server's record, the state in the store, and the search for another server.
 
 Facts: streaming-protocol.md sections 4, 5 and 23.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.streaming.streaming_options import StreamingOptions
     from broker.streaming.subscribe import SubscribeRules
 
-#: How long another server may take to answer.
+#: time (ns) for the answer of another server
 _TIMEOUT: Final = 250_000_000
 
 
@@ -34,13 +34,9 @@ class ServerStartError(Exception):
 
 
 def recover_server(store: StateStore, recovered: Recovered | None, options: StreamingOptions) -> pb.ServerInfo:
-    """Returns who the server is: as stored, whatever the subjects are; a new record only if there is none.
+    """Returns the server's record as stored, or stores a new one (streaming-protocol.md section 4).
 
-    Facts: streaming-protocol.md section 4.
-
-    Raises:
-        StartError: The store belongs to another cluster id.
-        StorageError: The record cannot be written.
+    Raises StartError if the store belongs to another cluster id.
     """
     if recovered is None or not recovered.server.ByteSize():
         if recovered is not None and recovered.channels:
@@ -63,13 +59,9 @@ def recover_server(store: StateStore, recovered: Recovered | None, options: Stre
 
 
 def detect(context: Context, discovery: bytes, alone: Callable[[], None], failed: Callable[[str], None]) -> None:
-    """Asks at the discovery subject whether another server answers (streaming-protocol.md section 5.1).
+    """Asks on the discovery subject for another server (streaming-protocol.md section 5.1).
 
-    Args:
-        context: The world.
-        discovery: The subject.
-        alone: Called if there is nobody.
-        failed: Called with the reason why this server must not start.
+    Calls `alone` if there is none, else `failed` with the reason why this server must not start.
     """
     cluster_id = context.options.cluster_id
     found = f'discovered another streaming server with cluster ID "{text(cluster_id)}"'
@@ -88,7 +80,7 @@ def detect(context: Context, discovery: bytes, alone: Callable[[], None], failed
             failed(found)
             return
         close = pb.CloseRequest(client_id=cluster_id).SerializeToString()
-        # A client may have answered: it names no other kind of request.
+        # A client may have answered: only close subjects are allowed among the reserved ones.
         to, is_close = response.close_requests, response.close_requests.startswith(b"_STAN.close.")
         context.bus.request(Role.GENERAL, to, close, _TIMEOUT, lambda _answer: failed(found), to_servers=is_close)
 
@@ -97,17 +89,15 @@ def detect(context: Context, discovery: bytes, alone: Callable[[], None], failed
 
 
 class StateRecovery:
-    """Restores clients, channels and subscriptions."""
-
     def __init__(self, clients: Clients, channels: Channels, subscribing: SubscribeRules) -> None:
         self._clients = clients
         self._channels = channels
         self._subscribing = subscribing
-        #: Active subscriptions that were found; they get nothing before the server is ready.
+        #: active subscriptions, to be started when the server is ready
         self.active: list[ChannelSubscription] = []
 
     def restore(self, recovered: Recovered) -> None:
-        """Restores everything. Nothing is sent."""
+        """Restores the whole state without sending messages."""
         for info in recovered.clients:
             self._clients.recover(info)
         for name, (stores, subscriptions) in recovered.channels.items():
@@ -127,7 +117,7 @@ class StateRecovery:
             if client is None and not state.is_durable:
                 return
         subscription = ChannelSubscription(channel, state, group)
-        # Deadlines come from the messages' timestamps, when the server is ready; 0 sorts by sequence.
+        # Deadlines follow from the messages' timestamps when the server is ready; 0 sorts by sequence.
         subscription.pending.update(dict.fromkeys(found.pending, 0))
         subscription.last_sent = max(state.last_sent, *found.pending, 0)
         subscription.settle()
@@ -147,7 +137,7 @@ class StateRecovery:
         self.active.append(subscription)
 
     def _restored_group(self, channel: Channel, found: RecoveredSubscription) -> QueueGroup | None:
-        """Returns the group of a recovered member or shadow; None if it is to be ignored."""
+        """Returns the group of a recovered member or shadow; None if the subscription is ignored."""
         state = found.state
         known = self._clients.get(state.client_id) is not None
         if state.client_id and not known:

@@ -1,4 +1,4 @@
-"""Clients, subscriptions, queue groups and channels: what the rules work on.
+"""Clients, subscriptions, queue groups and channels: the state of the rules.
 
 Facts: streaming-protocol.md sections 7, 14 and 18.
 """
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from broker.streaming.context import Timer
 
 _SECOND: Final = 1_000_000_000
-#: Acknowledgements that came together count after one to two of these (ns).
+#: Acknowledgements that arrive together count after one to two of these windows (ns).
 _WINDOW: Final = 20_000_000
-#: Bytes of messages that are read at a time.
+#: bytes of messages read at a time
 _READ_SIZE = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
 class StreamingSession:
-    """A client that has connected, whether or not it is still alive."""
+    """A client that has connected; its connection may be lost."""
 
-    #: What is stored about it.
+    #: stored record
     info: pb.ClientInfo
     id: bytes = field(init=False)
-    #: What the kernels know it by.
+    #: number for the kernels
     number: int = -1
-    #: Heartbeats in a row that were not answered.
+    #: consecutive heartbeats without an answer
     failures: int = 0
-    #: When the next heartbeat goes out; None while one is under way.
+    #: timer of the next heartbeat; None while one is in progress
     heartbeat: Timer | None = None
-    #: What it has subscribed to, in that order.
+    #: in the order of the requests
     subscriptions: dict[ChannelSubscription, None] = field(default_factory=dict)
-    #: It is still the client under its id.
+    #: this is still the client of its id
     registered: bool = False
 
     def __post_init__(self) -> None:
@@ -52,25 +52,21 @@ class StreamingSession:
 
     @property
     def failed_heartbeat(self) -> bool:
-        """The last heartbeat was not answered, so that queue groups prefer other members.
-
-        Facts: streaming-protocol.md section 8.1.6.
-        """
+        """The last heartbeat failed: queue groups prefer other members (streaming-protocol.md section 8.1.6)."""
         return self.failures > 0
 
 
 class DeliveryHold(enum.Enum):
-    """Why new messages are held back (`newOnHold`)."""
+    """Reasons to hold back new messages (`newOnHold`)."""
 
-    #: They are not.
     NONE = enum.auto()
-    #: A durable was resumed: all that is pending is sent again first (streaming-protocol.md section 17).
+    #: A durable was resumed: all pending messages are sent first (streaming-protocol.md section 17).
     RESUMED = enum.auto()
-    #: The server has started: what is pending gets its deadlines first (streaming-protocol.md section 23.5).
+    #: The server has started: pending messages get their deadlines first (streaming-protocol.md section 23.5).
     RECOVERED = enum.auto()
 
 
-# Looked up with each message.
+# Needed for each message: attribute lookups on an enum are slow.
 _NONE: Final = DeliveryHold.NONE
 
 
@@ -78,37 +74,36 @@ _NONE: Final = DeliveryHold.NONE
 class ChannelSubscription:
     """A plain subscription or a member of a queue group."""
 
-    #: What it is subscribed to.
     channel: Channel
-    #: What is stored of it.
+    #: stored record
     state: pb.SubState
-    #: The queue group that it is a member of.
+    #: queue group of a member
     group: QueueGroup | None
-    #: Whose it is; None while it is offline.
+    #: None while offline
     client: StreamingSession | None = None
-    #: Whose it is or was.
+    #: current or last owner
     last_client_id: bytes = field(init=False)
-    #: Sequences that were sent and not acknowledged, with the time (monotonic ns) of their redelivery.
+    #: sequences that were sent and not acknowledged, with the times (monotonic ns) of their redelivery
     pending: PendingByDeadline = field(default_factory=PendingByDeadline)
-    #: The highest sequence that was ever sent to it.
+    #: highest sequence ever sent to it
     last_sent: int = field(init=False)
-    #: No new messages, as it has as many pending as it wants.
+    #: no new messages: max_in_flight is reached
     stalled: bool = False
-    #: The client knows of it.
+    #: the client knows the subscription
     started: bool = False
-    #: Why new messages are held back, and what is still to be seen to before, in reverse; None until that begins.
+    #: reason to hold back new messages, and the pending messages to handle first, in reverse; None until that begins
     hold: DeliveryHold = DeliveryHold.NONE
     held: list[int] | None = None
-    #: When pending messages are looked at.
+    #: timer of redelivery
     timer: Timer | None = None
-    #: How many acknowledged messages its group still counts as pending when it picks a member; those since its tick.
+    #: acknowledged messages that the group still counts as pending when it picks a member; those since its tick
     late_acks: int = 0
     latest_acks: int = 0
-    #: How often messages were redelivered; queue groups count for all their members.
+    #: redeliveries by sequence; members of a queue group share them
     counts: dict[int, int] = field(init=False)
-    #: What the bus calls the subscription of the ack inbox.
+    #: the bus's handle of the ack inbox
     listener: object = None
-    #: Its number within the channel; where messages go; what the client wants.
+    #: copies from the stored record; ack_wait in ns
     id: int = field(init=False)
     inbox: bytes = field(init=False)
     max_in_flight: int = field(init=False)
@@ -121,14 +116,14 @@ class ChannelSubscription:
         self.adopt()
 
     def adopt(self) -> None:
-        """Takes over what the stored state says: fields of a message are slow to read."""
+        """Copies fields of the stored record, as reading a protobuf message is slow."""
         self.id, self.inbox = self.state.id, self.state.inbox
         self.max_in_flight = max(self.state.max_in_flight, 1)
         self.ack_wait = max(self.state.ack_wait_in_secs, 1) * _SECOND
 
     @property
     def active(self) -> bool:
-        """Its client is there (or was, the last time it was heard of)."""
+        """The client is connected, as far as known."""
         return self.client is not None
 
     @property
@@ -138,29 +133,24 @@ class ChannelSubscription:
 
     @property
     def client_name(self) -> str:
-        """Its client's id, for log lines."""
         return text(self.state.client_id)
 
     def room(self) -> int:
-        """Returns how many new messages it may get."""
         return self.max_in_flight - len(self.pending)
 
     def settle(self) -> bool:
-        """Stalls, or ends stalling, by what is pending. Returns True if stalling has ended.
-
-        Facts: streaming-protocol.md section 14.6.
-        """
+        """Updates `stalled`. Returns True if stalling has ended (streaming-protocol.md section 14.6)."""
         stalled = len(self.pending) >= self.max_in_flight
         ended = self.stalled and not stalled
         self.stalled = stalled
         return ended
 
     def forget(self, sequences: list[int]) -> list[int]:
-        """Removes sequences from those that are pending. Returns the ones that were."""
+        """Removes sequences from the pending ones. Returns the removed ones."""
         pending, done = self.pending, []
         for sequence in sequences:
             if pending.pop(sequence, None) is not None:
-                done.append(sequence)  # mostly there is one, and a comprehension is a call
+                done.append(sequence)  # usually there is one, and a comprehension costs a call
         if self.counts:
             for sequence in done:
                 self.counts.pop(sequence, None)
@@ -168,7 +158,7 @@ class ChannelSubscription:
 
 
 def told(what: str, subscription: ChannelSubscription, where: str = "") -> str:
-    """Returns what the log says about a subscription (streaming-protocol.md section 20.5)."""
+    """Returns a subscription's text for the log (streaming-protocol.md section 20.5)."""
     state = subscription.state
     kind = ("durable " if state.is_durable else "") + ("queue " if state.q_group else "")
     name = ""
@@ -187,34 +177,33 @@ def told(what: str, subscription: ChannelSubscription, where: str = "") -> str:
 class QueueGroup:
     """A group of subscriptions that share the messages of a channel.
 
-    Acknowledgements arrive here by the read, hundreds of one member at once. If they all counted at once, the member
-    that was read first would get nearly the whole next batch of a burst. So of those that came together one counts at
-    once, and the others a little later, when the other members have been read too.
+    Acknowledgements arrive by the socket read, hundreds of one member at once. If all counted at once, the member
+    that was read first would get nearly the whole next batch of a burst. So one of them counts at once, and the
+    others count a little later, when the other members have been read as well.
     """
 
-    #: What it is subscribed to.
     channel: Channel
-    #: Its name; of a durable group `<durable>:<group>`.
+    #: `<durable>:<group>` for a durable group
     name: bytes
-    #: Who gets messages; the order changes by rule 3.
+    #: receivers; rule 3 changes their order
     members: list[ChannelSubscription] = field(default_factory=list)
-    #: The highest sequence that was sent to any member.
+    #: highest sequence sent to any member
     last_sent: int = 0
-    #: How often messages were redelivered.
+    #: redeliveries by sequence
     counts: dict[int, int] = field(default_factory=dict)
-    #: While a durable group has no members: the record of its last one, with what was pending.
+    #: record of the last member with its pending messages, while a durable group has no members
     shadow: ChannelSubscription | None = None
     _window: int = 0
 
     def acknowledged(self, member: ChannelSubscription, count: int, now: int) -> None:
-        """Takes note that a member has acknowledged messages, all at once, at a time (monotonic ns)."""
+        """Records acknowledgements that arrived together, at a time (monotonic ns)."""
         if count > 1 and len(self.members) > 1:
             self.tick(now)
             member.late_acks += count - 1
             member.latest_acks += count - 1
 
     def tick(self, now: int) -> None:
-        """Counts acknowledgements whose time has come. To be called before members are picked."""
+        """Counts acknowledgements of earlier windows. Must be called before members are picked."""
         window = now // _WINDOW
         if window == self._window:
             return
@@ -224,14 +213,12 @@ class QueueGroup:
         self._window = window
 
     def pick(self, *, force: bool) -> ChannelSubscription | None:
-        """Returns the member that a message goes to. There is at least one member.
+        """Returns the member for the next message. The group must have members.
 
-        The one with the fewest pending messages of those that are neither stalled nor without heartbeat, the first of
-        several; if there is none, the first of all. The first of the list goes to its end when it is taken.
-
-        Args:
-            force: The message is sent again, so that it goes to a stalled member if need be; else None is returned
-                when all are stalled.
+        It is the member with the fewest pending messages, the first of several, among those that are neither stalled
+        nor without heartbeat; if there is none, the first of all. A picked first member moves to the end of the
+        list. A redelivery (`force`) goes to a stalled member if necessary; otherwise the result is None if all are
+        stalled.
         """
         members = self.members
         picked = None
@@ -257,39 +244,39 @@ class QueueGroup:
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """A channel: its stores, and who is subscribed."""
+    """A channel with its stores and subscriptions."""
 
     name: bytes
     messages: MessageStore
     store: SubscriptionStore
-    #: Until it is known whether it could be made: what the store returns then.
+    #: flush that creates the channel in the store, until its outcome is known
     making: Flush | None = None
-    #: The messages once more, if single ones may be added.
+    #: the message store, if it accepts single messages
     lone: SingleAppendStore | None = None
-    #: What is sent and acknowledged is recorded.
+    #: the store records deliveries and acknowledgements
     recorded: bool = field(init=False)
-    #: What the kernels know it by.
+    #: number for the kernels
     number: int = -1
-    #: The last sequence that is stored and may be delivered.
+    #: last sequence that is stored and may be delivered
     visible: int = field(init=False)
-    #: Of the last message that this process stored; timestamps never go back (streaming-protocol.md section 11).
+    #: time of the last message stored by this process; timestamps never go back (streaming-protocol.md section 11)
     timestamp: int = 0
-    #: What is staged, being flushed or being delivered, so that it need not be read.
-    #: Each with its first sequence and the one behind its last.
+    #: Messages that are staged, flushed or delivered at the moment, so that they need not be read: first sequence,
+    #: sequence after the last, records.
     fresh: list[tuple[int, int, MessageRecordBuffer]] = field(default_factory=list)
-    #: Active plain subscriptions by number.
+    #: active plain subscriptions by id
     plain: dict[int, ChannelSubscription] = field(default_factory=dict)
-    #: Plain durables by key, active and offline.
+    #: plain durables by key, active and offline
     durables: dict[bytes, ChannelSubscription] = field(default_factory=dict)
-    #: Queue groups by name.
+    #: queue groups by name
     groups: dict[bytes, QueueGroup] = field(default_factory=dict)
-    #: All active subscriptions.
+    #: all active subscriptions
     by_ack_inbox: dict[bytes, ChannelSubscription] = field(default_factory=dict)
-    #: When messages were stored last (monotonic ns).
+    #: time of the last stored message (monotonic ns)
     last_activity: int = 0
-    #: When the channel is deleted if nothing happens.
+    #: timer of the deletion for inactivity
     idle: Timer | None = None
-    #: When the next message is too old.
+    #: timer of the next message to expire
     ageing: Timer | None = None
 
     def __post_init__(self) -> None:
@@ -298,19 +285,16 @@ class Channel:
 
     @property
     def alone(self) -> SingleAppendStore | None:
-        """Where a message goes that comes alone: nothing else is staged, and it is not for a queue group.
-
-        None if it has to be staged as others are.
-        """
+        """The store for a single message; None if it must be staged, after others or for a queue group."""
         return self.lone if self.messages.last == self.visible and not self.groups else None
 
     @property
     def active(self) -> bool:
-        """Somebody is subscribed; offline durables do not count (streaming-protocol.md section 21.1)."""
+        """A client is subscribed; offline durables do not count (streaming-protocol.md section 21.1)."""
         return bool(self.by_ack_inbox)
 
     def subscriptions(self) -> Iterator[ChannelSubscription]:
-        """Yields all: active plain ones, offline durables, then queue groups with their members, then their shadows."""
+        """Yields active plain subscriptions, offline durables, then the members and shadow of each queue group."""
         return chain(
             self.plain.values(),
             (durable for durable in self.durables.values() if not durable.active),
@@ -321,21 +305,13 @@ class Channel:
         )
 
     def find(self, inbox: bytes) -> ChannelSubscription | None:
-        """Returns the active subscription with an ack inbox or, failing that, with a delivery inbox.
-
-        Facts: streaming-protocol.md section 20.
-        """
+        """Finds an active subscription by ack inbox, else by delivery inbox (streaming-protocol.md section 20)."""
         if (found := self.by_ack_inbox.get(inbox)) is not None:
             return found
         return next((each for each in self.by_ack_inbox.values() if each.inbox == inbox), None)
 
     def read(self, first: int, count: int) -> tuple[MessageRecordBuffer, int, Sequence[int]]:
-        """Returns the next messages that may be delivered, maybe none: a block, their first row, their sequences.
-
-        Args:
-            first: The lowest sequence that is wanted.
-            count: How many at most.
-        """
+        """Returns up to `count` deliverable messages from `first` on: a block, their first row, their sequences."""
         last = self.visible
         if first < self.messages.first:
             first = self.messages.first
@@ -349,6 +325,6 @@ class Channel:
             end = int(np.searchsorted(sequences, np.uint64(last), "right"))
         if not end:
             return block, 0, ()
-        # Mostly there are no gaps.
+        # Gaps are rare.
         lowest, highest = int(sequences[0]), int(sequences[end - 1])
         return block, 0, range(lowest, highest + 1) if highest - lowest == end - 1 else sequences[:end].tolist()

@@ -1,4 +1,4 @@
-"""What monitoring shows of a streaming server, in the shape and order of the original.
+"""Monitoring data of a streaming server, in the shape and order of the original.
 
 Facts: server-operations.md section 14.
 """
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from broker.streaming.state import Channel, ChannelSubscription, StreamingSession
     from stantools.store.limits import ChannelLimits
 
-#: How many entries a list has if nobody says otherwise.
+#: default length of a list
 DEFAULT_LIMIT: Final = 1024
 
 Json = dict[str, Any]
 
 
 def serverz(server: StreamingServer) -> Json:
-    """Returns what is to be known about the server as a whole."""
     now = server.clock.wall()
     messages, size = _totals(server)
     statistics = server.statistics
@@ -55,7 +54,7 @@ def serverz(server: StreamingServer) -> Json:
 
 
 def storez(server: StreamingServer) -> Json:
-    """Returns what is to be known about the store and its limits, after inheritance."""
+    """Returns the store's state and its limits, after inheritance."""
     messages, size = _totals(server)
     limits = server.store.limits
     shown: Json = {"max_channels": limits.max_channels} | _limits(limits.channel)
@@ -73,33 +72,18 @@ def storez(server: StreamingServer) -> Json:
 
 
 def clientsz(server: StreamingServer, offset: int = 0, limit: int = DEFAULT_LIMIT, subs: bool = False) -> Json:
-    """Returns some of the clients, by id.
-
-    Args:
-        server: The server.
-        offset: Clients to leave out.
-        limit: How many at most.
-        subs: With their subscriptions.
-    """
+    """Returns a page of the clients, by id; `subs` adds their subscriptions."""
     page, head = _page(server, sorted(server.clients, key=lambda each: each.id), offset, limit)
     return head | {"clients": [_client(each, subs) for each in page]}
 
 
 def client(server: StreamingServer, client_id: bytes, subs: bool = False) -> Json | None:
-    """Returns one client, None if there is none of that id."""
     found = server.clients.get(client_id)
     return None if found is None else _client(found, subs)
 
 
 def channelsz(server: StreamingServer, offset: int = 0, limit: int = DEFAULT_LIMIT, subs: bool = False) -> Json:
-    """Returns some of the channels, by name.
-
-    Args:
-        server: The server.
-        offset: Channels to leave out.
-        limit: How many at most.
-        subs: All about them instead of the names.
-    """
+    """Returns a page of the channels, by name; `subs` adds all their details."""
     page, head = _page(server, sorted(server.channels, key=lambda each: each.name), offset, limit)
     if page and subs:
         head["channels"] = [_channel(each, subs=True) for each in page]
@@ -109,7 +93,6 @@ def channelsz(server: StreamingServer, offset: int = 0, limit: int = DEFAULT_LIM
 
 
 def channel(server: StreamingServer, name: bytes, subs: bool = False) -> Json | None:
-    """Returns one channel, None if there is none of that name."""
     found = server.channels.get(name)
     return None if found is None else _channel(found, subs=subs)
 
@@ -186,14 +169,13 @@ def _subscription(shown: ChannelSubscription) -> Json:
 
 
 def _count(shown: Channel) -> int:
-    """Returns how many subscriptions a channel has: active ones, offline durables, offline durable groups."""
+    """Returns the number of active subscriptions, offline durables and offline durable groups."""
     offline = sum(not each.active for each in shown.durables.values())
     shadows = sum(group.shadow is not None for group in shown.groups.values())
     return len(shown.by_ack_inbox) + offline + shadows
 
 
 def _totals(server: StreamingServer) -> tuple[int, int]:
-    """Returns messages and bytes of all channels."""
     return (
         sum(each.messages.count for each in server.channels),
         sum(each.messages.bytes for each in server.channels),
@@ -211,7 +193,7 @@ def _limits(limits: ChannelLimits) -> Json:
 
 
 def _descriptors() -> Json:
-    """Returns open files and their limit, where the system reports them."""
+    """Returns open files and their limit, if the system reports them."""
     view: Json = {}
     try:
         if count := sum(1 for _ in Path("/proc/self/fd").iterdir()):

@@ -34,17 +34,6 @@ if TYPE_CHECKING:
 
 
 class SubscribeRules:
-    """Creates and resumes subscriptions.
-
-    Args:
-        context: The world.
-        acknowledgements: Takes what comes to the ack inboxes.
-        unsubscribing: Ends durables that are replaced.
-        ready: Who is to be served.
-        commits: What came before is committed before a position is determined.
-        partitions: Requests for channels of other servers are not answered, those of unknown clients wait.
-    """
-
     def __init__(
         self,
         context: Context,
@@ -67,7 +56,7 @@ class SubscribeRules:
         self._partitions = partitions
 
     def receive(self, request: StreamingRequest) -> None:
-        """Takes a subscription request and answers it, in the order of streaming-protocol.md section 12."""
+        """Answers a subscription request, with the checks in the order of streaming-protocol.md section 12."""
         try:
             message = decode(pb.SubscriptionRequest, request.payload)
         except gogo.DecodeError as error:
@@ -90,14 +79,12 @@ class SubscribeRules:
                 waited(False)
 
     def _waited(self, request: StreamingRequest, message: pb.SubscriptionRequest, came: bool) -> None:
-        """Goes on with a request whose client is there, or did not come."""
         if came:
             self._subscribe(request, message)
         else:
             self._refuse(request, request_errors.INVALID_SUBSCRIBE)
 
     def _subscribe(self, request: StreamingRequest, message: pb.SubscriptionRequest) -> None:
-        """Answers a request that has been checked."""
         client = self._clients.get(message.client_id)
         if client is None:
             log.STREAMING.error(
@@ -107,7 +94,7 @@ class SubscribeRules:
             )
             self._refuse(request, request_errors.UNKNOWN_CLIENT)
             return
-        # What came before is stored before the position is determined.
+        # Earlier messages are stored before the position is determined.
         self._commits.commit()
         try:
             channel = self._channels.obtain(message.subject)
@@ -115,12 +102,12 @@ class SubscribeRules:
                 self._commits.touch(channel)
                 self._commits.when_durable([channel.making], partial(self._made, request, message))
                 return
-            subscription, story = self._create_or_resume(channel, client, message, text(request.subject))
+            subscription, description = self._create_or_resume(channel, client, message, text(request.subject))
         except (RequestRefusedError, StorageError) as error:
             self._fail(request, message, text_of(error))
             return
         self.activate(subscription, client)
-        log.STREAMING.debug("%s", story)
+        log.STREAMING.debug("%s", description)
         self._channels.expiry.used(channel)
         ack_inbox = subscription.state.ack_inbox
         undo = partial(self._undo, request, message, subscription, ack_inbox)
@@ -133,7 +120,8 @@ class SubscribeRules:
                 self._bus.barrier(lambda: self._answer(request, subscription, ack_inbox))
 
         try:
-            # Where it is resumed this is not needed for at-least-once, but else it could be offline after a crash.
+            # A resumed durable does not need this for at-least-once delivery, but it could be offline after a crash
+            # without it.
             flush = channel.store.flush()
         except StorageError as error:
             undo(str(error))
@@ -148,7 +136,7 @@ class SubscribeRules:
         ack_inbox: bytes,
         error: str,
     ) -> None:
-        """Ends a subscription that could not be stored; a durable that was resumed is offline again."""
+        """Ends a subscription that could not be stored; a resumed durable goes offline again."""
         resumed = subscription.hold is DeliveryHold.RESUMED
         if not resumed:
             log.STREAMING.error(
@@ -163,7 +151,6 @@ class SubscribeRules:
         self._fail(request, message, error.encode(errors="surrogateescape"))
 
     def _made(self, request: StreamingRequest, message: pb.SubscriptionRequest, error: str) -> None:
-        """Goes on with a request whose channel has been made, or could not be."""
         if error:
             self._fail(request, message, error.encode(errors="surrogateescape"))
         else:
@@ -180,7 +167,7 @@ class SubscribeRules:
             self.start(subscription)
 
     def activate(self, subscription: ChannelSubscription, client: StreamingSession) -> None:
-        """Adds a subscription to its client and to those that are served, once they are started."""
+        """Adds a subscription to its client and its channel. It gets messages after `start`."""
         channel = subscription.channel
         ack_inbox = subscription.state.ack_inbox
         subscription.client = client
@@ -193,13 +180,13 @@ class SubscribeRules:
             handler = self._acknowledgements.handler(subscription)
             listener = self._bus.listen(Role.ACKS, ack_inbox, handler, gathered=True, taker=self._acknowledgements)
         except ValueError as error:
-            # Only a store that something else has written to can have such an inbox.
+            # Only another program can have stored such an inbox.
             log.STREAMING.error("Unable to add subscription for %s: %s", text(ack_inbox), error)
             listener = None
         subscription.listener = listener
 
     def start(self, subscription: ChannelSubscription) -> None:
-        """Begins to send to a subscription, or to the group that it is a member of."""
+        """Starts the delivery to a subscription, or to its group."""
         if subscription.active:
             subscription.started = True
             self._ready.add(subscription)
@@ -216,9 +203,9 @@ class SubscribeRules:
         if known is not None and known.active and self._context.options.replace_durable:
             self._unsubscribing.end(known, unsubscribe=False)
         if known is None:
-            created, story = self._create(channel, client, message, None)
+            created, description = self._create(channel, client, message, None)
             channel.durables[key] = created
-            return created, story
+            return created, description
         if known.active:
             log.STREAMING.error("[Client:%s] Duplicate durable subscription registration", text(client.id))
             raise RequestRefusedError(request_errors.DUPLICATE_DURABLE)
@@ -241,22 +228,22 @@ class SubscribeRules:
         group = channel.groups.get(name) or QueueGroup(channel, name)
         shadow = group.shadow
         if shadow is not None:
-            story = self._resume(shadow, client, message)
+            description = self._resume(shadow, client, message)
             group.shadow = None
             subscription = shadow
         else:
-            subscription, story = self._create(channel, client, message, group)
+            subscription, description = self._create(channel, client, message, group)
         group.members.append(subscription)
         channel.groups[name] = group
-        return subscription, story
+        return subscription, description
 
     def _create(
         self, channel: Channel, client: StreamingSession, message: pb.SubscriptionRequest, group: QueueGroup | None
     ) -> tuple[ChannelSubscription, str]:
         joins = group is not None and bool(group.members)
-        behind, where = 0, ""
+        before_first, where = 0, ""
         if not joins:
-            behind, where = _start_position(message, channel, self._context.clock.wall())
+            before_first, where = _start_position(message, channel, self._context.clock.wall())
         state = pb.SubState(
             client_id=client.id,
             q_group=group.name if group else b"",
@@ -265,7 +252,7 @@ class SubscribeRules:
             max_in_flight=message.max_in_flight,
             ack_wait_in_secs=message.ack_wait_in_secs,
             durable_name=b"" if group else message.durable_name,
-            last_sent=behind,
+            last_sent=before_first,
             is_durable=bool(message.durable_name),
         )
         try:
@@ -280,17 +267,14 @@ class SubscribeRules:
             )
             raise
         if group is not None and not joins:
-            group.last_sent = behind
+            group.last_sent = before_first
         subscription = ChannelSubscription(channel, state, group)
         return subscription, told("Added member to" if joins else "Started new", subscription, where)
 
     def _resume(
         self, subscription: ChannelSubscription, client: StreamingSession, message: pb.SubscriptionRequest
     ) -> str:
-        """Hands an offline durable, or the shadow of a durable group, to a client.
-
-        Facts: streaming-protocol.md sections 17 and 19.6.
-        """
+        """Gives a client an offline durable, or a durable group's shadow (streaming-protocol.md sections 17, 19.6)."""
         state = subscription.state
         before = pb.SubState.FromString(state.SerializeToString())
         state.client_id = client.id
@@ -316,7 +300,7 @@ class SubscribeRules:
 
 
 def _check(message: pb.SubscriptionRequest, subject: str) -> None:
-    """Checks what a request says by itself. Raises RefusedError."""
+    """Checks the fields of a request. Raises RefusedError."""
     name = text(message.client_id)
     if not message.client_id:
         log.STREAMING.error("Missing ClientID in subscription request from %s", subject)
@@ -337,29 +321,23 @@ def _check(message: pb.SubscriptionRequest, subject: str) -> None:
 
 
 def _start_position(request: pb.SubscriptionRequest, channel: Channel, now: int) -> tuple[int, str]:
-    """Returns the sequence behind which a new subscription starts, and how the log words it.
-
-    Args:
-        request: With a start position that has been checked.
-        channel: Only what is stored counts; what is not yet may get other sequences.
-        now: Nanoseconds since the epoch.
-    """
+    """Returns the sequence before the first one of a new subscription, and its description for the log."""
     first, last = channel.messages.first, channel.visible
     position = request.start_position
     if position == pb.LAST_RECEIVED:
-        behind = max(last - 1, 0)
-        return behind, f"last message, seq={behind + 1}"
+        before_first = max(last - 1, 0)
+        return before_first, f"last message, seq={before_first + 1}"
     if position == pb.TIME_DELTA_START:
         found = channel.messages.sequence_at(now - request.start_time_delta)
-        behind = min(max(found - 1, 0), last)
-        return behind, f"from time time='{_time(now - request.start_time_delta)}' seq={behind + 1}"
+        before_first = min(max(found - 1, 0), last)
+        return before_first, f"from time time='{_time(now - request.start_time_delta)}' seq={before_first + 1}"
     if position == pb.SEQUENCE_START:
         asked = request.start_sequence
-        behind = last if asked > last else max(max(asked, first) - 1, 0)
-        return behind, f"from sequence, asked_seq={asked} actual_seq={behind + 1}"
+        before_first = last if asked > last else max(max(asked, first) - 1, 0)
+        return before_first, f"from sequence, asked_seq={asked} actual_seq={before_first + 1}"
     if position == pb.FIRST:
-        behind = max(first - 1, 0)
-        return behind, f"from beginning, seq={behind + 1}"
+        before_first = max(first - 1, 0)
+        return before_first, f"from beginning, seq={before_first + 1}"
     return last, f"new-only, seq={last + 1}"
 
 

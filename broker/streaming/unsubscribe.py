@@ -27,20 +27,11 @@ if TYPE_CHECKING:
     from broker.streaming.registry import Channels, Clients
     from broker.streaming.state import Channel, ChannelSubscription, QueueGroup, StreamingSession
 
-#: Entries of what ended subscriptions had pending that are freed at a time.
-_ENTRIES: Final = 4096
+#: pending messages of ended subscriptions that are freed at a time
+_FREE_COUNT: Final = 4096
 
 
 class UnsubscribeRules:
-    """Ends subscriptions, and clients with all of theirs.
-
-    Args:
-        context: The world.
-        redelivery: Ends with a subscription, and goes on at others.
-        commits: What came before is committed before something ends.
-        partitions: Requests for channels of other servers are not answered.
-    """
-
     def __init__(
         self,
         context: Context,
@@ -58,15 +49,13 @@ class UnsubscribeRules:
         self._redelivery = redelivery
         self._commits = commits
         self._partitions = partitions
-        self._remains: list[tuple[PendingByDeadline, dict[int, int]]] = []
-        self._giving_back: Timer | None = None
+        self._dropped: list[tuple[PendingByDeadline, dict[int, int]]] = []
+        self._free_timer: Timer | None = None
 
     def receive_unsubscribe(self, request: StreamingRequest) -> None:
-        """Takes a request from the unsubscribe subject."""
         self._receive(request, unsubscribe=True)
 
     def receive_close(self, request: StreamingRequest) -> None:
-        """Takes a request from the subscription close subject."""
         self._receive(request, unsubscribe=False)
 
     def _receive(self, request: StreamingRequest, *, unsubscribe: bool) -> None:
@@ -80,7 +69,6 @@ class UnsubscribeRules:
             self._bus.barrier(lambda: self._end_requested(request, message, unsubscribe))
 
     def _end_requested(self, request: StreamingRequest, message: pb.UnsubscribeRequest, unsubscribe: bool) -> None:
-        """Ends a subscription as somebody asked for, and answers when that is durable."""
         try:
             channel = self._end_found(message, unsubscribe)
         except RequestRefusedError as error:
@@ -90,11 +78,7 @@ class UnsubscribeRules:
         self._commits.when_durable([flush], lambda _error: self._answer(request, b""))
 
     def _end_found(self, message: pb.UnsubscribeRequest, unsubscribe: bool) -> Channel:
-        """Ends a subscription as somebody asked for. Returns its channel.
-
-        Raises:
-            RefusedError: There is none, or it is another client's.
-        """
+        """Ends the requested subscription. Returns its channel."""
         self._commits.commit()
         channel = self._channels.get(message.subject)
         what = "unsubscribe" if unsubscribe else "subscription close"
@@ -116,7 +100,6 @@ class UnsubscribeRules:
         self._bus.publish(Role.SEND, request.reply, protocol.SubscriptionResponse(error=error).SerializeToString())
 
     def receive_client_close(self, request: StreamingRequest) -> None:
-        """Takes a request from the close subject (streaming-protocol.md section 9)."""
         try:
             message = decode(pb.CloseRequest, request.payload)
         except gogo.DecodeError:
@@ -137,7 +120,7 @@ class UnsubscribeRules:
         self._bus.publish(Role.GENERAL, request.reply, protocol.CloseResponse(error=error).SerializeToString())
 
     def close_client(self, client: StreamingSession) -> list[Flush | None]:
-        """Ends a client: it is forgotten, its subscriptions are closed. Returns what makes that durable."""
+        """Unregisters a client and closes its subscriptions. Returns the flushes that make this durable."""
         self._commits.commit()
         try:
             self._clients.unregister(client)
@@ -155,12 +138,7 @@ class UnsubscribeRules:
         return flushes
 
     def end(self, subscription: ChannelSubscription, *, unsubscribe: bool) -> None:
-        """Ends an active subscription.
-
-        Args:
-            subscription: Is not used any more, or offline then.
-            unsubscribe: A durable ends for good; else it can be resumed.
-        """
+        """Ends an active subscription. A durable can be resumed unless it is unsubscribed."""
         channel = subscription.channel
         client = subscription.client
         assert client is not None
@@ -223,10 +201,7 @@ class UnsubscribeRules:
         return "Removed"
 
     def _hand_over(self, subscription: ChannelSubscription, group: QueueGroup) -> None:
-        """Hands what a member has pending to the others in turn; they send it again soon.
-
-        Facts: streaming-protocol.md section 18.8.
-        """
+        """Distributes a member's pending messages to the others for redelivery (streaming-protocol.md section 18.8)."""
         heirs = _heirs(subscription, group)
         if not heirs:
             self._discard(subscription)
@@ -244,25 +219,23 @@ class UnsubscribeRules:
                 self._redelivery.arm_soon(member)
 
     def _discard(self, subscription: ChannelSubscription) -> None:
-        """Forgets what an ended subscription has pending. To free much at once would take long."""
-        if len(subscription.pending) > _ENTRIES:
-            self._remains.append((subscription.pending, subscription.counts))
-            if self._giving_back is None:
-                self._giving_back = self._timers.at(self._clock.monotonic(), self._give_back)
+        """Drops the pending messages of an ended subscription. Many of them are freed in steps, as that takes long."""
+        if len(subscription.pending) > _FREE_COUNT:
+            self._dropped.append((subscription.pending, subscription.counts))
+            if self._free_timer is None:
+                self._free_timer = self._timers.at(self._clock.monotonic(), self._free_dropped)
         subscription.pending, subscription.counts = PendingByDeadline(), {}
 
-    def _give_back(self) -> None:
-        """Frees what ended subscriptions had pending, a little at a time."""
-        pending, counts = self._remains[-1]
-        pending.shorten(_ENTRIES)
-        for _ in range(min(_ENTRIES, len(counts))):
+    def _free_dropped(self) -> None:
+        pending, counts = self._dropped[-1]
+        pending.shorten(_FREE_COUNT)
+        for _ in range(min(_FREE_COUNT, len(counts))):
             counts.popitem()
         if not pending and not counts:
-            self._remains.pop()
-        self._giving_back = self._timers.at(self._clock.monotonic(), self._give_back) if self._remains else None
+            self._dropped.pop()
+        self._free_timer = self._timers.at(self._clock.monotonic(), self._free_dropped) if self._dropped else None
 
     def delete(self, channel: Channel, state: pb.SubState) -> None:
-        """Removes a subscription from the store."""
         try:
             channel.store.delete(state.id)
         except StorageError as error:
@@ -282,10 +255,10 @@ class UnsubscribeRules:
 
 
 def _heirs(leaver: ChannelSubscription, group: QueueGroup) -> list[ChannelSubscription]:
-    """Returns the members that get what one has pending that has left.
+    """Returns the members that get the pending messages of a departed member.
 
-    If its client has ended, members of the same client end with it, and would hand over in turn: the others get it. If
-    there are none, the group ends: with a durable one, the member gets it that leaves last.
+    If its client has ended, other members of that client are about to end: members of other clients get the
+    messages. If there are none, the group ends, and in a durable group the member that leaves last gets them.
     """
     staying = [member for member in group.members if member.client is not None and member.client.registered]
     if staying or not leaver.state.is_durable:

@@ -1,1 +1,1 @@
-"""The work on many messages at once: reading publishes and acknowledgements, writing records."""
+"""Kernels for many messages at once: they read publishes and acknowledgements, and write records."""

@@ -18,89 +18,38 @@ def read_publishes(
     table: Table,
     prefix: int = -1,
 ) -> PublishColumns:
-    """Decodes publishes (streaming-protocol.md sections 2 and 7.2) up to the first that is not plainly good.
+    """Decodes publishes (streaming-protocol.md sections 2 and 7.2) up to the first doubtful one.
 
-    A publisher is known by its connection id if it sends one, else by its client id.
-
-    Args:
-        buffer: What the frames point into.
-        frames: Table of frames, each with a PubMsg.
-        begin: First row of it.
-        end: The row behind the last.
-        clients: Numbers of the client ids.
-        connections: Numbers of the connection ids.
-        channels: Numbers of the channels that need no further look.
-        table: Is filled, from row 0 on.
-        prefix: What comes before the channel in the NATS subject, in bytes; negative if the subject may be any.
-
-    Raises:
-        ValueError: A row of the frames, or what it points to, lies outside.
+    Rows `begin` to `end` of the frames fill the table from row 0 on. A publisher is identified by its connection id
+    if it sends one, else by its client id. `clients`, `connections` and `channels` number the known names. `prefix`
+    is the number of bytes before the channel in the NATS subject, negative if any subject is valid. Raises
+    ValueError for a row that points outside of the buffer.
     """
 
 def encode_records(
     buffer: Buffer, table: Table, rows: Rows, name: bytes, first_sequence: int, timestamp: int, crc: Crc | None
 ) -> MessageRecordBuffer:
-    """Encodes publishes as messages of a channel, as they are delivered and stored (filestore.md sections 2 and 3.1).
+    """Encodes publishes as records of a channel, in the given order (filestore.md sections 2 and 3.1).
 
-    The records lie one after the other from the start of the buffer, each behind its header of eight bytes.
-
-    Args:
-        buffer: What the table points into.
-        table: From `read_publishes`.
-        rows: The rows to take, in this order.
-        name: The channel.
-        first_sequence: Sequence of the first; the others follow.
-        timestamp: Nanoseconds since the epoch, of all.
-        crc: How to make the CRCs of the headers; None writes zeros.
-
-    Raises:
-        ValueError: A row, or what it points to, lies outside; or a sequence does not fit into 64 bits.
+    The records follow each other from the start of the buffer, each after its header of eight bytes. Sequences start
+    at `first_sequence`; all have the same timestamp (ns since the epoch). Without `crc` the headers have zeros.
+    Raises ValueError for a row that points outside of the buffer and for sequences of more than 64 bits.
     """
 
 def encode_lone_records(
     buffer: Buffer, table: Table, wanted: Iterable[tuple[int, bytes, int, int]], crc: Crc | None
 ) -> list[Record]:
-    """Encodes publishes as messages of several channels, each for itself.
+    """Encodes one publish for each of several channels, as `encode_records` does.
 
-    Args:
-        buffer: What the table points into.
-        table: From `read_publishes`.
-        wanted: Of each the row, the channel, the sequence, the timestamp.
-        crc: As for `encode_records`.
-
-    Raises:
-        ValueError: A row, or what it points to, lies outside; or a sequence or timestamp does not fit into 64 bits.
+    `wanted` has row, channel, sequence and timestamp (ns since the epoch) of each.
     """
 
 def read_acks(buffer: Buffer, frames: Frames, begin: int, end: int, channel: bytes) -> tuple[list[int], int]:
-    """Decodes acknowledgements of messages (streaming-protocol.md section 15) up to the first that is not plainly good.
+    """Decodes acknowledgements (streaming-protocol.md section 15) up to the first doubtful one.
 
-    Args:
-        buffer: What the frames point into.
-        frames: Table of frames, each with an Ack.
-        begin: First row of it.
-        end: The row behind the last.
-        channel: Which channel they should name.
-
-    Returns:
-        The sequences, and the row that was not taken because it is no Ack, or not one of that channel; else `end`.
-
-    Raises:
-        ValueError: A row of the frames, or what it points to, lies outside.
+    Returns the sequences, and the first row not taken: it is not an Ack, or names another channel; `end` if there is
+    none. Raises ValueError for a row that points outside of the buffer.
     """
 
 def read_lone_acks(buffer: Buffer, frames: Frames, rows: Sequence[int], channels: Sequence[bytes]) -> list[int | None]:
-    """Decodes acknowledgements of messages of several channels, one each.
-
-    Args:
-        buffer: What the frames point into.
-        frames: Table of frames.
-        rows: Rows of it, each with an Ack.
-        channels: Which channel each should name.
-
-    Returns:
-        The sequences; None for what `read_acks` does not take.
-
-    Raises:
-        ValueError: A row of the frames, or what it points to, lies outside; or there is not a channel for each.
-    """
+    """Decodes one acknowledgement for each of several channels; None where `read_acks` would stop."""

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The hot kernels, compiled. `kernels.pyi` says what each function promises.
+"""The compiled kernels; `kernels.pyi` documents the functions.
 
 A batch takes some microseconds, so the interpreter lock is kept. A pointer moves only after the distance to its end was
-checked, as an unsigned number; what a table says about positions is checked against the buffer before it is used.
+checked, as an unsigned number; positions from a table are checked against the buffer before they are used.
 """
 
 from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -73,12 +73,12 @@ cdef object INT64 = np.dtype(np.int64)
 cdef object UINT32 = np.dtype(np.uint32)
 cdef object UINT64 = np.dtype(np.uint64)
 cdef object empty = np.empty
-# Makes a named tuple without a call of a function in Python: there is one for each lone message.
+# Creates a named tuple without a call of Python code: each single message needs one.
 cdef object named = tuple.__new__
 
 
 cdef class Held:
-    """A buffer, held for the length of a call."""
+    """A buffer, held during a call."""
 
     cdef Py_buffer buffer
     cdef bint held
@@ -105,7 +105,7 @@ cdef Held hold_table(item, int flags):
 
 
 cdef Held hold_column(item, int width, int flags):
-    """An array of numbers of that many bytes."""
+    """An array of numbers of `width` bytes."""
     cdef Held held = Held(item, PyBUF_ND | flags)
     if held.buffer.ndim != 1 or held.buffer.itemsize != width:
         raise ValueError(f"this is no array of numbers of {width} bytes")
@@ -141,7 +141,7 @@ cdef inline int check_frame(const int32_t* frame, int64_t limit) except -1:
 cdef inline const uint8_t* read_varint(
     const uint8_t* p, const uint8_t* end, int longest, uint64_t* value
 ) noexcept nogil:
-    """A varint of at most that many bytes; NULL if it is none."""
+    """Reads a varint of at most `longest` bytes; NULL if it is invalid."""
     cdef int i
     cdef uint8_t byte
     value[0] = 0
@@ -161,12 +161,12 @@ cdef inline const uint8_t* read_varint(
 cdef struct Field:
     uint32_t number
     int wire
-    uint64_t value  # of a varint, else the size
+    uint64_t value  # value of a varint, else the size
     const uint8_t* start
 
 
 cdef inline const uint8_t* read_field(const uint8_t* p, const uint8_t* end, Field* field) noexcept nogil:
-    """Reads a field; returns where the next begins, NULL when the general decoder should look."""
+    """Reads a field. Returns the start of the next one, NULL if the general decoder must decide."""
     cdef uint32_t tag = p[0]
     p += 1
     if tag >= 0x80:
@@ -205,7 +205,7 @@ cdef struct Text:
 
 
 cdef inline bint read_publish(const uint8_t* p, const uint8_t* end, Text* fields) noexcept nogil:
-    """Reads the fields 1 to 6 of a PubMsg; False when the general decoder should look."""
+    """Reads the fields 1 to 6 of a PubMsg; False if the general decoder must decide."""
     cdef Field field
     cdef int i
     for i in range(1, CONNECTION_FIELD + 1):
@@ -229,7 +229,7 @@ cdef inline bint is_same(const Text* a, const Text* b) noexcept nogil:
 
 
 cdef inline Text channel_of(const uint8_t* base, const int32_t* frame, int64_t prefix) noexcept nogil:
-    """What stands in the NATS subject behind a prefix."""
+    """The NATS subject after a prefix."""
     cdef Text name
     name.size = <uint32_t>max(frame[FRAME_SUBJECT_SIZE] - prefix, 0)
     name.start = base + (frame[FRAME_SUBJECT] + prefix if name.size else 0)
@@ -237,7 +237,7 @@ cdef inline Text channel_of(const uint8_t* base, const int32_t* frame, int64_t p
 
 
 cdef class Lookup:
-    """Numbers of names; the last name is not looked up again."""
+    """Numbers of names; caches the last name."""
 
     cdef Names names
     cdef Text last
@@ -341,7 +341,7 @@ def read_publishes(
 
 
 cdef object acks_of(const uint8_t* base, const int32_t* row, int64_t count, int64_t size):
-    """The encoded PubAcks of the rows, which take that many bytes."""
+    """The encoded PubAcks of the rows, `size` bytes in all."""
     cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
     cdef uint8_t* begin = <uint8_t*>PyBytes_AS_STRING(data)
     cdef uint8_t* p = begin
@@ -385,12 +385,12 @@ cdef list runs_of(const uint8_t* base, const int32_t* frame, int64_t count):
 
 
 cdef list groups_of(const int32_t* table, int64_t count, bint one_channel, list lone):
-    """Sorts the rows by channel, without changing the order within one; what is alone in its channel is put aside."""
+    """Sorts the rows by channel and keeps the order within a channel; single rows of a channel go to `lone`."""
     cdef object rows
     cdef Held held
     cdef int32_t* out
     cdef int32_t* scratch
-    cdef int32_t* slot  # group by channel: a hash table; -1 is free
+    cdef int32_t* slot  # group by channel: a hash table; -1 is a free slot
     cdef int32_t* group  # of each row
     cdef int32_t* channel  # of each group
     cdef int32_t* place  # where the next row of each group goes
@@ -422,7 +422,7 @@ cdef list groups_of(const int32_t* table, int64_t count, bint one_channel, list 
         for i in range(slots):
             slot[i] = -1
         for i in range(count):
-            # Numbers of channels are ours: no need for a good hash.
+            # Clients do not choose the channel numbers: a weak hash is safe.
             k = (<uint32_t>table[WIDTH * i + CHANNEL] * <uint32_t>2654435761) & <uint32_t>(slots - 1)
             while slot[k] >= 0 and channel[slot[k]] != table[WIDTH * i + CHANNEL]:
                 k = (k + 1) & <uint32_t>(slots - 1)
@@ -453,7 +453,7 @@ cdef list groups_of(const int32_t* table, int64_t count, bint one_channel, list 
 
 
 cdef class Checksum:
-    """The tables of a CRC, held as long as it is in use."""
+    """The tables of a CRC, held while in use."""
 
     cdef object crc
     cdef const uint32_t[:, ::1] tables
@@ -475,7 +475,7 @@ cdef Checksum last_checksum = None
 
 
 cdef Checksum checksum(crc):
-    """A server uses the same CRC all the time."""
+    """Caches the last CRC: a server uses a single one."""
     global last_checksum
     if last_checksum is None or last_checksum.crc is not crc:
         last_checksum = Checksum(crc)
@@ -495,14 +495,14 @@ cdef inline uint64_t text_size(uint32_t size) noexcept nogil:
     return 1 + varint_size(size) + size if size else 0
 
 
-# Blocks of one message are as many as there are clients: they share the columns in which they do not differ.
+# Each synchronous client causes a block of one message: such blocks share their equal columns.
 cdef object LONE_START = np.array([HEADER_SIZE], INT64)
 cdef object last_timestamp = np.zeros(1, INT64)
 cdef int64_t last_time = 0
 
 
 cdef object lone_timestamp(int64_t time):
-    """A column of one timestamp; those of a commit are mostly the same."""
+    """A column of one timestamp; caches the last one, as a commit has few."""
     global last_timestamp, last_time
     if time != last_time:
         last_timestamp, last_time = np.array([time], INT64), time
@@ -517,7 +517,7 @@ cdef inline Text text_of(bytes name) noexcept:
 
 
 cdef struct Common:
-    # What messages of a channel have in common: its name, and the encoded timestamp.
+    # Common parts of a channel's messages: its name, and the encoded timestamp.
     Text name
     uint8_t tail[16]
     size_t tail_size
@@ -542,7 +542,6 @@ cdef inline const int32_t* row_of(const int32_t* cells, int64_t rows, int64_t nu
 cdef inline uint64_t message_size(
     const int32_t* row, int64_t limit, const Common* common, uint64_t sequence
 ) except? 0:
-    """Bytes of an encoded message."""
     cdef uint64_t size
     if not is_inside(row[DATA], row[DATA_SIZE], limit) or not is_inside(row[REPLY], row[REPLY_SIZE], limit):
         raise ValueError(f"a row points out of {limit} bytes")
@@ -652,7 +651,7 @@ def encode_lone_records(buffer, table, list wanted not None, crc):
 
 
 cdef inline bint read_ack(const uint8_t* base, const int32_t* frame, const Text* wanted, uint64_t* sequence) noexcept nogil:
-    """Reads the sequence of an Ack of this channel; False when the general decoder should look."""
+    """Reads the sequence of an Ack of this channel; False if the general decoder must decide."""
     cdef int32_t size = frame[FRAME_PAYLOAD_SIZE] - frame[FRAME_HEADER_SIZE]
     cdef const uint8_t* p = base + (frame[FRAME_PAYLOAD] + frame[FRAME_HEADER_SIZE] if size else 0)
     cdef const uint8_t* end = p + size

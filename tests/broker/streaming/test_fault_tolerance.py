@@ -211,8 +211,8 @@ def test_two_groups_on_one_directory() -> None:
     assert world.failure is None
     world.advance(1.4)
     assert world.failure == (
-        'ft: the store is in use by the group "other", this server belongs to the group "pair": servers of a directory '
-        "need the same ft_group, and another group a directory of its own"
+        'ft: the store is in use by the group "other", this server belongs to the group "pair": servers of one '
+        "directory need the same ft_group; another group needs its own directory"
     )
     world.advance(10)
     assert lock.attempts == 4
