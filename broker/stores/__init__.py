@@ -1,4 +1,4 @@
-"""Where messages, subscriptions and clients are kept: the interface, memory, files, streams of JetStream."""
+"""Stores of messages, subscriptions and clients: the interface, in memory, in files, in streams of JetStream."""
 
 from __future__ import annotations
 
@@ -26,19 +26,11 @@ def open_store(
     wall: Callable[[], int] = time.time_ns,
     backing: StreamBacking | None = None,
 ) -> StateStore:
-    """Returns a store; nothing is read or written before its `recover`.
+    """Returns a store; nothing is read or written before its `recover`. UsageErrors have the original's texts.
 
-    Args:
-        kind: `MEMORY`, `FILE` or `JETSTREAM`, in any case.
-        file: Options of a file store, or of the copy in files.
-        limits: What it may hold.
-        encryption: Encrypts the data of messages, if given.
-        cluster_id: The server's. A file store that has channels and lost its `server.dat` gets a new identity with it.
-        wall: Nanoseconds since the epoch, for limits of age.
-        backing: Where streams are, for JetStream.
-
-    Raises:
-        UsageError: There is no such kind, it has no directory, or the encryption cannot be; texts as the original's.
+    `kind` is `MEMORY`, `FILE` or `JETSTREAM`, in any case. `file` has the options of a file store, or of the file
+    copy of a JetStream store, which also needs a `backing`. A file store that has channels but lost its `server.dat`
+    gets a new identity with `cluster_id`. `wall` returns nanoseconds since the epoch, for age limits.
     """
     store: StateStore
     if kind.upper() == "MEMORY":
@@ -57,7 +49,7 @@ def open_store(
 
         assert file is not None
         assert backing is not None
-        # What counts is in the streams.
+        # The streams are authoritative, not the files.
         options = replace(file, sync=False)
         store = JetStreamStore(
             backing,

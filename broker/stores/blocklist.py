@@ -1,7 +1,7 @@
 """Blocks of stored messages in memory, in the order of their sequences.
 
-Blocks are kept as they come. Only runs of very small ones, and messages that come alone, are put together, once, so
-that a channel with one message at a time does not end up as millions of objects.
+Blocks are kept as appended. Only runs of very small blocks, and single messages, are merged, once, so that a channel
+with one message at a time does not end up as millions of objects.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from stantools.format.crc import Crc
 
-#: Blocks with fewer messages, and bytes, are small.
+#: blocks with fewer messages and bytes are small
 _SMALL = 16
 _SMALL_SIZE = 16 << 10
-#: So many small blocks in a row are put together, as are messages that came alone.
+#: small blocks in a row, or single messages, that are merged
 _RUN = 128
-#: Bytes of blocks with fewer messages than that which are put together for whoever reads them.
+#: bytes up to which blocks of fewer than `_RUN` messages are merged for a reader
 _JOINED_SIZE = 256 << 10
-#: Emptied places at the front of the list that are kept before the list is cut.
+#: emptied places at the front of the list that are kept before the list is cut
 _SLACK = 256
 
 
@@ -36,9 +36,8 @@ class BlockList:
     """Messages without gaps, in blocks.
 
     Attributes:
-        first: Sequence of the first message that is here; 0 if there is none.
-        last: Sequence of the last one.
-        size: Bytes of the payloads of all blocks, what was dropped of the first one included.
+        first: Sequence of the first message; 0 if there is none.
+        size: Payload bytes of all blocks, including messages dropped from the first block.
     """
 
     def __init__(self) -> None:
@@ -46,7 +45,7 @@ class BlockList:
         self.size = 0
         self._blocks: list[MessageRecordBuffer] = []
         self._firsts: list[int] = []
-        self._lone: list[Record] = []  # behind the last block
+        self._lone: list[Record] = []  # after the last block
         self._head = 0
         self._small = 0
 
@@ -54,14 +53,7 @@ class BlockList:
         return self.last - self.first + 1 if self.first else 0
 
     def append(self, records: MessageRecordBuffer) -> int:
-        """Adds a block behind the others; if it does not follow the last message, the others are forgotten.
-
-        Returns:
-            Bytes of its payloads.
-
-        Raises:
-            ValueError: The sequences within the block have gaps.
-        """
+        """Adds a block, and forgets the others if it does not follow them. Returns its payload bytes."""
         count = len(records.sizes)
         if not count:
             return 0
@@ -73,7 +65,7 @@ class BlockList:
             self.clear()
             self.first = begin
         if self._lone:
-            self._fold()
+            self._merge_single()
         size = size_of(records)
         self._put(records, begin, size)
         self.last = end
@@ -81,7 +73,7 @@ class BlockList:
         return size
 
     def add(self, record: Record) -> int:
-        """Adds one message behind the others, as `append` does. Returns the bytes of its payload."""
+        """Adds one message, as `append` does. Returns its payload bytes."""
         data, sequence, _ = record
         if self.first == 0 or sequence != self.last + 1:
             self.clear()
@@ -91,7 +83,7 @@ class BlockList:
         size = len(data) - RECORD_HEADER_SIZE
         self.size += size
         if len(self._lone) >= _RUN or size > _SMALL_SIZE:
-            self._fold()
+            self._merge_single()
         return size
 
     def _put(self, records: MessageRecordBuffer, begin: int, size: int) -> None:
@@ -104,48 +96,42 @@ class BlockList:
             if self._small == _RUN:
                 self._merge()
 
-    def _fold(self) -> None:
-        """Makes a block of the messages that came alone."""
+    def _merge_single(self) -> None:
+        """Makes a block of the single messages."""
         if self._lone:
             lone, self._lone = self._lone, []
             block = together(lone)
             self._put(block, lone[0][1], size_of(block))
 
     def read(self, first: int, count: int, size: int) -> MessageRecordBuffer:
-        """Returns messages from `first` on, which is here; at most one block.
-
-        Args:
-            first: A sequence between `self.first` and `self.last`.
-            count: How many at most, more than 0.
-            size: About how many bytes at most; one message in any case.
-        """
-        self._fold()
+        """Returns up to `count` messages of one block, about `size` bytes; the list must contain `first`."""
+        self._merge_single()
         place = bisect_right(self._firsts, first, self._head) - 1
         row = first - self._firsts[place]
         rows = len(self._blocks[place].sizes)
         if rows < _RUN and rows - row < count and place < len(self._blocks) - 1:
-            # Somebody is behind: once put together, the rest is read in one go.
+            # The reader has small blocks ahead: once they are merged, one read returns them.
             self._join_from(place, size)
         return part_of(self._blocks[place], row, count, size)
 
     def block(self) -> tuple[MessageRecordBuffer, int]:
         """Returns the first block, and how many of its messages were dropped."""
-        self._fold()
+        self._merge_single()
         return self._blocks[self._head], self.first - self._firsts[self._head]
 
     def blocks(self) -> list[tuple[int, MessageRecordBuffer]]:
         """Returns all blocks, each with its first sequence."""
-        self._fold()
+        self._merge_single()
         return list(zip(self._firsts[self._head :], self._blocks[self._head :], strict=True))
 
     def drop_before(self, sequence: int) -> None:
-        """Forgets messages at the front; a block is let go when all of it is dropped."""
+        """Forgets messages before a sequence; a block is freed when all of its messages are dropped."""
         if sequence <= self.first or not self.first:
             return
         if sequence > self.last:
             self.clear()
             return
-        self._fold()
+        self._merge_single()
         self.first = sequence
         head = self._head
         while head + 1 < len(self._firsts) and self._firsts[head + 1] <= sequence:
@@ -159,8 +145,8 @@ class BlockList:
             self._head = 0
 
     def shrink(self, size: int) -> None:
-        """Forgets whole blocks at the front until no more than so many bytes are left, or only the last block is."""
-        self._fold()
+        """Forgets whole blocks at the front until at most `size` bytes are left, or only the last block."""
+        self._merge_single()
         place, left = self._head, self.size
         while left > size and place + 1 < len(self._blocks):
             left -= size_of(self._blocks[place])
@@ -168,13 +154,13 @@ class BlockList:
         self.drop_before(self._firsts[place])
 
     def drop_after(self, sequence: int) -> None:
-        """Forgets messages at the end, so that the given one is the last."""
+        """Forgets messages after a sequence."""
         if sequence >= self.last:
             return
         if sequence < self.first:
             self.clear()
             return
-        self._fold()
+        self._merge_single()
         while self._firsts[-1] > sequence:
             self.size -= size_of(self._blocks.pop())
             self._firsts.pop()
@@ -186,19 +172,18 @@ class BlockList:
         self.last = sequence
 
     def clear(self) -> None:
-        """Forgets everything."""
         self._blocks, self._firsts, self._lone = [], [], []
         self.first = self.last = self.size = self._head = self._small = 0
 
     def _merge(self) -> None:
-        """Puts the small blocks at the end together."""
+        """Merges the small blocks at the end."""
         count = self._small
         self._blocks[-count:] = [joined(self._blocks[-count:])]
         del self._firsts[1 - count :]
         self._small = 0
 
     def _join_from(self, place: int, size: int) -> None:
-        """Puts a block and those behind it together, as long as they have few messages, and not many bytes in all."""
+        """Merges a block with those after it, as long as they have few messages, and not many bytes in all."""
         blocks, end, left = self._blocks, place, min(size, _JOINED_SIZE)
         while end < len(blocks) and len(blocks[end].sizes) < _RUN and (left := left - size_of(blocks[end])) >= 0:
             end += 1
@@ -209,7 +194,7 @@ class BlockList:
 
 
 def part_of(block: MessageRecordBuffer, row: int, count: int, size: int) -> MessageRecordBuffer:
-    """Returns some messages of a block: from a row on, at most so many, of about so many bytes, but at least one."""
+    """Returns messages of a block from a row on: at most `count`, of about `size` bytes, but at least one."""
     starts = block.starts
     rows = len(starts)
     end = min(row + count, rows)
@@ -223,7 +208,7 @@ def part_of(block: MessageRecordBuffer, row: int, count: int, size: int) -> Mess
 
 
 def size_of(block: MessageRecordBuffer) -> int:
-    """Returns the bytes of all payloads of a block."""
+    """Returns the payload bytes of a block."""
     if block.total >= 0:
         return block.total
     return int(block.sizes[0]) if len(block.sizes) == 1 else int(block.sizes.sum())
@@ -232,28 +217,21 @@ def size_of(block: MessageRecordBuffer) -> int:
 def block_of(
     data: bytes, sizes: NDArray[np.uint32], sequences: NDArray[np.uint64], timestamps: NDArray[np.int64]
 ) -> MessageRecordBuffer:
-    """Returns a block of records that follow each other, from the first byte of the data to its last.
-
-    Args:
-        data: The records.
-        sizes: Bytes of each payload.
-        sequences: Sequence of each message.
-        timestamps: Timestamp of each.
-    """
+    """Returns a block of contiguous records that fill the data; `sizes` are those of the payloads."""
     lengths = sizes.astype(np.int64)
     starts = (lengths + RECORD_HEADER_SIZE).cumsum() - lengths
     return MessageRecordBuffer(data, starts, sizes, sequences, timestamps, len(data) - RECORD_HEADER_SIZE * len(sizes))
 
 
 def together(records: list[Record]) -> MessageRecordBuffer:
-    """Returns a block of messages that came alone, at least one."""
+    """Returns a block of single messages, at least one."""
     data, sequences, timestamps = zip(*records, strict=True)
     sizes = np.array([*map(len, data)], np.uint32) - np.uint32(RECORD_HEADER_SIZE)
     return block_of(b"".join(data), sizes, np.array(sequences, np.uint64), np.array(timestamps, np.int64))
 
 
 def decoded(block: MessageRecordBuffer, channel: bytes, crc: Crc) -> tuple[MessageColumns, NDArray[np.uint8]]:
-    """Returns the fields of messages, which point into the block, and what is wrong with each (`Stop`)."""
+    """Returns the fields of messages, which point into the block, and the fault of each (`Stop`)."""
     columns, stops = MessageColumns(len(block)), np.zeros(len(block), np.uint8)
     data, places = block.data, block.starts - RECORD_HEADER_SIZE
     kernels.read_messages_at(data, len(data), places, crc.unchecked, channel, columns, stops)
@@ -279,7 +257,6 @@ def joined(blocks: list[MessageRecordBuffer]) -> MessageRecordBuffer:
 
 
 def empty() -> MessageRecordBuffer:
-    """Returns a block without messages."""
     return _NOTHING
 
 

@@ -1,6 +1,6 @@
-"""Encryption at rest around any store: the data of messages is encrypted on the way in (filestore.md section 9).
+"""Encryption at rest around any store: message data is encrypted before it is stored (filestore.md section 9).
 
-Blocks are taken apart and encoded anew, both ways; that costs a few microseconds a message.
+Blocks are decoded and encoded again in both directions, which costs a few microseconds per message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Bytes = bytes
 
 
 class EncryptedMessages:
-    """See `MessageStore`; sizes and limits are those of what is stored, which is longer."""
+    """Encrypts the messages of another store. Sizes and limits are those of the stored messages, which are longer."""
 
     def __init__(self, name: _Bytes, inner: MessageStore, key: _Bytes, cipher: Cipher, crc: Crc) -> None:
         self._name = name
@@ -38,31 +38,25 @@ class EncryptedMessages:
 
     @property
     def first(self) -> int:
-        """As of the store inside."""
         return self._inner.first
 
     @property
     def last(self) -> int:
-        """As of the store inside."""
         return self._inner.last
 
     @property
     def count(self) -> int:
-        """As of the store inside."""
         return self._inner.count
 
     @property
     def bytes(self) -> int:
-        """As of the store inside."""
         return self._inner.bytes
 
     @property
     def limits(self) -> ChannelLimits:
-        """As of the store inside."""
         return self._inner.limits
 
     def append(self, records: MessageRecordBuffer) -> None:
-        """Adds messages; see `MessageStore.append`."""
         columns, stops = decoded(records, self._name, self._crc)
         if bool((stops != ScanStop.END).any()):
             raise StorageError("a message cannot be decoded")
@@ -74,11 +68,9 @@ class EncryptedMessages:
         self._inner.append(self._encode(records, columns, payloads))
 
     def flush(self) -> Flush | None:
-        """Hands over what was appended; see `MessageStore.flush`."""
         return self._inner.flush()
 
     def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
-        """Returns messages in order; see `MessageStore.read`."""
         records = self._inner.read(first, count, size)
         if not len(records.sizes):
             return records
@@ -98,15 +90,12 @@ class EncryptedMessages:
         return self._encode(records, columns.take(len(payloads)), payloads)
 
     def end_reading(self) -> None:
-        """As of the store inside."""
         self._inner.end_reading()
 
     def sequence_at(self, timestamp: int) -> int:
-        """See `MessageStore.sequence_at`."""
         return self._inner.sequence_at(timestamp)
 
     def expire(self, now: int) -> int | None:
-        """See `MessageStore.expire`."""
         return self._inner.expire(now)
 
     def _encode(
@@ -125,20 +114,7 @@ class EncryptedMessages:
 
 
 class EncryptedStore:
-    """See `StateStore`.
-
-    Args:
-        inner: The store that gets the encrypted messages.
-        options: Key and cipher.
-
-    Attributes:
-        kind: As of the store inside.
-        limits: As of the store inside.
-        crc: None: blocks are encoded anew.
-
-    Raises:
-        UsageError: There is no key or no such cipher (the texts are the original's).
-    """
+    """Encrypts the messages of another store. `crc` is None: blocks are encoded again."""
 
     def __init__(self, inner: StateStore, options: EncryptionOptions) -> None:
         master_key(options.key)
@@ -150,7 +126,6 @@ class EncryptedStore:
         self._cipher = cipher_named(options.cipher) if options.cipher else _default_cipher()
 
     def recover(self) -> Recovered | None:
-        """Reads what is there; see `StateStore.recover`."""
         found = self._inner.recover()
         if found is None:
             return None
@@ -163,16 +138,14 @@ class EncryptedStore:
         return self._inner.largest - OVERHEAD
 
     def create_channel(self, name: bytes) -> ChannelStore:
-        """Adds a channel."""
         return self._wrap(name, self._inner.create_channel(name))
 
     def __getattr__(self, name: str) -> Any:
-        """As of the store inside: all that has nothing to do with messages, also of a `Remote` one."""
+        """Forwards everything that does not concern messages, also of a `Remote` store."""
         return getattr(self._inner, name)
 
     @property
     def wake(self) -> Callable[[], None] | None:
-        """As of the store inside."""
         return self._inner.wake
 
     @wake.setter

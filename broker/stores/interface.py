@@ -1,10 +1,10 @@
-"""What a store has to do, for whoever adds another one.
+"""The interface of stores.
 
 A store belongs to one server and is called from one thread. Names are bytes, as clients send them. States of clients
-and subscriptions are the messages of the file store (`stantools.format.proto.store_pb2`): `ServerInfo`, `ClientInfo`,
-`SubState`. Times are nanoseconds since the epoch.
+and subscriptions are the messages of the file store (`stantools.format.proto.store_pb2`): `ServerInfo`,
+`ClientInfo`, `SubState`. Times are nanoseconds since the epoch.
 
-Whatever goes wrong is raised as `StorageError`, with a text for the client and the log.
+Every failure is raised as `StorageError`, with a text for the client and the log.
 """
 
 from __future__ import annotations
@@ -21,69 +21,58 @@ from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.limits import ChannelLimits, StoreLimits
 
-#: As a largest size: any.
+#: largest message of a store that has no such limit
 ANY_SIZE: Final = 1 << 62
 
 
 class StorageError(StantoolsError):
-    """The store could not do what was asked; what it says about itself is what is true now."""
+    """The store failed; its attributes show the state after the failure."""
 
 
 class LeaseLostError(StorageError):
-    """Of several servers that want to lead, another one does."""
+    """Of several servers that want to lead, another one was faster."""
 
 
 class InUseError(StorageError):
-    """Another process has the directory."""
+    """Another process uses the directory."""
 
 
 class DamagedStoreError(StorageError):
-    """What is there cannot be started with; the offline tools say what is wrong."""
+    """The server cannot start with the stored state; the offline tools show the damage."""
 
     def __init__(self, message: str, directory: Path) -> None:
         super().__init__(message)
-        self.directory = directory  #: of the store
+        self.directory = directory
 
 
 class OriginalStoreError(StorageError):
-    """What is there was written by NATS Streaming, or by a broker of its own, and is not to be touched."""
+    """NATS Streaming, or a broker with a file store, wrote the directory, which must stay untouched."""
 
 
 class FlushOutcome(enum.Enum):
-    """What became of a flush."""
-
     #: All of it is stored, and durable as configured.
     STORED = enum.auto()
     #: It could not be stored and was taken back.
     REFUSED = enum.auto()
-    #: Nobody knows at the moment. `MessageStore.last` shows how much of it is in the log.
+    #: Unknown at the moment. `MessageStore.last` shows how much of it is in the log.
     UNKNOWN = enum.auto()
 
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """An unfinished flush of messages, subscriptions or a new channel; `StateStore.completed` returns it at its end.
-
-    Attributes:
-        outcome: What became of it.
-        error: Why it is not stored, for clients and the log.
-    """
+    """A flush under way, of messages, of subscriptions or of a new channel, until `StateStore.completed` returns it."""
 
     outcome: FlushOutcome = FlushOutcome.STORED
     error: str = ""
 
 
 def first_sequence(records: MessageRecordBuffer, last: int) -> int:
-    """Returns the first sequence of a block that is not empty, which has to follow the last one, without gaps.
-
-    Raises:
-        StorageError: It does not.
-    """
+    """Returns a block's first sequence; StorageError if it does not follow the last sequence, or has gaps."""
     first: int = records.sequences.item(0)
     if first != last + 1 and last:
         raise StorageError(f"sequence {first} does not follow {last}")
     if (count := len(records.sizes)) > 1 and records.sequences.item(-1) != first + count - 1:
-        raise StorageError(f"sequences are missing behind {first}")
+        raise StorageError(f"sequences are missing after {first}")
     return first
 
 
@@ -92,124 +81,107 @@ class MessageStore(Protocol):
 
     @property
     def first(self) -> int:
-        """First sequence that is there; one more than `last` if none is left; 0 if there never was one."""
+        """First stored sequence; `last + 1` if none is left; 0 if there never was one."""
 
     @property
     def last(self) -> int:
-        """Last sequence that was ever stored; 0 if there never was one."""
+        """Last sequence ever stored; 0 if there never was one."""
 
     @property
     def count(self) -> int:
-        """Messages that are there."""
+        """Stored messages."""
 
     @property
     def bytes(self) -> int:
-        """What they take in the store's own accounting (streaming-protocol.md section 10.9)."""
+        """Their size in the store's own accounting (streaming-protocol.md section 10.9)."""
 
     @property
-    def limits(self) -> ChannelLimits:
-        """What the channel may hold."""
+    def limits(self) -> ChannelLimits: ...
 
     def append(self, records: MessageRecordBuffer) -> None:
-        """Adds messages; the first has the sequence `last + 1`, the others follow without gaps.
+        """Adds messages with the sequences from `last + 1` on. The block must not change afterwards.
 
-        The block does not change afterwards and may be kept.
-
-        Raises:
-            StorageError: Nothing of the block is stored, and maybe nothing of what is not stored yet: see `last`.
+        After a StorageError none of them is stored, and earlier messages that were not stored yet may be lost: see
+        `last`.
         """
 
     def flush(self) -> Flush | None:
-        """Hands over what was appended: it is made durable as configured, can be read then, and limits are enforced.
+        """Stores appended messages, durably as configured, makes them readable, and enforces the limits.
 
-        Further messages can be appended and flushed while flushes are under way. Those of a channel complete in order.
-        If one is not stored, everything behind it is taken back, `last` says so, and no other flush of the channel that
-        is under way completes. The next `append` and `flush` may succeed again.
-
-        Returns:
-            None if it is stored now; else what `StateStore.completed` returns when it is known, maybe the same object
-            for several calls.
-
-        Raises:
-            StorageError: Everything that was not stored has been taken back, as above.
+        Returns None if they are stored now; else the flush that `StateStore.completed` returns later, maybe the same
+        object for several calls. Messages can be appended and flushed while flushes are under way; those of a
+        channel complete in order. If one fails, or a StorageError is raised, all messages that are not stored are
+        taken back, as `last` shows, and the channel's other flushes under way never complete. The next `append` and
+        `flush` may succeed again.
         """
 
     def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
-        """Returns messages in order, beginning with the first one at or behind `first`.
+        """Returns messages in order, from the first one at or after `first`.
 
-        At most `count`, and no more than fit into about `size` bytes, but at least one if there is one. An empty block
-        if there is none, or if the next one cannot be read (which is logged).
+        At most `count` messages of about `size` bytes, but at least one if there is one. The block is empty if there
+        is none, or if the next one cannot be read (which is logged).
         """
 
     def end_reading(self) -> None:
-        """Gives back what reading holds, files and memory: nobody reads for a while."""
+        """Releases the files and memory used for reading: no reader is expected for a while."""
 
     def sequence_at(self, timestamp: int) -> int:
-        """Returns the first sequence whose timestamp is not lower.
+        """Returns the first sequence whose timestamp is not lower; 0 if there never was a message.
 
         Facts: streaming-protocol.md section 13, TimeDeltaStart and note 1.
-
-        0 if there never was a message.
         """
 
     def expire(self, now: int) -> int | None:
-        """Removes messages that are too old. Returns when the next one will be, None if none ever will."""
+        """Removes expired messages. Returns when the next one expires; None if none ever will."""
 
 
 class SingleAppendStore(MessageStore, Protocol):
     """Messages that may also be added one by one."""
 
     def add(self, record: Record) -> bool:
-        """Adds a message as `append` and `flush` do, nothing else being appended that is not stored yet.
+        """Adds a message as `append` and `flush` do; no other appended message may be pending.
 
-        Args:
-            record: It has the sequence `last + 1`, and a CRC in its header if the store wants one.
-
-        Returns:
-            Whether it is stored now. Otherwise nothing has changed, and it may be appended, which says what is wrong.
+        The record has the sequence `last + 1`, and a CRC in its header if the store wants one. Returns whether it is
+        stored now; if not, nothing has changed, and `append` shows the error.
         """
 
 
 class SubscriptionStore(Protocol):
     """The subscriptions of a channel. Records are gathered until `flush`, except where said.
 
-    One that has `recorded`, and it is false, forgets what is sent and acknowledged: then nobody need say so, nor flush.
+    A store with a false attribute `recorded` ignores deliveries and acknowledgements: callers need not report or
+    flush them.
     """
 
     def create(self, state: pb.SubState) -> None:
         """Stores a new subscription and sets its id, which was never used in the channel before.
 
-        Raises:
-            StorageError: The channel has as many as it may have (`too many subscriptions per channel`), or the storage
-                failed. Nothing is stored, the id is 0.
+        After a StorageError (one is `too many subscriptions per channel`) nothing is stored, and the id is 0.
         """
 
     def update(self, state: pb.SubState) -> None:
-        """Stores the changed state of a subscription. Raises StorageError."""
+        """Stores the changed state of a subscription."""
 
     def delete(self, subscription: int) -> None:
-        """Removes a subscription and what it has pending. Raises StorageError."""
+        """Removes a subscription and its pending messages."""
 
     def sent(self, subscription: int, sequences: Sequence[int]) -> None:
-        """Takes note that messages were sent to a subscription and are pending. Raises StorageError."""
+        """Records that messages were sent to a subscription and are pending."""
 
     def acked(self, subscription: int, sequences: Sequence[int]) -> None:
-        """Takes note that messages are not pending any more. Raises StorageError."""
+        """Records that messages are no longer pending."""
 
     def flush(self) -> Flush | None:
-        """Makes it durable as configured. For a moment a kill may forget what was sent and acknowledged all the same.
+        """Writes the records, durably as configured.
 
-        Returns:
-            None if it is; else what `StateStore.completed` returns when it is known. Its outcome may be REFUSED; the
-            records are kept for the next try.
-
-        Raises:
-            StorageError: It cannot be written; the records are kept as well.
+        Returns None if they are written; else the flush that `StateStore.completed` returns later. After a failure (a
+        StorageError, or REFUSED) the records are kept for the next try. For a moment a kill may still lose records of
+        deliveries and acknowledgements.
         """
 
 
 class ChannelLog(Protocol):
-    """A channel, for those who only read it."""
+    """A channel for its readers."""
 
     @property
     def name(self) -> bytes:
@@ -228,23 +200,23 @@ class ChannelLog(Protocol):
 class ChannelStore:
     """The two stores of a channel.
 
-    A channel may be made later. That begins with the first `MessageStore.flush`, even if nothing was appended. One that
-    cannot be made is gone when `StateStore.completed` says so: nothing that was appended is stored, and the name is
+    A channel may be made later: the first `MessageStore.flush` begins that, even without messages. If the channel
+    cannot be made, it is gone when `StateStore.completed` returns `making`: its messages are not stored, and the name is
     free.
     """
 
     messages: MessageStore
     subscriptions: SubscriptionStore
-    #: What `StateStore.completed` returns when it is known whether the channel could be made, unless it is deleted
-    #: before; None if it is there.
+    #: Flush that `StateStore.completed` returns when the outcome of the creation is known, unless the channel is deleted
+    #: before; None if the channel exists.
     making: Flush | None = None
-    #: The messages once more, if single ones may be added.
+    #: `messages` again, if single messages may be added
     lone: SingleAppendStore | None = None
 
 
 @dataclass(slots=True)
 class RecoveredSubscription:
-    """A subscription that was found, and its pending sequences in rising order."""
+    """A subscription at recovery, and its pending sequences in rising order."""
 
     state: pb.SubState
     pending: list[int]
@@ -252,13 +224,7 @@ class RecoveredSubscription:
 
 @dataclass(slots=True)
 class Recovered:
-    """What a store found when it was opened.
-
-    Attributes:
-        server: Who the server was.
-        clients: Who was connected.
-        channels: Stores and subscriptions of each channel.
-    """
+    """The state of a store when it was opened: server, connected clients, and the stores of each channel."""
 
     server: pb.ServerInfo
     clients: list[pb.ClientInfo] = field(default_factory=list)
@@ -270,9 +236,9 @@ class StateStore(Protocol):
 
     Attributes:
         kind: `MEMORY`, `FILE` or `JETSTREAM`, as monitoring shows it.
-        limits: What the store may hold, for monitoring.
-        crc: How the CRCs in the record headers of appended blocks are made; None if the store does not look at them.
-        wake: Called, from any thread, when `completed` has something to return that nobody waits for.
+        limits: Limits of the store, for monitoring.
+        crc: Computes the CRCs in the record headers of appended blocks; None if the store ignores them.
+        wake: Called, from any thread, when `completed` has results that the caller does not await.
     """
 
     kind: str
@@ -285,56 +251,43 @@ class StateStore(Protocol):
         """Bytes of an encoded message that can be stored."""
 
     def recover(self) -> Recovered | None:
-        """Reads what is there; None if there is nothing. Called once, before anything else. Raises StorageError."""
+        """Reads the stored state; None if there is none. Called once, before anything else."""
 
     def init(self, server: pb.ServerInfo) -> None:
-        """Stores who the server is. Raises StorageError."""
+        """Stores the server's identity."""
 
     def add_client(self, client: pb.ClientInfo) -> Flush | None:
-        """Stores a client. Raises StorageError.
-
-        Returns:
-            None if it is stored now; else what `StateStore.completed` returns when it is known whether it is.
-        """
+        """Stores a client. Returns None if it is stored now; else the flush that `StateStore.completed` returns later."""
 
     def delete_client(self, client_id: bytes) -> None:
-        """Removes a client, at once. Raises StorageError."""
+        """Removes a client at once."""
 
     def create_channel(self, name: bytes) -> ChannelStore:
-        """Adds a channel, which counts from now on, even if it is made later (`ChannelStore.making`).
-
-        Raises:
-            StorageError: There are too many (`too many channels`), or it is known already that it cannot be made.
-        """
+        """Adds a channel, which counts from now on, even if it is made later; one error is `too many channels`."""
 
     def delete_channel(self, name: bytes) -> None:
-        """Removes a channel and all it has; its files may go later.
-
-        Raises:
-            StorageError: It cannot be removed, and is there as before.
-        """
+        """Removes a channel with its content; its files may be removed later. After an error it is unchanged."""
 
     def completed(self) -> Sequence[Flush]:
-        """Returns flushes that were under way and are not any more; waits for those that take a moment only."""
+        """Returns completed flushes; waits for those only that take a moment."""
 
     def settle(self) -> None:
-        """Waits for what is under way, as long as it is reasonable at the end of a process."""
+        """Waits for pending work, as long as is reasonable at the end of a process."""
 
     def unwritten(self) -> list[str]:
-        """Returns what is still to be written, or is being written: paths, or names. May be called from any thread."""
+        """Returns paths or names of the content that is still to be written. May be called from any thread."""
 
     def close(self) -> None:
-        """Flushes and closes everything. Raises StorageError."""
+        """Flushes and closes everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of trying to take the lock of a fault-tolerant group; neither taken nor a problem: not now.
+    """Result of trying to take the lock of a fault-tolerant group; neither taken nor a problem means: not now.
 
     Attributes:
-        taken: It was taken.
-        problem: Why it can hardly be had, in the original's words; empty if somebody else has it.
-        holder: The group of whoever has it; empty if that is not known.
+        problem: Why the lock is hardly available, in the original's words; empty if another server holds it.
+        holder: The group of the holder; empty if it is not known.
     """
 
     taken: bool = False
@@ -343,42 +296,41 @@ class Attempt:
 
 
 class Lock(Protocol):
-    """The lock of a store that only the active server of a fault-tolerant group has."""
+    """The lock of a store that only the active server of a fault-tolerant group holds."""
 
     def take(self) -> Attempt:
-        """Tries to take it. May be called in a thread."""
+        """Tries to take the lock. May be called in a thread."""
 
     def release(self) -> None:
-        """Gives it back, if it was taken."""
+        """Releases the lock, if it was taken."""
 
 
 class RemoteStore(Protocol):
-    """A store whose content is somewhere else.
+    """A store whose content is on other servers.
 
     Attributes:
-        lease: What is said of the lease to whoever asks who leads; empty before it is taken.
+        lease: The lease record for servers that ask for the leader; empty before the lease is taken.
     """
 
     lease: bytes
 
     def heard(self, record: bytes) -> None:
-        """Takes note of what whoever leads says of its lease. Raises StorageError."""
+        """Handles the lease record of the leading server."""
 
     async def check(self) -> None:
-        """Makes sure that `prepare` can be called some time, where there are several servers. Raises StorageError."""
+        """Checks that `prepare` will be possible, where there are several servers."""
 
     async def follow(self) -> None:
-        """Fetches what is new while another server writes. Raises StorageError or a NatsError."""
+        """Fetches new content while another server writes. Raises StorageError or a NatsError."""
 
     async def prepare(self, *, newcomer: bool = False) -> None:
-        """Fetches what `recover` needs; called once, before it. Raises StorageError.
+        """Fetches the content that `recover` needs; called once, before it.
 
-        Args:
-            newcomer: Of several servers none was seen that leads; one that led before may still come.
+        A `newcomer` saw no leader among several servers; an earlier leader may still return.
         """
 
     async def look_again(self) -> list[bytes]:
-        """Returns the channels to which others have written since `prepare`; the store has it then."""
+        """Returns the channels to which other servers have written since `prepare`; the store has these messages."""
 
     async def finish(self) -> None:
-        """Waits for what is under way, some seconds at most; called before `close`."""
+        """Waits some seconds at most for pending work; called before `close`."""

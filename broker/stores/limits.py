@@ -1,4 +1,4 @@
-"""What the log says about limits: a table when a server starts, a line when a channel reaches its limits."""
+"""Log lines about limits: a table when a server starts, a line when a channel reaches its limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALLEST_WIDTH: Final = 34
 _VALUE: Final = 13
 _TITLE: Final = " List of Channels "
 _LIST_LABEL: Final = 14
-#: Label, field of the limits, and how its value is shown.
+#: label and field of each limit
 _LIMITS: Final = (
     ("Subscriptions", "max_subs"),
     ("Messages", "max_msgs"),
@@ -46,10 +46,7 @@ def limits_table(limits: StoreLimits) -> tuple[str, ...]:
 
 
 def limits_reached(name: bytes, count: int, size: int, limits: ChannelLimits) -> tuple[str, ...]:
-    """Returns format and arguments of the line about the first messages that limits remove.
-
-    Facts: filestore.md section 5.4.
-    """
+    """Returns format and arguments of the line for the first removal of messages (filestore.md section 5.4)."""
     return (
         "Reached limits for store %s (msgs=%s/%s bytes=%s/%s), dropping old messages to make room for new ones",
         quote(name),
@@ -102,12 +99,12 @@ def _channel_lines(limits: StoreLimits) -> list[str]:
 
 
 def _tree(names: list[str]) -> list[tuple[str, list[str]]]:
-    """Returns each name with the broader ones, broadest first; names follow the one that is directly broader."""
+    """Returns each name with its broader patterns, broadest first; names follow their closest broader one."""
     patterns: list[str] = []
     broader: dict[str, list[str]] = {}
     narrower: dict[str, list[str]] = {}
     for name in names:
-        # Only what comes before can be broader: `*` would match a `>`.
+        # Only earlier names can be broader: `*` would match a `>`.
         broader[name] = [pattern for pattern in patterns if subject_matches(pattern, name)]
         narrower.setdefault(broader[name][-1] if broader[name] else "", []).append(name)
         if "*" in name or ">" in name:
@@ -122,6 +119,6 @@ def _tree(names: list[str]) -> list[tuple[str, list[str]]]:
 
 
 def _breadth(name: str) -> list[tuple[int, str]]:
-    """Sorts `>` before `*` before literals at each token; literals by their text."""
+    """Sort key: `>` before `*` before literals at each token; literals by their text."""
     ranks = {">": 0, "*": 1}
     return [(ranks.get(token, 2), "" if token in ranks else token) for token in name.split(".")]

@@ -1,4 +1,4 @@
-"""The store that forgets everything when the server ends: blocks of messages as they came."""
+"""The store in memory, which is lost when the server ends."""
 
 from __future__ import annotations
 
@@ -18,20 +18,16 @@ from stantools.store.limits import ChannelLimits, StoreLimits
 
 
 class MemoryMessages:
-    """The messages of a channel; see `MessageStore`.
-
-    A message counts with the size of its encoded form.
-    """
+    """The messages of a channel in memory. Each counts with the size of its encoded form."""
 
     def __init__(self, name: bytes, limits: ChannelLimits) -> None:
         self.first = self.last = self.count = self.bytes = 0
         self.limits = limits
         self._name = name
         self._list = BlockList()
-        self._told = False
+        self._limits_logged = False
 
     def append(self, records: MessageRecordBuffer) -> None:
-        """Adds messages; see `MessageStore.append`."""
         count = len(records.sizes)
         if not count:
             return
@@ -43,7 +39,6 @@ class MemoryMessages:
             self.first = first
 
     def add(self, record: Record) -> bool:
-        """Adds a message; see `LoneMessages.add`."""
         self.bytes += self._list.add(record)
         self.count += 1
         self.last = record[1]
@@ -53,35 +48,30 @@ class MemoryMessages:
         return True
 
     def flush(self) -> None:
-        """Enforces the limits."""
         limits = self.limits
         if (self.count > limits.max_msgs > 0) or (self.bytes > limits.max_bytes > 0):
             self._enforce()
 
     def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
-        """Returns messages in order; see `MessageStore.read`."""
         first = max(first, self.first)
         if first > self.last or not first or count <= 0:
             return empty()
         return self._list.read(first, count, size)
 
-    def end_reading(self) -> None:
-        """Reading holds nothing."""
+    def end_reading(self) -> None: ...
 
     def sequence_at(self, timestamp: int) -> int:
-        """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if not self.count:
             return self.last + 1 if self.last else 0
         for begin, block in self._list.blocks():
             if int(block.timestamps[-1]) >= timestamp:
                 found = begin + int(np.argmax(block.timestamps >= timestamp))
-                # The last message comes before others of the same time (streaming-protocol.md section 13, note 1).
+                # The last message precedes others of the same time (streaming-protocol.md section 13, note 1).
                 last = self._list.read(self.last, 1, 1)
                 return self.last if int(last.timestamps[0]) == timestamp else max(found, self.first)
         return self.last + 1
 
     def expire(self, now: int) -> int | None:
-        """Removes messages that are too old; see `MessageStore.expire`."""
         age = self.limits.max_age_ns
         if age <= 0:
             return None
@@ -95,10 +85,10 @@ class MemoryMessages:
         return None
 
     def _enforce(self) -> None:
-        """Removes the oldest messages while there are too many of them, or too many bytes; the newest one stays."""
+        """Removes the oldest messages while there are too many messages or bytes; the newest one stays."""
         limits = self.limits
-        if not self._told:
-            self._told = True
+        if not self._limits_logged:
+            self._limits_logged = True
             STREAMING.warning(*limits_reached(self._name, self.count, self.bytes, limits))
         while self.count > 1:
             surplus = self.count - limits.max_msgs if limits.max_msgs > 0 else 0
@@ -130,7 +120,6 @@ class MemorySubscriptions:
         self._last_id = 0
 
     def create(self, state: pb.SubState) -> None:
-        """Assigns an id to a new subscription; see `SubscriptionStore.create`."""
         if 0 < self._limits.max_subs <= len(self._ids):
             state.id = 0
             raise StorageError("too many subscriptions per channel")
@@ -138,35 +127,20 @@ class MemorySubscriptions:
         state.id = self._last_id
         self._ids.add(state.id)
 
-    def update(self, state: pb.SubState) -> None:
-        """Does nothing."""
+    def update(self, state: pb.SubState) -> None: ...
 
     def delete(self, subscription: int) -> None:
-        """Counts a subscription less."""
         self._ids.discard(subscription)
 
-    def sent(self, subscription: int, sequences: Sequence[int]) -> None:
-        """Does nothing."""
+    def sent(self, subscription: int, sequences: Sequence[int]) -> None: ...
 
-    def acked(self, subscription: int, sequences: Sequence[int]) -> None:
-        """Does nothing."""
+    def acked(self, subscription: int, sequences: Sequence[int]) -> None: ...
 
-    def flush(self) -> None:
-        """Does nothing."""
+    def flush(self) -> None: ...
 
 
 class MemoryStore:
-    """All of a server's state, in memory; see `Store`.
-
-    Args:
-        limits: What it may hold.
-
-    Attributes:
-        kind: `MEMORY`.
-        largest: See `Store`.
-        limits: As given.
-        crc: None: the headers of records are not looked at.
-    """
+    """A server's state in memory. `crc` is None: record headers are not checked."""
 
     kind = "MEMORY"
     largest = ANY_SIZE
@@ -178,20 +152,15 @@ class MemoryStore:
         self._channels: dict[bytes, ChannelStore] = {}
 
     def recover(self) -> Recovered | None:
-        """Returns None: there never is anything."""
         return None
 
-    def init(self, server: pb.ServerInfo) -> None:
-        """Does nothing."""
+    def init(self, server: pb.ServerInfo) -> None: ...
 
-    def add_client(self, client: pb.ClientInfo) -> None:
-        """Does nothing."""
+    def add_client(self, client: pb.ClientInfo) -> None: ...
 
-    def delete_client(self, client_id: bytes) -> None:
-        """Does nothing."""
+    def delete_client(self, client_id: bytes) -> None: ...
 
     def create_channel(self, name: bytes) -> ChannelStore:
-        """Adds a channel; see `Store.create_channel`."""
         if name in self._channels:
             raise StorageError("already exists")
         if 0 < self.limits.max_channels <= len(self._channels):
@@ -202,21 +171,16 @@ class MemoryStore:
         return store
 
     def delete_channel(self, name: bytes) -> None:
-        """Removes a channel; see `Store.delete_channel`."""
         if self._channels.pop(name, None) is None:
             raise StorageError("not found")
 
     def completed(self) -> Sequence[Flush]:
-        """Returns nothing: flushes are complete at once."""
         return ()
 
     def unwritten(self) -> list[str]:
-        """Nothing is written."""
         return []
 
-    def settle(self) -> None:
-        """Does nothing."""
+    def settle(self) -> None: ...
 
     def close(self) -> None:
-        """Forgets everything."""
         self._channels.clear()

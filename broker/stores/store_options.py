@@ -1,4 +1,4 @@
-"""What can be configured about stores. Times are nanoseconds where not said.
+"""Options of stores. Times are nanoseconds unless said otherwise.
 
 Facts: server-operations.md sections 3, 7 and 12.
 """
@@ -20,16 +20,14 @@ class FileOptions:
     """Options of the file store.
 
     Attributes:
-        directory: Its root.
         buffer_size: Bytes of a channel that are gathered before they are written; 0 writes at once.
         read_buffer_size: Bytes that are read ahead.
-        crc: Check CRCs of what is read.
+        crc: Check the CRCs of records that are read.
         polynomial: Their polynomial, as the original's option has it.
         sync: Make every flush durable.
         auto_sync: Time after which everything is flushed and synced anyway; 0 or less for never.
-        slices: When a slice is full; zeros of count and bytes go by the channel's limits.
-        slice_archive_script: Program that is given slices that are removed.
-        compaction: When logs of clients and subscriptions are compacted.
+        slices: When a slice is full; zeros of count and bytes mean the channel's limits.
+        slice_archive_script: Program that gets removed slices.
         fds_limit: Files that may be open; 0 for no limit.
         parallel_recovery: Channels that are recovered at a time.
         truncate_bad_eof: Cut a damaged end off a file at recovery, once.
@@ -56,7 +54,7 @@ class EncryptionOptions:
 
     Attributes:
         key: The key as given by the operator; it is never logged.
-        cipher: `AES` or `CHACHA`; empty for what suits the machine.
+        cipher: `AES` or `CHACHA`; empty for the machine's default.
     """
 
     key: bytes = field(repr=False)

@@ -1,4 +1,4 @@
-"""A log that threads rewrite while it is in use: nobody waits for the disk."""
+"""Compaction of a log in use: threads write the new file while the log grows."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ if TYPE_CHECKING:
     from stantools.store.appendlog import Replacement
     from stantools.store.logwriter import ClientsLog, SubsLog
 
-#: Seconds until a compaction that failed is tried again.
+#: seconds until a failed compaction is tried again
 RETRY: Final = 10.0
-#: Bytes that a log may get until the new file has them. If it gets more, the disk is too slow for a compaction now.
-_BOUND: Final = 64 << 20
+#: bytes by which a log may grow during a compaction; beyond that the disk is too slow for it
+_MAX_GROWTH: Final = 64 << 20
 
 
 class Compaction:
-    """A compaction that is under way: the new file is filled and synced, then what the log got meanwhile.
+    """A compaction under way: threads fill and sync the new file, then add the records that the log got meanwhile.
 
-    Args:
-        log: The log.
-        replacement: What it has just begun.
-        disk: Whose threads work.
-        ready: Called when the new file may take the log's place, which is then the owner's matter.
-        failed: Called with what went wrong; the log goes on as it is.
+    `ready` is called when the new file may replace the log, which is the owner's task. `failed` gets the error; the
+    log stays in use then.
     """
 
     def __init__(
@@ -35,7 +31,7 @@ class Compaction:
         ready: Callable[[], object],
         failed: Callable[[Exception], None],
     ) -> None:
-        self.caught_up = False  #: the new file may take the log's place
+        self.caught_up = False  #: the new file may replace the log
         self._log = log
         self.replacement = replacement  #: the new file
         self._disk = disk
@@ -44,28 +40,27 @@ class Compaction:
         self._dropped = False
 
     def begin(self) -> None:
-        """Begins to write the new file."""
         self._disk.run(self.replacement.fill, self._filled)
 
     def drop(self) -> None:
-        """Abandons it silently."""
+        """Abandons the compaction without calling `failed`."""
         self._log.give_up()
         self._dropped = True
         if self.caught_up:
             self.replacement.discard()
 
     def _filled(self, problem: Exception | None) -> None:
-        if self._goes_on(problem):
+        if self._may_continue(problem):
             self._disk.run(self.replacement.catching_up(), self._synced)
 
     def _synced(self, problem: Exception | None) -> None:
-        if self._goes_on(problem):
+        if self._may_continue(problem):
             self.caught_up = True
             self._ready()
 
-    def _goes_on(self, problem: Exception | None) -> bool:
-        if problem is None and self.replacement.waiting > _BOUND:
-            problem = TimeoutError(f"it grows by {self.replacement.waiting:,} bytes meanwhile")
+    def _may_continue(self, problem: Exception | None) -> bool:
+        if problem is None and self.replacement.waiting > _MAX_GROWTH:
+            problem = TimeoutError(f"it grew by {self.replacement.waiting:,} bytes during the compaction")
         if self._dropped:
             self.replacement.discard()
             return False

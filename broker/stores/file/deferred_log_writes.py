@@ -1,8 +1,8 @@
-"""What is noted of subscriptions, and nobody waits for, is written a little later: of all channels together.
+"""Delayed writing of subscription records for which no flush waits, of all channels together.
 
-Only where flushes need not be durable. What was sent and acknowledged may be forgotten when the process is killed: then
-it is delivered again. Where each turn of the loop wrote it, that would cost a call of the system for each message of a
-channel that gets them one by one.
+It applies only where flushes need not be durable. A kill may lose records of deliveries and acknowledgements: then
+the messages are delivered again. Without a delay, a channel that gets messages one by one would cost a system call
+per message.
 """
 
 from __future__ import annotations
@@ -11,27 +11,26 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-#: Nanoseconds for which it may wait.
+#: nanoseconds for which records may wait
 DELAY: Final = 100_000_000
-#: Bytes of all that may wait; what comes beyond is written at each flush.
+#: bytes of all waiting records; beyond that, each flush writes them
 BOUND: Final = 4 << 20
-#: Nanoseconds that are spent on writing it, before others have their turn.
-_SHARE: Final = 2_000_000
+#: nanoseconds that one call of `write` takes, at most
+_MAX_TIME: Final = 2_000_000
 
 
 class DeferredWriter(Protocol):
-    """Something that has noted what is to be written."""
+    """An owner of records that may be written later."""
 
-    def write_noted(self) -> None:
-        """Writes it."""
+    def write_noted(self) -> None: ...
 
 
 class DeferredLogWrites:
-    """Those who have something that is to be written a little later.
+    """The owners of records that are written a little later.
 
     Attributes:
-        size: Bytes that were noted since the first of those came who wait.
-        sooner: Has `write` called at a time (monotonic nanoseconds). None where nobody does: then nothing may wait.
+        size: Bytes of records since the first waiting owner registered.
+        sooner: Schedules `write` at a time (monotonic nanoseconds). None if records may not wait.
     """
 
     def __init__(self) -> None:
@@ -39,10 +38,10 @@ class DeferredLogWrites:
         self.sooner: Callable[[int], None] | None = None
         self._waiting: dict[DeferredWriter, None] = {}
         self._due: dict[DeferredWriter, None] = {}
-        self._since = 0  # when the first of those who wait came
+        self._since = 0  # when the first waiting owner registered
 
     def takes(self, owner: DeferredWriter) -> bool:
-        """Has `write_noted` of an owner called before long. Returns whether that is so."""
+        """Registers an owner, whose `write_noted` is called soon. Returns False if its records may not wait."""
         if self.sooner is None:
             return False
         if not self._waiting:
@@ -53,21 +52,16 @@ class DeferredLogWrites:
         return True
 
     def forget(self, owner: DeferredWriter) -> None:
-        """Takes note that an owner has nothing more to write."""
         self._waiting.pop(owner, None)
         self._due.pop(owner, None)
 
     def write(self) -> int | None:
-        """Has those write who have waited long enough.
-
-        Returns:
-            When it wants to be called again, monotonic nanoseconds; None if nobody waits.
-        """
+        """Lets owners write whose delay is over. Returns the time of the next call, None if no owner waits."""
         begin = time.monotonic_ns()
         if not self._due and self._waiting and begin >= self._since + DELAY:
             self._due, self._waiting = self._waiting, {}
         while self._due:
-            if time.monotonic_ns() - begin > _SHARE:
+            if time.monotonic_ns() - begin > _MAX_TIME:
                 return begin
             self._due.popitem()[0].write_noted()
         return self._since + DELAY if self._waiting else None

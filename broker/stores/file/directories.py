@@ -1,9 +1,9 @@
-"""Directories of channels, made and removed by threads: nobody waits for a disk.
+"""Directories of channels, made and removed by threads, so that the loop does not wait for a disk.
 
-Facts: filestore.md sections 1.1, 1.2, 5.4 and 5.5. A channel's directory comes first, then its subs.dat, which has its
-header from the moment it has its name, durably where flushes are durable; slices come with messages, and the oldest go
-first. A kill in between leaves a channel with less in it; what was removed in part is a channel again at the next
-start.
+Facts: filestore.md sections 1.1, 1.2, 5.4 and 5.5. A channel's directory comes first, then its subs.dat, which has
+its header from the moment it has its name (durably where flushes are durable); slices come with messages, and the
+oldest are removed first. A kill in between leaves a channel with fewer files; a partly removed channel is a channel
+again at the next start.
 """
 
 from __future__ import annotations
@@ -31,13 +31,9 @@ from stantools.store.slicefile import remove_slice
 
 
 class ChannelDirectory:
-    """The directory of a channel, which may have to be made.
+    """The directory of a channel: it exists, unless `gone` is given, which is called if it cannot be made.
 
-    Args:
-        path: Where it is.
-        services: What all channels share.
-        gone: Called when it cannot be made; None if it is there.
-        before: What may have to be removed before: a channel of the same name.
+    `before` is a removed channel of the same name, whose files must go first.
     """
 
     def __init__(
@@ -47,33 +43,29 @@ class ChannelDirectory:
         gone: Callable[[], None] | None = None,
         before: ChannelDirectory | None = None,
     ) -> None:
-        self.path = path  #: where it is
-        self.making = None if gone is None else Flush()  #: until it is known whether it could be made
-        self.slices: deque[int] = deque()  #: those whose files are to go, the oldest first
+        self.path = path
+        self.making = None if gone is None else Flush()  #: pending until the outcome of `make` is known
+        self.slices: deque[int] = deque()  #: numbers of slices whose files must be removed, the oldest first
         self.busy = False  #: a thread is removing slices
         self._services = services
         self._gone = gone
-        self._before = before
+        self._predecessor = before
         self._lock = threading.Lock()
         self._made, self._removed = gone is None, False
         self._problem = ""
-        self._log: UnnamedFile | None = None  # subs.dat, as long as it has no name
+        self._log: UnnamedFile | None = None  # subs.dat while it has no name
         self._archived: deque[tuple[Path, Path]] = deque()
         self._failed = False
 
     def make(self) -> None:
-        """Makes it, with its subs.dat, unless somebody has. Called by a thread, or by the loop if that cannot wait.
-
-        Raises:
-            StorageError: It cannot be made; nor can it be later.
-        """
+        """Makes it with its subs.dat, once; after a StorageError all calls fail. Called in a thread, or by the loop."""
         if self._made:
             return
         with self._lock:
             if not self._made and not self._problem:
                 try:
                     self._make()
-                    self._made, self._before = True, None
+                    self._made, self._predecessor = True, None
                 except StantoolsError as error:
                     self._problem = error.message
                 except OSError as error:
@@ -83,8 +75,8 @@ class ChannelDirectory:
 
     def _make(self) -> None:
         path, services = self.path, self._services
-        if self._before is not None:
-            self._before.remove()
+        if self._predecessor is not None:
+            self._predecessor.remove()
         try:
             path.mkdir(exist_ok=True)
         except OSError as error:
@@ -93,7 +85,7 @@ class ChannelDirectory:
         log = path / SUBS_FILE
         self._log = None if log.exists() else UnnamedFile.create(log, FILE_HEADER_BYTES)
         if self._log is None:
-            # It is there, or cannot be made; what is in it belongs to another channel.
+            # It exists, or cannot be made; its records belong to another channel.
             cut_behind(log, FILE_HEADER_SIZE)
             SubsLog(path, services.options.directory, services.crc).abandon()
         elif not services.options.sync:
@@ -101,18 +93,11 @@ class ChannelDirectory:
 
     @property
     def unnamed(self) -> Sequence[int]:
-        """The open file that becomes subs.dat by `name_files`, when it is synced."""
+        """Descriptor of a subs.dat without a name, to be synced before `name_files`."""
         return () if self._log is None else (self._log.descriptor,)
 
     def name_files(self, *, sync: bool = False) -> None:
-        """Gives subs.dat its name, unless it has it. Called as `make`.
-
-        Args:
-            sync: Make it durable before, and the names afterwards.
-
-        Raises:
-            StoreUnwritableError: It cannot be made.
-        """
+        """Gives subs.dat its name; with `sync` file and names become durable. Called as `make`."""
         with self._lock, writing(self.path / SUBS_FILE):
             if self._log is not None:
                 if sync:
@@ -124,7 +109,7 @@ class ChannelDirectory:
                 fsync_directory(self.path.parent)
 
     def abandon(self) -> None:
-        """Gives up a subs.dat that has no name yet. Called by the loop."""
+        """Gives up a subs.dat without a name. Called by the loop."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -136,7 +121,7 @@ class ChannelDirectory:
             log.link()
 
     def conclude(self) -> None:
-        """Completes `making` if it is known what became of it. Called by the loop."""
+        """Completes `making` when its outcome is known. Called by the loop."""
         making = self.making
         if making is None or not (self._made or self._problem):
             return
@@ -149,27 +134,19 @@ class ChannelDirectory:
         self._services.completed.append(making)
 
     def remove(self) -> None:
-        """Removes it with everything in it, unless somebody has; nothing is written to it any more. Called as `make`.
-
-        Raises:
-            StoreUnwritableError: It cannot be removed.
-        """
-        with self._lock, writing(self.path, "not everything in it is removed"):
+        """Removes it with everything in it, once; no thread may write to it any more. Called as `make`."""
+        with self._lock, writing(self.path, "not all files in it were removed"):
             while not self._removed:
                 try:
                     shutil.rmtree(self.path)
                 except FileNotFoundError:
-                    # Of it, or of something in it that somebody else has removed.
+                    # The directory itself, or a file that another process has removed.
                     if self.path.exists():
                         continue
                 self._removed = True
 
     def remove_slices(self, *, at_once: bool = False) -> None:
-        """Has a thread remove the files of slices that are to go, or archive them, one after the other.
-
-        Args:
-            at_once: Do it now.
-        """
+        """Removes or archives the files of `slices`, one after the other, in a thread or at once."""
         if not self.slices or self.busy:
             return
         if not at_once:
@@ -197,19 +174,15 @@ class ChannelDirectory:
             self._services.archiver.run(os.fsencode(self.path.name), *self._archived.popleft())
         if problem is None:
             self._failed = False
-            self.remove_slices()  # those that have come since
+            self.remove_slices()  # slices added meanwhile
         elif not self._failed:
-            # It is tried again when messages are removed next.
+            # The next removal of messages tries again.
             self._failed = True
             STREAMING.error("Unable to remove old messages of %s: %s", quote(os.fsencode(self.path.name)), problem)
 
 
 def cut_behind(path: Path, end: int) -> None:
-    """Cuts a log behind its last record, where a record header without its payload may be: others must not follow it.
-
-    Raises:
-        StoreUnwritableError: It cannot be cut.
-    """
-    with writing(path, "it is as it was"), suppress(FileNotFoundError):
+    """Cuts a log after its last record: a record header without payload may follow there."""
+    with writing(path, "it is unchanged"), suppress(FileNotFoundError):
         if path.stat().st_size > end:
             os.truncate(path, end)

@@ -1,12 +1,12 @@
 """The messages of a channel in a file store.
 
-What is appended is written at the next flush. If anything goes wrong until then, the files are cut back to where they
-were after the flush before, so that what was refused is not there, and what was promised is.
+Appended messages are written at the next flush. If a write fails before that, the files are cut back to their state
+after the previous flush: refused messages are not in them, acknowledged ones are.
 
-Where a flush has to be durable, or the channel or its next slice has yet to be made, a thread writes and syncs. The
-files belong to it as long as the flush is under way: what is appended meanwhile is gathered for the next one, and what
-was stored before is read as it was. New files get their names when they are synced: whenever power is lost, no name
-leads to a file with nothing in it.
+Where flushes must be durable, or the channel or its next slice does not exist yet, a thread writes and syncs. The
+thread owns the files while the flush is under way: messages appended meanwhile are gathered for the next flush, and
+stored messages are read in their state before. New files get their names only after they are synced, so that after a
+power loss no name leads to an empty file.
 """
 
 from __future__ import annotations
@@ -38,59 +38,49 @@ from stantools.store.slicewriter import SliceWriter, WriteOptions
 
 @dataclass(frozen=True, slots=True)
 class FoundSlices:
-    """The slices that a channel has when it is opened."""
+    """The slices of a channel at recovery."""
 
     slices: list[SliceState] = field(default_factory=list)  #: those with messages, by number
-    current: SliceState | None = None  #: the last of them if it can be continued; None begins a new one
+    current: SliceState | None = None  #: the last of them, if the writer can continue it; None begins a new one
     last_number: int = 0  #: the next slice gets a higher number than this
     last_sequence: int = 0  #: last sequence of the channel
-    odd_paths: dict[int, Path] = field(default_factory=dict)  #: data files whose names are not what their numbers say
+    odd_paths: dict[int, Path] = field(default_factory=dict)  #: data files that are not named `msgs.N.dat`, by number
 
 
 _NOTHING_FOUND = FoundSlices()
 
 
 class FileMessages:
-    """See `MessageStore`.
+    """The messages of a channel in slices. Each counts with the size of its encoded form plus 40 bytes."""
 
-    A message counts with the size of its encoded form plus 40.
-
-    Args:
-        directory: The channel's directory.
-        name: The channel.
-        limits: What it may hold.
-        services: What all channels share.
-        found: What is there.
-    """
-
-    # Of more than thirty attributes each instance would have a dictionary of its own, and there may be many.
+    # With more than thirty attributes each instance would get a dictionary of its own; a store may have many channels.
     __slots__ = (
-        "_alone",
-        "_aside",
         "_broken",
         "_counts",
+        "_delayed",
         "_directory",
         "_dirty",
-        "_enforcing_failed",
         "_gathered",
         "_gathered_bytes",
         "_gathered_count",
+        "_in_background",
+        "_last_was_single",
+        "_limits_logged",
         "_mark",
-        "_mark_due",
-        "_marked",
+        "_mark_outdated",
+        "_mark_totals",
         "_name",
+        "_name_syncs",
         "_names",
         "_new",
         "_next",
-        "_pausing",
         "_recent",
+        "_removal_failed",
         "_retention",
         "_services",
         "_sync",
         "_synced",
-        "_told",
         "_under_way",
-        "_unnamed",
         "_writer",
         "_written",
         "bytes",
@@ -115,14 +105,16 @@ class FileMessages:
         options = services.options
         self.limits = limits
         self.files = 0
-        self.place = directory  #: where its files are
+        self.place = directory
         self._directory = directory.path
         self._name = name
         self._services = services
         self._sync = options.sync
-        self._new = directory.making is not None  # it has yet to be made, or its name to be made durable
-        self._unnamed = 0 if found.last_number else 2  # as often its name is synced, too, where flushes are not durable
-        self._aside = self._sync or self._new  # threads and the kernel store what is gathered
+        self._new = directory.making is not None  # the directory does not exist yet, or its name is not durable yet
+        self._name_syncs = (
+            0 if found.last_number else 2
+        )  # syncs that still include the directory's name, where flushes are not durable
+        self._in_background = self._sync or self._new  # threads and the kernel store the gathered messages
         self._writer = SliceWriter(
             self._directory,
             name,
@@ -140,26 +132,27 @@ class FileMessages:
         )
         old = [each for each in found.slices if each is not found.current]
         self._retention = Retention(self._writer, limits, old, drop=directory.slices.append)
-        #: Reads them.
-        self.reader = ChannelReader(name, self._writer, self._retention, services, found.odd_paths, self._readable)
+        self.reader = ChannelReader(
+            name, self._writer, self._retention, services, found.odd_paths, self._write_buffered
+        )
         self._recent = self.reader.recent
-        self._dirty = self._broken = self._told = self._enforcing_failed = False
-        self._mark_due = False  # messages were added by themselves since the mark was set
-        self._alone = False  # what was flushed last came by itself; otherwise more may come, to be written together
-        self._names: list[int] = []  # open directories that are synced
+        self._dirty = self._broken = self._limits_logged = self._removal_failed = False
+        self._mark_outdated = False  # single messages were added since the mark was set
+        self._last_was_single = False  # the last flush had a single message; after larger ones a block is expected
+        self._names: list[int] = []  # descriptors of directories that are being synced
         self._gathered: list[MessageRecordBuffer] = []
         self._gathered_count = self._gathered_bytes = 0
         self._under_way: Flush | None = None
         self._next: Flush | None = None
-        self._pausing = False
+        self._delayed = False
         self._counts = 0, 0
-        # From which slices on files are synced now, and the next time: what was asked for before may be under way.
+        # Numbers of the first slice to sync now, and in the next call: an earlier sync may still be under way.
         self._synced = self._written = max(found.last_number, 1)
         self.last = self._writer.last_sequence
-        self._learn()
+        self._update_totals()
         self._set_mark()
 
-    def _learn(self) -> None:
+    def _update_totals(self) -> None:
         retention = self._retention
         self.first = retention.first_sequence
         self.count = retention.count + self._gathered_count
@@ -168,34 +161,36 @@ class FileMessages:
     # Storing.
 
     def append(self, records: MessageRecordBuffer) -> None:
-        """Adds messages; see `MessageStore.append`."""
         count = len(records.sizes)
         if not count:
             return
         first = self.last + 1
-        if self._aside:
+        if self._in_background:
             first = first_sequence(records, self.last)
         else:
             if self._broken:
-                self._repair()
-            if self._mark_due:
+                self._retry_roll_back()
+            if self._mark_outdated:
                 self._set_mark()
             try:
-                # What follows the last message, in the same slice, is looked at by the kernel alone.
+                # The compiled kernel alone checks a block that follows the last message in the same slice.
                 if not self._append_run(records):
                     first = first_sequence(records, self.last)
                     if self._services.at_once:
                         self._write(records)
                     else:
-                        self._step_aside()
+                        # A thread begins the next slice, as creating files may take long.
+                        if self._dirty:
+                            self._writer.flush()
+                        self._in_background = True
             except (StoreUnwritableError, ValueError) as error:
-                self._go_back()
-                raise self._taken_back(error) from error
+                self._roll_back()
+                raise self._reset_to_mark(error) from error
         self._dirty = True
         self.files = 2
         self._services.open_files.touch(self)
         size = self._recent.append(records) + count * MESSAGE_OVERHEAD
-        if self._aside:
+        if self._in_background:
             self._gathered.append(records)
             self._gathered_count += count
             self._gathered_bytes += size
@@ -207,8 +202,8 @@ class FileMessages:
         self.reader.use_memory()
 
     def add(self, record: Record) -> bool:
-        """Writes a message; see `LoneMessages.add`. Only where flushes need not be durable."""
-        if self._aside or self._dirty or self._broken or not (self._alone and self.count):
+        """Writes a single message, where flushes need not be durable."""
+        if self._in_background or self._dirty or self._broken or not (self._last_was_single and self.count):
             return False
         data, sequence, timestamp = record
         try:
@@ -216,94 +211,91 @@ class FileMessages:
                 return False
         except StoreUnwritableError as error:
             self._set_mark()
-            self._go_back()
-            self._taken_back(error)
+            self._roll_back()
+            self._reset_to_mark(error)
             return False
         services, recent, reader, limits = self._services, self._recent, self.reader, self.limits
         self.bytes += recent.add(record) + MESSAGE_OVERHEAD
         self.count += 1
         self.last = sequence
-        self._mark_due = True
+        self._mark_outdated = True
         if self.files != 2 or not services.open_files.few:
             self.files = 2
             services.open_files.touch(self)
-        if recent.size >= reader.told:
+        if recent.size >= reader.reported_at:
             reader.use_memory()
         services.unsynced.add(self)
-        if self._enforcing_failed or self.count > limits.max_msgs > 0 or self.bytes > limits.max_bytes > 0:
+        if self._removal_failed or self.count > limits.max_msgs > 0 or self.bytes > limits.max_bytes > 0:
             self._keep_within_limits()
         return True
 
     def flush(self) -> Flush | None:
-        """Makes durable what was appended, and enforces the limits; see `MessageStore.flush`."""
         if not self._dirty and not self._new:
             if self._broken:
-                self._repair()
-            if self._enforcing_failed:
+                self._retry_roll_back()
+            if self._removal_failed:
                 self._keep_within_limits()
             return None
-        if self._aside:
+        if self._in_background:
             if self._under_way is None:
                 self._begin(Flush())
-            elif self._pausing:
+            elif self._delayed:
                 self._begin(self._under_way)
             elif self._gathered:
                 self._next = self._next or Flush()
-        if self._aside:
+        if self._in_background:
             return self._next or self._under_way
         try:
             self._writer.flush()
         except StoreUnwritableError as error:
-            self._go_back()
-            raise self._taken_back(error) from error
+            self._roll_back()
+            raise self._reset_to_mark(error) from error
         self._dirty = False
-        self._alone = self.last - self._marked[1] == 1
+        self._last_was_single = self.last - self._mark_totals[1] == 1
         self._services.unsynced.add(self)
         self._keep_within_limits()
         return None
 
     def _begin(self, flush: Flush, *, at_once: bool = False) -> None:
-        """Has what is gathered written and synced: synced by the kernel, or both by a thread.
+        """Writes and syncs the gathered messages: the kernel syncs, or a thread does both.
 
-        Where the disk is slow it waits a little for as many messages as there were before: those who got their
-        acknowledgements together have the next ones soon. Else one would be synced alone, and all others after it.
-        A channel that has yet to be made waits for its turn, and takes along what has come until then.
+        On a slow disk the flush waits a moment for as many messages as in the previous flushes: clients that got
+        their acknowledgements together send their next messages soon. Otherwise one message would be synced alone,
+        and all others after it. A new channel waits for its turn and stores the messages gathered until then.
         """
         disk = self._services.disk
-        paused, self._under_way, self._next = self._pausing, flush, None
+        paused, self._under_way, self._next = self._delayed, flush, None
         few = self._sync and disk.pause > 0 and self._gathered_count < max(self._counts)
-        self._pausing = not at_once and (self._new or few)
+        self._delayed = not at_once and (self._new or few)
         if not paused:
             self.reader.freeze()
-        if self._pausing:
+        if self._delayed:
             if not paused and self._new:
-                disk.take_turns(self._make)
+                disk.take_turns(self._begin_new_channel)
             elif not paused:
-                disk.run(partial(time.sleep, disk.pause), partial(self._paused, flush))
+                disk.run(partial(time.sleep, disk.pause), partial(self._delay_over, flush))
             return
-        self._store_soon(self._take_gathered())
+        self._begin_store(self._take_gathered())
 
     def _take_gathered(self) -> Sequence[MessageRecordBuffer]:
-        """Returns what is gathered; from now on it is gathered for the next flush."""
         self._counts = self._counts[1], self._gathered_count
         blocks, self._gathered = self._gathered, []
         self._gathered_count = self._gathered_bytes = 0
         return blocks
 
-    def _make(self) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
-        """Returns what a thread is to do for a channel that has yet to be made, now that it is its turn."""
-        self._pausing = False
+    def _begin_new_channel(self) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
+        """Returns the job and conclusion for a new channel whose turn has come."""
+        self._delayed = False
         return self._storing(self._take_gathered())
 
-    def _paused(self, flush: Flush, _problem: Exception | None) -> None:
-        """Goes on with a flush that has waited for more."""
-        if self._pausing and self._under_way is flush:
+    def _delay_over(self, flush: Flush, _problem: Exception | None) -> None:
+        if self._delayed and self._under_way is flush:
             self._begin(flush, at_once=True)
 
-    def _store_soon(self, blocks: Sequence[MessageRecordBuffer]) -> None:
-        """Writes what belongs in the current slice, and has the kernel sync it; a thread does what is left of that.
+    def _begin_store(self, blocks: Sequence[MessageRecordBuffer]) -> None:
+        """Writes the blocks that fit into the current slice, and lets the kernel sync them; a thread writes the rest.
 
-        Where flushes need not be durable and nothing is left, nothing is under way then, and who flushes goes on.
+        Where flushes need not be durable and no block is left, the flush is complete on return.
         """
         disk, writer, taken = self._services.disk, self._writer, 0
         if not (self._broken or (self._sync and disk.pause)):
@@ -316,14 +308,14 @@ class FileMessages:
                     taken += 1
                 else:
                     if not self._sync:
-                        self._under_way, self._aside = None, False
+                        self._under_way, self._in_background = None, False
                         self.reader.frozen = False
                         return
                     writer.flush(sync=False)
                     self._sync_written(None)
                     return
             except StoreUnwritableError as error:
-                self._go_back()
+                self._roll_back()
                 disk.run(partial(_fail, error), self._stored, awaited=True)
                 return
         job, conclusion = self._storing(blocks[taken:])
@@ -336,13 +328,12 @@ class FileMessages:
     def _storing(
         self, blocks: Sequence[MessageRecordBuffer]
     ) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
-        """Returns what a thread is to do, and the conclusion: where the kernel is quick it syncs what is written."""
+        """Returns a job and its conclusion; a quick kernel syncs the files after the job."""
         later = self._sync and self._services.disk.quick
         job = partial(self._store, blocks, sync=self._sync and not later)
         return job, self._sync_written if later else self._stored
 
     def _sync_written(self, problem: Exception | None) -> None:
-        """Has the kernel sync what is written, or a thread."""
         if problem is not None:
             self._stored(problem)
             return
@@ -353,28 +344,27 @@ class FileMessages:
             self._sync_in_thread()
 
     def _contents_synced(self, problem: Exception | None) -> None:
-        """Has a thread give new files their names, now that these cannot lead to files with nothing in them."""
+        """Names new files in a thread: now that they are synced, no name leads to an empty file."""
         if isinstance(problem, OSError):
-            self._not_synced(problem)
+            self._sync_failed(problem)
         else:
-            self._services.disk.take_turns(lambda: (self._name_files, self._named))
+            self._services.disk.take_turns(lambda: (self._name_files, self._files_named))
 
     def _name_files(self) -> None:
         try:
             self.place.name_files()
             self._writer.name_files()
         except StoreUnwritableError:
-            self._go_back()
+            self._roll_back()
             raise
 
-    def _named(self, problem: Exception | None) -> None:
+    def _files_named(self, problem: Exception | None) -> None:
         if problem is not None:
             self._stored(problem)
         else:
             self._sync_names(())
 
     def _sync_names(self, files: Sequence[int]) -> None:
-        """Has the kernel sync files and names that are not durable, or a thread."""
         names, complete = self._names, True
         try:
             if self._new or self._writer.names_to_sync:
@@ -383,44 +373,37 @@ class FileMessages:
                 names.append(open_directory(self._directory.parent))
         except OSError:
             complete = False  # a thread tries again
-        if not complete or not self._services.disk.sync([*files, *names], self._kernel_done):
+        if not complete or not self._services.disk.sync([*files, *names], self._kernel_synced):
             self._close_names()
             self._sync_in_thread()
 
     def _sync_in_thread(self) -> None:
         self._services.disk.run(partial(self._store, (), sync=True), self._stored, awaited=True)
 
-    def _kernel_done(self, problem: Exception | None) -> None:
-        """Goes on when the kernel is done."""
+    def _kernel_synced(self, problem: Exception | None) -> None:
         named = bool(self._names)
         self._close_names()
         if isinstance(problem, OSError):
             if named and problem.errno in NO_SYNCS:
-                # Maybe of a directory, which is no error.
+                # Some file systems cannot sync a directory, which is no error.
                 self._sync_in_thread()
             else:
-                self._not_synced(problem)
+                self._sync_failed(problem)
             return
         self._writer.synced()
         self._new = False
         self._stored(None)
 
-    def _not_synced(self, problem: OSError) -> None:
-        self._go_back()
-        self._stored(unwritable(problem, self._directory, "what was written may not be durable"))
+    def _sync_failed(self, problem: OSError) -> None:
+        self._roll_back()
+        self._stored(unwritable(problem, self._directory, "the last writes may not be durable"))
 
     def _close_names(self) -> None:
         while self._names:
             os.close(self._names.pop())
 
     def _store(self, blocks: Iterable[MessageRecordBuffer], *, sync: bool) -> None:
-        """Writes, and syncs or not, after the channel was made; all or nothing is there afterwards. Called by a thread.
-
-        Raises:
-            StorageError: The channel cannot be made.
-            StoreUnwritableError: It cannot be done.
-            ValueError: The blocks are not as they should be.
-        """
+        """Makes the channel if necessary, then writes all blocks or none. Called in a thread."""
         self.place.make()
         if self._broken:
             self._writer.go_back(self._mark)
@@ -431,34 +414,33 @@ class FileMessages:
             self._writer.flush(sync=sync)
             if self._new and sync:
                 self.place.name_files(sync=True)
-            self._new = self._new and self._sync and not sync  # or the name is yet to be synced
+            self._new = self._new and self._sync and not sync  # or its name must still be synced
         except Exception:
-            self._go_back()
+            self._roll_back()
             raise
 
     def _stored(self, problem: Exception | None) -> None:
-        """Goes on when the thread is done."""
         flush = self._under_way
         assert flush is not None
         self._under_way = None
         self.reader.frozen = False
         self._services.completed.append(flush)
         if problem is not None:
-            flush.outcome, flush.error = FlushOutcome.REFUSED, self._taken_back(problem).message
+            flush.outcome, flush.error = FlushOutcome.REFUSED, self._reset_to_mark(problem).message
             self.place.conclude()
             return
         self.place.conclude()
         self._dirty = bool(self._gathered)
         if not self._sync:
-            # What was appended meanwhile comes first.
-            self._aside = self._dirty
+            # Messages appended meanwhile are written first.
+            self._in_background = self._dirty
             self._services.unsynced.add(self)
         self._keep_within_limits()
         following = self._next
         if following is None:
             return
         self._begin(following)
-        if not self._aside:
+        if not self._in_background:
             try:
                 self.flush()
             except StorageError as error:
@@ -470,16 +452,6 @@ class FileMessages:
             records.data, records.starts, records.sizes, records.sequences, records.timestamps
         )
 
-    def _step_aside(self) -> None:
-        """Has a thread begin the next slice: making files may take long. What comes until it is there is gathered.
-
-        Raises:
-            StoreUnwritableError: What was appended before cannot be written.
-        """
-        if self._dirty:
-            self._writer.flush()
-        self._aside = True
-
     def _write(self, records: MessageRecordBuffer) -> None:
         self._writer.append_encoded(records.data, records.starts, records.sizes, records.sequences, records.timestamps)
 
@@ -490,35 +462,34 @@ class FileMessages:
         limits = self.limits
         count, size = self.count - self._gathered_count, self.bytes - self._gathered_bytes
         if (count > limits.max_msgs > 0) or (size > limits.max_bytes > 0):
-            if not self._told:
-                self._told = True
+            if not self._limits_logged:
+                self._limits_logged = True
                 STREAMING.warning(*limits_reached(self._name, count, size, limits))
-            # The age is left to `expire`.
+            # `expire` enforces the age.
             self._enforce(0)
         self._set_mark()
 
     def _set_mark(self) -> None:
-        """Takes note of the state to which a failure returns."""
-        self._mark_due = False
+        """Remembers the state to which a failed flush returns."""
+        self._mark_outdated = False
         self._mark = self._writer.mark()
         count, size = self.count - self._gathered_count, self.bytes - self._gathered_bytes
-        self._marked = (self.first, self._writer.last_sequence, count, size)
+        self._mark_totals = (self.first, self._writer.last_sequence, count, size)
 
     def write_out(self) -> list[Path]:
-        """Returns the files that were written since the last call; all that was flushed is in them."""
+        """Returns the files written since the last call, for a sync; all flushed messages are in them."""
         current = self._writer.current
         if current is None:
             return []
         first, self._synced, self._written = min(self._synced, current.number), self._written, current.number
         names = [f"msgs.{number}.{kind}" for number in range(first, current.number + 1) for kind in ("dat", "idx")]
         files = [*(self._directory / name for name in names), self._directory]
-        if self._unnamed:
-            self._unnamed -= 1
+        if self._name_syncs:
+            self._name_syncs -= 1
             files += [self._directory / SUBS_FILE, self._directory.parent]
         return files
 
     def expire(self, now: int) -> int | None:
-        """Removes messages that are too old; see `MessageStore.expire`."""
         age = self.limits.max_age_ns
         if age <= 0:
             return None
@@ -530,50 +501,46 @@ class FileMessages:
         return max(self._retention.first_timestamp + age, now + 1)
 
     def apply_limits(self, now: int) -> None:
-        """Removes what limits do not allow of what was found when the store was opened."""
+        """Applies the limits to the messages found at recovery."""
         self._enforce(now, at_once=True)
         self._set_mark()
 
     def _enforce(self, now: int, *, at_once: bool = False) -> None:
         try:
             self._retention.enforce(now)
-            self._enforcing_failed = False
+            self._removal_failed = False
         except (StantoolsError, OSError) as error:
-            # What was stored is stored; old messages stay for now.
-            if not self._enforcing_failed:
+            # The new messages are stored; the old ones stay for now.
+            if not self._removal_failed:
                 STREAMING.error("Unable to remove old messages of %r: %s", self._name.decode("utf-8", "replace"), error)
-            self._enforcing_failed = True
-        self._learn()
+            self._removal_failed = True
+        self._update_totals()
         self._recent.drop_before(self.first)
         self.place.remove_slices(at_once=at_once)
 
-    def _go_back(self) -> None:
+    def _roll_back(self) -> None:
         """Returns the files to the state after the last flush."""
         try:
             self._writer.go_back(self._mark)
             self._broken = False
         except StoreUnwritableError as second:
             if not self._broken:
-                STREAMING.error("Unable to take back what could not be stored: %s", second)
+                STREAMING.error("Unable to undo a failed write: %s", second)
             self._broken = True
 
-    def _taken_back(self, error: Exception) -> StorageError:
-        """Takes note that the files are as after the last flush, and forgets what was appended since."""
+    def _reset_to_mark(self, error: Exception) -> StorageError:
+        """Forgets the messages appended since the last flush, and returns the error for the caller."""
         self._gathered, self._next = [], None
         self._gathered_count = self._gathered_bytes = 0
         self._dirty = False
         self.files = 0
         self._services.open_files.leave(self)
-        self.first, self.last, self.count, self.bytes = self._marked
+        self.first, self.last, self.count, self.bytes = self._mark_totals
         self.reader.drop_after(self.last)
         return StorageError(error.message if isinstance(error, StantoolsError) else str(error))
 
-    def _repair(self) -> None:
-        """Tries again to return to the state after the last flush.
-
-        Raises:
-            StorageError: It does not work yet.
-        """
+    def _retry_roll_back(self) -> None:
+        """Retries `_roll_back`. Raises StorageError while that fails."""
         try:
             self._writer.go_back(self._mark)
         except StoreUnwritableError as error:
@@ -583,26 +550,23 @@ class FileMessages:
     # Reading.
 
     def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
-        """Returns messages in order; see `MessageStore.read`."""
         first = max(first, self.first)
         if first > self.last or not self.count or count <= 0:
             return empty()
         return self.reader.read(first, count, size)
 
     def end_reading(self) -> None:
-        """Closes the files that are read, and forgets messages in memory."""
         self.reader.close()
 
     def sequence_at(self, timestamp: int) -> int:
-        """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if not self.count:
             return self.last + 1 if self.last else 0
         found = self.reader.sequence_at(timestamp, self.first)
         return self.last + 1 if found is None else found
 
-    def _readable(self) -> bool:
-        """Writes what is only gathered, for those who read files. Returns whether that worked."""
-        if self._dirty and not self._aside:
+    def _write_buffered(self) -> bool:
+        """Writes buffered messages, so that files can be read. Returns whether that worked."""
+        if self._dirty and not self._in_background:
             try:
                 self._writer.flush(sync=False)
             except StoreUnwritableError:
@@ -613,16 +577,16 @@ class FileMessages:
 
     @property
     def busy(self) -> bool:
-        """Whether threads are at the files."""
+        """Whether threads use the files."""
         return self._under_way is not None or self.place.busy
 
     @property
     def unwritten(self) -> bool:
-        """Whether something is still to be written, or is being written."""
+        """Whether messages are still to be written, or are being written."""
         return self.busy or self._dirty or bool(self._gathered)
 
     def release(self) -> bool:
-        """Closes the files that are written, unless there is something to write."""
+        """Closes the files of the writer, unless messages are still to be written."""
         if self._dirty or self._broken:
             return False
         self._writer.abandon()
@@ -631,15 +595,11 @@ class FileMessages:
         return True
 
     def close(self) -> None:
-        """Flushes, unless that takes a thread and was to be done before, and closes.
-
-        Raises:
-            StorageError: Something is not stored, or a thread is still at it, which has the files then.
-        """
+        """Flushes and closes. Raises StorageError if messages are not stored; a thread at work keeps the files."""
         if self._under_way is not None:
-            raise StorageError(f"{self._directory}: the disk has not taken what was written last")
+            raise StorageError(f"{self._directory}: the disk has not completed the last write")
         try:
-            if not self._aside:
+            if not self._in_background:
                 self.flush()
         finally:
             self.abandon()

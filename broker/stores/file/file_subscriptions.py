@@ -1,8 +1,8 @@
 """The subscriptions of a channel in a file store: its subs.dat (filestore.md sections 4, 6.1 and 8).
 
-Records are gathered and written at a flush, or when there are many; those of what was sent and acknowledged a little
-later (`later`), where flushes need not be durable. What is alive is also kept here, because a
-compaction writes it anew. That also helps when records could not be written: the next flush has all written anew.
+Records are gathered, and written at a flush or when there are many; where flushes need not be durable, records of
+deliveries and acknowledgements are written a little later (`later`). The live subscriptions are also kept in memory:
+a compaction writes them anew, and so does the flush after a failed write.
 """
 
 from __future__ import annotations
@@ -38,15 +38,6 @@ class _KeptRecord:
 
 
 class FileSubscriptions:
-    """See `SubscriptionStore`.
-
-    Args:
-        directory: The channel's directory.
-        limits: What the channel may hold.
-        services: What all channels share.
-        found: What subs.dat adds up to; None for a new channel.
-    """
-
     files = 1
 
     def __init__(
@@ -66,9 +57,9 @@ class FileSubscriptions:
         self._counted = found.records, found.dead
         self._end = FILE_HEADER_SIZE + found.record_bytes
         self._log: SubsLog | None = None
-        self._stale = self._gathered = False
-        self._waits = False  # what is gathered may be written later
-        self._urgent = False  # something is gathered for which somebody waits
+        self._records_lost = self._gathered = False
+        self._delayed = False  # gathered records may be written later
+        self._urgent = False  # the next flush must write the gathered records
         self._under_way: Flush | None = None
         self._next: Flush | None = None
         self._compaction: Compaction | None = None
@@ -86,25 +77,23 @@ class FileSubscriptions:
         return result
 
     def create(self, state: pb.SubState) -> None:
-        """Stores a new subscription; see `SubscriptionStore.create`."""
         state.id = 0
         if 0 < self._limits.max_subs <= len(self._kept):
             raise StorageError("too many subscriptions per channel")
-        log = self._opened()
+        log = self._open_log()
         copy = pb.SubState()
         copy.CopyFrom(state)
         copy.id = self._last_id + 1
-        if not self._stale:
+        if not self._records_lost:
             try:
                 log.new(copy)
             except StoreUnwritableError as error:
-                raise self._failed(error) from error
+                raise self._mark_lost(error) from error
         self._last_id = state.id = copy.id
         self._kept[copy.id] = _KeptRecord(copy, set())
-        self._gather(urgent=True)
+        self._mark_changed(urgent=True)
 
     def update(self, state: pb.SubState) -> None:
-        """Stores the changed state of a subscription."""
         kept = self._kept.get(state.id)
         copy = pb.SubState()
         copy.CopyFrom(state)
@@ -113,42 +102,39 @@ class FileSubscriptions:
             self._last_id = max(self._last_id, state.id)
         else:
             kept.state = copy
-        log = self._opened()
-        self._gather(urgent=True)
-        if not self._stale:
+        log = self._open_log()
+        self._mark_changed(urgent=True)
+        if not self._records_lost:
             try:
                 log.update(copy)
             except StoreUnwritableError as error:
-                raise self._failed(error) from error
+                raise self._mark_lost(error) from error
 
     def delete(self, subscription: int) -> None:
-        """Removes a subscription and what it has pending."""
         kept = self._kept.pop(subscription, None)
-        log = self._opened()
-        self._gather(urgent=True)
-        if not self._stale:
+        log = self._open_log()
+        self._mark_changed(urgent=True)
+        if not self._records_lost:
             try:
-                # An id that is no longer known is recorded again (filestore.md section 4.2), and counts for nothing.
+                # The deletion of an unknown id is recorded again (filestore.md section 4.2), but not counted.
                 log.delete(subscription, len(kept.pending) if kept else -1)
             except StoreUnwritableError as error:
-                raise self._failed(error) from error
+                raise self._mark_lost(error) from error
         if kept:
             self._compact_if_due()
 
     def sent(self, subscription: int, sequences: Sequence[int]) -> None:
-        """Takes note that messages were sent to a subscription and are pending."""
         kept = self._kept.get(subscription)
         if kept is None or not len(sequences):
             return
         kept.pending.update(sequences)
-        # Mostly they rise, and are no list of numbers.
+        # Mostly the sequences are a rising range.
         highest = max(sequences[0], sequences[-1]) if type(sequences) is range else max(sequences)
         if highest > kept.state.last_sent:
             kept.state.last_sent = int(highest)
         self._record(_MSG, subscription, sequences)
 
     def acked(self, subscription: int, sequences: Sequence[int]) -> None:
-        """Takes note that messages are not pending any more."""
         kept = self._kept.get(subscription)
         if kept is None or not len(sequences):
             return
@@ -159,11 +145,10 @@ class FileSubscriptions:
             self._compact_if_due()
 
     def _record(self, kind: int, subscription: int, sequences: Sequence[int]) -> None:
-        """Gathers records that messages were sent or acknowledged. Raises StorageError."""
-        log = self._log or self._opened()
-        if not self._gathered or self._stale:
-            self._gather()
-            if self._stale:
+        log = self._log or self._open_log()
+        if not self._gathered or self._records_lost:
+            self._mark_changed()
+            if self._records_lost:
                 return
         services = self._services
         records = encode_flow(kind, subscription, sequences, services.crc)
@@ -175,50 +160,46 @@ class FileSubscriptions:
         try:
             log.add_encoded(records)
         except StoreUnwritableError as error:
-            raise self._failed(error) from error
+            raise self._mark_lost(error) from error
 
     def flush(self) -> Flush | None:
-        """Makes it durable as configured; see `SubscriptionStore.flush`."""
-        if self._stale or self._rewriting:
+        if self._records_lost or self._rewriting:
             self._rewrite()
             self._next = self._next or Flush()
             return self._next
         if not self._gathered:
             return self._next or self._under_way
-        if self._waits and not self._urgent and self._services.later.size <= BOUND:
+        if self._delayed and not self._urgent and self._services.later.size <= BOUND:
             return None
         self._write()
         if not self._services.options.sync:
             return None
         self._services.unsynced_logs.discard(self)
         if self._under_way is None:
-            return self._begin(Flush())
+            return self._begin_sync(Flush())
         self._next = self._next or Flush()
         return self._next
 
-    def _begin(self, flush: Flush) -> Flush:
-        """Has the kernel sync what is written, or a thread."""
-        log, disk = self._opened(), self._services.disk
-        if not disk.sync_aside(log.descriptor, self._kernel_done):
+    def _begin_sync(self, flush: Flush) -> Flush:
+        log, disk = self._open_log(), self._services.disk
+        if not disk.sync_aside(log.descriptor, self._kernel_synced):
             try:
                 disk.run(log.syncing(), self._synced)
             except StoreUnwritableError as error:
-                raise self._failed(error) from error
+                raise self._mark_lost(error) from error
         self._under_way, self._next = flush, None
         return flush
 
-    def _kernel_done(self, problem: Exception | None) -> None:
-        """Goes on when the kernel has synced the file."""
+    def _kernel_synced(self, problem: Exception | None) -> None:
         if isinstance(problem, OSError):
-            problem = unwritable(problem, self._directory / SUBS_FILE, "what was written may not be durable")
+            problem = unwritable(problem, self._directory / SUBS_FILE, "the last writes may not be durable")
         self._synced(problem)
 
     def _synced(self, problem: Exception | None) -> None:
-        """Goes on when the file is synced."""
         assert self._under_way is not None
         done, self._under_way = self._under_way, None
         if problem is not None:
-            done.outcome, done.error = FlushOutcome.REFUSED, self._failed(problem).message
+            done.outcome, done.error = FlushOutcome.REFUSED, self._mark_lost(problem).message
         self._services.completed.append(done)
         if self._compaction is not None and self._compaction.caught_up and self._take_new_file():
             return
@@ -229,15 +210,15 @@ class FileSubscriptions:
             try:
                 if problem is not None:
                     raise StorageError(done.error)
-                self._begin(following)
+                self._begin_sync(following)
             except StorageError as error:
                 following.outcome, following.error = FlushOutcome.REFUSED, error.message
                 self._services.completed.append(following)
 
     def write_noted(self) -> None:
-        """Writes what is gathered, of which nobody is told; see `Later`."""
-        self._waits = False
-        if not self._gathered or self._stale:
+        """Writes gathered records for which no flush waits; a failure is logged."""
+        self._delayed = False
+        if not self._gathered or self._records_lost:
             return
         try:
             self._write()
@@ -245,8 +226,8 @@ class FileSubscriptions:
             STREAMING.error("Unable to flush subscriptions of channel %s: %s", self._directory.name, error)
 
     def write_out(self) -> list[Path]:
-        """Writes what is gathered, and returns what is to be synced then. Raises StorageError."""
-        if self._stale or self._rewriting:
+        """Writes gathered records, and returns the files to sync. Raises StorageError."""
+        if self._records_lost or self._rewriting:
             self._rewrite()
             return []
         if self._gathered:
@@ -255,94 +236,88 @@ class FileSubscriptions:
         return [self._directory / SUBS_FILE]
 
     def _write(self) -> None:
-        log = self._log or self._opened()
+        log = self._log or self._open_log()
         try:
             log.write_out()
         except StoreUnwritableError as error:
-            raise self._failed(error) from error
+            raise self._mark_lost(error) from error
         self._gathered = self._urgent = False
 
     def _rewrite(self) -> None:
-        """Has threads write everything that is alive anew, unless they are at it. Raises StorageError."""
+        """Lets threads write a new file from memory, unless they do already. Raises StorageError."""
         if self._rewriting:
             return
         try:
-            self._begin_compaction(self._opened())
+            self._begin_compaction(self._open_log())
         except StoreUnwritableError as error:
-            raise self._failed(error) from error
+            raise self._mark_lost(error) from error
         self._rewriting = True
-        self._stale = self._gathered = self._urgent = False
+        self._records_lost = self._gathered = self._urgent = False
 
-    def _gather(self, *, urgent: bool = False) -> None:
-        """Takes note that something has changed that is not durable.
-
-        Args:
-            urgent: The next flush has to write it.
-        """
+    def _mark_changed(self, *, urgent: bool = False) -> None:
+        """Marks the store as changed since the last flush; the next flush must write an urgent change."""
         services = self._services
         self._gathered = True
         self._urgent |= urgent
         services.unsynced_logs.add(self)
-        if not self._waits:
-            self._waits = services.later.takes(self)
+        if not self._delayed:
+            self._delayed = services.later.takes(self)
 
     def _live(self) -> Iterable[Live]:
-        # What is pending is copied: it changes while a thread encodes it.
+        # Pending sequences are copied: they change while a thread encodes them.
         return [(kept.state, tuple(kept.pending)) for _, kept in sorted(self._kept.items())]
 
-    def _failed(self, error: Exception) -> StorageError:
-        """Takes note that records were lost: the next flush writes everything that is alive anew."""
-        self._stale, self._gathered, self._rewriting = True, True, False
+    def _mark_lost(self, error: Exception) -> StorageError:
+        """Marks records as lost: the next flush writes a new file from memory."""
+        self._records_lost, self._gathered, self._rewriting = True, True, False
         self._drop_compaction()
         return StorageError(error.message if isinstance(error, StantoolsError) else str(error))
 
     def _compact_if_due(self) -> None:
         log = self._log
-        if log is None or self._stale or self._compaction is not None or not log.due():
+        if log is None or self._records_lost or self._compaction is not None or not log.due():
             return
         if time.monotonic() < self._no_compaction_before:
             return
         try:
-            if self._is_written(log):
+            if self._try_write(log):
                 self._begin_compaction(log)
         except StoreUnwritableError as error:
-            self._not_compacted(error)
+            self._compaction_failed(error)
 
     def _begin_compaction(self, log: SubsLog) -> None:
-        new = log.begin_compaction(self._live(), incomplete=self._stale)
-        self._compaction = Compaction(log, new, self._services.disk, self._take_new_file, self._not_compacted)
+        new = log.begin_compaction(self._live(), incomplete=self._records_lost)
+        self._compaction = Compaction(log, new, self._services.disk, self._take_new_file, self._compaction_failed)
         self._compaction.begin()
 
-    def _is_written(self, log: SubsLog) -> bool:
-        """Writes what is gathered. Returns whether that worked; otherwise the next flush writes everything anew."""
+    def _try_write(self, log: SubsLog) -> bool:
+        """Writes gathered records. Returns whether that worked; otherwise the next flush writes a new file."""
         try:
             log.write_out()
         except StoreUnwritableError as error:
-            self._failed(error)
+            self._mark_lost(error)
             return False
         return True
 
     def _take_new_file(self) -> bool:
-        """Ends a compaction, as soon as no flush of the old file is under way: what is durable there has to stay so.
+        """Replaces the old file after a compaction. Returns whether a flush of the new file has begun.
 
-        What is flushed from now on is durable when the new file and its name are.
-
-        Returns:
-            Whether a flush of the new file has begun.
+        It does nothing while a flush of the old file is under way, whose durable records must stay durable. Later
+        flushes are durable when the new file and its name are.
         """
         log, services = self._log, self._services
-        if self._under_way is not None or log is None or not self._is_written(log):
+        if self._under_way is not None or log is None or not self._try_write(log):
             return False
         compaction = self._compaction
         if services.options.sync and compaction is not None and compaction.replacement.waiting:
-            # A flush of the old file may have made that durable, and the name must not lead to less.
+            # A flush of the old file may have made its records durable; the name must not lead to a file without them.
             self._under_way, self._next = self._next or Flush(), None
             services.disk.run(compaction.replacement.catching_up(), self._caught_up)
             return True
         try:
             job = log.replace(now=time.monotonic())
         except StoreUnwritableError as error:
-            self._not_compacted(error)
+            self._compaction_failed(error)
             return False
         self._compaction, self._rewriting = None, False
         if not services.options.sync and self._next is None:
@@ -353,7 +328,7 @@ class FileSubscriptions:
         return True
 
     def _caught_up(self, problem: Exception | None) -> None:
-        """Takes the new file, which has all that was durable in the old one; what comes now is flushed there."""
+        """Takes the new file, which has all durable records of the old one by now."""
         flush, self._under_way = self._under_way, None
         log = self._log
         assert flush is not None and log is not None
@@ -362,26 +337,26 @@ class FileSubscriptions:
                 raise StorageError(f"{self._directory / SUBS_FILE}: some records were not written")
             if problem is not None:
                 self._drop_compaction()
-                self._not_compacted(problem)
-            elif self._is_written(log):
+                self._compaction_failed(problem)
+            elif self._try_write(log):
                 job = log.replace(now=time.monotonic())
                 self._compaction, self._rewriting = None, False
                 self._under_way = flush
                 self._services.disk.run(job, self._synced)
                 return
-            self._begin(flush)
+            self._begin_sync(flush)
         except StantoolsError as error:
-            flush.outcome, flush.error = FlushOutcome.REFUSED, self._failed(error).message
+            flush.outcome, flush.error = FlushOutcome.REFUSED, self._mark_lost(error).message
             self._services.completed.append(flush)
 
     def _renamed(self, problem: Exception | None) -> None:
         if problem is not None:
-            self._not_compacted(problem)
+            self._compaction_failed(problem)
 
-    def _not_compacted(self, problem: Exception) -> None:
+    def _compaction_failed(self, problem: Exception) -> None:
         self._compaction = None
         if self._rewriting:
-            error = self._failed(problem)
+            error = self._mark_lost(problem)
             waiting, self._next = self._next, None
             if waiting is None:
                 STREAMING.error("Unable to sync: %s", error)
@@ -389,7 +364,7 @@ class FileSubscriptions:
                 waiting.outcome, waiting.error = FlushOutcome.REFUSED, error.message
                 self._services.completed.append(waiting)
             return
-        # The log is as it was. The original says nothing here.
+        # The log is unchanged. The original logs nothing here.
         self._no_compaction_before = time.monotonic() + RETRY
         STREAMING.error("Unable to compact %s: %s", self._directory / SUBS_FILE, problem)
 
@@ -398,7 +373,7 @@ class FileSubscriptions:
         if compaction is not None:
             compaction.drop()
 
-    def _opened(self) -> SubsLog:
+    def _open_log(self) -> SubsLog:
         services = self._services
         if self._log is None:
             if self._place.making is not None:
@@ -418,12 +393,12 @@ class FileSubscriptions:
                 )
                 self._log.compacted = self._compacted
             except StoreUnwritableError as error:
-                raise self._failed(error) from error
+                raise self._mark_lost(error) from error
         services.open_files.touch(self)
         return self._log
 
     def _make(self) -> None:
-        """Makes the channel now, for somebody who did not wait until it is made. Raises StorageError."""
+        """Makes the channel at once, for a caller that did not wait for its creation. Raises StorageError."""
         try:
             self._place.make()
             self._place.name_files(sync=self._services.options.sync)
@@ -434,12 +409,12 @@ class FileSubscriptions:
 
     @property
     def busy(self) -> bool:
-        """Whether threads are at the file."""
+        """Whether threads use the file."""
         return self._under_way is not None or self._compaction is not None
 
     def release(self) -> bool:
-        """Closes the file, unless something is to be flushed or synced, or it is being rewritten."""
-        if self._waits and self._under_way is None and self._compaction is None:
+        """Closes the file, unless records are to be flushed or synced, or the file is being rewritten."""
+        if self._delayed and self._under_way is None and self._compaction is None:
             self.write_noted()
         if self._gathered or self._under_way is not None or self._compaction is not None:
             return False
@@ -447,28 +422,27 @@ class FileSubscriptions:
         return True
 
     def close(self) -> None:
-        """Writes and closes. Raises StorageError."""
         try:
             if self._rewriting:
-                raise StorageError(f"{self._directory}: the disk has not taken what was written last")
-            if self._stale:
-                self._opened().compact(self._live())
-                self._stale = False
+                raise StorageError(f"{self._directory}: the disk has not completed the last write")
+            if self._records_lost:
+                self._open_log().compact(self._live())
+                self._records_lost = False
             if self._gathered:
                 self._write()
         except StoreUnwritableError as error:
-            raise self._failed(error) from error
+            raise self._mark_lost(error) from error
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Closes the file of a channel that is removed."""
+        """Closes the file without writing; a waiting flush completes."""
         if self._next is not None:
             self._services.completed.append(self._next)
             self._next = None
         self._services.unsynced_logs.discard(self)
         self._services.later.forget(self)
-        self._waits = False
+        self._delayed = False
         self._close()
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""Syncs that the kernel does while we do something else: of files, and of a whole file system."""
+"""Syncs that the kernel runs in the background: of files, and of a whole file system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 Conclusion = Callable[[Exception | None], None]
-#: Files that are synced together, and what is called then.
+#: files that are synced together, and their conclusion
 Wanted = tuple[Sequence[int], Conclusion]
 
 
@@ -43,15 +43,15 @@ class _IoEvent(ctypes.Structure):
 _FSYNC: Final = 2  # IOCB_CMD_FSYNC
 _POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
 _SIZE: Final = ctypes.sizeof(_IoControlBlock)
-#: Files that are synced at a time at most.
+#: files that are synced at a time, at most
 REQUESTS: Final = 2048
-#: Numbers of io_setup, io_destroy, io_submit, io_getevents.
+#: system call numbers of io_setup, io_destroy, io_submit, io_getevents
 _CALLS: Final = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4), "riscv64": (0, 1, 2, 4)}
 
 
 @dataclass(slots=True)
 class _Sync:
-    """A sync that is under way: files that are left, what is called then, and what went wrong."""
+    """A sync under way; `left` counts its files."""
 
     left: int
     conclusion: Conclusion
@@ -59,37 +59,31 @@ class _Sync:
 
 
 class KernelSyncs:
-    """Files that the kernel syncs while we do something else, by Linux's asynchronous I/O.
+    """Files that Linux's asynchronous I/O syncs; one thread may start syncs while another one waits."""
 
-    One thread may start syncs while another one waits.
-    """
-
-    #: From so many files on it is cheaper to sync the whole file system (`FileSystem`).
+    #: files from which on a sync of the whole file system is cheaper (`FileSystem`)
     MANY: ClassVar[float] = 32
 
     def __init__(self) -> None:
-        self._begun = self._ended = 0
+        self._started = self._completed = 0
         self._context: ctypes.c_ulong | None = None
         self._possible = sys.platform == "linux" and os.uname().machine in _CALLS
 
     @property
     def under_way(self) -> int:
-        """How many files are being synced."""
-        return self._begun - self._ended
+        """Files that are being synced."""
+        return self._started - self._completed
 
     @property
     def possible(self) -> bool:
-        """Whether it is possible here, as far as is known."""
+        """Whether this system supports it, as far as is known."""
         return self._possible and (self._context is not None or self._open())
 
     def start(self, wanted: Sequence[Wanted]) -> int:
-        """Begins to sync files, which may be closed then, with as few calls of the system as there can be.
+        """Begins to sync files with as few system calls as possible; the caller may close them afterwards.
 
-        Args:
-            wanted: Files that are told of together, and what is called then: several only if no other thread waits.
-
-        Returns:
-            How many of these are begun; the others are the caller's, as are all where it is not possible.
+        Several files may share one conclusion only if no other thread waits. Returns how many entries of `wanted`
+        are begun; the caller must sync the others, which are all of them where the kernel cannot.
         """
         if not self.possible:
             return 0
@@ -108,26 +102,26 @@ class KernelSyncs:
                 syncs[number] = sync
                 numbers.append(number)
         count, begun = len(numbers), 0
-        # Before they can be done.
-        self._begun += count
+        # Counted before they can complete.
+        self._started += count
         while begun < count:
             found = self._call(self._submit, self._context, count - begun, ctypes.byref(pointers, begun * _POINTER))
             if found <= 0:
                 code = ctypes.get_errno()
-                self._begun -= count - begun
+                self._started -= count - begun
                 free += numbers[begun:]
                 if not begun:
                     self._possible = code == errno.EAGAIN
-                return self._cut_short(wanted[:taken], begun, numbers, OSError(code, os.strerror(code)))
+                return self._count_begun(wanted[:taken], begun, numbers, OSError(code, os.strerror(code)))
             begun += found
         return taken
 
-    def _cut_short(self, wanted: Sequence[Wanted], begun: int, numbers: Sequence[int], problem: OSError) -> int:
-        """Returns how many are begun, if only so many files are; one of which some files are gets the problem."""
+    def _count_begun(self, wanted: Sequence[Wanted], begun: int, numbers: Sequence[int], problem: OSError) -> int:
+        """Returns how many entries are begun if the kernel took only some files; a partly begun one gets the error."""
         for taken, (descriptors, _) in enumerate(wanted):
             if begun < len(descriptors):
                 if begun:
-                    # Those before it are on their way.
+                    # Its first files are under way.
                     sync = self._syncs[numbers[sum(len(each) for each, _ in wanted[:taken])]]
                     sync.left, sync.problem = begun, problem
                 return taken + bool(begun)
@@ -135,18 +129,10 @@ class KernelSyncs:
         return len(wanted)
 
     def wait(self, seconds: float, least: int = REQUESTS) -> list[tuple[Conclusion, OSError | None]]:
-        """Waits until some are done, not longer than so many seconds.
-
-        Args:
-            seconds: How long.
-            least: How many files; not more than there are.
-
-        Returns:
-            What is done, and what went wrong.
-        """
+        """Returns the conclusions of complete syncs, with their errors; waits `seconds` at most for `least` files."""
         whole = int(seconds)
         self._timeout[:] = [whole, int((seconds - whole) * 1e9)]
-        # An interruption by a signal has found nothing.
+        # After an interruption by a signal no event is reported.
         least = min(least, self.under_way)
         count = max(self._call(self._get, self._context, least, REQUESTS, self._events, self._timeout), 0)
         done: list[tuple[Conclusion, OSError | None]] = []
@@ -158,11 +144,11 @@ class KernelSyncs:
             if not sync.left:
                 done.append((sync.conclusion, sync.problem))
             self._free.append(event.data)
-        self._ended += count
+        self._completed += count
         return done
 
     def close(self) -> None:
-        """Releases what belongs to the kernel, unless it would have to be waited for."""
+        """Releases the kernel's context, unless syncs are under way."""
         if self._context is not None and not self.under_way:
             self._call(self._destroy, self._context)
             self._context = None
@@ -189,27 +175,24 @@ class KernelSyncs:
 
 
 def _nothing(_problem: Exception | None) -> None:
-    """Nobody waits for it."""
+    """The conclusion of an unused entry."""
 
 
-#: `f_type` of an ext4, and the first Linux whose syncfs() reports what went wrong with files that were written before.
+#: `f_type` of ext4, and the first Linux version whose syncfs() reports errors of earlier writes.
 _EXT4: Final = 0xEF53
-_REPORTING: Final = (5, 8)
+_REPORTING_VERSION: Final = (5, 8)
 
 
 class FileSystem:
-    """A file system that can be synced as a whole: much cheaper than thousands of files in it, one by one.
+    """A file system that can be synced as a whole, which is much cheaper than thousands of single files.
 
-    Everything on it is written, also what others have there. It is opened before anything is written that it is to
-    sync, as it reports what has gone wrong since then.
-
-    Args:
-        directory: A directory on it.
+    A sync writes everything on it, including files of other processes. It is opened before the first write that it
+    is to sync: it reports errors since its opening.
     """
 
     def __init__(self, directory: Path) -> None:
         self._descriptor: int | None = None
-        if not _knows_all():
+        if not _reports_all_errors():
             return
         self._libc = ctypes.CDLL(None, use_errno=True)
         found = (ctypes.c_long * 64)()  # `struct statfs` begins with the type, and is smaller
@@ -222,24 +205,19 @@ class FileSystem:
         return self._descriptor is not None
 
     def sync(self) -> None:
-        """Makes everything durable that was written. Called by a thread.
-
-        Raises:
-            OSError: Something went wrong since the last call, maybe with files of others.
-        """
+        """Makes everything durable. An OSError may concern files of other processes. Called in a thread."""
         if self._descriptor is None or self._libc.syncfs(self._descriptor) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
 
     def close(self) -> None:
-        """Closes it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
-def _knows_all() -> bool:
+def _reports_all_errors() -> bool:
     if sys.platform != "linux":
         return False
     major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in os.uname().release.split(".")[:2])
-    return (major, minor) >= _REPORTING
+    return (major, minor) >= _REPORTING_VERSION

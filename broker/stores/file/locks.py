@@ -1,4 +1,4 @@
-"""Who may write to a store's directory: one broker, and of a fault-tolerant group the one that has its lock.
+"""Locks of a store's directory: for one broker, and for the active server of a fault-tolerant group.
 
 Facts: filestore.md sections 1.4 and 12 (W19), high-availability.md section A.2.
 """
@@ -15,20 +15,17 @@ from typing import Final
 from broker.stores.interface import Attempt, InUseError, StorageError
 from stantools.store.directory import FT_LOCK_FILE
 
-#: Locks of this process, with how many stores share each: who opens a directory twice is trusted to know why.
+#: Descriptors of this process's locks, and how many stores share each: a caller that opens a directory twice is
+#: trusted.
 _held: dict[Path, tuple[int, int]] = {}
 #: Errors of a lock that another process holds, or that is not available at the moment.
-_NOT_NOW: Final = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
-#: Bytes of a group's name that are looked at.
-_LONGEST: Final = 1024
+_UNAVAILABLE: Final = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
+#: bytes of a group's name that are read
+_MAX_NAME: Final = 1024
 
 
 def make_directory(root: Path) -> None:
-    """Creates a store's directory, if it is not there.
-
-    Raises:
-        StorageError: It cannot be; the text is the original's.
-    """
+    """Creates a store's directory if necessary. A StorageError has the original's text."""
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -37,17 +34,10 @@ def make_directory(root: Path) -> None:
 
 
 def lock_directory(root: Path) -> Path:
-    """Takes the lock of a directory: two brokers that write the same files would destroy them.
+    """Locks a directory, as two brokers that write the same files would destroy them; InUseError if another has it.
 
-    The lock is on the directory itself, so that no file is made that the original would not make. The original takes no
-    lock, and does not see this one.
-
-    Returns:
-        What `unlock_directory` wants.
-
-    Raises:
-        InUseError: Another process has it.
-        StorageError: The directory cannot be opened.
+    The lock is on the directory itself, so that no file is made that the original would not make. The original does
+    not use this lock. Returns the key for `unlock_directory`.
     """
     key = root.resolve()
     if key in _held:
@@ -64,20 +54,19 @@ def lock_directory(root: Path) -> Path:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             os.close(descriptor)
             raise InUseError(
-                f"{root}: another broker is using this store; each needs a directory of its own"
+                f"{root}: another broker is using this store; each broker needs its own directory"
             ) from error
-        # A file system without locks: then there is none.
+        # The file system has no locks: the store is used without one.
     _held[key] = descriptor, 1
     return key
 
 
 def descriptor_of(key: Path) -> int:
-    """Returns the open descriptor of a lock: the lock lasts as long as any process has it open."""
+    """Returns the open descriptor of a lock, which lasts as long as any process has it open."""
     return _held[key][0]
 
 
 def unlock_directory(key: Path) -> None:
-    """Releases a lock."""
     descriptor, users = _held.pop(key)
     if users > 1:
         _held[key] = descriptor, users - 1
@@ -86,15 +75,11 @@ def unlock_directory(key: Path) -> None:
 
 
 class GroupLock:
-    """The lock that the active server of a fault-tolerant group has: the original's, which sees this one and is seen.
+    """The lock of a fault-tolerant group's active server: the original's, so that both servers respect it.
 
-    It belongs to the process. Whatever closes the lock file in this process drops it: nothing else may open that file.
-    The file is empty in the original's hands; here whoever has the lock writes the name of its group into it, so that a
-    server of another group can say why it waits in vain.
-
-    Args:
-        directory: The store's.
-        group: The group's name.
+    It belongs to the process: closing the lock file anywhere in this process drops it, so no other code may open
+    that file. The original leaves the file empty; here the holder writes the name of its group into it, so that a
+    waiting server of another group can name the reason.
     """
 
     def __init__(self, directory: Path, group: bytes) -> None:
@@ -103,7 +88,7 @@ class GroupLock:
         self._descriptor = -1
 
     def take(self) -> Attempt:
-        """Tries to take it, without waiting for anybody but a file server."""
+        """Tries to take the lock; waits for a file server only."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except (FileNotFoundError, PermissionError) as error:
@@ -113,22 +98,22 @@ class GroupLock:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in _NOT_NOW:
+            if error.errno not in _UNAVAILABLE:
                 os.close(descriptor)
                 return Attempt(problem=(error.strerror or str(error)).lower())
             holder = b""
             with suppress(OSError):
-                holder = os.pread(descriptor, _LONGEST, 0)
+                holder = os.pread(descriptor, _MAX_NAME, 0)
             os.close(descriptor)
             return Attempt(holder=holder)
         self._descriptor = descriptor
-        with suppress(OSError):  # it is for others to read, no more
+        with suppress(OSError):  # the name is only information
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, self._group, 0)
         return Attempt(taken=True)
 
     def release(self) -> None:
-        """Releases it, if it was taken; the file stays, empty as the original leaves it."""
+        """Releases the lock, if it was taken; the file stays, empty as the original leaves it."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, 0)

@@ -1,7 +1,7 @@
 """Messages from the slices of a channel, by sequence (filestore.md sections 5.3 and 7.7).
 
-Files are read, not mapped: a mapped file that somebody cuts, or that a disk cannot give, would end the process. What
-is read goes on as it is: the bytes of the file are the bytes that are delivered.
+Files are read, not mapped: a mapped file that another process truncates, or that a disk cannot read, would end the
+process. The bytes of the file are delivered as they are.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from stantools.inspection.forecast.server_reading import decode_message, read_pa
 from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
 
-#: Messages of one read at most: its columns stay in the processor's cache.
+#: messages of one read at most: its columns fit into the processor's cache
 MAX_ROWS = 4096
-#: Messages that are read at least: somebody who reads one mostly reads the next one, too.
-_LEAST_ROWS = 64
-_LEAST_BYTES = 64 << 10
-#: Blocks of a channel that are kept with more than was asked for.
-_BLOCKS = 4
-#: A message is read whatever its size, but never more than this at once: more is a damaged index.
-_MOST_BYTES = 1 << 30
+#: messages and bytes of one read at least: a reader of one message mostly wants the next
+_MIN_ROWS = 64
+_MIN_BYTES = 64 << 10
+#: blocks of a channel that are kept because they hold more messages than requested
+_MAX_BLOCKS = 4
+#: bytes of one read at most: a larger message means a damaged index
+_MAX_BYTES = 1 << 30
 
 
 class UnreadableError(Exception):
-    """A message cannot be read; the text is the original's where it has one."""
+    """A message cannot be read. The text is the original's where it has one."""
 
     def __init__(self, sequence: int, text: str) -> None:
         super().__init__(text)
-        self.sequence = sequence  #: which one
+        self.sequence = sequence
 
 
 class _LookupColumns:
-    """Room for what the kernels find, used by all readers in turn (there is one thread)."""
+    """Column buffers for the kernels, shared by all readers (there is one thread)."""
 
     def __init__(self) -> None:
         self.messages = MessageColumns(MAX_ROWS)
@@ -64,15 +64,7 @@ _columns = _LookupColumns()
 
 
 class SliceReader:
-    """Reads messages of one channel.
-
-    Args:
-        directory: The channel's directory.
-        channel: Its name.
-        crc: The store's CRC.
-        open_files: Counts the open files.
-        odd_paths: Data files whose names are not what their numbers say.
-    """
+    """Reads messages of one channel. `odd_paths` has the data files that are not named `msgs.N.dat`, by number."""
 
     def __init__(
         self,
@@ -82,7 +74,7 @@ class SliceReader:
         open_files: OpenFileCount,
         odd_paths: dict[int, Path],
     ) -> None:
-        self.files = 0  #: how many files it has open
+        self.files = 0
         self._directory = directory
         self._channel = channel
         self._crc = crc
@@ -94,20 +86,10 @@ class SliceReader:
     def read(
         self, found: SliceState, first: int, count: int, size: int, removed: int = 0
     ) -> MessageRecordBuffer | None:
-        """Reads messages of a slice.
+        """Reads messages of a slice, all of which must be written; UnreadableError if the first one cannot be read.
 
-        Args:
-            found: The slice; what it has must be written.
-            first: Sequence of the first one, or one that comes before it.
-            count: How many at most.
-            size: How many bytes at most, but at least one message.
-            removed: Messages at the front that limits have removed.
-
-        Returns:
-            The messages, at most `MAX_ROWS`; None if there is none from `first` on.
-
-        Raises:
-            UnreadableError: The first one cannot be read.
+        Returns at most `MAX_ROWS` and `count` messages and `size` bytes, but at least one message; None if the slice
+        has no message from `first` on. Limits have removed `removed` messages at the front.
         """
         try:
             self._open(found.number)
@@ -118,26 +100,21 @@ class SliceReader:
             try:
                 return self._messages(entries, first, size)
             except UnreadableError:
-                # Only the index may be wrong: the message may be where the one before it ends.
-                behind = self._behind(row, entries[0])
-                if behind is None:
+                # Only the index may be wrong: the message may follow directly after the previous record.
+                following = self._record_after(row, entries[0])
+                if following is None:
                     raise
-                return behind
+                return following
         except OSError as error:
             raise UnreadableError(first, f"{self._directory}: {error.strerror}") from error
 
     def row_of_time(self, found: SliceState, timestamp: int) -> int:
-        """Returns the sequence of the first message of a slice whose timestamp is not lower; 0 if there is none.
-
-        Raises:
-            OSError: The index cannot be read.
-        """
+        """Returns the sequence of the first message of a slice whose timestamp is not lower; 0 if there is none."""
         self._open(found.number)
         row = bisect_left(range(found.count), timestamp, key=lambda row: self.entry(row)[2])
         return self.entry(row)[0] if row < found.count else 0
 
     def release(self) -> bool:
-        """Closes the files."""
         if self._number is not None:
             os.close(self._data)
             os.close(self._index)
@@ -147,14 +124,10 @@ class SliceReader:
         return True
 
     def entry(self, row: int) -> tuple[int, int, int, int, int]:
-        """Returns one index record of the open slice: sequence, offset, timestamp, size, CRC.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Returns one index record of the open slice: sequence, offset, timestamp, size, CRC. Raises OSError."""
         record = os.pread(self._index, INDEX_RECORD_SIZE, FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE)
         if len(record) < INDEX_RECORD_SIZE:
-            raise OSError(0, "the index is shorter than it was")
+            raise OSError(0, "the index has become shorter")
         return INDEX_RECORD.unpack(record)
 
     def _open(self, number: int) -> None:
@@ -182,7 +155,7 @@ class SliceReader:
         row = bisect_left(range(found.count), sequence, key=lambda row: self.entry(row)[0])
         if row < found.count and self.entry(row)[0] >= sequence and (row == 0 or self.entry(row - 1)[0] < sequence):
             return row
-        # Sequences are out of order: only looking at all of them helps.
+        # Sequences are out of order: only a full scan helps.
         for begin in range(0, found.count, MAX_ROWS):
             places = np.flatnonzero(self._entries(begin, min(MAX_ROWS, found.count - begin))["sequence"] >= sequence)
             if len(places):
@@ -192,13 +165,13 @@ class SliceReader:
     def _entries(self, row: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
         data = os.pread(self._index, count * INDEX_RECORD_SIZE, FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE)
         if len(data) < INDEX_RECORD_SIZE:
-            raise OSError(0, "the index is shorter than it was")
+            raise OSError(0, "the index has become shorter")
         return np.frombuffer(data, index_format.dtype(), len(data) // INDEX_RECORD_SIZE)
 
     def _messages(
         self, entries: np.ndarray[tuple[int], np.dtype[np.void]], first: int, size: int
     ) -> MessageRecordBuffer:
-        """Reads the messages that index records point to, up to the first one that is not as it should be."""
+        """Reads the messages of index records, up to the first faulty one."""
         offsets = np.ascontiguousarray(entries["offset"])
         wanted = entries["sequence"]
         rows = len(offsets)
@@ -206,20 +179,20 @@ class SliceReader:
         stop = begin + RECORD_HEADER_SIZE + int(entries["size"][0])
         if rows > 1:
             ends = offsets + entries["size"] + np.int64(RECORD_HEADER_SIZE)
-            # Where records do not follow each other, the index is damaged or something lies between them.
+            # Where records are not contiguous, the index is damaged or other bytes lie between them.
             broken = np.flatnonzero((offsets[1:] != ends[:-1]) | (wanted[1:] <= wanted[:-1]))
             rows = int(broken[0]) + 1 if len(broken) else rows
             rows = max(int(ends[:rows].searchsorted(begin + RECORD_HEADER_SIZE + size, "right")), 1)
             stop = int(ends[rows - 1])
-        if begin < FILE_HEADER_SIZE or stop - begin > _MOST_BYTES:
-            raise UnreadableError(max(int(wanted[0]), first), "the index points to a place outside of the file")
+        if begin < FILE_HEADER_SIZE or stop - begin > _MAX_BYTES:
+            raise UnreadableError(max(int(wanted[0]), first), "the index points outside the file")
         data = _pread(self._data, stop - begin, begin)
         columns, stops = _columns.messages.take(rows), _columns.stops[:rows]
         places = offsets[:rows] - begin
         kernels.read_messages_at(data, len(data), places, self._crc, self._channel, columns, stops)
         good = (stops == ScanStop.END) & (columns.sequence == wanted[:rows]) & (columns.size == entries["size"][:rows])
         if not good[0]:
-            return self._one(data, entries[0])
+            return self._recheck(data, entries[0])
         if not good.all():
             rows = int(np.flatnonzero(~good)[0])
             columns = columns.take(rows)
@@ -231,8 +204,8 @@ class SliceReader:
             columns.timestamp.copy(),
         )
 
-    def _behind(self, row: int, entry: np.void) -> MessageRecordBuffer | None:
-        """Reads the record that follows the one before a row, if it is the message that belongs there."""
+    def _record_after(self, row: int, entry: np.void) -> MessageRecordBuffer | None:
+        """Reads the record after the previous row's, if it is the expected message."""
         _, offset, _, size, _ = self.entry(row - 1) if row else (0, FILE_HEADER_SIZE - RECORD_HEADER_SIZE, 0, 0, 0)
         offset += RECORD_HEADER_SIZE + size
         header = _pread(self._data, RECORD_HEADER_SIZE, offset) if offset >= FILE_HEADER_SIZE else b""
@@ -248,8 +221,8 @@ class SliceReader:
             return None
         return _single(data, size, message.sequence, message.timestamp)
 
-    def _one(self, data: bytes, entry: np.void) -> MessageRecordBuffer:
-        """Reads a record that is not as it should be: only its header may be damaged."""
+    def _recheck(self, data: bytes, entry: np.void) -> MessageRecordBuffer:
+        """Reads a record that failed its check: only its header may be damaged."""
         size, sequence = int(entry["size"]), int(entry["sequence"])
         view = memoryview(data)
         payload, error = read_payload(view, 0, len(view), self._crc, size=size)
@@ -263,17 +236,7 @@ class SliceReader:
 
 
 class ReadAhead:
-    """Reads a channel's messages from its slices, and some more than asked for if somebody goes through it.
-
-    Args:
-        channel: Its name.
-        files: Reads one slice.
-        retention: Which slices there are, and what limits have removed.
-        buffer_size: Bytes that are read ahead; 0 for none.
-
-    Attributes:
-        size: Bytes of the blocks in memory.
-    """
+    """Reads a channel's messages from its slices, and reads ahead for sequential readers."""
 
     def __init__(self, channel: bytes, files: SliceReader, retention: Retention, buffer_size: int) -> None:
         self.size = 0
@@ -281,7 +244,7 @@ class ReadAhead:
         self._retention = retention
         self._buffer_size = buffer_size
         self._ordered = _in_order(retention.slices)
-        self._blocks: list[tuple[int, MessageRecordBuffer]] = []  # each with the sequence that was asked for
+        self._blocks: list[tuple[int, MessageRecordBuffer]] = []  # each with the requested sequence
         self._next = 0
         self._failed = FailedLookups(channel)
 
@@ -295,21 +258,14 @@ class ReadAhead:
         return None
 
     def read(self, states: Sequence[SliceState], first: int, count: int, size: int) -> MessageRecordBuffer:
-        """Returns messages in order, as `MessageStore.read` does.
-
-        Args:
-            states: The slices, of which everything is written.
-            first: Sequence of the first message.
-            count: How many at most.
-            size: About how many bytes at most, but at least one message.
-        """
-        wanted, most = count, size
+        """Returns messages in order, as `MessageStore.read` does; all messages of `states` must be written."""
+        wanted, max_size = count, size
         if first == self._next:
-            wanted, most = MAX_ROWS, max(size, self._buffer_size)
+            wanted, max_size = MAX_ROWS, max(size, self._buffer_size)
         elif self._buffer_size:
-            wanted, most = max(count, _LEAST_ROWS), max(size, _LEAST_BYTES)
+            wanted, max_size = max(count, _MIN_ROWS), max(size, _MIN_BYTES)
         try:
-            block = self._read(states, first, min(wanted, MAX_ROWS), most)
+            block = self._read(states, first, min(wanted, MAX_ROWS), max_size)
         except UnreadableError as error:
             self._failed.report(error.sequence, error)
             return empty()
@@ -318,12 +274,11 @@ class ReadAhead:
         self._next = int(block.sequences[-1]) + 1
         if len(block.sizes) > count or block.starts[-1] > size:
             self._blocks.insert(0, (first, block))
-            del self._blocks[_BLOCKS:]
+            del self._blocks[_MAX_BLOCKS:]
             self._measure()
         return part_of(block, 0, count, size)
 
     def clear(self) -> None:
-        """Forgets what was read ahead."""
         self._blocks.clear()
         self._measure()
 
@@ -337,7 +292,7 @@ class ReadAhead:
             place = bisect_left(states, first, key=lambda each: each.last_sequence)
             candidates = (states[at] for at in range(place, len(states)))
         else:
-            # Slices overlap: the one that is written comes first, then the others that have the sequence, or come next.
+            # Slices overlap: those with the sequence come first, newest first; later ones follow.
             later = [each for each in states if each.last_sequence >= first]
             candidates = iter(sorted(later, key=lambda each: (max(each.first_sequence, first), -each.number)))
         for each in candidates:
@@ -369,7 +324,7 @@ def _single(data: bytes, size: int, sequence: int, timestamp: int) -> MessageRec
 
 
 def _pread(descriptor: int, count: int, offset: int) -> bytes:
-    """Reads so many bytes, fewer only at the end of the file."""
+    """Reads `count` bytes, fewer only at the end of the file."""
     data = os.pread(descriptor, count, offset)
     while 0 < len(data) < count:
         more = os.pread(descriptor, count - len(data), offset + len(data))

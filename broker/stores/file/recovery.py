@@ -1,7 +1,7 @@
-"""Opening a store that is there, with the repairs that the original makes at its start (filestore.md section 7).
+"""Opening an existing store, with the repairs that the original makes at its start (filestore.md section 7).
 
-What the original would do is known to `stantools.inspection.forecast`, to the byte and to the line of its log. Here it
-is done: the planned changes are made, the lines are logged, and what was found becomes stores that can be gone on with.
+`stantools.inspection.forecast` computes what the original would do, to the byte and to the line of its log. This
+module makes the planned changes, logs the lines, and turns the recovered state into stores that can continue.
 """
 
 from __future__ import annotations
@@ -36,48 +36,40 @@ from stantools.store.slicefile import index_size
 from stantools.store.slicestate import SliceState
 from stantools.store.sublog import SubsState
 
-#: The release whose rules hold. It differs from 0.23.2 in that a lost server.dat does not make a store look empty.
+#: The release whose rules apply: unlike 0.23.2 it does not take a store that lost server.dat for an empty one.
 VERSION = "0.25.6"
 
 _LINE = re.compile(r"\[(INF|WRN|ERR)\] STREAM: (.*)", re.DOTALL)
 _LEVELS = {"INF": logging.INFO, "WRN": logging.WARNING, "ERR": logging.ERROR}
-#: Lines that belong to the start of the server, which logs them itself.
-_OF_THE_SERVER = re.compile(r"Recovering the state\.\.\.|No recovered state|Recovered \d+ channel\(s\)")
+#: lines of the server's own start, which the server logs itself
+_SERVER_LINES = re.compile(r"Recovering the state\.\.\.|No recovered state|Recovered \d+ channel\(s\)")
 
 
 @dataclass
 class RecoveredFiles:
-    """A channel that was found."""
-
-    name: bytes  #: the channel
+    name: bytes
     slices: FoundSlices
-    subs: SubsState  #: what its subs.dat adds up to
+    subs: SubsState  #: content of its subs.dat
 
 
 @dataclass
 class RecoveredDirectory:
-    """What was found in a directory."""
+    """The content of a directory."""
 
-    server: pb.ServerInfo | None = None  #: who the server was; None if there is nothing
-    clients: ClientsState = field(default_factory=ClientsState)  #: what clients.dat adds up to
-    channels: list[RecoveredFiles] = field(default_factory=list)  #: the channels, by name
+    server: pb.ServerInfo | None = None  #: identity of the server; None for an empty store
+    clients: ClientsState = field(default_factory=ClientsState)  #: content of clients.dat
+    channels: list[RecoveredFiles] = field(default_factory=list)  #: by name
 
 
 def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) -> RecoveredDirectory:
-    """Opens a store, repairs it as the original does, and returns what is in it.
+    """Opens a store, repairs it as the original does, and returns its content.
 
-    Args:
-        options: Of the store.
-        crc: The store's CRC.
-        cluster_id: The server's; None takes that of the store.
-
-    Raises:
-        StorageError: The original would not start either; the text is its error. What it changes in that case is
-            changed, too.
+    Raises StorageError with the original's error if it would not start either, after the changes that it makes then.
+    Without a `cluster_id` the stored one is used.
     """
     root = options.directory
     try:
-        store = _look(root)
+        store = _list_directory(root)
         if cluster_id is None:
             cluster_id = _cluster_id(store, crc)
         server = ServerOptions(
@@ -91,7 +83,9 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
         recovery = RecoveryContext(root, server, CurrentUser(), options.truncate_bad_eof, {}, drop_begun=True)
         start = recover(recovery, store)
         for line in start.forecast.log:
-            _log(line)
+            match = _LINE.fullmatch(line)
+            if match and not _SERVER_LINES.fullmatch(match[2]):
+                STREAMING.log(_LEVELS[match[1]], "%s", match[2])
         for change in start.forecast.changes.values():
             carry_out(root, change, crc)
         if not start.forecast.starts:
@@ -111,17 +105,17 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
 
 
 def _refusal(error: str, root: Path) -> StorageError:
-    # Another cluster id, or a limit, is no damage.
+    # A different cluster id or a reached limit is no damage.
     of_options = "does not match recovered value" in error or "too many" in error
     return StorageError(error) if of_options else DamagedStoreError(error, root)
 
 
-def _look(root: Path) -> Datastore:
-    """Lists a directory, whatever is in it."""
+def _list_directory(root: Path) -> Datastore:
+    """Lists a directory, even one without a file of a store."""
     try:
         return open_datastore(root)
     except StoreUnreadableError:
-        # Nothing in it is a store's, but directories are channels all the same.
+        # It has no files of a store, but its directories are channels all the same.
         with os.scandir(root) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         return Datastore(root, channel_names=sorted(names, key=os.fsencode), witness=(root / WITNESS_FILE).exists())
@@ -136,12 +130,6 @@ def _cluster_id(store: Datastore, crc: Crc) -> bytes:
     return b"test-cluster"
 
 
-def _log(line: str) -> None:
-    match = _LINE.fullmatch(line)
-    if match and not _OF_THE_SERVER.fullmatch(match[2]):
-        STREAMING.log(_LEVELS[match[1]], "%s", match[2])
-
-
 def _channel(root: Path, found: RecoveredChannel) -> RecoveredFiles:
     directory = root / found.name
     slices, odd = [], {}
@@ -150,9 +138,10 @@ def _channel(root: Path, found: RecoveredChannel) -> RecoveredFiles:
         state, end = _state(directory, each)
         slices.append(state)
         if each.data.name == f"msgs.{each.number}.dat":
-            # What lies behind the last message that the index knows is left where it is, and not built upon: it may
-            # be all that is left of messages whose index records were lost.
-            whole = end == state.data_size and _size(directory, each.number) == index_size(state.count)
+            # Bytes after the last indexed message stay, and no message is appended to them: they may be the only
+            # remains of messages whose index records were lost.
+            index = directory / f"msgs.{each.number}.idx"
+            whole = end == state.data_size and index.stat().st_size == index_size(state.count)
             current = state if whole else None
         else:
             odd[each.number] = each.data
@@ -165,7 +154,7 @@ def _channel(root: Path, found: RecoveredChannel) -> RecoveredFiles:
 
 
 def _state(directory: Path, found: RecoveredSlice) -> tuple[SliceState, int]:
-    """Returns what a writer has to know of a slice, and where its last record ends."""
+    """Returns the state of a slice for the writer, and the end of its last record."""
     descriptor = os.open(directory / f"msgs.{found.number}.idx", os.O_RDONLY | os.O_CLOEXEC)
     try:
         first = os.pread(descriptor, INDEX_RECORD_SIZE, FILE_HEADER_SIZE)
@@ -178,10 +167,6 @@ def _state(directory: Path, found: RecoveredSlice) -> tuple[SliceState, int]:
         found.number, found.first, found.last, begin, end, found.rows, found.bytes, found.data_end
     )  # fmt: skip
     return state, offset + RECORD_HEADER_SIZE + size
-
-
-def _size(directory: Path, number: int) -> int:
-    return (directory / f"msgs.{number}.idx").stat().st_size
 
 
 def _used_numbers(directory: Path) -> int:

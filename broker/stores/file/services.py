@@ -1,4 +1,4 @@
-"""What all channels of a file store share: bounds for files and memory, the archive script."""
+"""Resources that all channels of a file store share: open files, memory, the archive script."""
 
 from __future__ import annotations
 
@@ -21,42 +21,39 @@ from broker.stores.store_options import FileOptions
 from stantools.format.crc import Crc
 from stantools.format.quoting import quote
 
-#: What is left for clients, of the files that the system allows, when nothing is configured: half of them.
-_SHARE = 2
-_LEAST = 64
-#: Owners of files who are asked at a time to close them.
-_ASKED = 16
-#: Bytes of payloads that are kept in memory.
+#: The default limit of open files is the process's limit divided by `_LIMIT_DIVISOR` (clients use the rest), at least
+#: `_MIN_LIMIT`.
+_LIMIT_DIVISOR = 2
+_MIN_LIMIT = 64
+#: owners of files that are asked to close them at a time
+_MAX_ASKED = 16
+#: bytes of payloads that are kept in memory
 _CACHE_BYTES = 32 << 20
 
 
 class FileHolder(Protocol):
-    """Something with open files."""
+    """An owner of open files."""
 
     files: int
 
     def release(self) -> bool:
-        """Closes them, if nothing speaks against it. Returns whether they are closed."""
+        """Closes the files if possible. Returns whether they are closed."""
 
 
 class OpenFileCount:
-    """Counts open files.
-
-    Args:
-        limit: How many may be open; 0 goes by what the system allows the process.
-    """
+    """Counts open files, and closes the least recently used ones beyond a limit; 0 uses the process's limit."""
 
     def __init__(self, limit: int = 0) -> None:
         if limit <= 0:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            limit = (1 << 62) if soft == resource.RLIM_INFINITY else max(soft // _SHARE, _LEAST)
+            limit = (1 << 62) if soft == resource.RLIM_INFINITY else max(soft // _LIMIT_DIVISOR, _MIN_LIMIT)
         self._limit = limit
         self._open: OrderedDict[FileHolder, int] = OrderedDict()
         self.count = 0
-        self.few = True  #: so few that nobody need say that files are used which were open before
+        self.few = True  #: so few that owners need not call `touch` for files that are open already
 
     def touch(self, owner: FileHolder) -> None:
-        """Takes note that an owner uses its files now, and closes those of others if that is too much."""
+        """Registers a use of an owner's files; files of other owners are closed beyond the limit."""
         held = self._open
         self.count += owner.files - held.get(owner, 0)
         self.few = 2 * self.count <= self._limit
@@ -66,12 +63,11 @@ class OpenFileCount:
             self._close_some(owner)
 
     def leave(self, owner: FileHolder) -> None:
-        """Takes note that an owner has closed its files."""
         self.count -= self._open.pop(owner, 0)
 
     def _close_some(self, user: FileHolder) -> None:
-        # Where many are at work each call asks a few: who cannot close them now is asked again after the others.
-        for other in tuple(islice(self._open, _ASKED)):
+        # Each call asks only a few owners; one that cannot close its files now is asked again after the others.
+        for other in tuple(islice(self._open, _MAX_ASKED)):
             if other is user:
                 continue
             if other.release():
@@ -83,17 +79,13 @@ class OpenFileCount:
 
 
 class MessageCache(Protocol):
-    """Something that holds messages that can be read again."""
+    """An owner of messages that can be read again."""
 
-    def forget(self) -> None:
-        """Forgets them."""
+    def forget(self) -> None: ...
 
 
 class CacheBudget:
-    """How much memory all channels together may use for messages that are also on disk.
-
-    Lets those that were not used for the longest time forget, when all hold too much together.
-    """
+    """Bounds the memory for messages that are also on disk: the least recently used owners forget theirs."""
 
     def __init__(self, limit: int = _CACHE_BYTES) -> None:
         self._limit = limit
@@ -101,7 +93,7 @@ class CacheBudget:
         self._total = 0
 
     def use(self, owner: MessageCache, size: int) -> None:
-        """Takes note that an owner was used and how many bytes it holds now."""
+        """Registers a use by an owner that holds `size` bytes now."""
         held = self._held
         self._total += size - held.get(owner, 0)
         held[owner] = size
@@ -112,16 +104,11 @@ class CacheBudget:
             other.forget()
 
     def leave(self, owner: MessageCache) -> None:
-        """Takes note that an owner holds nothing any more."""
         self._total -= self._held.pop(owner, 0)
 
 
 class Archiver:
-    """Runs the script that is given slices that limits removed, in the background (filestore.md section 5.5).
-
-    Args:
-        script: Its path; empty for none.
-    """
+    """Runs the archive script, if there is one, for slices that limits removed (filestore.md section 5.5)."""
 
     def __init__(self, script: str) -> None:
         self._script = script
@@ -138,7 +125,7 @@ class Archiver:
         thread.start()
 
     def wait(self) -> None:
-        """Returns when no script is running any more."""
+        """Waits for all running scripts."""
         while self._running:
             self._running.pop().join()
 
@@ -169,27 +156,25 @@ class Archiver:
 
 
 class SyncTarget(Protocol):
-    """Something that holds what is not durable."""
+    """A store with unsynced records."""
 
     def write_out(self) -> list[Path]:
-        """Writes what it has and returns the files that are to be synced. Raises StorageError."""
+        """Writes all records and returns the files to sync. Raises StorageError."""
 
 
 @dataclass(slots=True)
 class Services:
-    """What all channels of a store share."""
-
-    options: FileOptions  #: of the store
-    crc: Crc  #: the store's CRC
+    options: FileOptions
+    crc: Crc
     wall: Callable[[], int]  #: nanoseconds since the epoch
-    open_files: OpenFileCount  #: counts open files
-    cache: CacheBudget  #: bounds the memory for messages
-    archiver: Archiver  #: runs the archive script
-    disk: Disk = field(default_factory=Disk)  #: writes and syncs
+    open_files: OpenFileCount
+    cache: CacheBudget
+    archiver: Archiver
+    disk: Disk = field(default_factory=Disk)
     later: DeferredLogWrites = field(
         default_factory=DeferredLogWrites
-    )  #: has subscription stores write what nobody waits for
-    completed: list[Flush] = field(default_factory=list)  #: flushes that were under way and are not any more
-    unsynced: set[SyncTarget] = field(default_factory=set)  #: message stores that hold something which is not durable
-    unsynced_logs: set[SyncTarget] = field(default_factory=set)  #: subscription stores that do
-    at_once: bool = False  #: what makes files is done by the loop, and complete when it returns
+    )  #: writes subscription records that no flush waits for
+    completed: list[Flush] = field(default_factory=list)  #: flushes completed since the last `Store.completed`
+    unsynced: set[SyncTarget] = field(default_factory=set)  #: message stores with unsynced messages
+    unsynced_logs: set[SyncTarget] = field(default_factory=set)  #: subscription stores with unsynced records
+    at_once: bool = False  #: the loop makes files itself, before the call returns

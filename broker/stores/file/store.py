@@ -1,4 +1,4 @@
-"""All of a server's state in the files of a directory; see `broker.stores.interface.StateStore`."""
+"""The file store: a server's state in the files of a directory."""
 
 from __future__ import annotations
 
@@ -31,26 +31,15 @@ from stantools.store.logwriter import ClientsLog
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import encode_server_file
 
-#: Seconds that the end waits for a disk at most, before what it has not done is given up.
+#: seconds for which the shutdown waits for the disk, before it gives up unfinished writes
 PATIENCE = 10.0
-#: Nanoseconds that one call of `maintain` takes at most, about, and after which it looks again if a disk is slow.
-_SHARE = 8_000_000
-_AGAIN = 1_000_000_000
+#: nanoseconds that one call of `maintain` takes (roughly, at most), and after which it checks a slow disk again
+_MAX_TIME = 8_000_000
+_RETRY_INTERVAL = 1_000_000_000
 
 
 class FileStore:
-    """See `Store`.
-
-    Args:
-        options: The store's options.
-        limits: What it may hold.
-        wall: Nanoseconds since the epoch, for limits of age.
-        cluster_id: The server's; None takes that of the store.
-
-    Attributes:
-        kind: `FILE`.
-        largest: See `Store`.
-    """
+    """A store in the files of a directory. Without a `cluster_id` the stored one is used."""
 
     kind = "FILE"
     largest = ANY_SIZE
@@ -63,8 +52,8 @@ class FileStore:
         wall: Callable[[], int] = time.time_ns,
         cluster_id: bytes | None = None,
     ) -> None:
-        self.limits = limits or StoreLimits()  #: as given
-        self.crc: Crc | None = Crc(options.polynomial, options.crc)  #: the store's CRC
+        self.limits = limits or StoreLimits()
+        self.crc: Crc | None = Crc(options.polynomial, options.crc)
         self._options = options
         self._root = options.directory
         self._cluster_id = cluster_id
@@ -85,18 +74,17 @@ class FileStore:
         self._open = False
         self._lock: Path | None = None
         self._channels: dict[bytes, tuple[FileMessages, FileSubscriptions]] = {}
-        self._leaving: dict[bytes, ChannelDirectory] = {}  # channels that are gone, whose files are being removed
+        self._removals: dict[bytes, ChannelDirectory] = {}  # removed channels whose files are still being deleted
         self._synced = time.monotonic_ns()
-        self._syncing = self._hopeless = False
+        self._syncing = self._gave_up = False
 
     # The server and its clients.
 
     def recover(self, *, at_once: bool = False) -> Recovered | None:
-        """Reads what is there, after the repairs that the original makes; see `Store.recover`.
+        """Opens the directory, after the repairs that the original makes at its start.
 
-        Args:
-            at_once: Make channels and slices when they are needed, whatever the disk is doing, so that each flush which
-                need not be durable is complete when it returns.
+        With `at_once`, channels and slices are made when they are needed, however slow the disk is: each flush that
+        need not be durable is complete when it returns.
         """
         self._services.at_once = at_once
         make_directory(self._root)
@@ -105,7 +93,7 @@ class FileStore:
             self._services.disk.may_sync_all(self._root)
         found = recover_directory(self._options, self._services.crc, self._cluster_id)
         try:
-            self._take_clients(found)
+            self._load_clients(found)
             if found.server is None:
                 return None
             channels = {each.name: self._recover_channel(each) for each in found.channels}
@@ -113,7 +101,7 @@ class FileStore:
             raise _storage_error(error) from error
         return Recovered(found.server, list(self._clients.values()), channels)
 
-    def _take_clients(self, found: RecoveredDirectory) -> None:
+    def _load_clients(self, found: RecoveredDirectory) -> None:
         self._clients = dict(found.clients.clients)
         with mapped(self._root / CLIENTS_FILE) as buffer:
             if found.server is None:
@@ -133,7 +121,6 @@ class FileStore:
         return self._stores(messages, subscriptions), subscriptions.recovered()
 
     def init(self, server: pb.ServerInfo) -> None:
-        """Stores who the server is."""
         content = encode_server_file(server, self._services.crc)
         try:
             replace_file(self._root / SERVER_FILE, content)
@@ -141,7 +128,6 @@ class FileStore:
             raise _storage_error(error) from error
 
     def add_client(self, client: pb.ClientInfo) -> None:
-        """Stores a client, at once."""
         try:
             self._log().add(client)
         except StantoolsError as error:
@@ -149,7 +135,6 @@ class FileStore:
         self._clients[client.id] = client
 
     def delete_client(self, client_id: bytes) -> None:
-        """Removes a client, at once."""
         known = self._clients.pop(client_id, None)
         try:
             log = self._log()
@@ -176,7 +161,7 @@ class FileStore:
                 not_compacted(problem)
 
         def not_compacted(problem: Exception) -> None:
-            # The log is as it was.
+            # The log is unchanged.
             self._compaction = None
             self._no_compaction_before = time.monotonic() + RETRY
             STREAMING.error("Unable to compact %s: %s", log.path, problem)
@@ -194,7 +179,7 @@ class FileStore:
             if not self._open:
                 raise StorageError("the store is not open")
             cut_behind(self._root / CLIENTS_FILE, self._clients_end)
-            # As in the original a client costs no sync; the automatic one and the end of the server make it durable.
+            # As in the original, a client record is not synced; the periodic sync and the shutdown make it durable.
             self._clients_log = ClientsLog(
                 self._root, self._services.crc, self._options.compaction, deletes=self._deletes
             )
@@ -203,7 +188,6 @@ class FileStore:
     # Channels.
 
     def create_channel(self, name: bytes) -> ChannelStore:
-        """Adds a channel; see `Store.create_channel`."""
         if name in self._channels:
             raise StorageError("already exists")
         if 0 < self.limits.max_channels <= len(self._channels):
@@ -211,7 +195,9 @@ class FileStore:
         if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
             raise StorageError(f"mkdir {self._root}/{os.fsdecode(name)}: invalid argument")
         path = self._root / os.fsdecode(name)
-        directory = ChannelDirectory(path, self._services, partial(self._leave, name), self._leaving.get(name))
+        directory = ChannelDirectory(
+            path, self._services, partial(self._forget_channel, name), self._removals.get(name)
+        )
         if self._services.at_once:
             directory.make()
             directory.name_files(sync=self._options.sync)
@@ -227,13 +213,12 @@ class FileStore:
     ) -> ChannelStore:
         return ChannelStore(messages, subscriptions, making, None if self._options.sync else messages)
 
-    def _leave(self, name: bytes) -> None:
-        """Forgets a channel that could not be made, or is removed."""
+    def _forget_channel(self, name: bytes) -> None:
+        """Forgets a removed channel, or one that could not be made."""
         for each in self._channels.pop(name, ()):
             each.abandon()
 
     def delete_channel(self, name: bytes) -> None:
-        """Removes a channel and all it has; see `Store.delete_channel`."""
         channel = self._channels.get(name)
         if channel is None:
             raise StorageError("not found")
@@ -242,23 +227,21 @@ class FileStore:
             if name not in self._channels:
                 return  # it could not be made
             if any(each.busy for each in channel):
-                raise StorageError(f"{self._root / os.fsdecode(name)}: the disk has not taken what was written last")
+                raise StorageError(f"{self._root / os.fsdecode(name)}: the disk has not completed the last write")
         directory = channel[0].place
-        self._leave(name)
-        self._leaving[name] = directory
-        self._services.disk.take_turns(lambda: (directory.remove, partial(self._left, name, directory)))
+        self._forget_channel(name)
+        self._removals[name] = directory
+        self._services.disk.take_turns(lambda: (directory.remove, partial(self._files_removed, name, directory)))
 
-    def _left(self, name: bytes, directory: ChannelDirectory, problem: Exception | None) -> None:
-        """Goes on when a thread has removed the files of a channel."""
+    def _files_removed(self, name: bytes, directory: ChannelDirectory, problem: Exception | None) -> None:
         if problem is not None:
-            # Whoever wants the name next tries again.
+            # The next channel of that name tries again.
             STREAMING.error("Unable to remove the files of channel %s: %s", quote(name), problem)
-        elif self._leaving.get(name) is directory:
-            del self._leaving[name]
+        elif self._removals.get(name) is directory:
+            del self._removals[name]
 
     @property
     def wake(self) -> Callable[[], None] | None:
-        """Called when something is complete that nobody waits for; see `Store`."""
         return self._services.disk.wake
 
     @wake.setter
@@ -266,18 +249,16 @@ class FileStore:
         self._services.disk.wake = wake
 
     def completed(self) -> Sequence[Flush]:
-        """Returns flushes that were under way; see `Store.completed`."""
         services = self._services
         services.disk.conclude()
         done, services.completed = services.completed, []
         return done
 
     def settle(self) -> None:
-        """Waits for what is under way, 10 seconds at most, and only once in vain."""
-        self._hopeless = not self._services.disk.conclude(0 if self._hopeless else PATIENCE)
+        """Waits up to 10 seconds for pending jobs; after a failure it does not wait again."""
+        self._gave_up = not self._services.disk.conclude(0 if self._gave_up else PATIENCE)
 
     def unwritten(self) -> list[str]:
-        """Returns the directories of channels that are being written; see `Store.unwritten`."""
         return [
             str(messages.place.path)
             for messages, subscriptions in list(self._channels.values())
@@ -285,11 +266,9 @@ class FileStore:
         ]
 
     def sync(self, channels: Iterable[bytes] | None, done: Callable[[Exception | None], None]) -> None:
-        """Makes durable what was flushed of some channels without that; for a store whose flushes are not.
+        """Syncs flushed messages of known channels, or of all, for a store whose flushes are not durable.
 
-        Args:
-            channels: Their names; those that are gone do not matter. None for all that may have something.
-            done: Called by `completed`, after a wake, with what went wrong.
+        `completed` calls `done` with the exception or None, after a wake.
         """
         services = self._services
         files: list[Path] = []
@@ -304,25 +283,20 @@ class FileStore:
     # From time to time, and at the end.
 
     def postpone(self, sooner: Callable[[int], None] | None) -> None:
-        """Lets what is noted of subscriptions wait a little, if flushes need not be durable.
+        """Delays records of deliveries and acknowledgements a little, if flushes need not be durable.
 
-        Args:
-            sooner: Has `maintain` called at a time (monotonic nanoseconds), which may be before the one that it said;
-                None ends that.
+        `sooner` schedules the next `maintain` (monotonic nanoseconds), maybe before the time that it returned; None
+        ends the delay.
         """
         self._services.later.sooner = None if self._options.sync else sooner
 
     def maintain(self) -> int | None:
-        """Does what is due; to be called when it said.
-
-        Returns:
-            Monotonic nanoseconds of the next call; None if none is needed.
-        """
+        """Writes delayed records and runs the periodic sync. Returns the time of the next call, None for none."""
         times = self._services.later.write(), self._sync_all()
         return min((each for each in times if each is not None), default=None)
 
     def _sync_all(self) -> int | None:
-        """Has everything written and synced when it is time (option `auto_sync`). Returns as `maintain`."""
+        """Writes and syncs everything at intervals of `auto_sync`. Returns the time of the next call."""
         interval = self._options.auto_sync
         if interval <= 0:
             return None
@@ -334,30 +308,29 @@ class FileStore:
         if begin < self._synced + interval:
             return self._synced + interval
         if self._syncing:
-            return begin + min(interval, _AGAIN)
+            return begin + min(interval, _RETRY_INTERVAL)
         files = [] if self._clients_log is None else [self._clients_log.path]
         for waiting in (services.unsynced, services.unsynced_logs):
-            while waiting and time.monotonic_ns() - begin <= _SHARE:
+            while waiting and time.monotonic_ns() - begin <= _MAX_TIME:
                 try:
                     files += waiting.pop().write_out()
                 except StantoolsError as error:
                     STREAMING.error("Unable to sync: %s", error)
         if files:
             self._syncing = True
-            services.disk.sync_files(files, self._maintained)
+            services.disk.sync_files(files, self._all_synced)
         if services.unsynced or services.unsynced_logs:
-            # Clients are waiting; the rest comes after them.
+            # Clients are waiting: the next call writes the rest.
             return time.monotonic_ns()
         self._synced = begin
         return begin + interval
 
-    def _maintained(self, problem: Exception | None) -> None:
+    def _all_synced(self, problem: Exception | None) -> None:
         self._syncing = False
         if problem is not None:
             STREAMING.error("Unable to sync: %s", problem)
 
     def close(self) -> None:
-        """Flushes and closes everything; see `Store.close`."""
         self.postpone(None)
         problems: list[Exception] = []
         for pair in self._channels.values():

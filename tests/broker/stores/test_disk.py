@@ -226,7 +226,7 @@ def test_many_files_are_synced_with_the_whole_file_system(files, trouble):
         assert whole.syncs == 1
         assert len(synced) == (12 if trouble else 0)
         # After trouble files are synced one by one for a while.
-        while disk._left_alone:
+        while disk._syncs_slow:
             disk.conclude()
         disk.pause = 0.0  # a busy machine is slow
         assert disk.sync(files, told.append)
@@ -272,7 +272,7 @@ def test_files_and_names_are_synced_together(tmp_path, called):
             raise OSError(errno.EINVAL, "not a directory")
         fsync(descriptor)
 
-    with patch.object(os, "fsync", fail), patch.object(disk._many, "_possible", False, create=True):
+    with patch.object(os, "fsync", fail), patch.object(disk._batch_syncs, "_possible", False, create=True):
         disk.sync_files([*paths, tmp_path], told.append)
         assert disk.conclude(60)
     assert sorted(synced) == sorted([*paths, tmp_path])
@@ -283,7 +283,7 @@ def test_files_and_names_are_synced_together(tmp_path, called):
 def test_nobody_waits_for_threads_that_have_much_to_do():
     disk = Disk()
     told, released = [], threading.Event()
-    with patch("broker.stores.file.disk._MOMENT", 60):
+    with patch("broker.stores.file.disk._MAX_WAIT", 60):
         for _ in range(20):
             disk.run(lambda: released.wait(120), told.append, awaited=True)
         begin = time.monotonic()
@@ -296,7 +296,7 @@ def test_nobody_waits_for_threads_that_have_much_to_do():
 
 
 def test_who_begins_syncs_again_and_again_gives_way(files):
-    with patch("broker.stores.file.disk.KernelSyncs", CalledSyncs), patch("broker.stores.file.disk._SHARE", 0.001):
+    with patch("broker.stores.file.disk.KernelSyncs", CalledSyncs), patch("broker.stores.file.disk._MAX_TIME", 0.001):
         disk, told, woken = Disk(), [], threading.Event()
         disk.wake = woken.set
 

@@ -563,7 +563,7 @@ def test_blocks_that_do_not_fit(tmp_path):
         messages.append(block(NAME, 1, [b"x"]))
         with pytest.raises(StorageError, match="does not follow"):
             messages.append(block(NAME, 3, [b"x"]))
-        with pytest.raises(StorageError, match="sequences are missing behind 2"):
+        with pytest.raises(StorageError, match="sequences are missing after 2"):
             messages.append(joined([block(NAME, 2, [b"y"]), block(NAME, 4, [b"z"])]))
         messages.append(block(NAME, 2, [b"y"]))
         messages.append(block(NAME, 3, []))
