@@ -62,7 +62,7 @@ class FlushOutcome(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """An unfinished flush of messages, of subscriptions or of a new channel; `StateStore.completed` returns it at its end.
+    """A flush that is under way, of messages, of subscriptions or of a new channel, until `StateStore.completed` returns it.
 
     Attributes:
         outcome: What became of it.
@@ -127,8 +127,8 @@ class MessageStore(Protocol):
         is under way completes. The next `append` and `flush` may succeed again.
 
         Returns:
-            None if it is stored now; else what `StateStore.completed` returns when it is known, maybe the same object
-            for several calls.
+            None if it is stored now; else what `StateStore.completed` returns when it is known, maybe the same object for
+            several calls.
 
         Raises:
             StorageError: Everything that was not stored has been taken back, as above.
@@ -200,8 +200,8 @@ class SubscriptionStore(Protocol):
         """Makes it durable as configured. For a moment a kill may forget what was sent and acknowledged all the same.
 
         Returns:
-            None if it is; else what `StateStore.completed` returns when it is known. Its outcome may be REFUSED; the
-            records are kept for the next try.
+            None if it is; else what `StateStore.completed` returns when it is known. Its outcome may be REFUSED; the records
+            are kept for the next try.
 
         Raises:
             StorageError: It cannot be written; the records are kept as well.
@@ -229,14 +229,13 @@ class ChannelStore:
     """The two stores of a channel.
 
     A channel may be made later. That begins with the first `MessageStore.flush`, even if nothing was appended. One that
-    cannot be made is gone when `StateStore.completed` says so: nothing that was appended is stored, and the name is
-    free.
+    cannot be made is gone when `StateStore.completed` says so: nothing that was appended is stored, and the name is free.
     """
 
     messages: MessageStore
     subscriptions: SubscriptionStore
-    #: What `StateStore.completed` returns when it is known whether the channel could be made, unless it is deleted
-    #: before; None if it is there.
+    #: What `StateStore.completed` returns when it is known whether the channel could be made, unless it is deleted before;
+    #: None if it is there.
     making: Flush | None = None
     #: The messages once more, if single ones may be added.
     lone: SingleAppendStore | None = None
