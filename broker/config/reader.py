@@ -69,8 +69,8 @@ class ParsedSettings:
 def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:
     """Parses the arguments after the program's name; never raises.
 
-    Returns options for a broker, an `CommandAnswer` (help, version, errors), or a signal to send. The default environment
-    is that of the process.
+    Returns options for a broker, a `CommandAnswer` (help, version, errors), or a signal to send. The default
+    environment is that of the process.
     """
     environ = os.environ if environ is None else environ
     try:

@@ -1,7 +1,7 @@
 """All subscriptions, and the cached receivers of subjects.
 
-A `SubjectRoute` is a set of receivers. Subjects with the same receivers have the same route, so that a run of messages to
-many subjects (such as the channels of a streaming server) is delivered at once. Each set of permissions has a table
+A `SubjectRoute` is a set of receivers. Subjects with the same receivers have the same route, so that a run of messages
+to many subjects (such as the channels of a streaming server) is delivered at once. Each set of permissions has a table
 of subjects for the parser. A subject that is not in the table, or was removed after a change of subscriptions, is
 looked up here.
 """

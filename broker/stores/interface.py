@@ -201,14 +201,14 @@ class ChannelStore:
     """The two stores of a channel.
 
     A channel may be made later: the first `MessageStore.flush` begins that, even without messages. If the channel
-    cannot be made, it is gone when `StateStore.completed` returns `making`: its messages are not stored, and the name is
-    free.
+    cannot be made, it is gone when `StateStore.completed` returns `making`: its messages are not stored, and the name
+    is free.
     """
 
     messages: MessageStore
     subscriptions: SubscriptionStore
-    #: Flush that `StateStore.completed` returns when the outcome of the creation is known, unless the channel is deleted
-    #: before; None if the channel exists.
+    #: Flush that `StateStore.completed` returns when the outcome of the creation is known, unless the channel is
+    #: deleted before; None if the channel exists.
     making: Flush | None = None
     #: `messages` again, if single messages may be added
     lone: SingleAppendStore | None = None
@@ -257,7 +257,7 @@ class StateStore(Protocol):
         """Stores the server's identity."""
 
     def add_client(self, client: pb.ClientInfo) -> Flush | None:
-        """Stores a client. Returns None if it is stored now; else the flush that `StateStore.completed` returns later."""
+        """Stores a client. Returns None if it is stored now, else the flush that `completed` returns later."""
 
     def delete_client(self, client_id: bytes) -> None:
         """Removes a client at once."""

@@ -410,7 +410,7 @@ def test_refused_streams(tmp_path: Path) -> None:
         with_streams(server.url, replace)
         said = refusal(broker_on(tmp_path, server.url))
         assert "stream test-cluster_a is not as the broker makes it: its subjects is ['other']" in said
-        assert "set that right (nats stream edit)" in said
+        assert "correct that (nats stream edit)" in said
 
         async def put_elsewhere(_: Any, js: Any) -> None:
             await js.delete_stream(STREAM)

@@ -1,16 +1,19 @@
-"""Channels as streams of real nats-servers (high-availability.md section C): their sequences are the channel's own.
+"""Channels as streams of real nats-servers (high-availability.md section C): a stream's sequences are the channel's.
 
-What is published is stored by JetStream, and acknowledged when it has said so for this very message. What is delivered
-is read from a copy in files, which is a cache: it can be behind, or gone.
+JetStream stores the published messages, and a message is acknowledged when JetStream has confirmed this very
+message. Deliveries read a copy in files. The copy is a cache: it may lag, or be missing.
 
-    chain           messages into one stream, each behind the one before, until it is known what became of them
-    messages        the messages of a channel: a chain, and the copy
-    cutting         what a loss of power leaves of the copy
-    state           clients and subscriptions: records in a stream of their own
-    lease           a record as well: who of several servers writes
-    subscriptions   the subscriptions of a channel, as such records
-    opening         what a start finds, and what it refuses
-    store           all of it as a `Store`
+    exact_publisher          publishes messages to one stream, each at an expected sequence
+    jetstream_messages       the messages of a channel: a publisher and the copy
+    copy                     a copy, and how it follows its stream
+    copy_repair              cuts a copy to its valid messages after a loss of power
+    state                    clients and subscriptions: records in a stream of their own
+    lease                    the record that says which of several servers writes
+    jetstream_subscriptions  the subscriptions of a channel, as records of the state
+    start_check              reads the streams at a start, and refuses those that do not fit
+    store                    the whole as a `StateStore`
+    node                     the directory of a node that starts its own NATS server
 
-None of it knows of sockets: `ports` says what it needs, `broker.bus.jetstream_link` is that.
+These modules open no sockets: `jetstream_port` declares the JetStream interface, which `broker.bus.jetstream_link`
+implements.
 """

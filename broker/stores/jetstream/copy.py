@@ -1,10 +1,9 @@
-"""The copy of a channel in files, and how it is made to follow the stream.
+"""The copy of a channel in files, and how it follows the stream.
 
-The copy gets what is proven to be in the stream, and nothing else. Whenever both may differ, when the server starts and
-when somebody else has written to the stream, the copy is made to follow: the last message that both have is compared;
-what the copy lacks is fetched; a copy with other messages is thrown away. Only where the stream has less than the copy,
-and agrees with it up to its own end, messages that were acknowledged have been lost by the servers: they are published
-again.
+The copy gets only messages that are proven to be in the stream. The two may differ when the server starts, or when
+another writer has used the stream. Then the copy is made to follow: the last common message is compared, missing
+messages are fetched, and a copy with other messages is discarded. If the stream ends before the copy and agrees with
+it up to there, the servers have lost acknowledged messages, which are published again.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ if TYPE_CHECKING:
     from stantools.nats.inbox import Received
     from stantools.store.limits import ChannelLimits
 
-#: Seconds for which a stream has to be said to have less than it had.
+#: seconds for which the stream must report fewer messages than before until that counts as a loss
 _CERTAIN: Final = 10.0
-#: What is read of a copy at once to be published again.
+#: messages to read from the copy and publish again at a time
 _ROWS: Final = 2048
 
 
 @dataclass(slots=True)
 class CopiedChannel:
-    """What a channel is called here and there, and what it may hold."""
+    """Names, stream configuration and limits of a channel."""
 
     name: bytes
     stream: str
@@ -55,7 +54,7 @@ class CopiedChannel:
 
 
 class CopySet(Protocol):
-    """The copies of all channels, and what else these share."""
+    """The copies of all channels, with the settings they share."""
 
     streams: JetStreamPort
     writer: bytes
@@ -63,38 +62,29 @@ class CopySet(Protocol):
     led: bool
 
     def leads(self) -> bool:
-        """Returns whether messages may be sent: no other server does."""
+        """Returns whether messages may be sent: no other server leads."""
 
     def copy_of(self, name: bytes) -> MessageStore:
-        """Returns the copy of a channel, an empty one if there is none yet."""
+        """Returns the copy of a channel, a new one if there is none."""
 
     def new_copy(self, name: bytes, *, keep: bool) -> MessageStore:
-        """Returns an empty copy of a channel instead of the one that there is, which is kept aside or removed."""
+        """Returns an empty copy of a channel. The previous one is set aside or removed."""
 
     async def make_durable(self, channels: Collection[bytes] | None = None) -> None:
-        """Returns when the copies of some channels, or of all, are durable, where they have to be."""
+        """Waits until the copies of the given channels, or of all, are durable, if copies have to be."""
 
     def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None, channel: bytes = b"") -> None:
-        """Takes note of a flush whose outcome is known; `settle` is called when the server learns of it.
+        """Completes a flush whose outcome is known, once the copy of its channel is durable, if it has to be.
 
-        That is when the copy of the channel is durable, where it has to be.
+        `settle` is called when the server learns of the flush.
         """
 
     def completing(self, channel: bytes) -> Flush | None:
-        """Returns the last flush of a channel that only waits for that."""
+        """Returns the last flush of a channel that waits only for a durable copy."""
 
 
 class ChannelCopy:
-    """The copy of one channel.
-
-    Args:
-        channel: The channel.
-        copies: Where the copy is.
-
-    Attributes:
-        channel: The channel.
-        files: The messages that are in files; another store when the copy starts over.
-    """
+    """The copy of one channel. `files` has the messages, and is replaced when the copy starts over."""
 
     def __init__(self, channel: CopiedChannel, copies: CopySet) -> None:
         self.channel = channel
@@ -102,32 +92,25 @@ class ChannelCopy:
         self._copies = copies
         self._streams = copies.streams
         self._crc = copies.crc or Crc()
-        self._end, self._since = -1, 0.0  # where the stream is said to end, before where it did, and since when
+        self._end, self._since = -1, 0.0  # a last sequence lower than before, and the time of its first report
 
     def keep(self, records: MessageRecordBuffer) -> None:
-        """Adds messages to the copy, which starts over where they do not follow.
-
-        Raises:
-            StorageError: They cannot be written.
-        """
+        """Adds messages to the copy, which starts over after a gap. Raises StorageError if it cannot be written."""
         if self.files.last and int(records.sequences[0]) != self.files.last + 1:
             self.files = self._copies.new_copy(self.channel.name, keep=False)
         self.files.append(records)
 
     async def catch_up(self, until: int = 0, *, least: int = 0, opening: bool = False) -> int:
-        """Makes the copy follow the stream.
+        """Makes the copy follow the stream. Returns the last sequence.
 
         Args:
-            until: The last sequence that is known to be in the stream.
+            until: The last sequence that is proven to be in the stream.
             least: A sequence that was in it, unless the servers have lost it.
-            opening: Nothing is read from the copy yet.
-
-        Returns:
-            The last sequence.
+            opening: No message has been read from the copy yet.
 
         Raises:
-            StorageError: It does not work.
-            NatsError: It cannot be determined yet.
+            StorageError: The channel cannot be served.
+            NatsError: The state of the stream cannot be determined yet.
         """
         name, stream = self.channel.name, self.channel.stream
         info = await self._streams.stream_info(stream)
@@ -137,38 +120,33 @@ class ChannelCopy:
         last = int(state["last_seq"])
         if holes := _holes(state):
             raise StorageError(
-                f"stream {stream} of channel {quote(name)} has holes, {holes} messages: somebody has "
-                f"deleted them; purge it up to the last one (nats stream purge {stream} --seq=N), or restore it"
+                f"stream {stream} of channel {quote(name)} has holes, {holes} messages: they were "
+                f"deleted; purge the stream up to the last of them (nats stream purge {stream} --seq=N), or restore it"
             )
         had = max(until, least, self.files.last)
         if last < had:
-            # A server may be behind, or not know yet that it does not lead any more.
+            # A server may lag, or may not know yet that it leads no more.
             now = asyncio.get_running_loop().time()
             if last != self._end:
                 self._end, self._since = last, now
             if until or now - self._since < _CERTAIN:
-                raise NatsError(f"stream {stream} is said to end at {last}, and had {had}")
+                raise NatsError(f"stream {stream} is reported to end at {last}, but had {had}")
         await self._fill(state, opening=opening)
         if self.files.last > last:
             await self._publish_again(last)
         return max(self.files.last, last)
 
     async def follow(self, state: Mapping[str, Any]) -> None:
-        """Fetches what the copy lacks while another server writes to the stream.
+        """Fetches missing messages while another server writes to the stream, whose state is given.
 
-        Args:
-            state: Of the stream.
-
-        Raises:
-            StorageError: The copy cannot be written.
-            NatsError: Not all of it could be read.
+        Raises StorageError if the copy cannot be written, NatsError if some messages could not be read.
         """
-        # A server may report an old state, and what is wrong with a stream is for the leader to mend.
+        # A server may report an old state; the leader repairs faults of the stream.
         if int(state["last_seq"]) >= self.files.last and not _holes(state):
             await self._fill(state, opening=True)
 
     async def _fill(self, state: Mapping[str, Any], *, opening: bool) -> None:
-        """Fetches what the copy lacks, or all if it is of something else."""
+        """Fetches missing messages, or all if the copy does not fit the stream."""
         first, last = int(state["first_seq"]), int(state["last_seq"])
         if int(state["messages"]) == 0:
             first = last + 1
@@ -183,16 +161,16 @@ class ChannelCopy:
             await self._fetch(state, after, common if after < common else 0)
 
     def _fits(self, first: int, last: int, *, opening: bool) -> bool:
-        """Returns whether the copy can be continued, as far as the numbers say."""
+        """Returns whether the copy fits the stream, judged by sequences and counts."""
         files = self.files
         if not files.last:
             return True
         if files.last > last and not (files.count and max(files.first, first) <= last):
             if self._copies.led:
-                # There is nothing else that the stream can have had.
+                # The stream's messages can only have been those of the copy.
                 return True
             STREAMING.error(
-                "Channel %s: the stream ends at sequence %d, the copy in files at %d, and they have nothing in common",
+                "Channel %s: the stream ends at sequence %d, the copy in files at %d; they have no common message",
                 quote(self.channel.name),
                 last,
                 files.last,
@@ -200,11 +178,11 @@ class ChannelCopy:
             return False
         if files.last < first - 1:
             return False
-        # What somebody has purged is not to be read from the copy either.
+        # Messages that a user has purged must not be read from the copy either.
         return not (opening and files.count and files.first < first and not self.channel.limits.max_age_ns)
 
     async def _fetch(self, state: Mapping[str, Any], after: int, compared: int) -> None:
-        """Reads messages into the copy; one that it has is compared first, unless that is 0."""
+        """Reads messages into the copy, and compares the message at sequence `compared`, unless that is 0."""
         stream = self.channel.stream
         at, last = after, int(state["last_seq"])
         async for received in self._streams.read(stream, state, after):
@@ -212,8 +190,8 @@ class ChannelCopy:
             if compared:
                 if not _same(records, self.files.read(compared, 1)):
                     STREAMING.warning(
-                        "Channel %s: the copy in files has another message at sequence %d than the stream, and is made "
-                        "anew",
+                        "Channel %s: the copy in files has another message at sequence %d than the stream, and is "
+                        "rebuilt",
                         quote(self.channel.name),
                         compared,
                     )
@@ -231,10 +209,10 @@ class ChannelCopy:
             self.files.flush()
             at = int(records.sequences[-1])
         if at < last:
-            raise NatsError(f"stream {stream} could be read up to sequence {at} only, of {last}")
+            raise NatsError(f"stream {stream} could be read only up to sequence {at} of {last}")
 
     async def _publish_again(self, last: int) -> None:
-        """Publishes what the stream has lost."""
+        """Publishes the messages that the stream has lost."""
         until = self.files.last
         STREAMING.error(
             "Channel %s: the stream has lost %d messages that were stored, from sequence %d on; they are published "
@@ -264,10 +242,10 @@ class ChannelCopy:
         finally:
             chain.close()
 
-    # How the stream has messages, and how the copy does
+    # Conversions between stream and copy
 
     def batch(self, records: MessageRecordBuffer) -> MessageBatch:
-        """Returns messages as they are published."""
+        """Returns messages in the form in which they are published."""
         columns, _ = decoded(records, self.channel.name, self._crc)
         batch = MessageBatch(
             self.channel.name, self.channel.subject, memoryview(records.data), columns, columns.sequence
@@ -275,7 +253,7 @@ class ChannelCopy:
         return _with_safe_replies(batch) if columns.reply_size.any() else batch
 
     def _records(self, received: Received) -> MessageRecordBuffer:
-        """Returns messages of the stream as the channel has them."""
+        """Returns messages of the stream as records of the channel."""
         columns, count = received.columns, len(received)
         times, starts, sizes = columns.timestamp.copy(), np.empty(count, np.int64), np.empty(count, np.uint32)
         replies: list[bytes] | None = None
@@ -288,48 +266,42 @@ class ChannelCopy:
 
 
 class _RepublishOwner:
-    """The owner of a chain that publishes again."""
+    """Owner of a chain that publishes lost messages again."""
 
     def __init__(self) -> None:
         self.outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def settle(self, problem: str = "") -> None:
-        """Everything is published, or cannot be."""
         if not self.outcome.done():
             self.outcome.set_result(problem)
 
-    def answered(self) -> None:
-        """There is nothing to do before all of it is."""
+    def answered(self) -> None: ...
 
     def refused(self, error: str, *, certain: bool) -> None:
-        """It cannot be published."""
         self.settle(error)
 
     def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
-        """Somebody else writes, or it had not been lost."""
         self.settle(reason)
 
 
 def _holes(state: Mapping[str, Any]) -> int:
-    """Returns how many messages are missing in a stream; one without messages may count all that it ever had."""
+    """Returns the number of missing messages. An empty stream may count all that it ever had, so it has none."""
     return int(state.get("num_deleted") or 0) if int(state["messages"]) else 0
 
 
 def _same(records: MessageRecordBuffer, copy: MessageRecordBuffer) -> bool:
-    """Returns whether the first messages of two blocks are the same."""
     if not len(copy):
         return False
     return records.payload(0) == copy.payload(0) and bool(records.timestamps[0] == copy.timestamps[0])
 
 
 def _parts(buffer: Buffer, starts: NDArray[np.int64], sizes: NDArray[np.uint32]) -> list[bytes]:
-    """Returns pieces of a buffer."""
     view, ends = memoryview(buffer), starts + sizes
     return [bytes(view[begin:end]) for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def _with_safe_replies(batch: MessageBatch) -> MessageBatch:
-    """Returns messages whose replies can be header values."""
+    """Returns the messages with replies that are valid header values."""
     replies = [batch.reply(row) for row in range(len(batch))]
     if all(headers.is_safe_value(reply) for reply in replies):
         return batch

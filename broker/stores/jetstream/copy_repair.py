@@ -1,9 +1,9 @@
-"""What a loss of power leaves of a copy, made to open again.
+"""Cuts a copy to its valid messages after a loss of power, so that it can be opened again.
 
-What was synced is whole, in front; what was written behind it may be there in part, cut, or as zeros. None of that was
-acknowledged, or it is in the streams. So everything from the first message on that is missing or not whole is taken
-away, which is more than NATS Streaming would do, and less than to give the copy up. A slice may end in what an earlier
-loss of power left there: the broker began the next one behind what it had read.
+The synced part of a file is intact. The bytes written after the last sync may be missing, cut or zero; their
+messages were not acknowledged, or are in the streams. So the copy loses everything from the first missing or damaged
+message on, which is more than NATS Streaming would remove and less than the whole copy. A slice may end in the
+damage of an earlier loss of power: the broker began the next slice after the last message it could read.
 """
 
 from __future__ import annotations
@@ -32,14 +32,9 @@ _SLICE: Final = re.compile(r"msgs\.(\d{1,18})\.(?:dat|idx)")
 
 
 def cut_back(directory: Path, crc: Crc) -> None:
-    """Cuts each channel of a copy behind its last message that is whole; nobody has the copy open.
+    """Cuts each channel of a copy after its last valid message. The copy must not be open.
 
-    Args:
-        directory: The copy.
-        crc: How its records are checked.
-
-    Raises:
-        StoreUnwritableError: It cannot be changed.
+    Raises StoreUnwritableError if a file cannot be changed.
     """
     with writing(directory):
         replace_file(directory / CLIENTS_FILE, FILE_HEADER_BYTES)
@@ -51,12 +46,12 @@ def cut_back(directory: Path, crc: Crc) -> None:
 
 @dataclass
 class _CutSlice:
-    """A slice, and its messages from the first on that are whole."""
+    """A slice with its valid messages, from the first one on."""
 
     data: Path
     first: int
     last: int
-    end: int  #: where the last one ends in the file with the data
+    end: int  #: offset in the data file after the last message
 
 
 def _cut_channel(channel: Path, crc: Crc) -> None:
@@ -67,10 +62,11 @@ def _cut_channel(channel: Path, crc: Crc) -> None:
     for data in files:
         each = _whole(data, name, crc)
         if each is not None and kept and kept[-1].first < each.first <= kept[-1].last:
-            # A start left the last messages of the slice out, and the next one was begun with others.
+            # An earlier start left out the last messages of this slice, and the next slice has others at their
+            # sequences.
             kept[-1] = _whole(kept[-1].data, name, crc, before=each.first) or kept[-1]
         if each is None or (kept and each.first != kept[-1].last + 1):
-            # A message is missing. What an earlier loss of power left at the end of a slice does not matter.
+            # A message is missing. Damage at the end of a slice from an earlier loss of power does not matter.
             break
         kept.append(each)
     ends = {each.data: each.end for each in kept}
@@ -78,8 +74,8 @@ def _cut_channel(channel: Path, crc: Crc) -> None:
         end, size = ends.get(data, 0), data.stat().st_size if data.exists() else 0
         if end == size > 0:
             continue
-        STREAMING.warning("%s is cut at offset %d of %d; what was behind was not synced", data, end, size)
-        # The start makes it again.
+        STREAMING.warning("%s is cut at offset %d of %d: the bytes after it were not synced", data, end, size)
+        # The start rebuilds it.
         data.with_suffix(".idx").unlink(missing_ok=True)
         if end:
             os.truncate(data, end)
@@ -88,7 +84,7 @@ def _cut_channel(channel: Path, crc: Crc) -> None:
 
 
 def _whole(data: Path, channel: bytes, crc: Crc, before: int | None = None) -> _CutSlice | None:
-    """Returns a slice up to its first problem, or to a message; None if there is no message."""
+    """Returns the messages of a slice before its first damage, or before a sequence; None if there are none."""
     if not data.exists() or data.stat().st_size <= FILE_HEADER_SIZE:
         return None
     found = None

@@ -1,14 +1,15 @@
-"""Messages into one stream, each directly behind the one before, until it is known what became of them.
+"""Publishes messages to one stream, each directly after the one before, and settles unknown outcomes.
 
 Facts: high-availability.md section C.2.
 
-Each is published with the stream's last sequence that it expects, and each answer counts: a message is stored when its
-own answer says so, and so do all before it. If an answer is missing or is an error, the outcome is *unknown*, and is
-settled by reading: what the stream holds at that sequence is ours if it has the id that only this very message had.
-What was not stored is sent again, behind what was. That is safe as often as it happens, since it fits in one place.
+Each message is published with the last sequence that the stream is expected to have, and each answer counts: a
+message is stored when its own answer says so, and then all earlier ones are stored as well. If an answer is missing
+or is an error, the outcome is *unknown*. The chain settles it by reading the stream: the message at that sequence is
+ours if it has the id that only this message was given. Messages that were not stored are sent again, after the
+stored ones. Sending again is safe, since each message fits at one sequence only.
 
-A chain never says that a message is not stored unless the server has refused it, it was sent once, and everything
-behind it was refused as well.
+A chain reports a message as not stored only if the server has refused it, it was sent once, and the server has
+refused all messages after it.
 """
 
 from __future__ import annotations
@@ -35,76 +36,71 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames
     from stantools.streamfiles.batch import MessageBatch
 
-#: Seconds without any answer after which nobody waits for one, and between two questions what the stream holds.
+#: seconds without an answer until the outcome counts as unknown, and between two reads of the stream's state
 PATIENCE: Final = 2.0
 _PAUSES: Final = (0.05, 1.0)
-#: Bytes that may be under way to a stream besides `MAX_WINDOW`, and how many messages are written in one go.
+#: bytes in flight to a stream at most (`MAX_WINDOW` limits the messages), and messages per write
 _WINDOW_BYTES: Final = 8 << 20
 _CHUNK: Final = 512
-#: While messages are under way, others wait until they are so many, or so many bytes, or the servers have answered: a
-#: round of theirs costs nearly the same for one message as for hundreds.
+#: Messages or bytes to collect for a write while others are in flight, unless the servers answer first: a round trip
+#: costs nearly the same for one message as for hundreds.
 _GATHERED: Final = 512
 _GATHERED_BYTES: Final = 256 << 10
-#: Rounds in which the stream insists on having less than it had.
+#: rounds in which the stream must report fewer messages than it had until that counts as a loss
 _ROUNDS: Final = 3
-#: Room for the lines around a message: subject, sizes, header.
+#: bytes for the frame around a message: subject, sizes, header
 _AROUND: Final = 2048
 _ID = re.compile(rb"\r\n%b: ([^\r]*)\r\n" % headers.MESSAGE_ID)
 
 
 @dataclass(slots=True, eq=False)
 class ChainLink:
-    """Messages that follow each other, with one subject."""
+    """Consecutive messages with one subject."""
 
     batch: MessageBatch
-    first: int  #: sequence of the first one
-    last: int  #: of the last one
-    stored: Callable[[], None]  #: called when all of it is stored, and everything before it
+    first: int  #: sequence of the first message
+    last: int  #: sequence of the last message
+    stored: Callable[[], None]  #: called when all of these messages are stored, and all before them
 
     @property
     def size(self) -> int:
-        """Bytes of it, about."""
+        """Bytes, approximately."""
         return len(self.batch.buffer)
 
 
 class ChainOwner(Protocol):
-    """Whose chain it is."""
+    """The owner of a chain, which is told outcomes."""
 
     def answered(self) -> None:
-        """Pieces were stored; called once for many of them."""
+        """Some pieces are stored; called once for many of them."""
 
     def refused(self, error: str, *, certain: bool) -> None:
-        """Nothing more is stored. The chain has stopped, until `restart`.
+        """The server refuses messages, for the reason in `error`. The chain has stopped, until `restart`.
 
-        Args:
-            error: Why, in the server's words.
-            certain: Nothing that was sent can be stored later either.
+        `certain` means that no message in flight can be stored later.
         """
 
     def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
-        """The stream does not hold what it should. The chain has stopped, until `restart`.
+        """The stream holds unexpected messages, or too few. The chain has stopped, until `restart`.
 
-        Args:
-            reason: What is wrong.
-            certain: Nothing that was sent, and is not proven, can be stored later either: others took its places.
-            lost: The stream has less than what was proven to be there.
+        `certain` means that no message in flight can be stored later, because others have its sequence; `lost` that
+        the stream has fewer messages than were confirmed.
         """
 
 
 class Chain:
-    """See above.
+    """Publishes pieces to one stream.
+
+    It sends only after the first `restart`, and stops at `refused` or `astray` until the next one.
 
     Args:
-        streams: JetStream.
-        stream: The stream's name.
-        writer: What nobody else calls himself: ids begin with it.
-        owner: Whom to tell.
+        writer: A name that is unique among all writers; message ids begin with it.
         origin: Messages carry channel, sequence and time as headers.
-        leads: Whether messages may be sent, asked each time; what waits is sent when they may again.
+        leads: Whether messages may be sent, called before each write. Messages wait while it returns False.
 
     Attributes:
         proven: The last sequence that is known to be stored.
-        going: It sends; not before the first `restart`, nor while it is astray.
+        going: Whether the chain sends.
     """
 
     def __init__(
@@ -129,14 +125,14 @@ class Chain:
         self._queue: deque[ChainLink] = deque()
         self._out = bytearray(1 << 16)
         self._generation = self._run = 0
-        self._sent = 0  # the last sequence that was sent in this run
-        self._highest = 0  # ... in any run whose outcome may be unknown
-        self._doubtful = 0  # the last one that was sent in an earlier run, and may be stored by that
-        self._end = 0  # where the stream ended when it was looked at last
-        self._mixed = False  # messages of ours were behind somebody else's then
+        self._sent = 0  # the last sequence sent in this run
+        self._highest = 0  # the last sequence sent in any run whose outcome may be unknown
+        self._doubtful = 0  # the last sequence sent in an earlier run, which that run may still store
+        self._end = 0  # the last sequence of the stream when it was last read
+        self._mixed = False  # whether messages of ours came after those of another writer then
         self._unsent: deque[ChainLink] = deque()
         self._unsent_bytes = 0
-        self._chunks: deque[tuple[int, int]] = deque()  # what was written in one go: last sequence, bytes
+        self._chunks: deque[tuple[int, int]] = deque()  # writes in flight: last sequence, bytes
         self._bytes = 0
         self._refusal: ApiError | None = None
         self._refusals = 0
@@ -146,7 +142,7 @@ class Chain:
         self._resolving: asyncio.Task[None] | None = None
 
     def restart(self, last: int) -> None:
-        """Goes on behind a sequence, with what was submitted and not forgotten."""
+        """Starts again after a sequence, with the pieces that were submitted and not forgotten."""
         self._stop()
         self._generation += 1
         self.proven = self._highest = last
@@ -155,24 +151,24 @@ class Chain:
         self._begin_run()
 
     def forget(self) -> None:
-        """Stops, and forgets what was submitted; it may be stored or not."""
+        """Stops, and drops the submitted pieces, whose messages may be stored or not."""
         self._stop()
         self.going = False
         self._queue.clear()
 
     def close(self) -> None:
-        """Ends it; what is under way may be stored or not."""
+        """Ends the chain. Messages in flight may be stored or not."""
         self._stop()
         self.going = False
         self._streams.unlisten(self._prefix)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no piece is in progress."""
         return not self._queue
 
     def submit(self, piece: ChainLink) -> None:
-        """Takes messages that follow what was taken before."""
+        """Takes messages that directly follow those submitted before."""
         self._queue.append(piece)
         self._unsent.append(piece)
         self._unsent_bytes += piece.size
@@ -182,7 +178,7 @@ class Chain:
     # Sending
 
     def _begin_run(self) -> None:
-        """Answers to what was sent before do not count any more."""
+        """Begins a run with a new reply subject: answers to earlier runs no longer count."""
         self._run += 1
         self._reply = b"%b%d." % (self._prefix, self._run)
         self._identity = b"%b.%d:" % (self._writer, self._generation)
@@ -219,14 +215,14 @@ class Chain:
             self._bytes += len(frames)
 
     def _gathers(self) -> bool:
-        """Returns whether what is to be sent next waits for more."""
+        """Returns whether the next write waits for more messages."""
         if not (self._chunks and self._unsent):
             return False
         rows = min(self._queue[-1].last, self.proven + MAX_WINDOW) - self._sent
         return rows < _GATHERED and self._unsent_bytes < _GATHERED_BYTES
 
     def _encode(self, piece: ChainLink, row: int, rows: int) -> bytes:
-        """Returns frames, of at least one message, and takes note that they are sent."""
+        """Returns frames of at least one message, and advances the last sent sequence."""
         while True:
             done, size = encode_publishes(
                 piece.batch, row, rows, self._reply, self._identity, self._origin, 0, 1 << 62, self._out
@@ -245,7 +241,7 @@ class Chain:
         if not self._chunks or self._resolving is not None:
             return
         if self._now() - self._heard >= PATIENCE:
-            self._break("nobody answers")
+            self._break("no answer in time")
         else:
             self._watch_over()
 
@@ -260,7 +256,7 @@ class Chain:
         if self._refusal is None:
             row, expected = check_answers(buffer, columns, 0, self._reply, self.proven + 1)
             if expected - 1 > self._sent:
-                self._break("it answered what was not sent")
+                self._break("an answer names a message that was not sent")
                 return
             if expected - 1 > self.proven:
                 self._prove(expected - 1)
@@ -276,7 +272,7 @@ class Chain:
             self._send()
 
     def _take_bad(self, token: bytes, data: bytes) -> bool:
-        """Takes an answer that is not what was expected next. Returns whether further ones count."""
+        """Handles an answer that is not the expected one. Returns whether later answers count."""
         try:
             if not data:
                 raise NoResponderError("no stream takes it")
@@ -286,11 +282,11 @@ class Chain:
         except NatsError as problem:
             self._break(problem.message)
         else:
-            self._break(f"message {token.decode()} was answered out of turn")
+            self._break(f"message {token.decode()} was answered out of order")
         return self.going and self._resolving is None
 
     def _take_refusal(self, token: bytes, problem: ApiError) -> None:
-        """Takes an error. When everything that is under way is refused, all of it is given up."""
+        """Handles an error. If the server refuses all messages in flight, they are given up."""
         if self._refusal is None:
             if problem.err_code == WRONG_LAST:
                 counted = problem.last_counted
@@ -308,7 +304,7 @@ class Chain:
             self._owner.refused(problem.description, certain=self._doubtful <= self.proven)
 
     def _prove(self, last: int) -> None:
-        """Takes note that everything up to a sequence is stored."""
+        """Marks all messages up to a sequence as stored."""
         self.proven = last
         self._short = self._fruitless = 0
         self._heard = self._now()
@@ -321,14 +317,14 @@ class Chain:
         if done:
             self._owner.answered()
 
-    # When something is missing
+    # Unknown outcomes
 
     def _lost(self) -> None:
         if self.going and self._chunks and self._resolving is None:
             self._break("the connection was lost")
 
     def _break(self, reason: str) -> None:
-        """Stops sending, and determines what became of what was sent."""
+        """Stops sending, and starts to settle the outcome of the messages in flight."""
         STREAMING.debug("Stream %s: sequence %d is unknown: %s", self.stream, self.proven + 1, reason)
         self._resolving = asyncio.get_running_loop().create_task(self._resolve())
 
@@ -355,24 +351,20 @@ class Chain:
                 wrong, certain=self._end >= self._highest and not self._mixed, lost=self._short >= _ROUNDS
             )
             return
-        # An answer that comes late has a say in the next round only.
+        # Answers from now on belong to the next run.
         self._resolving = None
         self._begin_run()
 
     async def _look(self) -> str | None:
-        """Compares the stream with what was sent. Returns what is wrong with it, None if nothing is.
-
-        Raises:
-            NatsError: It cannot be determined yet.
-        """
+        """Compares the stream with the messages sent. Returns the difference, or None if there is none."""
         info = await self._streams.stream_info(self.stream)
         if info is None:
             return "the stream is gone"
         self._end = last = int(info["state"]["last_seq"])
         if last < self.proven and self._short >= _ROUNDS:
-            return f"it ends at sequence {last}, and had {self.proven}"
+            return f"it ends at sequence {last}, but had {self.proven}"
         if last < self.proven:
-            # Of a server that is behind, or soon will not be; a message of ours gets the true number.
+            # This server lags or will soon lead no more; a message of ours brings the true last sequence.
             await asyncio.sleep(_PAUSES[0])
         at, foreign = self.proven, 0
         self._mixed = False
@@ -390,12 +382,12 @@ class Chain:
             if foreign:
                 if at > self.proven:
                     self._prove(at)
-                return f"sequence {foreign} is somebody else's"
+                return f"sequence {foreign} is from another writer"
             if at < last:
                 state = (await self._streams.stream_info(self.stream) or info)["state"]
                 if int(state["first_seq"]) > at + 1:
                     return f"sequences from {at + 1} on were removed before they could be compared"
-                raise NatsError("not all of it could be read")
+                raise NatsError("it could not be read completely")
             self._prove(at)
         return None
 

@@ -1,4 +1,4 @@
-"""The messages of a channel: stored by a chain into its stream, read from the copy in files."""
+"""The messages of a channel: a chain stores them in the channel's stream, reads come from the copy in files."""
 
 from __future__ import annotations
 
@@ -18,103 +18,85 @@ if TYPE_CHECKING:
     from broker.record_buffer import MessageRecordBuffer
     from broker.stores.jetstream.copy import ChannelCopy, CopySet
 
-#: Bytes of the header block at most, without channel and reply.
+#: bytes of the header block at most, without channel and reply
 HEADER: Final = 320
-#: Seconds between two attempts, the first ones and the later ones, and between two purges.
+#: seconds between two attempts (first, later), and between two purges
 _PAUSES: Final = (0.1, 2.0)
 _PURGES: Final = 1.0
 
 
 class JetStreamMessages:
-    """See `MessageStore`.
-
-    Args:
-        copy: The copy of the channel.
-        copies: Where that is.
-
-    Attributes:
-        limits: What the channel may hold.
-        last: The last sequence, that of messages included that are not stored yet.
-    """
+    """A `MessageStore`. `last` includes messages that are not stored yet."""
 
     def __init__(self, copy: ChannelCopy, copies: CopySet) -> None:
         self._channel = channel = copy.channel
         self.limits = channel.limits
         self.last = 0
-        self._last = 0  # the last sequence that was found in the stream
+        self._last = 0  # the last sequence found in the stream
         self._copies = copies
         self._streams = copies.streams
         self._copy = copy
         self._chain = Chain(copies.streams, channel.stream, copies.writer, self, leads=copies.leads)
         self._fresh: list[MessageRecordBuffer] = []
-        self._flushes: deque[tuple[Flush, int]] = deque()  # under way, each with its first sequence
-        self._waiting: deque[MessageRecordBuffer] = deque()  # what the chain has
+        self._flushes: deque[tuple[Flush, int]] = deque()  # in progress, each with its first sequence
+        self._waiting: deque[MessageRecordBuffer] = deque()  # handed to the chain
         self._proven: deque[Flush] = deque()  # stored, and soon in the copy
-        self._behind = ""  # why the copy lacks what is stored
-        self._spoiled = ""  # why what was appended cannot be stored where it should be
+        self._behind = ""  # why the copy lacks stored messages
+        self._spoiled = ""  # why the appended messages can no longer be stored at their sequences
         self._made = False
         self._task: asyncio.Task[None] | None = None
         self._purging: asyncio.TimerHandle | None = None
         self._purged = 0
         self._closed = False
 
-    # What there is
-
     @property
     def first(self) -> int:
-        """See `MessageStore.first`."""
         if self._copy.files.count:
             return self._copy.files.first
         return self._chain.proven + 1 if self.last else 0
 
     @property
     def count(self) -> int:
-        """Messages that are stored."""
+        """Stored messages."""
         return self._copy.files.count
 
     @property
     def bytes(self) -> int:
-        """What they take in the copy."""
+        """Bytes of the stored messages in the copy."""
         return self._copy.files.bytes
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no write is in progress."""
         return not (self._flushes or self._proven or self._task)
 
     def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
-        """Returns messages in order; see `MessageStore.read`."""
         return self._copy.files.read(first, count, size)
 
     def end_reading(self) -> None:
-        """Gives back what reading holds; see `MessageStore.end_reading`."""
         self._copy.files.end_reading()
 
     def sequence_at(self, timestamp: int) -> int:
-        """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if self._copy.files.count:
             return self._copy.files.sequence_at(timestamp)
         return self._chain.proven + 1 if self.last else 0
 
     def expire(self, now: int) -> int | None:
-        """Removes messages that are too old; see `MessageStore.expire`."""
         return self._copy.files.expire(now)
 
-    # Storing
+    # Writes
 
     def append(self, records: MessageRecordBuffer) -> None:
-        """Adds messages; see `MessageStore.append`."""
         if not len(records):
             return
         first_sequence(records, self.last)
         largest = int(records.sizes.max())
         if largest + HEADER > self._streams.max_payload:
-            raise StorageError(f"a message of {largest} bytes is too large for the NATS server, with its headers")
+            raise StorageError(f"a message of {largest} bytes with its headers is too large for the NATS server")
         self._fresh.append(records)
         self.last = int(records.sequences[-1])
 
     def flush(self) -> Flush | None:
-        """Hands over what was appended; see `MessageStore.flush`."""
         if self._spoiled:
             problem, self._spoiled = self._spoiled, ""
             self._fresh.clear()
@@ -134,12 +116,11 @@ class JetStreamMessages:
         return flush
 
     def _stored(self) -> None:
-        """The chain has proven the next piece."""
         records = self._waiting.popleft()
         flush, _ = self._flushes.popleft()
         self._proven.append(flush)
         if self._behind or self._task is not None:
-            self._behind = self._behind or "it follows soon"
+            self._behind = self._behind or "it is being updated"
             return
         have = self._copy.files.last - int(records.sequences[0]) + 1
         if have >= len(records):
@@ -150,7 +131,6 @@ class JetStreamMessages:
             self._behind = str(problem)
 
     def answered(self) -> None:
-        """Is called by the chain: pieces were stored."""
         if not self._behind:
             try:
                 self._copy.files.flush()
@@ -168,14 +148,14 @@ class JetStreamMessages:
         while self._proven:
             self._copies.completed_flush(self._proven.popleft(), channel=self._channel.name)
 
-    # What goes wrong
+    # Failures
 
     def refused(self, error: str, *, certain: bool) -> None:
-        """Is called by the chain: nothing more is stored."""
+        """Called by the chain: it stores no more messages."""
         outcome = FlushOutcome.REFUSED if certain else FlushOutcome.UNKNOWN
         self._last = proven = self._chain.proven
         if self._flushes and self._flushes[0][1] <= proven:
-            # A part of it is.
+            # Some of its messages are stored.
             outcome = FlushOutcome.UNKNOWN
             records = self._waiting[0]
             try:
@@ -189,7 +169,7 @@ class JetStreamMessages:
             self._give_up(outcome, error)
 
     def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
-        """Is called by the chain: the stream does not hold what it should."""
+        """Called by the chain: the stream holds unexpected messages, or too few."""
         STREAMING.error(
             "Stream %s of channel %s: %s; only the broker may write to it. It is read again",
             self._channel.stream,
@@ -198,10 +178,10 @@ class JetStreamMessages:
         )
         begun = bool(self._flushes) and self._flushes[0][1] <= self._chain.proven
         outcome = FlushOutcome.REFUSED if certain and not begun else FlushOutcome.UNKNOWN
-        self._spawn(self._catch_up_soon("", outcome, f"somebody else has written to the channel's stream: {reason}"))
+        self._spawn(self._catch_up_soon("", outcome, f"another writer has used the channel's stream: {reason}"))
 
     def _give_up(self, outcome: FlushOutcome, error: str) -> None:
-        """Has what is under way end with an outcome that is none of storing."""
+        """Ends the flushes in progress with an outcome other than stored."""
         self._complete()
         if self._flushes:
             flush = self._flushes[0][0]
@@ -212,12 +192,12 @@ class JetStreamMessages:
         self._fresh = []
         self._take_back()
         if fresh:
-            # The server has not asked yet for it to be stored.
+            # These messages are appended, and not flushed yet.
             self._fresh, self.last = fresh, last
             self._spoiled = error if int(fresh[0].sequences[0]) != self._last + 1 else ""
 
     def _take_back(self) -> None:
-        """Forgets what is not stored, when the server learns of it."""
+        """Drops the messages that are not stored. The server has learned their outcome."""
         self._fresh.clear()
         self._flushes.clear()
         self._waiting.clear()
@@ -231,9 +211,9 @@ class JetStreamMessages:
         self._task = asyncio.get_running_loop().create_task(work)
 
     async def _catch_up_soon(self, why: str, outcome: FlushOutcome | None = None, error: str = "") -> None:
-        """Makes the copy follow the stream, as often as it takes, and resumes then."""
+        """Makes the copy follow the stream, with retries; then ends the flushes in progress, or resumes."""
         if why:
-            STREAMING.error("The copy of channel %s is behind: %s", quote(self._channel.name), why)
+            STREAMING.error("The copy of channel %s lags: %s", quote(self._channel.name), why)
         pause, most = _PAUSES
         said = ""
         while True:
@@ -256,15 +236,10 @@ class JetStreamMessages:
         else:
             self._give_up(outcome, error)
 
-    # Life of the stream
+    # The stream
 
     def make(self, after: asyncio.Task[None] | None = None, made: Callable[[], None] = lambda: None) -> None:
-        """Has the stream made, for a new channel.
-
-        Args:
-            after: What has to be over before.
-            made: Called when it is there.
-        """
+        """Creates the stream of a new channel, after a task; `made` is called when the stream exists."""
         self._spawn(self._make(after, made))
 
     async def _make(self, after: asyncio.Task[None] | None, made: Callable[[], None]) -> None:
@@ -287,26 +262,22 @@ class JetStreamMessages:
         self._made = True
         made()
         if int(info["state"]["last_seq"]):
-            self.astray("it was there before", certain=True)
+            self.astray("it existed before the channel", certain=True)
         else:
             self._chain.restart(0)
 
     async def open(self, least: int) -> None:
-        """Makes the copy follow the stream, which is there, when the server starts. May be tried again.
+        """Makes the copy follow an existing stream when the server starts. May be called again.
 
-        Args:
-            least: A sequence that was delivered before.
-
-        Raises:
-            StorageError: It cannot be gone on with.
-            NatsError: It cannot be determined, or not yet.
+        `least` is a sequence that was delivered before. Raises StorageError if the channel cannot be served,
+        NatsError if the state of the stream cannot be determined yet.
         """
         self._made = True
         self.last = self._last = await self._copy.catch_up(least=least, opening=True)
         self._chain.restart(self.last)
 
     async def look_again(self) -> bool:
-        """Looks whether somebody else has written to the stream while nothing was published here; returns it."""
+        """Returns whether the stream has messages of other writers; if so, the copy has been made to follow it."""
         try:
             info = await self._streams.stream_info(self._channel.stream)
         except NatsError:
@@ -314,7 +285,7 @@ class JetStreamMessages:
         if info is None or int(info["state"]["last_seq"]) <= self._chain.proven or not self.idle:
             return False
         STREAMING.info(
-            "Channel %s: whoever had the lease before has written; it is read again", quote(self._channel.name)
+            "Channel %s: the former leader has written to its stream, which is read again", quote(self._channel.name)
         )
         self._chain.forget()
         self._spawn(self._catch_up_soon("", FlushOutcome.REFUSED, "the channel's stream is read again"))
@@ -323,7 +294,7 @@ class JetStreamMessages:
         return not self._closed
 
     def _purge(self) -> None:
-        """Has the stream remove what the limit of bytes has removed here."""
+        """Removes from the stream the messages that the limit of bytes has removed from the copy."""
 
         async def purge(below: int) -> None:
             try:
@@ -337,7 +308,6 @@ class JetStreamMessages:
             self._purger = asyncio.get_running_loop().create_task(purge(self._copy.files.first))
 
     def close(self) -> None:
-        """Ends it."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()

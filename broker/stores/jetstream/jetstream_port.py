@@ -1,4 +1,4 @@
-"""What the store needs of JetStream. Tests give it a model of streams that fails in every way that real ones do."""
+"""The JetStream interface of the store. Tests implement it with a model that fails in all ways of real streams."""
 
 from __future__ import annotations
 
@@ -11,49 +11,43 @@ if TYPE_CHECKING:
 
 
 class JetStreamPort(Protocol):
-    """JetStream, by a connection that comes back whenever it is lost.
+    """JetStream, through a connection that is restored whenever it is lost.
 
-    Whatever is awaited raises a `NatsError` of stantools; it is `retriable` if trying again makes sense.
+    Coroutines raise a `NatsError` of stantools, which is `retriable` if another attempt makes sense.
     """
 
     @property
     def max_payload(self) -> int:
-        """Bytes that a message may have, headers included."""
+        """Bytes of a message at most, headers included."""
 
     def listen(self, handler: Handler, lost: Callable[[], None]) -> bytes:
-        """Subscribes to all that begins with a new prefix, whenever there is a connection. Returns the prefix.
+        """Subscribes to all subjects with a new prefix, on every connection. Returns the prefix.
 
-        Args:
-            handler: Gets what comes.
-            lost: Called whenever the connection is lost.
+        `handler` gets the messages; `lost` is called whenever the connection is lost.
         """
 
-    def unlisten(self, prefix: bytes) -> None:
-        """Unsubscribes."""
+    def unlisten(self, prefix: bytes) -> None: ...
 
-    def send(self, frames: bytes) -> bool:
-        """Sends whole frames; returns False if there is no connection."""
+    def send(self, frames: bytes) -> bool: ...
 
     async def stream_info(self, name: str) -> dict[str, Any] | None:
-        """Returns configuration and state of a stream, None if there is none."""
+        """Returns configuration and state of a stream, None if it does not exist."""
 
     async def stream_names(self, subject: str) -> list[str]:
-        """Returns the names of the streams with subjects that overlap the given one."""
+        """Returns the names of the streams whose subjects overlap the given one."""
 
     async def create_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Creates a stream; does nothing if it is there with the same configuration. Returns its info."""
+        """Creates a stream unless it exists with the same configuration. Returns its info."""
 
-    async def update_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Changes a stream's configuration. Returns its info."""
+    async def update_stream(self, config: Mapping[str, Any]) -> dict[str, Any]: ...
 
     async def delete_stream(self, name: str) -> bool:
-        """Deletes a stream; returns whether there was one."""
+        """Deletes a stream. Returns whether it existed."""
 
     async def purge_stream(self, name: str, *, below: int) -> int:
-        """Removes messages before a sequence. Returns how many."""
+        """Removes the messages before a sequence. Returns their number."""
 
-    async def delete_message(self, stream: str, sequence: int) -> None:
-        """Deletes a message."""
+    async def delete_message(self, stream: str, sequence: int) -> None: ...
 
     def read(self, name: str, state: Mapping[str, Any], after: int) -> AsyncIterator[Received]:
-        """Yields what a stream holds behind a sequence, in order and nothing left out, up to `state`'s last one."""
+        """Yields all messages after a sequence, in order, up to the last sequence of `state`."""

@@ -1,4 +1,4 @@
-"""The subscriptions of a channel: records of the state; see `broker.stores.interface.SubscriptionStore`."""
+"""The subscriptions of a channel, as records of the state."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class SubscriptionRecord:
-    """What has one record: a subscription, or all members of a queue group."""
+    """A subscription, or all members of a queue group: they share one record."""
 
     subject: bytes
     members: dict[int, StoredSubscription] = field(default_factory=dict)
-    last: int = 0  #: the last sequence that was sent to any of them
+    last: int = 0  #: last sequence that was sent to any member
 
     @property
     def gone(self) -> bool:
-        """Whether it has no members any more."""
         return not self.members
 
     def encode(self, largest: int) -> bytes:
-        """Returns the record as it is now; nothing if there are no members any more."""
+        """Returns the record, empty if there are no members any more."""
         try:
             return encode_members(list(self.members.values()), self.last, largest) if self.members else b""
         except ValueError as problem:
@@ -38,14 +37,7 @@ class SubscriptionRecord:
 
 
 class JetStreamSubscriptions:
-    """See `SubscriptionStore`.
-
-    Args:
-        channel: The channel's name.
-        limits: What it may hold.
-        state: Writes the records.
-        found: The records that there are, by subject.
-    """
+    """A `SubscriptionStore`. `found` has the existing records, by subject."""
 
     def __init__(
         self,
@@ -73,7 +65,6 @@ class JetStreamSubscriptions:
                     self._groups[member.state.q_group] = unit
 
     def recovered(self) -> list[RecoveredSubscription]:
-        """Returns what was found."""
         return [
             RecoveredSubscription(_copy(unit.members[number].state), sorted(unit.members[number].pending))
             for number, unit in sorted(self._units.items())
@@ -81,11 +72,10 @@ class JetStreamSubscriptions:
 
     @property
     def last(self) -> int:
-        """The last sequence that was sent to anybody."""
+        """The last sequence that was sent to any subscription."""
         return max((unit.last for unit in self._units.values()), default=0)
 
     def create(self, state: pb.SubState) -> None:
-        """Assigns an id to a new subscription; see `SubscriptionStore.create`."""
         if 0 < self._limits.max_subs <= len(self._units):
             state.id = 0
             raise StorageError("too many subscriptions per channel")
@@ -101,7 +91,6 @@ class JetStreamSubscriptions:
         self._changed[unit] = None
 
     def update(self, state: pb.SubState) -> None:
-        """Stores the changed state of a subscription."""
         unit = self._units.get(state.id)
         if unit is None:
             raise StorageError("not found")
@@ -109,7 +98,6 @@ class JetStreamSubscriptions:
         self._changed[unit] = None
 
     def delete(self, subscription: int) -> None:
-        """Removes a subscription and what it has pending."""
         unit = self._units.pop(subscription, None)
         if unit is None:
             return
@@ -119,7 +107,6 @@ class JetStreamSubscriptions:
         self._changed[unit] = None
 
     def sent(self, subscription: int, sequences: Sequence[int]) -> None:
-        """Takes note that messages were sent to a subscription and are pending."""
         unit = self._units.get(subscription)
         if unit is not None and sequences:
             unit.members[subscription].pending.update(sequences)
@@ -127,22 +114,21 @@ class JetStreamSubscriptions:
             self._state.note(unit)
 
     def acked(self, subscription: int, sequences: Sequence[int]) -> None:
-        """Takes note that messages are not pending any more."""
         unit = self._units.get(subscription)
         if unit is not None and sequences:
             unit.members[subscription].pending.difference_update(sequences)
             self._state.note(unit)
 
     def flush(self) -> Flush | None:
-        """Stores what has changed; progress is stored from time to time, without being waited for."""
+        """Stores the changes. Returns None if only progress has changed, which is stored periodically."""
         if not self._changed:
             return None
         changed, self._changed = list(self._changed), {}
-        # One after the other: when the last one is stored, all are.
+        # The records are stored in order: the last one is stored after all others.
         return [self._state.write(unit) for unit in changed][-1]
 
     def remove(self) -> None:
-        """Removes all records: the channel is deleted."""
+        """Removes all records, for a deleted channel."""
         for unit in dict.fromkeys(self._units.values()):
             unit.members.clear()
             self._state.write(unit)

@@ -1,15 +1,16 @@
-"""Who of several servers writes to the streams: a lease, which is a record of the state.
+"""The lease: the record of the state that says which of several servers writes to the streams.
 
 Facts: high-availability.md section C.3.
 
-Whoever takes it writes the record directly behind all that he has read of the state. So of two who try one succeeds,
-and whoever had the lease before is refused with his next record, whatever it is about, reads what came between, and
-knows.
+A server takes the lease by writing its record directly after the last record of the state that it has read. So only
+one of two candidates succeeds. The next record of the previous leader is refused, whatever its subject; that server
+then reads the records in between and learns of the new lease.
 
-Each record that is proven to be stored proves that nobody had taken the lease when it was sent. The server that has it
-writes the record again several times in a lease's time, so that others see that it lives. They take it when nothing was
-written for as long, by their own clocks. As clocks may differ, whoever has it counts on a part of the time only, and
-sends no messages behind that; what was sent before is fenced by the streams, which take each message in one place only.
+Each record that is proven to be stored proves that the lease was not taken before it was sent. The leader writes the
+lease again several times during its duration, which shows the others that it is alive. They take the lease when no
+record was written for its whole duration, by their own clocks. As clocks may differ, the leader relies on a part of
+the duration only, and sends no messages after that part. The streams fence the messages sent before, because they
+accept each message at one sequence only.
 """
 
 from __future__ import annotations
@@ -21,50 +22,45 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-#: What the subjects of the records begin with; the epoch follows. What a server that has lost the lease still gets in
-#: does not take the place of the record by which it lost it.
+#: Prefix of the records' subjects, before the epoch. A late record of a former leader has another epoch, so it does not
+#: replace the record of its successor.
 LEASE: Final = b"lease."
-#: Seconds of a lease.
+#: seconds of a lease
 TTL: Final = 2.0
-#: The part of it that whoever has the lease counts on, and how often he writes it again in the whole.
+#: part of the duration that the leader relies on, and renewals per duration
 _CERTAIN: Final = 0.6
 RENEWALS: Final = 4
-#: How many leases before it a lease remembers.
+#: earlier leases that a lease names
 _REMEMBERED: Final = 32
-#: Renewals behind the certain part that nothing came of, after which the lease is given up.
+#: failed renewals after the certain part until the leader gives the lease up
 _MISSED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What the record says."""
-
-    node: str = ""  #: who has it; empty for nobody
-    epoch: int = 0  #: how many have had it so far
-    line: tuple[
-        str, ...
-    ] = ()  #: ids of the last leases before it, and its own; epochs come again where streams are lost
+    node: str = ""  #: the leader; empty if there is none
+    epoch: int = 0  #: number of leases so far
+    line: tuple[str, ...] = ()  #: ids of the last leases and of this one; epochs repeat if streams are lost
 
     def taken_by(self, node: str) -> Lease:
-        """Returns the lease of a server that takes it over."""
+        """Returns the next lease, for the given node."""
         return Lease(node, self.epoch + 1, (*self.line[-_REMEMBERED:], secrets.token_hex(4)))
 
     def follows(self, other: Lease) -> bool:
-        """Returns whether a lease is this one or one before it, as far as this one remembers."""
+        """Returns whether the other lease is this one or one of those it names."""
         return other.line[-1] in self.line if other.line else other.epoch <= self.epoch
 
     @property
     def subject(self) -> bytes:
-        """The subject of the record, without what all begin with."""
+        """The subject of the record, without the common prefix."""
         return LEASE + b"%d" % self.epoch
 
     def encode(self) -> bytes:
-        """Returns the record."""
         return json.dumps({"node": self.node, "epoch": self.epoch, "line": self.line}).encode()
 
     @classmethod
     def decode(cls, record: bytes) -> Lease:
-        """Reads a record. Raises ValueError if it is none."""
+        """Decodes a record. Raises ValueError if it is not a lease."""
         try:
             fields = json.loads(record)
             return cls(str(fields["node"]), int(fields["epoch"]), tuple(map(str, fields.get("line", ()))))
@@ -73,13 +69,9 @@ class Lease:
 
 
 class LeaseTerm:
-    """The time for which a server has the lease.
+    """The time for which a server has the lease, and its renewals.
 
-    Args:
-        lease: What its record says.
-        seconds: How long it is good for.
-        write: Writes the record.
-        over: Called with the reason when the lease cannot be kept.
+    `write` is called with each record to write, `over` with the reason if the lease cannot be kept.
     """
 
     def __init__(
@@ -95,15 +87,15 @@ class LeaseTerm:
 
     @property
     def certain(self) -> bool:
-        """Whether nobody else can have taken the lease as its time was over."""
+        """Whether no other server can have taken the lease, since its time is not over."""
         return asyncio.get_running_loop().time() < self._until
 
     def prove(self, sent: float) -> None:
-        """Takes note that a record that was sent at a time is stored."""
+        """Extends the lease: a record sent at a time is stored."""
         self._until = max(self._until, sent + _CERTAIN * self._seconds)
 
     def begin(self) -> None:
-        """Begins to keep it."""
+        """Starts the renewals."""
         self._timer = asyncio.get_running_loop().call_later(self._seconds / RENEWALS, self._renew)
 
     def _renew(self) -> None:
@@ -116,13 +108,13 @@ class LeaseTerm:
         self.begin()
 
     def give_back(self) -> None:
-        """Tells the others that they need not wait."""
+        """Releases the lease, so that other servers need not wait."""
         self.stop()
         self._until = 0.0
         self._write(replace(self.lease, node="").encode())
 
     def stop(self) -> None:
-        """Keeps it no longer."""
+        """Stops the renewals."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

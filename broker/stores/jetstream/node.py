@@ -1,10 +1,10 @@
-"""The directory of a node that brings its own NATS server: whose it is, the copy, the streams.
+"""The directory of a node that starts its own NATS server: identity, copy, streams.
 
-Everything lies below the one directory that was configured, which may be a volume of its own:
+All files are below the one configured directory, which may be a volume of its own:
 
-    node.json       who the node is
+    node.json       the identity of the node
     copy/           the copy of the channels, a file store
-    jetstream/      the streams, as a nats-server keeps them
+    jetstream/      the streams, as a nats-server stores them
     nats-server/    configuration and log of the NATS server
 """
 
@@ -24,20 +24,14 @@ from stantools.store.directory import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE
 from stantools.store.durable import replace_file
 
 _NODE: Final = "node.json"
-#: Seconds for which a start waits for the directory, as the NATS server of a node that was killed takes a moment to
-#: end, and between two looks.
+#: Seconds that a start waits for the directory, because the NATS server of a killed node takes a moment to end, and
+#: seconds between two checks.
 _PATIENCE: Final = 15.0
 _LOOK: Final = 0.1
 
 
 class NodeDirectory:
-    """A node's directory, locked as long as it is open.
-
-    Args:
-        path: The directory, made if it is missing.
-        cluster_id: The cluster's id.
-        raft: Where NATS Streaming would have its Raft log.
-    """
+    """A node's directory, created if missing, and locked while it is open. `raft`: NATS Streaming's Raft directory."""
 
     def __init__(self, path: Path, cluster_id: str, raft: Path) -> None:
         self.path = path
@@ -46,18 +40,11 @@ class NodeDirectory:
         self._lock: Path | None = None
 
     async def open(self, node_id: str, new_id: Callable[[], str]) -> str:
-        """Locks the directory, and determines the node's identity.
+        """Locks the directory, and returns the id of the node.
 
-        Args:
-            node_id: What it is configured to be; empty for what it was before, or a new name.
-            new_id: Makes a name.
-
-        Returns:
-            The id of the node.
-
-        Raises:
-            OriginalStoreError: NATS Streaming, or a broker of its own, has its store there.
-            StorageError: It is in use, another cluster's, or cannot be written.
+        `node_id` is the configured id; if it is empty, the stored one counts, or one from `new_id`. Raises
+        OriginalStoreError if the store of NATS Streaming, or of a broker with files, is there; StorageError if the
+        directory is in use, belongs to another cluster, or cannot be written.
         """
         make_directory(self.path)
         self._lock = await self._locked()
@@ -98,21 +85,21 @@ class NodeDirectory:
         there = next((path for path in found if path.exists()), None)
         if there is not None:
             raise OriginalStoreError(
-                f"{there} belongs to another server's store, and is left as it is: nodes here keep their messages in "
-                "JetStream. Stop all servers of that store; then make one store of its nodes (stantools merge NODE "
-                "NODE NODE --out NEW) and serve it with -st file, without -clustered; or bring it to JetStream "
-                "(stantools migrate NODE NODE NODE, with --for-broker for nodes like these). To begin without it, name "
-                "another dir and log_path"
+                f"{there} belongs to another server's store, which stays unchanged: nodes of the broker keep their "
+                "messages in JetStream. Stop all servers of that store; then make one store of its nodes (stantools "
+                "merge NODE NODE NODE --out NEW) and serve it with -st file, without -clustered; or migrate it to "
+                "JetStream (stantools migrate NODE NODE NODE, with --for-broker for nodes like these). To start "
+                "without it, configure another dir and log_path"
             )
 
     @property
     def lock(self) -> int:
-        """What keeps others out: an open descriptor, which the NATS server inherits."""
+        """The open descriptor of the lock. The NATS server inherits it, and so keeps others out."""
         assert self._lock is not None
         return descriptor_of(self._lock)
 
     def close(self) -> None:
-        """Lets others have it, as soon as the NATS server has ended."""
+        """Releases the directory, which becomes free when the NATS server has ended."""
         if self._lock is not None:
             unlock_directory(self._lock)
             self._lock = None

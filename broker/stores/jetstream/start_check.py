@@ -1,4 +1,4 @@
-"""What a start finds in JetStream, and what it refuses to go on with (high-availability.md sections C.5, C.8)."""
+"""Reads the streams at a start, and refuses those that do not fit (high-availability.md sections C.5, C.8)."""
 
 from __future__ import annotations
 
@@ -30,49 +30,46 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds for which a start waits for JetStream, which may have no leader yet; for as long as there may be nobody at
-#: all; and between two attempts.
+#: Seconds that a start waits for JetStream, which may have no leader yet; seconds it waits while no server answers at
+#: all; seconds between two attempts.
 _PATIENCE: Final = 30.0
 _NOBODY: Final = 5.0
 _PAUSE: Final = 0.25
-#: Seconds for the first answer, each time twice as many, and at most: JetStream never answers what it was asked while
-#: it had no leader, but takes its time where there is much to do.
+#: Seconds to wait for the first answer, which double with each attempt, and their limit. JetStream never answers a
+#: request that it received without a leader, but may also be slow.
 _ANSWERED: Final = 2.0
 _LATEST: Final = 30.0
-#: There are not as many servers as replicas yet.
+#: error code: the cluster has fewer servers than the stream has replicas
 _FEW_SERVERS: Final = 10005
-#: The server is no part of a cluster, and there are to be several replicas.
+#: error code: the server is not in a cluster, and the stream has several replicas
 _ALONE: Final = 10074
 
 
 @dataclass(slots=True)
 class FoundStreams:
-    """What the streams say."""
+    """The content of the streams at a start."""
 
-    last: int = 0  #: the last sequence of the state's stream
-    records: dict[bytes, bytes] = field(default_factory=dict)  #: the records by subject, without subscriptions
+    last: int = 0  #: last sequence of the state's stream
+    records: dict[bytes, bytes] = field(default_factory=dict)  #: records by subject, without subscriptions
     server: pb.ServerInfo | None = None
-    lease: Lease = field(default_factory=Lease)  #: who leads, or did
+    lease: Lease = field(default_factory=Lease)  #: the current or last lease
     clients: list[pb.ClientInfo] = field(default_factory=list)
-    channels: list[bytes] = field(default_factory=list)  #: all that have a stream, or should have one
-    made: dict[bytes, bool] = field(default_factory=dict)  #: those that have a record: whether their stream was made
-    #: Subscriptions of each channel: the subject of their record, and what it says.
+    channels: list[bytes] = field(default_factory=list)  #: channels that have a stream, or a record that says so
+    made: dict[bytes, bool] = field(default_factory=dict)  #: channels with a record: whether their stream was created
+    #: subscriptions by channel: the subject of each record, and its content
     subscriptions: dict[bytes, list[tuple[bytes, list[StoredSubscription]]]] = field(default_factory=dict)
-    gone: list[int] = field(default_factory=list)  #: sequences of records that are not needed any more
+    gone: list[int] = field(default_factory=list)  #: sequences of records that are no longer needed
 
 
 class StreamsOpening:
-    """A start."""
-
     def __init__(self, streams: JetStreamPort, names: StreamNames) -> None:
         self._streams = streams
         self._names = names
 
     async def look(self) -> FoundStreams:
-        """Reads the state, and which channels have streams.
+        """Reads the state, and the names of the channels that have streams.
 
-        Raises:
-            StorageError: There is no JetStream, or the streams are not as the broker makes them.
+        Raises StorageError if JetStream is missing, or the streams are not as the broker makes them.
         """
         names = self._names
         config = names.state_config()
@@ -103,7 +100,7 @@ class StreamsOpening:
         return tell
 
     async def _read_state(self) -> FoundStreams:
-        """Reads all records. What is not read whole is not read at all."""
+        """Reads all records, or raises NatsError."""
         names, found = self._names, FoundStreams()
         info = await self._answer(lambda: self._streams.stream_info(names.state))
         if info is None:
@@ -133,7 +130,7 @@ class StreamsOpening:
             found.records[subject] = content
         try:
             if subject.startswith(LEASE):
-                # Whoever takes over has a newer one.
+                # A server that takes over writes a newer one.
                 found.lease = max(found.lease, Lease.decode(content), key=lambda each: each.epoch)
                 found.gone.append(sequence)
                 del found.records[subject]
@@ -152,22 +149,16 @@ class StreamsOpening:
                 if any(member.state.is_durable or member.state.client_id in clients for member in members):
                     found.subscriptions.setdefault(name, []).append((subject, members))
                 else:
-                    # Its client is gone, and nobody can come back to it.
+                    # Its client is gone, and no client can resume it.
                     found.gone.append(sequence)
         except DecodeError as problem:
             raise ValueError(str(problem)) from problem
 
     async def open(self, messages: JetStreamMessages, channel: CopiedChannel, least: int, *, made: bool | None) -> None:
-        """Opens a channel.
+        """Opens a channel, whose stream is created if it may be missing.
 
-        Args:
-            messages: Its messages.
-            channel: What is known of it.
-            least: A sequence that was delivered.
-            made: Its stream was made; None if there is no record of it.
-
-        Raises:
-            StorageError: It cannot be gone on with.
+        `least` is a sequence that was delivered; `made` says whether the stream was created before, None if no
+        record says so. Raises StorageError if the channel cannot be served.
         """
         stream = channel.stream
         info = await self._answer(lambda: self._streams.stream_info(stream))
@@ -182,23 +173,19 @@ class StreamsOpening:
         await self._patiently(lambda: messages.open(least))
 
     async def _set_right(self, info: dict[str, Any], config: Any) -> None:
-        """Checks how a stream is configured, and changes what can be changed.
-
-        Raises:
-            StorageError: It is not the broker's.
-        """
+        """Checks the configuration of a stream, and updates the settings that may change."""
         there = info["config"]
         if problem := wrong(there, config):
             raise StorageError(
-                f"stream {config['name']} is not as the broker makes it: {problem}; set that right (nats stream edit), "
-                "or remove the stream if it is somebody else's"
+                f"stream {config['name']} is not as the broker makes it: {problem}; correct that (nats stream edit), "
+                "or remove the stream if the broker did not create it"
             )
         if differs(there, config):
             STREAMING.info("Stream %s gets its limits and replicas as configured", config["name"])
             await self._answer(lambda: self._streams.update_stream({**there, **config}), self._refused(config["name"]))
 
     async def _answer(self, ask: Callable[[], Awaitable[T]], refused: Callable[[ApiError], str] | None = None) -> T:
-        """Sends a request that does no harm when it is sent again, until there is an answer; see `_patiently`."""
+        """Sends a request that may be repeated safely, until there is an answer. Waits as `_patiently` does."""
         seconds = _ANSWERED
 
         async def asked() -> T:
@@ -208,16 +195,12 @@ class StreamsOpening:
                     return await ask()
             except TimeoutError:
                 seconds = min(2 * seconds, _LATEST)
-                raise NatsError("there is no answer, as it is while JetStream has no leader") from None
+                raise NatsError("there is no answer; maybe JetStream has no leader") from None
 
         return await self._patiently(asked, refused)
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]], refused: Callable[[ApiError], str] | None = None) -> T:
-        """Asks until there is an answer, for a while: a cluster may have no leader yet.
-
-        Raises:
-            StorageError: There is none, or it is no.
-        """
+        """Sends a request until there is an answer, or time is up: a cluster may have no leader yet."""
         loop = asyncio.get_running_loop()
         begin = heard = loop.time()
         said = False
@@ -233,14 +216,14 @@ class StreamsOpening:
                 now = loop.time()
                 heard = heard if isinstance(problem, NoResponderError) else now
                 if now - heard > _NOBODY:
-                    raise StorageError("JetStream is not enabled there: nobody answers its requests") from problem
+                    raise StorageError("JetStream is not enabled there: no server answers its requests") from problem
                 if now - begin > _PATIENCE:
                     few = isinstance(problem, ApiError) and problem.err_code == _FEW_SERVERS
                     needed = "a cluster needs a majority of its servers"
                     if few:
-                        needed = f"streams are made when all {self._names.replicas} servers that hold them are there"
+                        needed = f"streams are created once all {self._names.replicas} servers that hold them run"
                     raise StorageError(
-                        f"JetStream does not answer: {problem}; {needed}: start those that are missing"
+                        f"JetStream does not answer: {problem}; {needed}: start the missing servers"
                     ) from problem
                 if not said:
                     said = True
@@ -249,7 +232,7 @@ class StreamsOpening:
 
 
 def set_aside(directory: Path, channel: str = "") -> None:
-    """Keeps a copy, or what it has of one channel, beside the directory of copies."""
+    """Moves a copy, or copies its files of one channel, to a folder beside the copy's directory."""
     source = directory / channel if channel else directory
     place = directory.with_name(f"{directory.name}.aside")
     target = place / (f"{channel}.{time.time_ns()}" if channel else f"copy.{time.time_ns()}")
@@ -260,5 +243,5 @@ def set_aside(directory: Path, channel: str = "") -> None:
         else:
             source.rename(target)
     except OSError as problem:
-        raise StorageError(f"{source} cannot be kept aside: {problem}") from problem
+        raise StorageError(f"{source} cannot be set aside: {problem}") from problem
     STREAMING.warning("What was there is kept in %s", target)

@@ -1,17 +1,19 @@
-"""Clients, channels and subscriptions: records in a stream of their own, the last one of each subject.
+"""Clients, channels and subscriptions: records in a stream of their own, of which the last one of each subject counts.
 
-Facts: high-availability.md sections C.1 and C.4. `stantools.nats.channel_streams` lists the records. Besides those:
+Facts: high-availability.md sections C.1 and C.4. `stantools.nats.channel_streams` lists the records. This module
+adds:
 
-    start                       who has read the records last
-    lease.<epoch>               who of several servers leads, see `lease`
+    start                       the server that has read the records last
+    lease.<epoch>               the server that leads, see `lease`
 
-The record of what is gone is deleted after it was written. Registrations and new subscriptions are
-waited for. Progress, what was sent and what is pending, is written a few times a second: what is lost comes again.
-A queue group is one record, because a message may go from one member to another, and must not get lost between two.
+An empty record says that its thing is gone, and is deleted once it is stored. The server waits for the records of
+registrations and new subscriptions. Progress (sent and pending messages) is written a few times a second: if it is
+lost, those messages are delivered again. A queue group has one record, because a message may move between its
+members and must not get lost on the way.
 
-What a server sent that was killed then may be stored later, when the next one is at work. So a record that turns up
-between others is written again as it should be. Whoever goes on writing is another server, and that is too much; and
-whoever has taken the lease is the one who goes on.
+A record from a server that was killed may be stored later, while the next server runs. So the running server
+rewrites any record that appears between its own. If records of another writer keep appearing, a second server uses
+the streams, and the store fails; if another server has taken the lease, that server continues alone.
 """
 
 from __future__ import annotations
@@ -37,41 +39,38 @@ if TYPE_CHECKING:
     from stantools.nats.channel_streams import StreamNames
 
 START: Final = b"start"
-#: Seconds between two writings of progress, how many records they have at most, and how many may be under way then.
+#: seconds between two writes of progress, records per write, and records in flight at which progress waits
 _INTERVAL: Final = 0.1
 _MOST: Final = 25
 _BACKLOG: Final = 256
-#: How often others may have written, and within how many seconds.
+#: foreign records that are tolerated, and the seconds within which they count
 _STRANGERS: Final = 8, 60.0
-#: Bytes that the frame and the header of a record take at most.
+#: bytes of the frame and the header of a record at most
 _AROUND: Final = 1024
 
 
 class ProgressRecord(Protocol):
-    """Something whose record is written from time to time."""
+    """A thing whose record is written periodically."""
 
     @property
     def subject(self) -> bytes:
-        """The subject of its record, without what all begin with."""
+        """The subject of its record, without the common prefix."""
 
     @property
     def gone(self) -> bool:
-        """Whether its record says that there is none any more."""
+        """Whether the thing no longer exists."""
 
     def encode(self, largest: int) -> bytes:
-        """Returns its record as it is now; nothing if it is gone."""
+        """Returns the current record; empty if the thing is gone."""
 
 
 class BrokerState:
-    """Writes records.
+    """Writes the records.
 
     Args:
-        streams: JetStream.
-        names: Of the cluster id.
-        writer: Who writes.
         completed: Called with each flush whose outcome is known.
-        lost: Called with the reason when somebody else writes, too, or the lease cannot be kept.
-        seconds: How long a lease is good for.
+        lost: Called with the reason if another server writes to the state, or the lease cannot be kept.
+        seconds: Duration of a lease.
     """
 
     def __init__(
@@ -92,7 +91,9 @@ class BrokerState:
         self._chain = Chain(streams, names.state, writer, self, origin=False)
         self._own = b": %b." % writer
         self._last = 0
-        self._records: dict[bytes, bytes | ProgressRecord] = {}  # what there is: content, or what knows it
+        self._records: dict[
+            bytes, bytes | ProgressRecord
+        ] = {}  # current records: content, or the thing that encodes it
         self._under_way: dict[ChainLink, tuple[bytes, bytes | ProgressRecord, Flush, float]] = {}
         self._strangers: deque[float] = deque(maxlen=_STRANGERS[0])
         self._reading: asyncio.Task[None] | None = None
@@ -110,25 +111,23 @@ class BrokerState:
 
     @property
     def leads(self) -> bool:
-        """Whether messages may be sent: nobody else does, as far as that is known."""
+        """Whether messages may be sent: no other server can have the lease."""
         return self._tenure is None or self._tenure.certain
 
     async def open(
         self, last: int, records: Mapping[bytes, bytes], gone: Iterable[int], lease: Lease | None = None
     ) -> bool:
-        """Begins behind the last sequence of the stream, if that is where it ends.
+        """Starts to write after `last`, the last sequence of the stream. Returns False if it has more records.
 
-        A server that no longer leads, and does not know it, reports less than there is. So a record is written
-        that has to be the next one.
+        In that case the caller reads it again.
+
+        A server that has lost its leadership without knowing reports too few messages. So this writes a record that
+        must get the next sequence.
 
         Args:
-            last: That sequence.
-            records: The records that there are, by subject; subscriptions follow by `add`.
-            gone: Sequences of records that are not needed any more; they are removed.
-            lease: What is to be taken with it, where there are several servers.
-
-        Returns:
-            Whether that is all there is; if not, it has to be read again.
+            records: The records by subject; `add` adds those of subscriptions.
+            gone: Sequences of records that are no longer needed; they are removed.
+            lease: The lease to take, if there are several servers.
         """
         self._last = last
         self._records |= records
@@ -152,16 +151,11 @@ class BrokerState:
         return whole
 
     def add(self, thing: ProgressRecord) -> None:
-        """Takes note of something that has a record."""
+        """Adds a thing that already has a record."""
         self._records[thing.subject] = thing
 
     def put(self, subject: bytes, content: bytes) -> Flush:
-        """Writes a record; without content it says that there is none any more. Returns the flush.
-
-        Args:
-            subject: Its subject, without what all begin with.
-            content: What it says.
-        """
+        """Writes a record under a subject without the common prefix. Empty content says that the thing is gone."""
         if content:
             self._records[subject] = content
         else:
@@ -183,7 +177,7 @@ class BrokerState:
         self._chain.submit(piece)
 
     def write(self, thing: ProgressRecord) -> Flush:
-        """Writes a record as it is now. Raises StorageError if it cannot be one."""
+        """Writes the current record of a thing. Raises StorageError if the record would be too large."""
         self._dirty.pop(thing, None)
         flush = Flush()
         self._submit(thing.subject, thing, flush)
@@ -194,23 +188,21 @@ class BrokerState:
         return flush
 
     def note(self, thing: ProgressRecord) -> None:
-        """Has a record written soon."""
+        """Writes the record of a thing with the next progress."""
         self._dirty[thing] = None
         if self._timer is None and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._write_some)
 
     def finish(self) -> None:
-        """Writes what has not been written."""
+        """Writes all progress."""
         for thing in tuple(self._dirty):
             self._write(thing)
 
     def give_back(self) -> None:
-        """Gives the lease back, if there is one."""
         if self._tenure is not None:
             self._tenure.give_back()
 
     def close(self) -> None:
-        """Ends it."""
         self._closed = True
         self._chain.close()
         if self._tenure is not None:
@@ -245,22 +237,21 @@ class BrokerState:
         self._opened(whole=True)
 
     def _opened(self, *, whole: bool) -> bool:
-        """Tells who waits for the first record what came of it. Returns whether somebody does."""
+        """Ends a waiting `open` with its result. Returns whether one was waiting."""
         if self._opening is None or self._opening.done():
             return False
         self._opening.set_result(whole)
         return True
 
     def answered(self) -> None:
-        """Is called by the chain."""
         if self._gone:
             gone, self._gone = self._gone, []
             self._remove(gone)
 
     def refused(self, error: str, *, certain: bool) -> None:
-        """Is called by the chain: nothing is confirmed, and whoever asks tries again to store what there is."""
+        """Called by the chain: no record is confirmed. Clients try again, and progress is written again."""
         if self._opening is not None and not self._opening.done():
-            self._opening.set_exception(StorageError(f"stream {self._names.state} takes nothing: {error}"))
+            self._opening.set_exception(StorageError(f"stream {self._names.state} refuses records: {error}"))
             return
         STREAMING.error("Unable to store clients and subscriptions: %s", error)
         refused, self._under_way = self._under_way, {}
@@ -274,14 +265,13 @@ class BrokerState:
                 self.note(thing)
 
     def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
-        """Is called by the chain."""
         if self._opened(whole=False):
             return
         STREAMING.warning("Stream %s: %s; its records are written again", self._names.state, reason)
         self._reading = asyncio.get_running_loop().create_task(self._write_again(self._chain.proven, lost=lost))
 
     async def _write_again(self, after: int, *, lost: bool) -> None:
-        """Writes again what somebody else has written since a sequence, or everything, and what is under way."""
+        """Rewrites the records that others have written after a sequence, or all records; then those in progress."""
         while True:
             try:
                 found, last, stranger, rival = await self._read(after)
@@ -296,7 +286,7 @@ class BrokerState:
             now = asyncio.get_running_loop().time()
             most, seconds = _STRANGERS
             if len(self._strangers) == most and now - self._strangers[0] < seconds:
-                self._lost(f"somebody else writes to stream {self._names.state}, the state of the server")
+                self._lost(f"another server writes to stream {self._names.state}, which holds this server's state")
                 return
             self._strangers.append(now)
         if lost:
@@ -313,13 +303,14 @@ class BrokerState:
             self._submit(subject, thing, flush)
 
     async def _read(self, after: int) -> tuple[set[bytes], int, bool, Lease | None]:
-        """Returns what is behind a sequence.
+        """Reads the records after a sequence.
 
-        The subjects of the records, the last sequence, whether others wrote any, and the lease that somebody has taken.
+        Returns their subjects, the last sequence, whether another server wrote any, and a lease that another server
+        took.
         """
         info = await self._streams.stream_info(self._names.state)
         if info is None:
-            raise NatsError("it is gone")
+            raise NatsError("the stream is gone")
         found, stranger, rival = set(), False, None
         epoch = 0 if self._tenure is None else self._tenure.lease.epoch
         if int(info["state"]["last_seq"]) > after:
@@ -334,7 +325,7 @@ class BrokerState:
         return found, int(info["state"]["last_seq"]), stranger, rival
 
     def _remove(self, gone: Iterable[int]) -> None:
-        """Deletes records of what is gone; those that stay are deleted by the next start."""
+        """Deletes records that are no longer needed. The next start deletes those that remain."""
         sequences = list(gone)
         if not sequences or self._closed:
             return

@@ -1,4 +1,4 @@
-"""All of a server's state in streams; see `broker.stores.interface.StateStore`."""
+"""The whole state of a server in streams, as a `Store`."""
 
 from __future__ import annotations
 
@@ -43,51 +43,49 @@ if TYPE_CHECKING:
     from stantools.nats.channel_streams import StreamNames
     from stantools.store.limits import ChannelLimits
 
-#: Seconds that the end waits for what is under way, and between two looks at that.
+#: seconds that `finish` waits for writes in progress, and between two checks
 _PATIENCE: Final = 5.0
 _LOOK: Final = 0.01
-#: Channels that are opened at a time.
+#: channels to open at a time
 _AT_ONCE: Final = 16
-#: Seconds until the state is read again that was not read to its end.
+#: seconds until an incompletely read state is read again
 _AGAIN: Final = 0.25
-#: In the copy, where it has to be durable: the last lease that this server knows of, be it its own or another's.
+#: file in a durable copy with the last lease that this server knows, its own or another's
 _LEASE: Final = "lease.json"
-#: How much longer than the time between two of its records whoever has the lease is given to write another one.
+#: factor on the interval of renewals: the time for the present leader to write another record
 _MORE: Final = 1.5
 
-#: A flush whose outcome is known, and what is called when the server learns of it.
+#: a flush whose outcome is known, and a function to call when the server learns of it
 _Settled = tuple[Flush, Callable[[], None] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamBacking:
-    """Where streams are, and what they are called."""
+    """The streams of a store, and this server's place among those that share them."""
 
-    streams: JetStreamPort  #: JetStream
-    names: StreamNames  #: of the cluster id
-    failed: Callable[[str], None]  #: called with the reason when the store cannot be used any more
-    node: str = ""  #: what this server is called among those with the same streams; empty for a single one
-    seconds: float = TTL  #: how long a lease is good for, where there are several
-    durable: bool = False  #: a message is acknowledged when the copy of it is durable, too
+    streams: JetStreamPort
+    names: StreamNames  #: names for the cluster id
+    failed: Callable[[str], None]  #: called with the reason if the store can no longer be used
+    node: str = ""  #: name of this server among those with the same streams; empty for a single server
+    seconds: float = TTL  #: seconds of a lease, if there are several servers
+    durable: bool = False  #: acknowledge a message only when its copy is durable
 
 
 class JetStreamStore:
-    """See `Store`. It lives in an event loop; `prepare` comes before `recover`, `finish` before `close`.
+    """A `Store` in streams. It needs an event loop; call `prepare` before `recover`, and `finish` before `close`.
 
     Args:
-        backing: Where the streams are.
-        directory: Where the channels are copied to.
+        backing: The streams.
+        directory: The directory of the copy.
         copy: Returns the file store of that directory.
-        limits: What the store may hold.
+        limits: Limits of the store.
 
     Attributes:
-        kind: `JETSTREAM`.
-        streams: JetStream.
-        writer: What this run calls itself in the ids of messages.
-        crc: That of the copy.
-        led: The copy is durable, and nobody else has led since it was written: what the streams do not have, they
-            have lost.
-        lease: The record of the lease that this server has taken; empty before, and for a single one.
+        writer: The name of this run in message ids.
+        crc: The checksum of the copy's records.
+        led: The copy is durable, and no other server has led since it was written: messages that are only in the
+            copy were lost by the streams.
+        lease: The record of the lease that this server has taken; empty before, and for a single server.
     """
 
     kind = "JETSTREAM"
@@ -110,37 +108,31 @@ class JetStreamStore:
         self._copy = copy()
         self.crc: Crc | None = self._copy.crc
         self._copies: dict[bytes, ChannelStore] = {}
-        self._opened = False  # the copy
-        self._known: Lease | None = None  # the last lease, as far as the copy knows
-        self._heard: Lease | None = None  # the lease of whoever has said last that he leads
+        self._opened = False  # whether the copy is open
+        self._known: Lease | None = None  # the last lease known to the copy
+        self._heard: Lease | None = None  # the last lease that a leader has announced
         self._followed: dict[bytes, ChannelCopy] = {}
         self._channels: dict[bytes, tuple[JetStreamMessages, JetStreamSubscriptions]] = {}
         self._removals: dict[bytes, asyncio.Task[None]] = {}
         self._completed: list[_Settled] = []
-        # What waits for the copy to be durable, by channel: for the sync that is under way, and for the next one.
+        # Flushes that wait for a durable copy, by channel: for the sync in progress, and for the next one.
         self._syncing: dict[bytes, list[_Settled]] = {}
         self._unsynced: dict[bytes, list[_Settled]] = {}
         self._sync_runs = False
         self._state = BrokerState(streams, names, self.writer, self.completed_flush, self._lost, backing.seconds)
         self._recovered: Recovered | None = None
 
-    # The start
+    # Start
 
     async def check(self) -> None:
-        """Makes sure that the streams are as they should be, and that the copy can be had.
-
-        Raises:
-            StorageError: They are not, or JetStream cannot be reached.
-        """
+        """Raises StorageError if the streams are not as the broker makes them, or the copy cannot be opened."""
         self._open_copy()
         await StreamsOpening(self.streams, self._names).look()
 
     async def follow(self) -> None:
-        """Makes the copy follow the streams, to which another server writes.
+        """Makes the copy follow the streams while another server writes to them.
 
-        Raises:
-            StorageError: The copy cannot be written.
-            NatsError: Not all of them could be read.
+        Raises StorageError if the copy cannot be written, NatsError if some streams could not be read.
         """
         self._open_copy()
         names = self._names
@@ -155,21 +147,20 @@ class JetStreamStore:
                         self._followed[name] = ChannelCopy(self._channel(name), self)
                     await self._followed[name].follow(info["state"])
         for name in set(self._followed) - there:
-            # It was deleted; one that comes back is another one.
+            # The channel was deleted; a channel with the same name is a new one.
             del self._followed[name]
             self._drop_copy(name)
 
     async def prepare(self, *, newcomer: bool = False) -> None:
-        """Reads what the streams have, and makes the copy follow them.
-
-        Where there are several servers it takes the lease with that.
+        """Reads the streams, and makes the copy follow them. One of several servers takes the lease in doing so.
 
         Args:
-            newcomer: This server has not seen another one lead. Maybe all have lost power; then whoever led last has
-                what the streams have lost, if copies are durable.
+            newcomer: This server has not seen another one lead. Maybe all servers have lost power; then the last
+                leader has the messages that the streams have lost, if copies are durable.
 
         Raises:
-            StorageError: It cannot be gone on with, JetStream cannot be reached, or another server was faster.
+            StorageError: The streams cannot be served, JetStream cannot be reached, or another server was
+                faster.
         """
         self._open_copy()
         opening = StreamsOpening(self.streams, self._names)
@@ -187,7 +178,7 @@ class JetStreamStore:
                 self._wait_for_last(found.lease)
             if self.led:
                 self._take_lost_channels(found)
-            # The state has to know all of it before it writes: what it does not know, it would remove.
+            # The state must know all subscriptions before it writes: it would remove unknown records.
             subscribed = {
                 name: JetStreamSubscriptions(
                     name, self._limits_of(name), self._state, found.subscriptions.get(name, ())
@@ -207,14 +198,14 @@ class JetStreamStore:
             partial(
                 opening.open,
                 *(messages, self._channel(name), subscriptions.last),
-                # A stream that is gone has nothing that the copy does not have.
+                # A missing stream is made again: the copy has all its messages.
                 made=None if self.led else found.made.get(name),
             )
             for name, (messages, subscriptions) in self._channels.items()
         )
         await self.make_durable()
         if not self.led:
-            # Until now another one may have what the streams have lost.
+            # Before this, another server may have messages that the streams have lost.
             self._note(lease or Lease())
         self.led = self._durable
         for name in found.channels:
@@ -234,11 +225,7 @@ class JetStreamStore:
         self._recovered = Recovered(found.server or pb.ServerInfo(), found.clients, channels)
 
     def heard(self, record: bytes) -> None:
-        """Takes note of the lease of whoever leads, as that one says.
-
-        Raises:
-            StorageError: The copy cannot be written.
-        """
+        """Keeps the lease that a leader has announced. Raises StorageError if the copy cannot be written."""
         try:
             self._heard = lease = Lease.decode(record)
         except ValueError:
@@ -247,10 +234,10 @@ class JetStreamStore:
             self._note(lease)
 
     def _wait_for_last(self, lease: Lease) -> None:
-        """Raises StorageError if another server may have what the streams have lost."""
+        """Raises StorageError if another server may have messages that the streams have lost."""
         known = self._known
         if known is not None and known.line != lease.line and known.follows(lease):
-            # The streams have lost that one, too.
+            # The streams have lost that lease as well.
             lease = known
         if lease.node not in ("", self._node):
             raise StorageError(
@@ -259,12 +246,12 @@ class JetStreamStore:
             )
 
     def _led_since(self, lease: Lease) -> bool:
-        """Returns whether nobody has led since this server did, with a copy that is durable."""
+        """Returns whether this server led last, with a durable copy."""
         known = self._known
         return known is not None and known.node in ("", self._node) and known.follows(lease)
 
     def _note(self, lease: Lease) -> None:
-        """Makes the last lease durable, where the copy is."""
+        """Writes the last lease beside a durable copy."""
         if not self._durable:
             return
         self._known = lease
@@ -280,28 +267,24 @@ class JetStreamStore:
             return None
 
     def _take_lost_channels(self, found: FoundStreams) -> None:
-        """Adds the channels of which only the copy is left."""
+        """Adds the channels that exist only in the copy."""
         for name in sorted(set(self._copies) - set(found.channels)):
             if self._copies[name].messages.last:
                 STREAMING.error("Channel %s: JetStream has lost it; it is made again from the copy", quote(name))
                 found.channels.append(name)
 
     def _contested(self, lease: Lease, begin: float) -> bool:
-        """Returns whether another may have taken the lease just now.
+        """Returns whether another server may have taken the lease just now.
 
-        Several may have waited for JetStream, or have noticed together that nobody leads: the lease is not the one of
-        whoever led when this server heard of it last.
+        Several servers may have waited for JetStream, or noticed at the same time that none leads: the lease is then
+        not the one that this server last heard of.
         """
         waited = asyncio.get_running_loop().time() - begin
         new = bool(self._node) and lease != self._heard
         return lease.node not in ("", self._node) and (new or waited > self._seconds / RENEWALS)
 
     async def _still(self, found: FoundStreams) -> Lease:
-        """Waits for longer than it takes to write a lease again. Returns the lease, if whoever has it did not.
-
-        Raises:
-            FasterError: Somebody leads.
-        """
+        """Waits for longer than a renewal takes. Returns the lease if it was not renewed."""
         await asyncio.sleep(_MORE * self._seconds / RENEWALS)
         info = await self.streams.stream_info(self._names.state)
         if info is None or int(info["state"]["last_seq"]) > found.last:
@@ -309,15 +292,7 @@ class JetStreamStore:
         return found.lease
 
     def _next_lease(self, found: Lease, before: Lease | None) -> Lease | None:
-        """Returns the lease that is to be taken; None for a single server.
-
-        Args:
-            found: Who has it.
-            before: Who had it at the first look, if there was one.
-
-        Raises:
-            StorageError: It is not to be taken.
-        """
+        """Returns the lease to take; None for a single server."""
         if self._node:
             if before is not None and found.epoch > before.epoch:
                 raise LeaseLostError(f'node "{found.node}" was faster')
@@ -325,12 +300,12 @@ class JetStreamStore:
         if found.node:
             raise StorageError(
                 f'cluster ID {self._names.cluster_id} belongs to a group of servers (node "{found.node}"): start this '
-                f"one with -clustered, or end the group in order first"
+                f"one with -clustered, or shut down the group in order first"
             )
         return None
 
     def _open_copy(self) -> None:
-        """Opens the copy in files, unless that was done; one that is damaged is set aside."""
+        """Opens the copy in files once. A damaged copy is cut or set aside."""
         if self._opened:
             return
         attempts = [self._set_copy_aside]
@@ -341,7 +316,7 @@ class JetStreamStore:
             try:
                 found = self._copy.recover(at_once=True)
             except InUseError:
-                # Nothing is wrong with it; it is another's.
+                # The copy is sound; another process has it open.
                 raise
             except StorageError as problem:
                 if not attempts:
@@ -357,8 +332,8 @@ class JetStreamStore:
             if found.server.node_id != marker:
                 self._copy.close()
                 raise StorageError(
-                    f"{self._directory} holds a store of its own, and no copy of the streams of cluster ID "
-                    f"{self._names.cluster_id}: name another directory, or migrate the store into the streams first"
+                    f"{self._directory} holds a store of its own, not a copy of the streams of cluster ID "
+                    f"{self._names.cluster_id}: configure another directory, or migrate that store into the streams"
                 )
             self._copies = {name: stores for name, (stores, _) in found.channels.items()}
         else:
@@ -372,7 +347,7 @@ class JetStreamStore:
         self._opened = True
         self._known = self._last_noted()
         if known is not None and self._known is None and known.node not in ("", self._node):
-            # What it knew of another one holds without the copy, too.
+            # The last known lease of another server holds although the copy is new.
             self._note(known)
 
     def _set_copy_aside(self) -> None:
@@ -386,40 +361,34 @@ class JetStreamStore:
 
     @property
     def largest(self) -> int:
-        """Bytes of an encoded message that the NATS server takes, with its headers."""
+        """Bytes of an encoded message at most, such that the NATS server takes it with its headers."""
         return self.streams.max_payload - HEADER
 
     def recover(self) -> Recovered | None:
-        """Returns what `prepare` has found."""
+        """Returns the state that `prepare` has read."""
         return self._recovered
 
     async def look_again(self) -> list[bytes]:
-        """Looks whether others have got something into channels since these were opened.
+        """Returns the channels to which other servers have written since they were opened; their copies now follow.
 
-        Whoever had the lease before may have sent messages when it was taken from him, and to a channel to which nobody
-        publishes now.
-
-        Returns:
-            The channels where it was so. The store has it.
+        The former leader may have had messages in flight when it lost the lease, to a channel that has no publishers
+        now.
         """
         return [name for name, (messages, _) in tuple(self._channels.items()) if await messages.look_again()]
 
-    # What there is
+    # Clients and channels
 
     def init(self, server: pb.ServerInfo) -> None:
-        """Stores who the server is."""
         self._state.put(SERVER, server.SerializeToString())
 
     def add_client(self, client: pb.ClientInfo) -> Flush | None:
-        """Stores a client."""
         return self._state.put(CLIENT + client.id, client.SerializeToString())
 
     def delete_client(self, client_id: bytes) -> None:
-        """Removes a client."""
         self._state.put(CLIENT + client_id, b"")
 
     def create_channel(self, name: bytes) -> ChannelStore:
-        """Adds a channel; its stream is made meanwhile."""
+        """Adds a channel. Its stream is created in the background."""
         if name in self._channels:
             raise StorageError("already exists")
         if 0 < self.limits.max_channels <= len(self._channels):
@@ -436,11 +405,10 @@ class JetStreamStore:
         return ChannelStore(messages, subscriptions)
 
     def _made(self, name: bytes) -> None:
-        """Takes note that the stream of a channel is there."""
         self._state.put(CHANNEL + name, MADE)
 
     def delete_channel(self, name: bytes) -> None:
-        """Removes a channel and all it has; its stream is removed meanwhile."""
+        """Removes a channel with all its data. Its stream is deleted in the background."""
         if name not in self._channels:
             raise StorageError("not found")
         messages, subscriptions = self._channels[name]
@@ -474,20 +442,17 @@ class JetStreamStore:
         names = self._names
         return CopiedChannel(name, names.stream(name), names.subject(name), names.channel_config(name, limits), limits)
 
-    # For the channels
+    # Copies of channels
 
     def leads(self) -> bool:
-        """Returns whether messages may be sent: no other server does."""
         return self._state.leads
 
     def copy_of(self, name: bytes) -> MessageStore:
-        """Returns the copy of a channel, an empty one if there is none yet."""
         if name not in self._copies:
             self._copies[name] = self._copy.create_channel(name)
         return self._copies[name].messages
 
     def new_copy(self, name: bytes, *, keep: bool) -> MessageStore:
-        """Returns an empty copy of a channel instead of the one that there is, which is kept aside or removed."""
         if keep:
             set_aside(self._directory, os.fsdecode(name))
         self._drop_copy(name)
@@ -499,7 +464,6 @@ class JetStreamStore:
 
     @property
     def wake(self) -> Callable[[], None] | None:
-        """Called when something is complete; see `Store`."""
         return self._wake
 
     @wake.setter
@@ -507,11 +471,7 @@ class JetStreamStore:
         self._wake = self._copy.wake = wake
 
     async def make_durable(self, channels: Collection[bytes] | None = None) -> None:
-        """See `Copies.make_durable`.
-
-        Raises:
-            StorageError: They cannot be synced.
-        """
+        """Raises StorageError if the copies cannot be synced."""
         if not self._durable:
             return
         synced: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -523,21 +483,20 @@ class JetStreamStore:
             raise StorageError(str(problem)) from problem
 
     def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None, channel: bytes = b"") -> None:
-        """Takes note of a flush whose outcome is known; one of messages waits until the copy is durable."""
+        """Completes a flush whose outcome is known; a flush of messages waits for a durable copy."""
         if not (self._durable and channel):
             self._release([(flush, settle)])
             return
-        # What is refused waits as well: the flushes of a channel complete in their order.
+        # Refused flushes wait as well: a channel's flushes complete in order.
         self._unsynced.setdefault(channel, []).append((flush, settle))
         self._sync()
 
     def completing(self, channel: bytes) -> Flush | None:
-        """Returns the last flush of a channel that only waits for the copy to be durable."""
         waiting = self._unsynced.get(channel) or self._syncing.get(channel)
         return waiting[-1][0] if waiting else None
 
     def _sync(self) -> None:
-        """Has the copy made durable, of all channels at once for which somebody waits."""
+        """Syncs the copies of all channels with waiting flushes at once."""
         if self._unsynced and not self._sync_runs:
             self._sync_runs = True
             self._syncing, self._unsynced = self._unsynced, {}
@@ -545,7 +504,7 @@ class JetStreamStore:
 
     def _synced(self, problem: Exception | None) -> None:
         if problem is not None:
-            # Nobody knows what of it is durable.
+            # It is unknown which of the files are durable.
             self._failed(f"The copy in files cannot be made durable: {problem}")
             return
         self._sync_runs = False
@@ -561,7 +520,6 @@ class JetStreamStore:
             self._wake()
 
     def completed(self) -> Sequence[Flush]:
-        """Returns flushes that were under way."""
         self._copy.completed()
         completed, self._completed = self._completed, []
         for _, settle in completed:
@@ -571,17 +529,17 @@ class JetStreamStore:
 
     def _lost(self, reason: str) -> None:
         if not self._node:
-            reason = f"The store cannot be gone on with: {reason}: is there another server with this cluster ID?"
+            reason = f"The store cannot continue: {reason}. Does another server use this cluster ID?"
         self._failed(reason)
 
-    # From time to time, and at the end
+    # Maintenance and end
 
     def maintain(self) -> int | None:
-        """Has the copy synced when it is time; see `FileStore.maintain`."""
+        """Syncs the copy if it is time. Returns as `FileStore.maintain` does."""
         return self._copy.maintain()
 
     async def finish(self) -> None:
-        """Waits for what is under way, some seconds at most."""
+        """Waits for writes in progress, for a few seconds at most."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE
         self._state.finish()
@@ -599,14 +557,14 @@ class JetStreamStore:
         return self._state.idle and all(messages.idle for messages, _ in self._channels.values())
 
     def unwritten(self) -> list[str]:
-        """Returns the channels that are being written; see `Store.unwritten`."""
+        """Returns the channels with writes in progress."""
         return [f"channel {quote(name)}" for name, (each, _) in list(self._channels.items()) if not each.idle]
 
     def settle(self) -> None:
-        """Does nothing: only the event loop can wait; see `finish`."""
+        """Does nothing: only a coroutine can wait, see `finish`."""
 
     def close(self) -> None:
-        """Closes everything; what is under way may be stored or not."""
+        """Closes everything. Writes in progress may be stored or not."""
         for messages, _ in self._channels.values():
             messages.close()
         for task in self._removals.values():
@@ -616,7 +574,7 @@ class JetStreamStore:
 
 
 async def _all_of(work: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Does some things at a time; the first one that fails, in their order, ends all."""
+    """Runs coroutines, `_AT_ONCE` at a time. The first failure, in their order, cancels all others."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(thing: Callable[[], Awaitable[None]]) -> None:

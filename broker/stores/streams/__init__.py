@@ -1,1 +1,1 @@
-"""Where streams keep their messages: what is there (`contents`), in memory (`memory`), in files (`files`)."""
+"""Stores of streams: the table of messages (`contents`), payloads in memory (`memory`) or in files (`files`)."""

@@ -1,4 +1,4 @@
-"""A stream's files as one archive: taken from a directory, and unpacked into one (jetstream-migration.md section 5)."""
+"""The files of a stream as one archive, read or unpacked (jetstream-migration.md section 5)."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 MESSAGES: Final = "msgs"
-#: Bytes that are read at a time.
+#: bytes to read at a time
 _PIECE: Final = 256 << 10
-#: What an archive may have; the rest is no part of a stream.
+#: files that an archive may contain
 _USED: Final = re.compile(
     r"meta\.(inf|sum)|sources\.db"
     r"|msgs/([0-9]{1,10}\.(blk|idx)|index\.db)|obs/[^/.*> \t\r\n\f\0\\]+/(meta\.inf|meta\.sum|o\.dat)"
 )
 _UNUSED: Final = re.compile(r"msgs/([0-9]+\.fss|thw\.db|sched\.db)")
-#: A million of small ones would take every inode of a small disk.
+#: a million small files would take every inode of a small disk
 _MOST_FILES: Final = 200_000
 _SECOND: Final = 1_000_000_000
 
 
 class StreamSnapshot:
-    """The files of a stream as they are now, whatever becomes of them, to be read once.
+    """The files of a stream at one moment, to be read once. Later changes do not affect them.
 
     Args:
-        directory: Of the stream. Everything is flushed.
-        consumers: With the consumers.
-        time: Of the files in the archive, in nanoseconds since 1970.
+        directory: The directory of the stream, which must be flushed.
+        consumers: Include the consumers.
+        time: Modification time of the files in the archive, in nanoseconds since 1970.
 
     Raises:
-        StorageError: They cannot be linked.
+        StorageError: The files cannot be linked.
     """
 
     def __init__(self, directory: Path, *, consumers: bool, time: int) -> None:
@@ -71,7 +71,7 @@ class StreamSnapshot:
             self._blocks: dict[str, int] = {}
             blocks = [path for path in (directory / MESSAGES).iterdir() if path.suffix == ".blk"]
             for path in sorted(blocks, key=lambda path: int(path.stem)):
-                # A block that is rewritten is another file; what is added to one lies behind its size.
+                # A rewritten block is a new file, and appended records lie after the size.
                 os.link(path, self._links / path.name)
                 self._blocks[path.name] = path.stat().st_size
         except OSError as error:
@@ -79,11 +79,7 @@ class StreamSnapshot:
             raise StorageError(f"{directory} cannot be read: {error.strerror}") from error
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Iterates over the archive, in pieces of a size but for the last.
-
-        Raises:
-            StorageError: A file cannot be read.
-        """
+        """Iterates over the archive, in pieces of `size` bytes except the last. Raises StorageError on read errors."""
         framer = Framer(STORED)
         waiting = bytearray()
         for part in self._parts():
@@ -117,35 +113,24 @@ class StreamSnapshot:
         yield END
 
     def close(self) -> None:
-        """Forgets it."""
         shutil.rmtree(self._links, ignore_errors=True)
 
 
 def _bounded(parts: Iterable[ReadableBuffer], limit: int) -> Iterator[ReadableBuffer]:
-    """Passes on parts of an archive as long as all together have no more bytes than a limit.
-
-    Raises:
-        ArchiveError: They have.
-    """
+    """Passes on the parts of an archive up to a limit of bytes; raises ArchiveError beyond it."""
     size = 0
     for part in parts:
         size += memoryview(part).nbytes
         if size > limit:
-            raise ArchiveError(f"the archive has more than {limit} bytes when it is unpacked, which is what is left")
+            raise ArchiveError(f"the unpacked archive has more than the remaining {limit} bytes")
         yield part
 
 
 class IncomingArchive:
-    """An archive that comes in pieces, and becomes the directory of a stream.
+    """A received archive that becomes the directory of a stream.
 
-    Args:
-        directory: The directory that it becomes.
-
-    Attributes:
-        created: When the stream was made, in nanoseconds since 1970; known when it is unpacked.
-
-    Raises:
-        StorageError: Nothing can be written there.
+    `created` is the stream's time of creation in nanoseconds since 1970, known after `unpack`. Raises StorageError
+    if no file can be written.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -158,24 +143,15 @@ class IncomingArchive:
             raise StorageError(f"{self._hidden} cannot be written: {error.strerror}") from error
 
     def add(self, data: bytes) -> None:
-        """Takes a piece.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
         try:
             self._file.write(data)
         except OSError as error:
             raise StorageError(f"{self._hidden} cannot be written: {error.strerror}") from error
 
     def unpack(self, limit: int) -> str:
-        """Unpacks what has come; may be called in a thread.
+        """Unpacks the received bytes, possibly in a thread. Returns the problem, empty if there is none.
 
-        Args:
-            limit: Bytes that it may have when it is no longer compressed.
-
-        Returns:
-            What is wrong, nothing if all is well.
+        `limit` is in uncompressed bytes.
         """
         try:
             self._file.seek(0)
@@ -191,7 +167,7 @@ class IncomingArchive:
                     path.write_bytes(file.content)
                     path.chmod(0o600)
                 elif not _UNUSED.fullmatch(file.name):
-                    raise ArchiveError(f"{file.name!r} does not belong into an archive")
+                    raise ArchiveError(f"{file.name!r} does not belong in an archive")
             values = json.loads((self._hidden / META).read_bytes())
             self.created = parse_moment(values["Created"])
             sync_tree(self._hidden)
@@ -204,10 +180,9 @@ class IncomingArchive:
             return f"{META} of the archive is not valid"
 
     def place(self) -> None:
-        """Makes what was unpacked the directory of the stream, until `close` unless `keep` is called.
+        """Moves the unpacked files to the directory of the stream. `close` removes them unless `keep` is called.
 
-        Raises:
-            StorageError: There is one, or it cannot be written.
+        Raises StorageError if the directory exists or cannot be written.
         """
         try:
             self._file.close()
@@ -220,11 +195,10 @@ class IncomingArchive:
             raise StorageError(f"{self._directory} cannot be written: {error.strerror}") from error
 
     def keep(self) -> None:
-        """Leaves the directory to the stream."""
         self._kept = True
 
     def close(self) -> None:
-        """Removes what has not become a stream."""
+        """Removes the files unless they have become a stream."""
         self._file.close()
         if not self._kept:
             shutil.rmtree(self._hidden, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The files of a stream: blocks of records, `msgs/N.blk` (jetstream-server.md section 20), and who has them open."""
+"""The files of a stream: blocks of records, `msgs/N.blk` (jetstream-server.md section 20), and their descriptors."""
 
 from __future__ import annotations
 
@@ -13,22 +13,18 @@ from broker.stores.interface import StorageError
 from stantools.store.durable import fsync_file
 from stantools.streamfiles import highwayhash
 
-#: Blocks that are open at a time, of all streams.
+#: open blocks of all streams at most
 _MOST_OPEN: Final = 256
 
 
 class Descriptors:
-    """Open files, the last used ones."""
+    """The most recently used open files."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def get(self, path: str) -> int:
-        """Returns the descriptor of a file, to read and write; it is made if it is not there.
-
-        Raises:
-            StorageError: It cannot be opened.
-        """
+        """Returns the descriptor of a file, to read and write, and creates a missing file. May raise StorageError."""
         descriptor = self._open.get(path)
         if descriptor is not None:
             self._open.move_to_end(path)
@@ -43,49 +39,40 @@ class Descriptors:
         return descriptor
 
     def close(self, path: str) -> None:
-        """Closes a file, if it is open."""
         descriptor = self._open.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def close_all(self) -> None:
-        """Closes everything."""
         while self._open:
             os.close(self._open.popitem()[1])
 
 
 class MessageBlock:
-    """A file of records.
+    """A file of records. File errors are raised as StorageError.
 
-    Attributes:
-        unsynced: Something was written since it was last synced.
-        safe: It has been synced, if not all of it.
+    `unsynced` says that records were written since the last sync, `safe` that the file was synced at least once.
     """
 
     __slots__ = ("_files", "_name", "graves", "key", "number", "path", "safe", "size", "unsynced", "waiting")
 
     def __init__(self, directory: Path, stream: str, number: int, files: Descriptors) -> None:
-        self.number = number  #: its number, in its name and in the hashes of its records
-        self.path = directory / f"{number}.blk"  #: the file
+        self.number = number  #: number in the file's name and in the hashes of its records
+        self.path = directory / f"{number}.blk"
         self._name = str(self.path)
-        self.key = highwayhash.block_key(stream, number)  #: of the hashes
-        self.size = 0  #: bytes that are in the file
-        self.waiting = bytearray()  #: bytes that are still to be written to its end
-        self.graves = array("Q")  #: sequences that its tombstones take out
+        self.key = highwayhash.block_key(stream, number)  #: key of the hashes
+        self.size = 0  #: bytes in the file
+        self.waiting = bytearray()  #: bytes to append to the file
+        self.graves = array("Q")  #: sequences of its tombstones
         self.unsynced = self.safe = False
         self._files = files
 
     @property
     def end(self) -> int:
-        """Where the next record goes."""
+        """Offset of the next record."""
         return self.size + len(self.waiting)
 
     def flush(self) -> None:
-        """Writes what waits.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
         data = self.waiting
         try:
             descriptor = self._files.get(self._name)
@@ -100,18 +87,14 @@ class MessageBlock:
         self.unsynced = True
 
     def take(self) -> bytes:
-        """Returns what waits, which the caller writes."""
+        """Returns the bytes to append, which the caller writes."""
         data = bytes(self.waiting)
         self.size += len(data)
         self.waiting.clear()
         return data
 
     def overwrite(self, place: int, data: bytes) -> None:
-        """Writes over a record.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Overwrites a record."""
         if place >= self.size:
             self.waiting[place - self.size : place - self.size + len(data)] = data
             return
@@ -122,11 +105,6 @@ class MessageBlock:
         self.unsynced = True
 
     def read(self, place: int, size: int) -> bytes:
-        """Returns bytes of it.
-
-        Raises:
-            StorageError: They cannot be read.
-        """
         if place >= self.size:
             return bytes(self.waiting[place - self.size : place - self.size + size])
         try:
@@ -135,11 +113,7 @@ class MessageBlock:
             raise StorageError(f"{self.path} cannot be read: {error.strerror}") from error
 
     def read_flushed(self, place: int, size: int, room: int) -> bytearray:
-        """Returns bytes that were flushed, with room behind them.
-
-        Raises:
-            StorageError: They cannot be read.
-        """
+        """Returns flushed bytes, with `room` more bytes after them."""
         buffer = bytearray(size + room)
         try:
             with memoryview(buffer)[:size] as part:
@@ -149,11 +123,7 @@ class MessageBlock:
         return buffer
 
     def sync(self) -> None:
-        """Has it survive a loss of power.
-
-        Raises:
-            StorageError: It cannot be synced.
-        """
+        """Makes the file durable."""
         if self.unsynced or not self.safe:
             try:
                 os.fdatasync(self._files.get(self._name))
@@ -162,25 +132,23 @@ class MessageBlock:
             self.unsynced, self.safe = False, True
 
     def share(self, files: Descriptors) -> None:
-        """Has its file open among others; it is closed now."""
+        """Uses the shared descriptors from now on; the file must be closed."""
         self._files = files
 
     def sync_soon(self) -> None:
-        """Syncs it in a thread: it is full."""
+        """Syncs a full block in a thread."""
         threading.Thread(target=self._sync_full, name="block-sync", daemon=True).start()
 
     def _sync_full(self) -> None:
         try:
             fsync_file(self.path)
         except OSError:
-            return  # it is gone meanwhile; or what comes to sync it later says why not
+            return  # The file was removed, or the next sync reports the error.
         self.safe = True
 
     def close(self) -> None:
-        """Closes the file, if it is open."""
         self._files.close(self._name)
 
     def remove(self) -> None:
-        """Takes the file away."""
         self.close()
         self.path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The messages of a channel, as those of a stream: read where the channel has them, not copied.
+"""The messages of a channel as those of a stream, read from the channel without a copy.
 
-A channel's sequences come one after the other and all messages have one subject, so there is no table: two sequences
-say what is there. They are those of the last `flush`, which takes over what the channel has stored, or lost, since.
+A channel's sequences are consecutive and all messages have one subject, so there is no table: two sequences describe
+the content. They are those of the last `flush`, which adopts the changes of the channel since the one before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.nats.subjects import matches, matches_any
 from stantools.streamfiles.headers import header_block, safe_value
 
-#: Messages, and bytes of them, that are read at a time when they are read one after the other.
+#: messages, and their bytes, to read at a time for sequential reads
 _AHEAD: Final = 256
 _AHEAD_BYTES: Final = 256 << 10
 
@@ -31,9 +31,7 @@ _AHEAD_BYTES: Final = 256 << 10
 class ChannelContents(Contents):
     """The sequences of a channel, without a table.
 
-    Args:
-        subject: What all messages are stored under.
-        time_of: Returns when a message was stored, in nanoseconds since 1970.
+    `time_of` returns the time of a message in nanoseconds since 1970.
     """
 
     def __init__(self, subject: bytes, time_of: Callable[[int], int]) -> None:
@@ -41,13 +39,13 @@ class ChannelContents(Contents):
         self._time_of = time_of
         self._entry = SubjectRows(subject, 0)
         self._numbered.append(self._entry)
-        #: A row that represents every message.
+        #: a row that represents every message
         self._row = RowSegment(0)
         self._row.subjects.append(0)
         self._row.sizes.append(1)
 
     def take(self, first: int, last: int, size: int) -> None:
-        """Takes over which sequences there are, and how many bytes they are."""
+        """Sets the sequences and the bytes of the messages."""
         first = max(first, 1)
         if last != self.last:
             self.last_time = self._time_of(last)
@@ -63,16 +61,13 @@ class ChannelContents(Contents):
         return (self._row, 0) if self.first <= sequence <= self.last else None
 
     def find_last(self, pattern: bytes) -> Generator[None, None, int]:
-        """Returns the last sequence of a subject or pattern; 0 if there is none."""
         yield from ()
         return self.last if self.messages and matches(pattern, self._entry.name) else 0
 
     def last_match(self, wanted: SubjectFilter | None) -> int:
-        """Returns the sequence of the last message, if it matches; 0 otherwise."""
         return self.last if self.messages and (wanted is None or wanted.has(0)) else 0
 
     def last_before(self, sequence: int, entry: SubjectRows) -> int:
-        """Returns the last sequence of a subject before another one; 0 if there is none."""
         last = min(self.last, sequence - 1)
         return last if last >= self.first else 0
 
@@ -82,37 +77,29 @@ class ChannelContents(Contents):
             yield self._entry
 
     def make_filter(self, patterns: Sequence[bytes]) -> Generator[None, None, SubjectFilter | None]:
-        """Returns a filter of patterns; None if every subject matches. The subject counts without messages as well."""
+        """Returns a filter of patterns; None if every subject matches. The subject counts even without messages."""
         found = yield from super().make_filter(patterns)
         if found is not None and matches_any(patterns, self._entry.name):
             found.learn(self._entry)
         return found
 
     def matching(self, wanted: SubjectRows | SubjectFilter | None, start: int, most: int) -> list[int]:
-        """Returns sequences of messages that match, from `start` on."""
         if isinstance(wanted, SubjectFilter) and not wanted.has(0):
             return []
         start = max(start, self.first)
         return list(range(start, min(start + most, self.last + 1)))
 
     def count(self, wanted: SubjectFilter | None, start: int) -> int:
-        """Returns how many messages match, from `start` on."""
         if wanted is not None and not wanted.has(0):
             return 0
         return max(self.last - max(start, self.first) + 1, 0)
 
     def first_since(self, time: int) -> int:
-        """Returns the sequence of the first message that is not older than a time; the one after the last if none."""
         return bisect_left(range(self.last + 1), time, lo=self.first, key=self._time_of)
 
 
 class ChannelStream(VolatileStream):
-    """A channel as a stream that nobody can write to.
-
-    Args:
-        log: The channel.
-        subject: What its messages are stored under.
-    """
+    """A read-only stream with the messages of a channel."""
 
     def __init__(self, log: ChannelLog, subject: bytes) -> None:
         self._log, self._subject = log, subject
@@ -122,7 +109,7 @@ class ChannelStream(VolatileStream):
         self.flush()
 
     def flush(self) -> None:
-        """Takes over what the channel has."""
+        """Adopts the sequences of the channel."""
         messages = self._log.messages
         self.contents.take(messages.first, self._log.visible, messages.bytes)
 
@@ -131,16 +118,11 @@ class ChannelStream(VolatileStream):
         return int(block.timestamps[0]) if len(block) else 0
 
     def read(self, sequence: int) -> Stored | None:
-        """Returns a message, if it is there.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
         if self.contents.locate(sequence) is None:
             return None
         block = self._block
         if block is None or not self._first <= sequence < self._first + len(block):
-            # Whoever reads one after the other gets some ahead.
+            # A sequential reader gets messages ahead.
             ahead = _AHEAD if sequence == self._next else 1
             block = self._log.messages.read(sequence, ahead, _AHEAD_BYTES)
             if not len(block) or int(block.sequences[0]) != sequence:
@@ -161,7 +143,7 @@ class ChannelStream(VolatileStream):
     def _said(self) -> str:
         return self._log.name.decode(errors="replace")
 
-    # What nobody can do
+    # Unsupported operations
 
     @staticmethod
     def size_of(subject: bytes, header: bytes, payload: bytes) -> int:
@@ -169,24 +151,18 @@ class ChannelStream(VolatileStream):
         return len(header) + len(payload)
 
     def _read_only(self, *_: Any, **__: Any) -> NoReturn:
-        raise StorageError(f"channel {self._said()} is written by its own clients only")
+        raise StorageError(f"only its own clients write to channel {self._said()}")
 
     append = remove = purge_below = purge_matching = purge_all = _read_only
 
     def close(self) -> None:
-        """Leaves the channel to its own server."""
+        """Does nothing: the streaming server owns the channel."""
 
     delete = abandon = close
 
 
 class KeptChannelStream(KeptConsumers, ChannelStream):
-    """A channel in files as a stream: its consumers are kept, too.
-
-    Args:
-        log: The channel.
-        subject: What its messages are stored under.
-        directory: Where consumers are kept; it need not exist.
-    """
+    """The stream of a channel in files; consumers are stored in `directory`, which need not exist."""
 
     def __init__(self, log: ChannelLog, subject: bytes, directory: Path) -> None:
         self._directory, self._name = directory, directory.name

@@ -1,11 +1,11 @@
-"""Which messages a stream has: a table with one row a sequence, and what is known of each subject.
+"""The table of a stream's messages with one row per sequence, and the counts of each subject.
 
-Sequences come one after the other, so rows need no keys: a *segment* is a run of them, with columns for time, subject,
-size and place. A row whose size is 0 is a message that is no more, or never was. Searches go over whole columns at a
-time, so that a consumer of a rare subject does not hold up anybody.
+Sequences are consecutive, so rows need no keys: a *segment* is a run of rows, with columns for time, subject, size
+and place. A row with size 0 is a removed message, or a sequence that had none. Searches read whole columns at a
+time, so that a consumer of a rare subject does not delay others.
 
-Patterns find their subjects in a tree, which is made when a stream is first asked for a pattern. A search that may meet
-many subjects is work that can be interrupted.
+Patterns find their subjects in a tree, which is built when a stream is first searched for a pattern. A search that
+may meet many subjects is a generator, and can be interrupted.
 """
 
 from __future__ import annotations
@@ -22,30 +22,29 @@ from stantools.nats.interest import Interest, finished
 from stantools.nats.subjects import is_literal
 from stantools.nats.subjecttree import STEP, PatternTree, SubjectTree
 
-#: Place of a row that never had a record.
+#: place of a row that never had a record
 ABSENT: Final = 0xFFFFFFFF
-#: Rows that a search looks at in one step.
+#: rows that a search reads in one step
 _CHUNK: Final = 8192
-#: Patterns whose filters are kept because they were asked for.
+#: filters to keep for patterns of past searches
 _MOST_ASKED: Final = 16
-#: Subjects that a filter keeps by themselves. Where more match, it has a byte for each subject of the stream.
+#: subjects that a filter lists singly; with more, it has a byte for each subject of the stream
 _FEW_SUBJECTS: Final = 64
-#: New subjects that the tree need not have before somebody asks for a pattern again.
+#: new subjects that the tree may lack until the next search for a pattern
 _MOST_UNINDEXED: Final = 4096
-#: Rows that it looks at one by one before: mostly the next message is the one.
+#: rows that a search tests singly first: usually the next message matches
 _FEW: Final = 4
-#: The same where the first message goes: where many subjects come again and again, few of the oldest ones are left.
+#: the same after the first message was removed: with many recurring subjects, few of the oldest messages remain
 _NEAR: Final = 64
 
 
 class SubjectRows:
-    """A subject that messages are stored under.
+    """A subject of stored messages.
 
     Attributes:
-        name: The subject.
-        number: What stands for it in columns.
+        number: Its number in the columns.
         count: Messages.
-        first: At most the sequence of the first one.
+        first: A lower bound for the sequence of the first one.
         last: The sequence of the last one.
     """
 
@@ -57,12 +56,11 @@ class SubjectRows:
 
 
 class SubjectFilter:
-    """Patterns, of which a subject has to match one.
+    """Patterns, of which a subject must match one.
 
     Attributes:
-        patterns: The patterns.
-        few: The subjects that match, by number; None once they are many.
-        mask: By number of the subject, 1 if it matches, once they are many; what lies beyond its end does not.
+        few: The matching subjects by number; None if there are many.
+        mask: If there are many: 1 at the numbers of matching subjects. Numbers beyond its end do not match.
     """
 
     __slots__ = ("few", "mask", "patterns", "users")
@@ -74,13 +72,12 @@ class SubjectFilter:
         self.users = 0
 
     def has(self, number: int) -> bool:
-        """Returns whether the subject with a number matches."""
         if self.few is not None:
             return number in self.few
         return number < len(self.mask) and self.mask[number] != 0
 
     def learn(self, subject: SubjectRows) -> None:
-        """Adds a subject that matches."""
+        """Adds a matching subject."""
         few, number = self.few, subject.number
         if few is None:
             self.reach(number + 1)
@@ -93,30 +90,28 @@ class SubjectFilter:
                 self.learn(each)
 
     def forget(self, number: int) -> None:
-        """Takes out a subject."""
         if self.few is not None:
             self.few.pop(number, None)
         elif number < len(self.mask):
             self.mask[number] = 0
 
     def forget_all(self) -> None:
-        """Takes out all subjects."""
         self.few, self.mask = {}, bytearray()
 
     def reach(self, size: int) -> None:
-        """Makes the mask long enough for numbers below one."""
+        """Extends the mask to at least `size` bytes."""
         if len(self.mask) < size:
             self.mask.extend(bytes(max(64, size - len(self.mask), len(self.mask))))
 
 
 class RowSegment:
-    """Rows of messages one after the other.
+    """A run of rows.
 
     Attributes:
         first: Sequence of the first row.
-        block: Number of the block that they are in.
-        live: Messages among them.
-        bytes: Their sizes.
+        block: Number of the block with the records.
+        live: Number of messages.
+        bytes: Sum of their sizes.
     """
 
     __slots__ = ("block", "bytes", "first", "live", "places", "records", "sizes", "subjects", "times")
@@ -126,42 +121,39 @@ class RowSegment:
         self.live = self.bytes = 0
         self.times = array("q")  #: nanoseconds since 1970
         self.subjects = array("I")  #: numbers of subjects
-        self.sizes = array("I")  #: bytes that count for the stream; 0 where there is no message
-        self.places = array("I")  #: where in the block
-        self.records: list[tuple[bytes, bytes] | None] = []  #: header block and payload, where a store keeps them here
+        self.sizes = array("I")  #: bytes that count for the stream; 0 without a message
+        self.places = array("I")  #: offsets in the block
+        self.records: list[tuple[bytes, bytes] | None] = []  #: header block and payload, for a store in memory
 
     @property
     def end(self) -> int:
-        """The sequence behind the last row."""
+        """The sequence after the last row."""
         return self.first + len(self.sizes)
 
 
 class Contents:
     """The messages of a stream, without their payloads.
 
-    Args:
-        next_sequence: The first sequence to be used.
-
     Attributes:
-        messages: How many messages.
-        bytes: Their sizes.
-        first: Sequence of the first message; without messages the one after `last`.
-        last: The last sequence that was ever used, 0 for none.
+        messages: Number of messages.
+        bytes: Sum of their sizes.
+        first: Sequence of the first message; without messages, the one after `last`.
+        last: The last used sequence, 0 for none.
         first_time: Time of the first message, 0 for none.
-        last_time: Time that goes with `last`, 0 for none.
+        last_time: Time of `last`, 0 for none.
     """
 
     def __init__(self, next_sequence: int = 1) -> None:
-        self.segments: list[RowSegment] = []  #: the rows
+        self.segments: list[RowSegment] = []
         self._firsts: list[int] = []
         self.subjects: dict[bytes, SubjectRows] = {}  #: subjects that have messages
         self._numbered: list[SubjectRows | None] = []
         self._free: list[int] = []
-        #: The same by their tokens: None until a pattern is asked for; then subjects that are still to be added.
+        #: the same by their tokens, from the first search for a pattern on; and the subjects still to add
         self._tree: SubjectTree[SubjectRows] | None = None
         self._unindexed: list[SubjectRows] = []
         self._filters: dict[tuple[bytes, ...], SubjectFilter] = {}
-        #: The patterns of filters, which new subjects are held against.
+        #: the patterns of all filters, for new subjects
         self._filtered: Interest[SubjectFilter] = Interest()
         self._scratch = bytearray()  # a mask for few subjects, all 0 between searches
         self._asked: dict[bytes, SubjectFilter] = {}
@@ -172,7 +164,7 @@ class Contents:
     # Rows
 
     def begin(self, first: int, block: int = 0) -> RowSegment:
-        """Begins a segment behind the others."""
+        """Adds an empty segment at the end."""
         segment = RowSegment(first, block)
         self.segments.append(segment)
         self._firsts.append(first)
@@ -203,13 +195,13 @@ class Contents:
         self.last_time = time
 
     def skip(self, sequence: int, time: int) -> None:
-        """Uses up the sequences to this one without messages: with rows in the last segment unless they are many."""
+        """Uses the sequences up to this one without messages. Unless they are many, they become rows."""
         count = sequence - self.last
         if count <= 0:
             return
         if count <= _CHUNK and self.segments and self.segments[-1].end == self.last + 1:
             segment = self.segments[-1]
-            # Searches by time go by the last row, too.
+            # Searches by time also read the last row.
             segment.times.extend(array("q", (time,)) * count)
             for column in (segment.subjects, segment.sizes):
                 column.frombytes(bytes(count * column.itemsize))
@@ -221,7 +213,7 @@ class Contents:
             self.first = sequence + 1
 
     def locate(self, sequence: int) -> tuple[RowSegment, int] | None:
-        """Returns where the row of a message is; None if there is no such message."""
+        """Returns the row of a message, None if there is no such message."""
         if not self.segments:
             return None
         segment = self.segments[-1]
@@ -236,13 +228,12 @@ class Contents:
         return (segment, row) if row < len(sizes) and sizes[row] else None
 
     def subject_at(self, segment: RowSegment, row: int) -> bytes:
-        """Returns the subject of a row."""
         entry = self._numbered[segment.subjects[row]]
         assert entry is not None
         return entry.name
 
     def discard(self, segment: RowSegment, row: int) -> None:
-        """Takes out the message of a row."""
+        """Removes the message of a row."""
         sequence, size = segment.first + row, segment.sizes[row]
         entry = self._numbered[segment.subjects[row]]
         assert entry is not None
@@ -262,7 +253,7 @@ class Contents:
             entry.last = self._before(sequence, entry)
         if sequence == self.first:
             sizes = segment.sizes
-            # The next one is mostly near.
+            # Usually the next message is near.
             for following in range(row + 1, min(row + _NEAR, len(sizes))):
                 if sizes[following]:
                     self.first = segment.first + following
@@ -271,7 +262,7 @@ class Contents:
             self.advance()
 
     def drop_below(self, sequence: int) -> None:
-        """Takes out all messages below a sequence, and the segments that have none left and are not the last."""
+        """Removes all messages below a sequence."""
         for segment in self.segments:
             if segment.first >= sequence:
                 break
@@ -281,7 +272,7 @@ class Contents:
         self.advance()
 
     def drop_rows(self, gone: Iterable[tuple[RowSegment, NDArray[np.int64]]]) -> None:
-        """Takes out the messages of some rows."""
+        """Removes the messages of rows."""
         for segment, rows in gone:
             self._drop(segment, rows)
         self.advance()
@@ -313,14 +304,14 @@ class Contents:
                 entry.last = self._before(entry.last, entry)
 
     def remove_segment(self, segment: RowSegment) -> None:
-        """Takes out a segment that has no messages."""
+        """Removes a segment without messages."""
         index = bisect_right(self._firsts, segment.first) - 1
         while self.segments[index] is not segment:
             index -= 1
         del self.segments[index], self._firsts[index]
 
     def restart(self, next_sequence: int) -> None:
-        """Takes out everything; the next sequence is another one."""
+        """Removes everything, and sets the next sequence."""
         self.segments.clear()
         self._firsts.clear()
         self.subjects, self._numbered, self._free = {}, [], []
@@ -331,7 +322,7 @@ class Contents:
         self.first, self.last = next_sequence, next_sequence - 1
 
     def advance(self) -> None:
-        """Finds the first message, after the one that was has gone."""
+        """Finds the first message after the previous first one was removed."""
         if not self.messages:
             self.first, self.first_time = self.last + 1, 0
             return
@@ -343,7 +334,7 @@ class Contents:
     # Subjects
 
     def named(self, name: bytes) -> SubjectRows:
-        """Returns a new entry for a subject that has no messages yet."""
+        """Returns a new entry for a subject without messages."""
         number = self._free.pop() if self._free else len(self._numbered)
         entry = self.subjects[name] = SubjectRows(name, number)
         if number == len(self._numbered):
@@ -353,7 +344,7 @@ class Contents:
         if self._tree is not None:
             self._unindexed.append(entry)
             if len(self._unindexed) > max(_MOST_UNINDEXED, len(self.subjects)):
-                # Nobody has asked for a pattern for long.
+                # No pattern was searched for a long time.
                 self._tree, self._unindexed = None, []
         if self._filtered.count:
             for each in self._filtered.match(name).plain:
@@ -376,7 +367,7 @@ class Contents:
         return entry.last if entry.last < sequence else self._before(sequence, entry)
 
     def _before(self, sequence: int, wanted: SubjectRows | SubjectFilter | None) -> int:
-        """The message before a sequence that matches; 0 for none."""
+        """Returns the last matching sequence before another one; 0 if there is none."""
         if isinstance(wanted, SubjectFilter) and wanted.few is not None:
             within = [entry for entry in wanted.few.values() if entry.first < sequence]
             if all(entry.last < sequence for entry in within):
@@ -401,9 +392,9 @@ class Contents:
         return entry.first
 
     def select(self, patterns: Sequence[bytes]) -> Iterator[SubjectRows | None]:
-        """Iterates over the subjects that match one of some patterns, all without patterns; None lets others go first.
+        """Iterates over the subjects that match one of some patterns, or over all; yields None where others may run.
 
-        Subjects that come or go meanwhile may be among them or not.
+        A subject that is added or removed meanwhile may be missing or included.
         """
         steps = 0
         if patterns and all(map(is_literal, patterns)):
@@ -434,8 +425,8 @@ class Contents:
                 yield found
 
     def _index(self) -> Iterator[None]:
-        """Makes the tree of subjects, if it is not there."""
-        # When everything is taken out, the tree goes as well: then it begins anew.
+        """Builds or completes the tree of subjects."""
+        # If all messages are removed meanwhile, the tree is removed as well, and is built again.
         while self._tree is None or self._unindexed:
             if self._tree is None:
                 self._tree, self._unindexed = SubjectTree(), list(self.subjects.values())
@@ -447,7 +438,7 @@ class Contents:
             yield
 
     def selected(self, patterns: Sequence[bytes]) -> Iterator[SubjectRows]:
-        """As `select`, at once."""
+        """Iterates over the matching subjects without interruptions."""
         return (entry for entry in self.select(patterns) if entry is not None)
 
     def last_of(self, pattern: bytes) -> int:
@@ -455,7 +446,7 @@ class Contents:
         return finished(self.find_last(pattern))
 
     def find_last(self, pattern: bytes) -> Generator[None, None, int]:
-        """As `last_of`, but work that can be interrupted."""
+        """Finds `last_of` in steps."""
         if is_literal(pattern):
             entry = self.subjects.get(pattern)
             return entry.last if entry is not None else 0
@@ -472,29 +463,29 @@ class Contents:
         return self._before(self.last + 1, wanted)
 
     def last_match(self, wanted: SubjectFilter | None) -> int:
-        """Returns the sequence of the last message that matches; 0 if there is none."""
+        """Returns the sequence of the last matching message; 0 if there is none."""
         return self._before(self.last + 1, wanted)
 
     def find_next(self, pattern: bytes, start: int) -> Generator[None, None, int]:
-        """Finds the first sequence of a subject or pattern from some sequence on; 0 if there is none."""
+        """Finds the first sequence of a subject or pattern from `start` on; 0 if there is none."""
         wanted = yield from self.make_filter((pattern,))
         found = self.matching(wanted, start, 1)
         self.release(wanted)
         return found[0] if found else 0
 
     def filter(self, patterns: Sequence[bytes]) -> SubjectFilter | None:
-        """Returns a filter of patterns, to be given back with `release`; None if every subject matches."""
+        """Returns a filter of patterns, which the caller must `release`; None if every subject matches."""
         return finished(self.make_filter(patterns))
 
     def make_filter(self, patterns: Sequence[bytes]) -> Generator[None, None, SubjectFilter | None]:
-        """As `filter`, but work that can be interrupted."""
+        """Makes a `filter` in steps."""
         key = tuple(patterns)
         if not key or b">" in key:
             return None
         found = self._filters.get(key)
         if found is None:
             made = SubjectFilter(key)
-            # From now on it learns what is new; others get it when it knows what was there.
+            # From now on it learns new subjects; others can use it once it knows the old ones.
             for pattern in key:
                 self._filtered.insert(pattern, made)
             try:
@@ -511,7 +502,6 @@ class Contents:
         return found
 
     def release(self, used: SubjectFilter | None) -> None:
-        """Releases a filter."""
         if used is not None:
             used.users -= 1
             if not used.users:
@@ -525,9 +515,9 @@ class Contents:
     # Searches
 
     def matching(self, wanted: SubjectRows | SubjectFilter | None, start: int, most: int) -> list[int]:
-        """Returns sequences of messages that match, from `start` on, at most `most`.
+        """Returns up to `most` sequences of matching messages, from `start` on.
 
-        Not all there are, perhaps, but one at least if there is one.
+        It may return fewer than exist, but at least one if any exists.
         """
         start, stop = max(start, self.first), self.last + 1
         if isinstance(wanted, SubjectFilter) and wanted.few is not None:
@@ -553,7 +543,7 @@ class Contents:
         return []
 
     def count(self, wanted: SubjectFilter | None, start: int) -> int:
-        """Returns how many messages match, from `start` on."""
+        """Returns the number of matching messages from `start` on."""
         if start <= self.first and (wanted is None or not self.messages):
             return self.messages
         stop = self.last + 1
@@ -573,7 +563,7 @@ class Contents:
         return total
 
     def rows(self, wanted: SubjectFilter | None, below: int = 0) -> Iterator[tuple[RowSegment, NDArray[np.int64]]]:
-        """Iterates over the segments with the rows that match, with sequences below one (0: all)."""
+        """Iterates over the segments with their matching rows, for sequences below one (0: all)."""
         first = 0
         if wanted is not None and wanted.few is not None:
             first = min((entry.first for entry in wanted.few.values()), default=self.last + 1)
@@ -583,7 +573,7 @@ class Contents:
                 yield segment, self._rows(segment, wanted, 0, end)
 
     def first_since(self, time: int) -> int:
-        """Returns the sequence of the first message that is not older than a time; the one after the last if none."""
+        """Returns the sequence of the first message that is not older than a time, or the one after the last."""
         for segment in self.segments:
             if not segment.live or segment.times[-1] < time:
                 continue
@@ -594,7 +584,7 @@ class Contents:
         return self.last + 1
 
     def deleted(self, most: int) -> Iterator[list[int]]:
-        """Iterates over the sequences between the first and the last message that have none, at most so many."""
+        """Iterates over up to `most` sequences without messages between the first and the last message."""
         expected = self.first
         for segment, rows in self.rows(None):
             if not len(rows):

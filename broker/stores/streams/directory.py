@@ -1,6 +1,6 @@
-"""The store directory of streams, as nats-server has it: `<store_dir>/jetstream/$G/streams/<stream>`.
+"""The store directory of streams, in the layout of nats-server: `<store_dir>/jetstream/$G/streams/<stream>`.
 
-Facts: jetstream-server.md section 20. Two servers on one directory would destroy it, so there is a lock beside it.
+Facts: jetstream-server.md section 20. Two servers on one directory would destroy it, so a lock file lies beside it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LOCK: Final = "streams.lock"
 
 
 class StreamsDirectory:
-    """Where streams are kept; those in memory are kept nowhere.
+    """The directory of all streams in files. Streams in memory have no files.
 
     Args:
-        store_dir: The directory as configured; `jetstream` is added, unless it is that folder itself.
-        temporary: It is not configured, but one in the system's temporary directory, where all users write.
+        store_dir: The configured directory; `jetstream` is appended unless it is that folder already.
+        temporary: The directory is a default in the system's temporary directory, where all users can write.
 
     Raises:
-        StorageError: It cannot be made, or another server uses it.
+        StorageError: The directory cannot be created, or another server uses it.
     """
 
     def __init__(self, store_dir: Path, *, temporary: bool = False) -> None:
@@ -64,7 +64,6 @@ class StreamsDirectory:
 
     @property
     def name(self) -> str:
-        """The directory of the server."""
         return str(self.path)
 
     @staticmethod
@@ -73,34 +72,26 @@ class StreamsDirectory:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 * 3
 
     def free_space(self) -> int:
-        """Returns three quarters of what is free in the file system, in bytes."""
+        """Returns three quarters of the free bytes of the file system."""
         return shutil.disk_usage(self.path).free // 4 * 3
 
     def streams(self) -> Iterator[tuple[Mapping[str, Any], int]]:
-        """Iterates over the streams that are there: configuration, and when they were made.
-
-        Raises:
-            StorageError: One of them is encrypted, or cannot be read.
-        """
+        """Iterates over the stored streams: configuration and time of creation. Raises StorageError on read errors."""
         remove_left(self._streams)
         for directory in sorted(self._streams.iterdir()):
             if directory.name.startswith(".") or not directory.is_dir():
                 continue
             if (directory / "meta.key").exists():
-                NATS.error("  %s is encrypted by its server, it is left alone: restore it from a backup", directory)
+                NATS.error("  %s is encrypted by its server and not served: restore it from a backup", directory)
                 continue
             found = read_meta(directory, highwayhash.stream_key(directory.name))
             if found is None or found[0].get("name") != directory.name:
-                NATS.warning("  %s has no valid %s, it is left alone", directory, META)
+                NATS.warning("  %s has no valid %s and is left alone", directory, META)
                 continue
             yield found
 
     def create(self, name: str, storage: str, next_sequence: int) -> StreamStore:
-        """Makes a stream.
-
-        Raises:
-            StorageError: It cannot be made.
-        """
+        """Creates a stream. Raises StorageError on failure."""
         if storage == "memory":
             return MemoryStream(next_sequence)
         directory = self._streams / name
@@ -110,55 +101,34 @@ class StreamsDirectory:
         return store
 
     def open(self, name: str) -> StreamStore:
-        """Opens a stream.
-
-        Raises:
-            StorageError: It cannot be opened.
-        """
+        """Opens a stream. Raises StorageError on failure."""
         store = self._open[name] = FileStream(self._streams / name, name, self._files)
         return store
 
     def open_apart(self, name: str) -> StreamStore:
-        """As `open`, in a thread: it shares nothing with other streams until `share`.
-
-        Raises:
-            StorageError: It cannot be opened.
-        """
+        """Opens a stream for use in a thread: it shares nothing with other streams until `share`."""
         return FileStream(self._streams / name, name, Descriptors())
 
     def share(self, name: str, store: StreamStore) -> None:
-        """Makes a stream that was opened apart one of the others."""
+        """Adds a stream from `open_apart` to the others."""
         assert isinstance(store, FileStream)
         store.share(self._files)
         self._open[name] = store
 
     def delete(self, name: str, store: StreamStore) -> None:
-        """Takes a stream away.
-
-        Raises:
-            StorageError: It cannot be removed.
-        """
         self._open.pop(name, None)
         store.delete()
 
     def take(self, name: str, *, consumers: bool, time: int) -> StreamSnapshot:
-        """Takes the files of a stream as they are now, to be read.
-
-        Raises:
-            StorageError: They cannot be linked.
-        """
+        """Links the current files of a stream for an archive."""
         return StreamSnapshot(self._streams / name, consumers=consumers, time=time)
 
     def expect(self, name: str) -> IncomingArchive:
-        """Begins to take the archive of a stream.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Starts to receive the archive of a stream."""
         return IncomingArchive(self._streams / name)
 
     def sync(self) -> None:
-        """Syncs what was written, in a thread."""
+        """Syncs written files in a thread."""
         if self._syncing is not None and self._syncing.is_alive():
             return
         paths = [path for store in self._open.values() for path in store.unsynced()]
@@ -167,7 +137,7 @@ class StreamsDirectory:
             self._syncing.start()
 
     def close(self) -> None:
-        """Closes all files, and lets others have the directory."""
+        """Closes all files, and releases the directory."""
         if self._syncing is not None:
             self._syncing.join()
         self._files.close_all()
@@ -175,10 +145,9 @@ class StreamsDirectory:
 
 
 def make_own_directory(directory: Path) -> None:
-    """Makes a directory whose name others know, and refuses one in which others could have put something.
+    """Creates a directory with a well-known name. Refuses one in which other users could have put files.
 
-    Raises:
-        StorageError: It is a link, belongs to another user, or others may write there.
+    Raises StorageError if it is a link, belongs to another user, or others may write there.
     """
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
@@ -199,15 +168,13 @@ def make_own_directory(directory: Path) -> None:
 
 
 def _folder(store_dir: Path) -> Path:
-    """Returns the folder of all accounts, whichever of the folders around it is given.
-
-    Raises:
-        StorageError: A folder within it is given, or the one above.
-    """
+    """Returns the folder of all accounts, for that folder or the one above it."""
     folder = store_dir / "jetstream"
     if _has_streams(folder / _ACCOUNT):
         if _has_streams(store_dir / _ACCOUNT):
-            NATS.warning("%s holds streams that are not served: those of %s are", store_dir / _ACCOUNT, folder)
+            NATS.warning(
+                "%s holds streams that are not served: the broker serves those of %s", store_dir / _ACCOUNT, folder
+            )
     elif _has_streams(store_dir / _ACCOUNT):
         NATS.warning("%s is the folder `jetstream` itself; give %s", store_dir, store_dir.parent)
         return store_dir
@@ -234,7 +201,7 @@ def _sync(paths: list[Path]) -> None:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            continue  # it is gone meanwhile
+            continue  # removed in the meantime
         try:
             os.fsync(descriptor)
         except OSError as error:

@@ -1,11 +1,12 @@
-"""Messages in files, as nats-server has them (jetstream-server.md section 20): it opens our directory, and we its.
+"""Messages in files, in the layout of nats-server (jetstream-server.md section 20): each opens the other's directories.
 
     <store>/<account>/streams/<stream>/meta.inf, meta.sum    configuration and its hash
                                        msgs/N.blk            messages and tombstones
 
-The files alone say which messages there are; limits are not asked. A message that goes, for any reason, gets a
-*tombstone* at the end of the last block. Only a block that has no messages left needs none for its own: it is removed.
-A block with little in use is rewritten: messages, and tombstones of messages that are still in another file.
+The files alone say which messages exist; limits are not applied when they are read. A removed message, whatever the
+reason, gets a *tombstone* at the end of the last block. Only a block without remaining messages needs none for its
+own: the block is removed. A block with little content in use is rewritten with its messages, and with the tombstones
+of messages that are still in another file.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.streamfiles.meta import CopiedState
 
-#: Bytes of a block, and how many of them have to be in use: otherwise it is rewritten.
+#: bytes of a block, and the fraction in use below which it is rewritten
 BLOCK_SIZE: Final = 8 << 20
 _IN_USE: Final = 0.3
-#: Bytes that may wait to be written.
+#: bytes to collect before a write at most
 _MOST_WAITING: Final = 1 << 20
-#: How many times as many bytes are read as are wanted, where what is wanted is not all there is.
+#: factor by which a read may exceed the wanted bytes if it spans other records
 _SPARSE: Final = 4
-#: So many tombstones of messages of a block, if it has no others left, are worth a sync.
+#: tombstones of an emptied block above which a sync is cheaper
 _MANY: Final = 256
-#: Bytes of a record with headers besides what the message has.
+#: bytes of a record with headers besides the content of the message
 _HEADED: Final = EMPTY_RECORD_SIZE + HEADER_LENGTH_SIZE
 MESSAGES: Final = "msgs"
 
@@ -66,13 +67,12 @@ class FileStream(KeptConsumers):
     """A stream in files.
 
     Args:
-        directory: Of the stream; `configure` makes that of a new one.
-        name: Its name.
+        directory: The directory of the stream; `configure` creates that of a new one.
         files: The open files of all streams.
-        next_sequence: The first sequence of a new stream; None opens what is there.
+        next_sequence: The first sequence of a new stream; None opens an existing one.
 
     Raises:
-        StorageError: It cannot be opened; the message says why.
+        StorageError: The stream cannot be opened.
     """
 
     def __init__(self, directory: Path, name: str, files: Descriptors, next_sequence: int | None = None) -> None:
@@ -80,11 +80,11 @@ class FileStream(KeptConsumers):
         self._files = files
         self._blocks: dict[int, MessageBlock] = {}
         self._untidy: set[int] = set()  # blocks that may have little in use
-        self._lifetimes = True  # messages may have one
+        self._lifetimes = True  # whether messages may have a lifetime
         self._abandoned = False
-        self._syncing: list[MessageBlock] = []  # blocks that are being synced
-        self._deferred: set[int] = set()  # blocks without use, until a later one is synced
-        self._renamed = False  # files were made or removed since the directory was synced
+        self._syncing: list[MessageBlock] = []  # blocks of the sync in progress
+        self._deferred: set[int] = set()  # emptied blocks that wait for the sync of a later one
+        self._renamed = False  # whether files were created or removed since the last sync of the directory
         self.contents = Contents(next_sequence or 1)
         if next_sequence is None:
             self._open()
@@ -105,7 +105,7 @@ class FileStream(KeptConsumers):
                 self._bury(last, self.contents.last_time)
             self._untidy.update(self._blocks)
             for block in self._blocks.values():
-                # What the process before has written may not be synced.
+                # The previous process may not have synced its writes.
                 block.unsynced = True
             self.flush()
             if recovery.has_index:
@@ -117,21 +117,17 @@ class FileStream(KeptConsumers):
             raise StorageError(f"{self._directory} cannot be opened: {error.strerror}") from error
 
     def share(self, files: Descriptors) -> None:
-        """Has files open together with others from now on."""
+        """Replaces the open files by those shared with other streams."""
         self.abandon()
         self._files = files
         for block in self._blocks.values():
             block.share(files)
 
-    #: The bytes that a message counts for are those of its record.
+    #: A message counts with the bytes of its record.
     size_of = staticmethod(record_size)
 
     def configure(self, config: Mapping[str, Any], created: int) -> None:
-        """Writes the configuration; a new stream gets its directory.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Writes the configuration, and creates the directory of a new stream."""
         self._lifetimes = bool(config.get("allow_msg_ttl"))
         data, key = full_stream_meta(config, created), highwayhash.stream_key(self._name)
         if self._messages.exists():
@@ -145,7 +141,6 @@ class FileStream(KeptConsumers):
     # Records
 
     def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
-        """Adds a message. Returns its sequence."""
         contents = self.contents
         sequence, segments = contents.last + 1, contents.segments
         size = record_size(subject, header, payload)
@@ -159,20 +154,10 @@ class FileStream(KeptConsumers):
         return sequence
 
     def read(self, sequence: int) -> Stored | None:
-        """Returns a message, if it is there.
-
-        Raises:
-            StorageError: Its record cannot be read, or is damaged.
-        """
         found = self.contents.locate(sequence)
         return found and Stored(sequence, found[0].times[found[1]], *self._decoded(sequence, found, decode_record))
 
     def direct(self, sequence: int, stream: bytes) -> tuple[bytes, int] | None:
-        """Returns what answers a direct get, if the message is there: header block and payload, and the block's size.
-
-        Raises:
-            StorageError: Its record cannot be read, or is damaged.
-        """
         found = self.contents.locate(sequence)
         return None if found is None else self._decoded(sequence, found, direct_answer, stream)
 
@@ -189,7 +174,7 @@ class FileStream(KeptConsumers):
     def append_rows(
         self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int, most: int = 0
     ) -> list[tuple[int, int]]:
-        """Adds messages that have come at the same time: rows of a table. Returns what goes for them."""
+        """Adds rows `begin` to `end` of a table. Returns sequence and subject number of dropped messages."""
         contents = self.contents
         segments = contents.segments
         gone: list[tuple[int, int]] = []
@@ -215,7 +200,7 @@ class FileStream(KeptConsumers):
         return gone
 
     def table(self, sequences: Sequence[int], room: int) -> MessageTableColumns | None:
-        """Returns messages, from the first one on those that lie near each other in a file and are good."""
+        """Returns messages that lie near each other in one file and are intact, from the first one on."""
         found = self.contents.locate(sequences[0])
         if found is None:
             return None
@@ -244,7 +229,7 @@ class FileStream(KeptConsumers):
         return MessageTableColumns(buffer, end, frames[:good], times) if good else None
 
     def _last(self, size: int) -> MessageBlock:
-        """Returns the block that the next record, of some size, goes to."""
+        """Returns the block for the next record of `size` bytes."""
         block = self._blocks[next(reversed(self._blocks))] if self._blocks else None
         if block is None:
             return self._begin_block()
@@ -269,7 +254,6 @@ class FileStream(KeptConsumers):
     # Removal
 
     def remove(self, sequence: int, *, erase: bool = False) -> bool:
-        """Takes out a message for good. Returns whether it was there."""
         found = self.contents.locate(sequence)
         if found is None:
             return False
@@ -285,19 +269,16 @@ class FileStream(KeptConsumers):
         return True
 
     def purge_below(self, sequence: int) -> None:
-        """Takes out the messages below a sequence for good."""
         gone = list(self.contents.rows(None, sequence))
         self.contents.drop_below(sequence)
         self._bury_rows(gone)
 
     def purge_matching(self, wanted: SubjectFilter, below: int) -> None:
-        """Takes out the messages that match and are below a sequence, for good."""
         gone = list(self.contents.rows(wanted, below))
         self.contents.drop_rows(gone)
         self._bury_rows(gone)
 
     def purge_all(self, next_sequence: int) -> None:
-        """Takes out everything; the next message gets this sequence."""
         old, time = list(self._blocks.values()), self.contents.last_time
         for block in old:
             block.waiting.clear()
@@ -306,7 +287,7 @@ class FileStream(KeptConsumers):
             self._bury(next_sequence - 1, time)
             last.flush()
             self._blocks = {last.number: last}
-            # How far the stream has come must not go with the old blocks.
+            # The old blocks must not take the last used sequence with them.
             self.sync()
             for block in old:
                 block.remove()
@@ -322,7 +303,7 @@ class FileStream(KeptConsumers):
         block.graves.append(sequence)
 
     def _bury_rows(self, gone: Iterable[tuple[RowSegment, NDArray[np.int64]]]) -> None:
-        """Writes tombstones for messages that were taken out; many of a block without others need none: it goes."""
+        """Writes tombstones for removed messages, except for emptied blocks with many, which will be removed."""
         gone = [(segment, rows) for segment, rows in gone if len(rows)]
         self._untidy.update(segment.block for segment, _ in gone)
         live = {segment.block for segment in self.contents.segments if segment.live}
@@ -352,7 +333,7 @@ class FileStream(KeptConsumers):
     # Blocks
 
     def _tidy(self, number: int) -> None:
-        """Removes a block that has nothing in use, rewrites one that has little; never the last."""
+        """Removes a block without content in use, or rewrites one with little; never the last block."""
         block = self._blocks.get(number)
         if block is None or number == next(reversed(self._blocks)):
             return
@@ -363,14 +344,14 @@ class FileStream(KeptConsumers):
         sequences, times = needed_tombstones(self.contents, block)
         if used + len(sequences) * EMPTY_RECORD_SIZE > enough > 0:
             if not used and segments:
-                # Messages that are gone may have no tombstones if all of the block are.
+                # Removed messages may lack tombstones if their whole block was emptied.
                 self._rewrite(block)
             return
         if used:
             self._rewrite(block)
             return
         if len(sequences):
-            # They have to be elsewhere, whatever happens, before the block goes.
+            # They must be durable elsewhere before the block is removed.
             self._bury_all(sequences, times)
             self._write()
             self._secure(number, anew=True)
@@ -384,9 +365,9 @@ class FileStream(KeptConsumers):
         block.remove()
 
     def _secure(self, number: int, *, anew: bool = False) -> None:
-        """Syncs the last block before an earlier one goes, unless a later one than that has been synced.
+        """Syncs the later blocks before an earlier one is removed, unless one of them has been synced.
 
-        Otherwise nothing might be left that says how far the stream has come.
+        Otherwise the last used sequence could be lost.
         """
         if anew or not self._is_secure(number):
             for block in self._blocks.values():
@@ -401,7 +382,7 @@ class FileStream(KeptConsumers):
         return [segment for segment in self.contents.segments if segment.block == number]
 
     def _rewrite(self, block: MessageBlock) -> None:
-        """Writes a block anew with the messages that are left, and the tombstones that are needed."""
+        """Rewrites a block with its remaining messages and the required tombstones."""
         sequences, times = needed_tombstones(self.contents, block)
         segments = self._segments(block.number)
         data = bytearray()
@@ -424,14 +405,10 @@ class FileStream(KeptConsumers):
             raise StorageError(error.message) from error
         block.size, block.graves = len(data), array("Q", sequences.tolist())
 
-    # Life
+    # Flush and end
 
     def flush(self) -> None:
-        """Writes what waits to be written, and tidies up.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Writes collected records, then removes and rewrites blocks."""
         self._write()
         if self._deferred and self._is_secure(max(self._deferred)):
             self._untidy |= self._deferred
@@ -457,9 +434,9 @@ class FileStream(KeptConsumers):
         super().keep_copied(state)
 
     def unsynced(self) -> list[Path]:
-        """Returns the files and directories that were written since this was called last, in the order to sync them.
+        """Returns the paths written since the last call, in the order to sync them.
 
-        Those of the last call are synced by now.
+        The caller has synced those of the last call.
         """
         written = [block for block in self._blocks.values() if block.unsynced]
         for block in self._syncing:
@@ -471,11 +448,7 @@ class FileStream(KeptConsumers):
         return [block.path for block in written] + [self._messages] * names + super().unsynced()
 
     def sync(self) -> None:
-        """Makes what is in files survive a loss of power.
-
-        Raises:
-            StorageError: It cannot be synced.
-        """
+        """Makes the files durable."""
         for block in self._blocks.values():
             block.sync()
         if self._renamed:
@@ -489,7 +462,7 @@ class FileStream(KeptConsumers):
         self._renamed = False
 
     def close(self) -> None:
-        """Writes what waits and an index, and syncs."""
+        """Writes collected records and an index, and syncs."""
         if self._abandoned:
             return
         self.flush()
@@ -507,27 +480,26 @@ class FileStream(KeptConsumers):
             raise StorageError(f"{self._directory} cannot be synced: {error.strerror}") from error
 
     def abandon(self) -> None:
-        """Closes the files without writing anything."""
         self._abandoned = True
         for block in self._blocks.values():
             block.close()
 
 
 def _is_worth_a_look(segment: RowSegment, lost: int = 1) -> bool:
-    """Returns whether a segment that has lost messages has none any more, or one in sixteen of all has gone."""
+    """Returns whether a segment has lost its last message, or another sixteenth of its rows."""
     live, step = segment.live, max(16, len(segment.sizes) >> 4)
     return -live % step < lost
 
 
 def _places(frames: Frames) -> MessagePlaces:
-    """The columns of a table that say where messages are."""
+    """Returns the columns with the positions of messages."""
     return MessagePlaces(*(frames[:, column] for column in (SUBJECT, SUBJECT_SIZE, HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE)))
 
 
 def needed_tombstones(contents: Contents, block: MessageBlock) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Returns sequences and times of the tombstones that have to stay when a block goes.
+    """Returns sequences and times of the tombstones that must remain when a block is removed.
 
-    Those of messages that are still in another file, and what says how far the stream has come.
+    These are tombstones of messages that are still in another file, and the one of the last used sequence.
     """
     graves = np.unique(np.frombuffer(block.graves, np.uint64))
     found: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []

@@ -1,4 +1,4 @@
-"""What the rules of streams need from a store."""
+"""The store of a stream, as its rules use it."""
 
 from __future__ import annotations
 
@@ -18,62 +18,51 @@ from stantools.streamfiles.meta import ConsumerState, CopiedState
 if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
 
-#: Bytes of messages that are put into a table, about.
+#: approximate bytes of the messages of one table
 MOST_BYTES: Final = 1 << 20
 
 
 class Stored(NamedTuple):
-    """A message."""
-
-    sequence: int  #: its sequence in the stream
-    time: int  #: when it was stored, in nanoseconds since 1970
+    sequence: int  #: sequence in the stream
+    time: int  #: time of storage in nanoseconds since 1970
     subject: bytes
-    header: bytes  #: header block with its empty line; empty for none
+    header: bytes  #: header block with its empty line; empty without headers
     payload: bytes
 
 
 class MessageTableColumns(NamedTuple):
     """Messages as rows of a table, without replies and routes."""
 
-    buffer: bytearray  #: where they are
-    end: int  #: where in it room begins that is left for others
-    frames: Frames  #: the table
-    times: NDArray[np.int64]  #: when they were stored, in nanoseconds since 1970
+    buffer: bytearray  #: bytes of the messages
+    end: int  #: offset in `buffer` of the space reserved for the caller
+    frames: Frames
+    times: NDArray[np.int64]  #: times of storage in nanoseconds since 1970
 
 
 class StreamStore(ABC):
-    """The messages of one stream, on top of the table of what is there.
+    """The messages of one stream, with the table `contents`.
 
-    What was added or taken out can be read at once; it is kept when `flush` has returned. If `flush` fails, what
-    `contents` says is not to be relied upon: the stream is opened again.
+    Reads see every change at once; changes are stored when `flush` returns. If `flush` fails, `contents` is no
+    longer reliable: the stream must be opened again. Methods that read or write files raise StorageError.
     """
 
-    contents: Contents  #: what is there
+    contents: Contents
 
     @staticmethod
     @abstractmethod
     def size_of(subject: bytes, header: bytes, payload: bytes) -> int:
-        """Returns the bytes that a message counts for."""
+        """Returns the bytes of a message, as the limits of the stream count them."""
 
     @abstractmethod
-    def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
-        """Adds a message. Returns its sequence."""
+    def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int: ...
 
     def append_rows(
         self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int, most: int = 0
     ) -> list[tuple[int, int]]:
-        """Adds messages that have come at the same time.
+        """Adds messages that arrived together: rows `begin` to `end` of a table.
 
-        Args:
-            time: Nanoseconds since 1970.
-            buffer: Where they are.
-            frames: Their table.
-            begin: The first row.
-            end: The row behind the last.
-            most: How many messages a subject may have: older ones are dropped; 0 for any number.
-
-        Returns:
-            What is dropped: sequence, and number of the subject.
+        `time` is in nanoseconds since 1970. If a subject has more than `most` messages, the oldest are dropped; 0 is
+        no limit. Returns sequence and subject number of the dropped messages.
         """
         contents = self.contents
         gone: list[tuple[int, int]] = []
@@ -86,26 +75,17 @@ class StreamStore(ABC):
         return gone
 
     def skip(self, sequence: int) -> None:
-        """Has the next message get a sequence that is not used yet; those below it stay without messages."""
+        """Sets the next sequence. The unused ones before it stay without messages."""
         self.contents.skip(sequence - 1, self.contents.last_time)
 
     @abstractmethod
     def read(self, sequence: int) -> Stored | None:
-        """Returns a message, if it is there.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
+        """Returns a message, None if it does not exist."""
 
     def direct(self, sequence: int, stream: bytes) -> tuple[bytes, int] | None:
-        """Returns what answers a direct get, if the message is there: header block and payload, and the block's size.
+        """Returns the answer to a direct get (header block, payload) and the block's size; None without the message.
 
-        Args:
-            sequence: Which one.
-            stream: Name of the stream, for the headers that say where the message is.
-
-        Raises:
-            StorageError: It cannot be read.
+        `stream` is the stream's name, for the headers.
         """
         found = self.read(sequence)
         if found is None:
@@ -114,14 +94,10 @@ class StreamStore(ABC):
         return block + found.payload, len(block)
 
     def table(self, sequences: Sequence[int], room: int) -> MessageTableColumns | None:
-        """Returns messages, from the first one on as many as can be had at once.
+        """Returns the first of the given messages, up to the number that one read can get.
 
-        Args:
-            sequences: Of messages, rising.
-            room: Bytes to be left behind them, for each.
-
-        Returns:
-            The messages; None if the first one is best read by itself: it may be large, damaged, or not there.
+        `sequences` ascend; `room` bytes per message are reserved at the end of the buffer. Returns None if the first
+        message must be read singly: it may be large, damaged or missing.
         """
         found: list[Stored] = []
         size = 0
@@ -149,115 +125,69 @@ class StreamStore(ABC):
 
     @abstractmethod
     def remove(self, sequence: int, *, erase: bool = False) -> bool:
-        """Takes out a message so that it does not come back. Returns whether it was there.
-
-        Args:
-            sequence: Which one.
-            erase: Overwrite it.
-        """
+        """Removes a message for good, and overwrites it with `erase`. Returns whether it existed."""
 
     @abstractmethod
     def purge_below(self, sequence: int) -> None:
-        """Takes out the messages below a sequence so that they do not come back."""
+        """Removes the messages below a sequence for good."""
 
     @abstractmethod
     def purge_matching(self, wanted: SubjectFilter, below: int) -> None:
-        """Takes out the messages that match and are below a sequence, so that they do not come back."""
+        """Removes the matching messages below a sequence for good."""
 
     @abstractmethod
     def purge_all(self, next_sequence: int) -> None:
-        """Takes out everything; the next message gets this sequence."""
+        """Removes all messages for good, and sets the next sequence."""
 
     @abstractmethod
     def configure(self, config: Mapping[str, Any], created: int) -> None:
-        """Keeps the configuration.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Stores the configuration of the stream."""
 
     @abstractmethod
     def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
-        """Iterates over the consumers that are kept: configuration, when they were made, and state.
-
-        Raises:
-            StorageError: One cannot be read.
-        """
+        """Iterates over the stored consumers: configuration, time of creation, and state."""
 
     def kept_state(self, name: str, config: Mapping[str, Any]) -> ConsumerState | None:
-        """Returns the state of a consumer that is kept; None if there is none.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
+        """Returns the stored state of a consumer, None if there is none."""
         return None
 
     @abstractmethod
     def keep_consumer(
         self, name: str, config: Mapping[str, Any], created: int, begins: ConsumerState | None = None
     ) -> None:
-        """Keeps the configuration of a consumer.
-
-        Args:
-            name: Its name.
-            config: Its configuration.
-            created: When it was made.
-            begins: Its state, where nothing is kept of it yet.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Stores the configuration of a consumer; `begins` is the state of a new one."""
 
     @abstractmethod
     def keep_state(self, name: str, state: ConsumerState) -> None:
-        """Keeps the state of a consumer.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Stores the state of a consumer."""
 
     @abstractmethod
     def forget_consumer(self, name: str) -> None:
-        """Keeps nothing of a consumer any more.
-
-        Raises:
-            StorageError: It cannot be removed.
-        """
+        """Removes a consumer from the store."""
 
     def copied(self) -> CopiedState | None:
-        """Returns how far the stream was with what it copies; None if nothing is known.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
+        """Returns the stored positions of the stream in its sources, None if there are none."""
         return None
 
     def keep_copied(self, state: CopiedState) -> None:
-        """Keeps how far the stream is with what it copies, after what was stored: it is never ahead of the messages.
+        """Stores the positions of the stream in its sources, which are never ahead of the stored messages.
 
-        What is in memory copies everything again.
-
-        Raises:
-            StorageError: It cannot be written.
+        A stream in memory copies everything again.
         """
         return
 
     @abstractmethod
     def flush(self) -> None:
-        """Writes all that was done, so that it outlives this process.
-
-        Raises:
-            StorageError: It cannot be written; nothing since the last flush is certain.
-        """
+        """Writes all changes, so that they outlive this process. If it fails, none since the last flush is certain."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends without losing anything."""
+        """Closes the stream without loss."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Ends without writing anything: it could not be written."""
+        """Closes the stream without writing, after a failed write."""
 
     @abstractmethod
     def delete(self) -> None:
-        """Takes the whole stream away."""
+        """Removes the whole stream."""

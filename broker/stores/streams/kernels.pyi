@@ -3,19 +3,10 @@ from stantools.format.envelope import Buffer
 from stantools.nats.frames import Frames
 
 def measure_rows(frames: Frames, begin: int, end: int) -> tuple[int, int, int, int, int]:
-    """Returns the sizes of messages.
+    """Returns the sizes of the messages in rows `begin` to `end` of a table, of which there must be at least one.
 
-    Args:
-        frames: Their table.
-        begin: The first row.
-        end: The row behind the last; there is one at least.
-
-    Returns:
-        How many have headers; bytes of all headers and payloads, of all subjects, of the largest headers and payload,
-        and of the longest subject.
-
-    Raises:
-        ValueError: There are no such rows.
+    They are: number of messages with headers; bytes of all headers and payloads, and of all subjects; bytes of the
+    largest headers with payload, and of the longest subject. Raises ValueError if there are no such rows.
     """
 
 def enter_rows(
@@ -30,39 +21,32 @@ def enter_rows(
     room: int,
     most: int,
 ) -> tuple[bytes, list[SubjectRows]]:
-    """Adds messages that have come at the same time as the next rows of the last segment, as many as there is room for.
+    """Adds messages that arrived together as the next rows of the last segment, as many as fit.
 
     Args:
-        contents: What the stream has; its last segment ends with its last sequence.
-        buffer: Where the messages are.
+        contents: The table of the stream; its last segment ends with the last sequence.
+        buffer: The bytes of the messages.
         frames: Their table.
         begin: The first row.
-        end: The row behind the last; there is one at least.
+        end: The row after the last; there must be at least one.
         time: Nanoseconds since 1970.
-        key: Of the block that their records go to, 32 bytes.
-        place: Where in the block.
-        room: Bytes that the records may have; the first one is added in any case.
-        most: How many messages a subject may have; 0 for any number.
+        key: Hash key of the block for their records, 32 bytes.
+        place: Offset in the block.
+        room: Bytes available for the records; the first one is added in any case.
+        most: Messages per subject at most; 0 is no limit.
 
     Returns:
-        The records, one behind the other; subjects that have more messages now.
+        The consecutive records; the subjects that now have too many messages.
 
     Raises:
-        ValueError: A row lies outside, or is too large for a record; nothing is added then.
+        ValueError: A row lies outside the buffer, or is too large for a record. No message is added then.
     """
 
 def drop_firsts(
     contents: Contents, over: list[SubjectRows], most: int, key: bytes
 ) -> tuple[list[tuple[int, int]], list[tuple[RowSegment, int]], bytes, bytes]:
-    """Takes out the first messages of subjects that have too many.
+    """Removes the first messages of subjects that have more than `most`, which is at least 1.
 
-    Args:
-        contents: What the stream has.
-        over: The subjects.
-        most: How many messages each may have, 1 at least.
-        key: Of the block that the tombstones go to, 32 bytes.
-
-    Returns:
-        What is gone: sequence, and number of the subject; the segments that have lost messages, with how many; the
-        tombstones; their sequences, eight bytes each.
+    `key` is the hash key of the block for the tombstones, 32 bytes. Returns sequence and subject number of the
+    removed messages; the segments that lost messages, with counts; the tombstones; their sequences, eight bytes each.
     """

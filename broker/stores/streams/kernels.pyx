@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The kernels of streams, compiled. `kernels.pyi` says what each function promises.
+"""The compiled kernels of streams; `kernels.pyi` documents each function.
 
-A batch takes some microseconds, so the interpreter lock is kept. What a table says about positions is checked against
-the buffer before it is used, and before anything is changed.
+A batch takes some microseconds, so the interpreter lock is kept. The positions in a table are checked against the
+buffer before they are used, and before anything is changed.
 """
 
 from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -70,7 +70,7 @@ def measure_rows(frames, Py_ssize_t begin, Py_ssize_t end):
 
 
 cdef int64_t size_at(const int32_t* row, uint64_t limit) except -1:
-    """The size of the record of a row, whose places are checked."""
+    """Returns the size of a row's record, after checks of its positions."""
     cdef uint64_t size
     if (
         row[SUBJECT] < 0 or row[SUBJECT_SIZE] < 0 or row[PAYLOAD] < 0 or not 0 <= row[HEADER_SIZE] <= row[PAYLOAD_SIZE]
@@ -180,7 +180,7 @@ def enter_rows(
 
 
 cdef class Losses:
-    """What a segment loses; it learns of it with `settle`."""
+    """The losses of a segment, which `settle` applies to it."""
 
     cdef object contents, segment
     cdef list records
@@ -204,7 +204,7 @@ cdef class Losses:
         return 0 <= row < self.rows and self.sizes[row] != 0
 
     cdef int64_t drop(self, int64_t sequence) except? -1:
-        """Takes out a message. Returns its time."""
+        """Removes a message. Returns its time."""
         cdef int64_t row = sequence - self.first
         self.went += 1
         self.bytes += self.sizes[row]
@@ -229,7 +229,7 @@ cdef class Losses:
         return 0
 
     cdef bint advance(self) except -1:
-        """Has the contents begin with the next message, if it is here. Returns whether it is."""
+        """Sets the first message of the contents if it is in this segment. Returns whether it is."""
         cdef int64_t row = <int64_t>self.contents.first - self.first
         if not 0 <= row < self.rows:
             return False
@@ -245,7 +245,7 @@ cdef class Losses:
 def drop_firsts(contents, list over not None, int64_t most, bytes key not None):
     cdef list gone = [], touched = []
     cdef list segments = contents.segments
-    # Mostly it is the last one that loses them.
+    # Usually the last segment loses them.
     cdef Losses losses = Losses(contents, segments[len(segments) - 1])
     cdef int64_t sequence, count, time, start = contents.first
     cdef Py_ssize_t most_gone = 0

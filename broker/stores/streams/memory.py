@@ -1,4 +1,4 @@
-"""Messages in memory. They are gone with the process."""
+"""Messages in memory, which end with the process."""
 
 from __future__ import annotations
 
@@ -9,41 +9,30 @@ from broker.stores.streams.contents import Contents, SubjectFilter
 from broker.stores.streams.interface import Stored, StreamStore
 from stantools.streamfiles.meta import ConsumerState
 
-#: Rows of a segment.
+#: rows of a segment
 _SEGMENT: Final = 65536
-#: What a message counts for besides its bytes (jetstream-server.md section 7).
+#: bytes that a message counts for besides its content (jetstream-server.md section 7)
 _OVERHEAD: Final = 16
 
 
 class VolatileStream(StreamStore):
-    """A stream of which nothing outlives the process, neither configuration nor consumers."""
+    """A stream that stores neither its configuration nor its consumers."""
 
-    def configure(self, config: Mapping[str, Any], created: int) -> None:
-        """Keeps nothing."""
+    def configure(self, config: Mapping[str, Any], created: int) -> None: ...
 
     def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
-        """There are none."""
         return iter(())
 
     def keep_consumer(
         self, name: str, config: Mapping[str, Any], created: int, begins: ConsumerState | None = None
-    ) -> None:
-        """Keeps nothing."""
+    ) -> None: ...
 
-    def keep_state(self, name: str, state: ConsumerState) -> None:
-        """Keeps nothing."""
+    def keep_state(self, name: str, state: ConsumerState) -> None: ...
 
-    def forget_consumer(self, name: str) -> None:
-        """There is nothing to be forgotten."""
+    def forget_consumer(self, name: str) -> None: ...
 
 
 class MemoryStream(VolatileStream):
-    """A stream in memory.
-
-    Args:
-        next_sequence: Its first sequence.
-    """
-
     def __init__(self, next_sequence: int = 1) -> None:
         self.contents = Contents(next_sequence)
 
@@ -53,7 +42,6 @@ class MemoryStream(VolatileStream):
         return len(subject) + len(header) + len(payload) + _OVERHEAD
 
     def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
-        """Adds a message. Returns its sequence."""
         contents = self.contents
         sequence = contents.last + 1
         segments = contents.segments
@@ -64,7 +52,6 @@ class MemoryStream(VolatileStream):
         return sequence
 
     def read(self, sequence: int) -> Stored | None:
-        """Returns a message, if it is there."""
         found = self.contents.locate(sequence)
         if found is None:
             return None
@@ -74,7 +61,6 @@ class MemoryStream(VolatileStream):
         return Stored(sequence, segment.times[row], self.contents.subject_at(segment, row), *record)
 
     def remove(self, sequence: int, *, erase: bool = False) -> bool:
-        """Takes out a message. Returns whether it was there."""
         found = self.contents.locate(sequence)
         if found is None:
             return False
@@ -83,30 +69,26 @@ class MemoryStream(VolatileStream):
         return True
 
     def purge_below(self, sequence: int) -> None:
-        """Takes out the messages below a sequence."""
         self.contents.drop_below(sequence)
         self._tidy(self.contents.first)
 
     def purge_matching(self, wanted: SubjectFilter, below: int) -> None:
-        """Takes out the messages that match and are below a sequence."""
         self.contents.drop_rows(list(self.contents.rows(wanted, below)))
         self._tidy(self.contents.last)
 
     def purge_all(self, next_sequence: int) -> None:
-        """Takes out everything."""
         self.contents.restart(next_sequence)
 
     def flush(self) -> None:
-        """Does nothing: what is in memory is as safe as it gets."""
+        """Does nothing: the messages are not durable."""
 
     def close(self) -> None:
-        """Forgets everything."""
         self.contents.restart(1)
 
     delete = abandon = close
 
     def _tidy(self, end: int) -> None:
-        """Releases the segments without messages that begin up to a sequence, except the last."""
+        """Removes the segments without messages that begin up to a sequence, except the last."""
         for segment in self.contents.segments[:-1]:
             if segment.first > end:
                 break

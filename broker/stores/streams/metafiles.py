@@ -1,4 +1,4 @@
-"""Configurations in files, `meta.inf` with `meta.sum`, and what is kept of consumers, in `obs` beside the messages.
+"""Configurations in files (`meta.inf` with its hash in `meta.sum`), and the consumers in `obs` beside the messages.
 
 Facts: jetstream-server.md section 20.
 """
@@ -41,47 +41,43 @@ META: Final = "meta.inf"
 META_SUM: Final = "meta.sum"
 CONSUMERS: Final = "obs"
 STATE: Final = "o.dat"
-#: Hash and configuration that are about to become `meta.sum` and `meta.inf`.
+#: hash and configuration that will become `meta.sum` and `meta.inf`
 NEXT_META: Final = ".meta.next"
-#: What hides what is no stream or consumer yet, or no more.
+#: hidden directories with incomplete or removed streams and consumers
 _LEFT: Final = re.compile(r"\.((restore|snapshot)-)?[0-9a-f]{8}")
 COPIED: Final = "sources.db"
-#: What the last state that was synced is called, while the one in its place, `o.dat` or `sources.db`, is not.
+#: suffix of the last synced state, while `o.dat` or `sources.db` is not synced
 _OLD: Final = ".old"
 _State = TypeVar("_State")
-#: More than any configuration.
+#: bytes of a configuration at most
 _MOST_META: Final = 16 << 20
 
 
 class StateFileCondition(Enum):
-    """What a loss of power would leave of a state."""
+    """A state (of a consumer, of copies) after a loss of power."""
 
-    WRITTEN = enum.auto()  #: the state before; the new one is not synced
-    SYNCING = enum.auto()  #: one of both
-    SYNCED = enum.auto()  #: the state
+    WRITTEN = enum.auto()  #: the previous state: the new one is not synced
+    SYNCING = enum.auto()  #: the previous or the new state
+    SYNCED = enum.auto()  #: the new state
 
 
 class KeptConsumers(StreamStore, ABC):
-    """A stream whose consumers, and how far it is with what it copies, are kept in files.
+    """A stream whose consumers and positions in its sources are in files.
 
-    A state is replaced without a sync, which would stop everything else. The last one that was synced is kept beside
-    it, as `o.old` or `sources.old`, for as long.
+    A state is replaced without a sync, which would block everything else. The last synced state stays beside it as
+    `o.old` or `sources.old` until the new one is synced.
     """
 
     _directory: Path  #: of the stream
     _name: str  #: of the stream
-    _forgotten = False  #: a consumer was removed since the directory was synced
+    _forgotten = False  #: a consumer was removed since the last sync of the directory
 
     @cached_property
     def _states(self) -> dict[Path, StateFileCondition]:
         return {}
 
     def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
-        """Iterates over the consumers that are kept.
-
-        Raises:
-            StorageError: One cannot be read.
-        """
+        """Iterates over the stored consumers. Raises StorageError if one cannot be read."""
         folder = self._directory / CONSUMERS
         remove_left(folder)
         for directory in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -89,12 +85,14 @@ class KeptConsumers(StreamStore, ABC):
                 continue
             found = read_meta(directory, highwayhash.consumer_key(self._name, directory.name))
             if found is None:
-                # A position that is lost is worse than a letter that is wrong: servers do not look at the hash.
+                # A lost position is worse than a wrong letter: servers ignore the hash.
                 found = _decoded(_read_small(directory / META))
                 if found is not None:
-                    NATS.warning("%s has another hash than %s: it is used as it is", directory / META, META_SUM)
+                    NATS.warning("%s has another hash than %s; it is used anyway", directory / META, META_SUM)
             if found is None:
-                text = "%s has no valid %s: the consumer is not served; its state is used when it is made again"
+                text = (
+                    "%s has no valid %s: the consumer is not served; a new one with its name continues from its state"
+                )
                 NATS.warning(text, directory, META)
                 continue
             config, created = found
@@ -102,31 +100,19 @@ class KeptConsumers(StreamStore, ABC):
             yield config, created, self.kept_state(directory.name, config)
 
     def kept_state(self, name: str, config: Mapping[str, Any]) -> ConsumerState | None:
-        """Returns the state of a consumer that is kept; None if there is none, or it is damaged.
-
-        Args:
-            name: Its name.
-            config: Its configuration.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
+        """Returns the stored state of a consumer; None if it is missing or damaged. May raise StorageError."""
         path = self._directory / CONSUMERS / name / STATE
         state = self._read_state(path, decode_consumer)
         return state if state is None or is_at_start(config, state) else self._possible(name, path, state)
 
     def _read_state(self, path: Path, decode: Callable[[bytes], _State]) -> _State | None:
-        """Returns a state, or the last one that was synced; None if there is none, or both are damaged.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
+        """Returns a state, or the last synced one; None if they are missing or damaged. May raise StorageError."""
         _remove_unfinished(path)
         for each in (path, path.with_suffix(_OLD)):
             try:
                 state = decode(each.read_bytes())
                 if each == path:
-                    # The process before may have written it just before it was killed.
+                    # The previous process may have written it just before it was killed.
                     self._sync_state(path)
                 return state
             except FileNotFoundError:
@@ -143,11 +129,7 @@ class KeptConsumers(StreamStore, ABC):
         self._states[path] = StateFileCondition.SYNCED
 
     def _write_state(self, path: Path, data: bytes) -> None:
-        """Writes a state without a sync.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Writes a state without a sync. Raises StorageError."""
         temporary = path.with_suffix(".tmp")
         try:
             temporary.write_bytes(data)
@@ -159,12 +141,12 @@ class KeptConsumers(StreamStore, ABC):
         self._states[path] = StateFileCondition.WRITTEN
 
     def _possible(self, name: str, path: Path, state: ConsumerState) -> ConsumerState:
-        """Returns a state without what is beyond the end of the stream."""
+        """Returns a state that does not go beyond the end of the stream."""
         last = self.contents.last
         number, delivered = state.delivered
         if delivered <= last:
             return state
-        text = "%s: message %d was delivered, the stream ends at %d: the consumer goes on from there"
+        text = "%s: message %d was delivered, but the stream ends at %d: the consumer continues from there"
         NATS.error(text, path, delivered, last)
         pending = {each: place for each, place in state.pending.items() if each <= last}
         again = {each: count for each, count in state.redelivered.items() if each <= last}
@@ -176,17 +158,7 @@ class KeptConsumers(StreamStore, ABC):
     def keep_consumer(
         self, name: str, config: Mapping[str, Any], created: int, begins: ConsumerState | None = None
     ) -> None:
-        """Writes the configuration of a consumer.
-
-        Args:
-            name: Its name.
-            config: Its configuration.
-            created: When it was made.
-            begins: Its state, where nothing is kept of it yet.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Writes the configuration of a consumer; `begins` is the state of a new one. May raise StorageError."""
         data, key = full_consumer_meta(name, config, created), highwayhash.consumer_key(self._name, name)
         directory = self._directory / CONSUMERS / name
         if directory.exists():
@@ -198,15 +170,11 @@ class KeptConsumers(StreamStore, ABC):
                 self._states[directory / STATE] = StateFileCondition.SYNCED
 
     def keep_state(self, name: str, state: ConsumerState) -> None:
-        """Writes the state of a consumer. It is not synced: what is lost comes again.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Writes the state of a consumer without a sync: messages are delivered again if it is lost."""
         self._write_state(self._directory / CONSUMERS / name / STATE, encode_consumer(state))
 
     def unsynced(self) -> list[Path]:
-        """Returns the states that were written since this was called last; those of the last call are synced by now."""
+        """Returns the paths written since the last call; the caller has synced those of the last call."""
         for path, state in self._states.items():
             if state is StateFileCondition.SYNCING:
                 self._states[path] = StateFileCondition.SYNCED
@@ -219,55 +187,36 @@ class KeptConsumers(StreamStore, ABC):
         return paths
 
     def copied(self) -> CopiedState | None:
-        """Reads how far the stream was with what it copies; None if there is no such file, or it is damaged.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
+        """Reads the positions of the stream in its sources; None if they are missing or damaged."""
         return self._read_state(self._directory / COPIED, decode_copied)
 
     def keep_copied(self, state: CopiedState) -> None:
-        """Writes how far the stream is with what it copies. It is not synced.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Writes the positions of the stream in its sources, without a sync."""
         self._write_state(self._directory / COPIED, encode_copied(state))
 
     def _sync_copied(self) -> None:
-        """Makes that survive a loss of power.
-
-        Raises:
-            OSError: It cannot be synced.
-        """
         path = self._directory / COPIED
         if self._states.get(path, StateFileCondition.SYNCED) is not StateFileCondition.SYNCED:
             self._sync_state(path)
 
     def forget_consumer(self, name: str) -> None:
-        """Removes what is kept of a consumer."""
         self._states.pop(self._directory / CONSUMERS / name / STATE, None)
         remove_directory(self._directory / CONSUMERS / name)
         self._forgotten = True
 
     def delete(self) -> None:
-        """Takes the directory away, if there is one."""
         self.abandon()
         remove_directory(self._directory)
 
 
 def is_at_start(config: Mapping[str, Any], state: ConsumerState) -> bool:
-    """Returns whether a consumer waits for the sequence that it was made for, which may be beyond the end."""
+    """Returns whether a consumer waits for its configured first sequence, which may be beyond the end of the stream."""
     begins = config.get("opt_start_seq")
     return isinstance(begins, int) and state.delivered == (0, begins - 1)
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Removes what was to replace a file: written over, a loss of power could bring its old content back.
-
-    Raises:
-        StorageError: It cannot be removed.
-    """
+    """Removes an unfinished replacement: a loss of power could restore its old content even if it were overwritten."""
     temporary = path.with_suffix(".tmp")
     try:
         temporary.unlink(missing_ok=True)
@@ -276,12 +225,8 @@ def _remove_unfinished(path: Path) -> None:
 
 
 def remove_directory(directory: Path) -> None:
-    """Removes a directory, if there is one: all of it or, if that is interrupted, what is left at the next start.
-
-    Raises:
-        StorageError: It cannot be removed.
-    """
-    # Hidden directories are rubbish to every server.
+    """Removes a directory if it exists. If that is interrupted, the next start removes the rest."""
+    # Every server ignores hidden directories.
     hidden = directory.with_name(f".{secrets.token_hex(4)}")
     try:
         directory.rename(hidden)
@@ -293,18 +238,14 @@ def remove_directory(directory: Path) -> None:
 
 
 def remove_left(folder: Path) -> None:
-    """Removes the directories that were being made or removed when the broker was killed."""
+    """Removes the directories whose creation or removal was interrupted."""
     for path in folder.glob(".*"):
         if _LEFT.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def place_directory(directory: Path, files: Mapping[str, bytes], folders: Iterable[str] = ()) -> None:
-    """Makes a directory that has its files from the moment it has its name, whatever happens.
-
-    Raises:
-        StorageError: It cannot be written.
-    """
+    """Creates a directory atomically and durably, together with its files."""
     hidden = directory.with_name(f".{secrets.token_hex(4)}")
     try:
         make_directories(directory.parent)
@@ -323,11 +264,7 @@ def place_directory(directory: Path, files: Mapping[str, bytes], folders: Iterab
 
 
 def make_directories(directory: Path) -> None:
-    """Makes a directory and those above it, so that they survive a loss of power.
-
-    Raises:
-        OSError: They cannot be made.
-    """
+    """Creates a directory and its parents durably. Raises OSError on failure."""
     if not directory.is_dir():
         make_directories(directory.parent)
         directory.mkdir(mode=0o700)
@@ -335,14 +272,10 @@ def make_directories(directory: Path) -> None:
 
 
 def write_meta(directory: Path, data: bytes, key: bytes) -> None:
-    """Replaces a configuration and its hash: both or, whatever happens, none.
-
-    Raises:
-        StorageError: They cannot be written.
-    """
+    """Replaces a configuration and its hash atomically."""
     checksum = meta_sum(data, key)
     try:
-        # Two files cannot be replaced at once: the next start ends what is interrupted.
+        # Two files cannot be replaced at once: the next start completes an interrupted change.
         replace_file(directory / NEXT_META, checksum + data, mode=0o600)
         _put_meta(directory, data, checksum)
     except StantoolsError as error:
@@ -358,11 +291,7 @@ def _put_meta(directory: Path, data: bytes, checksum: bytes) -> None:
 
 
 def read_meta(directory: Path, key: bytes) -> tuple[dict[str, Any], int] | None:
-    """Reads a configuration with its hash. Returns it and when it was made; None if they are not valid.
-
-    Raises:
-        StorageError: They cannot be read.
-    """
+    """Returns a configuration and its time of creation; None if it does not match its hash."""
     data, checksum = _read_small(directory / META), _read_small(directory / META_SUM).strip()
     following = _read_small(directory / NEXT_META)
     if not checksum.strip(b"\0") and not following and _decoded(data) is not None:
@@ -372,7 +301,7 @@ def read_meta(directory: Path, key: bytes) -> tuple[dict[str, Any], int] | None:
         checksum, data = following[: len(meta_sum(b"", key))], following[len(meta_sum(b"", key)) :]
         if not data or meta_sum(data, key) != checksum:
             return None
-        NATS.warning("%s: a change of the configuration was interrupted, it is completed", directory)
+        NATS.warning("%s: a change of the configuration was interrupted; it is completed", directory)
         try:
             _put_meta(directory, data, checksum)
         except (OSError, StantoolsError) as error:

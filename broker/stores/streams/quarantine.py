@@ -1,4 +1,4 @@
-"""Damaged files of a stream are not deleted: they are kept in its folder `damaged`."""
+"""Damaged files of a stream are not deleted, but kept in its folder `damaged`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ DAMAGED: Final = "damaged"
 
 
 def move_aside(path: Path, directory: Path) -> Path:
-    """Moves a file or directory of a stream to its damaged files. Returns where it is.
-
-    Raises:
-        OSError: It cannot be moved.
-    """
+    """Moves a file or directory of a stream to its damaged files. Returns the new path. Raises OSError on failure."""
     aside = _place(path, directory)
     path.rename(aside)
     fsync_directory(aside.parent)
@@ -27,11 +23,7 @@ def move_aside(path: Path, directory: Path) -> Path:
 
 
 def copy_aside(path: Path, directory: Path) -> Path:
-    """Keeps a file of a stream, which is about to be replaced, among its damaged files. Returns where it is.
-
-    Raises:
-        OSError: It cannot be kept.
-    """
+    """Links or copies a file of a stream to its damaged files. Returns the new path. Raises OSError on failure."""
     aside = _place(path, directory)
     try:
         os.link(path, aside)

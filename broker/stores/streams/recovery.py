@@ -1,11 +1,11 @@
-"""Reads a stream's directory: blocks, and the indexes that servers leave (jetstream-server.md section 20).
+"""Reads a stream's directory: blocks, and the indexes that servers write (jetstream-server.md section 20).
 
-The records of the blocks say what there is. Some things only an index knows: what was removed without a trace in the
-blocks, the last sequence if the newest block is lost, and which blocks there should be. What it knows becomes
-tombstones, so that the directory needs no index any more.
+The records of the blocks say which messages exist. Only an index knows the messages that were removed without
+tombstones, the last sequence if the newest block is lost, and the numbers of lost blocks. Recovery turns this
+knowledge into tombstones, so that the directory no longer needs an index.
 
-A damaged block is mended: it is written anew with its good records, and the file as it was is kept in `damaged`, beside
-`msgs`. Every step is logged. Nothing that could be of use is deleted.
+A damaged block is rewritten with its good records; the original file is kept in `damaged`, beside `msgs`. Every step
+is logged. Files that could still be useful are never deleted.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 
 MESSAGES: Final = "msgs"
 _BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
-#: A block that a server was writing anew, and other files that are not complete.
+#: blocks that a server was rewriting, and other incomplete files
 _NEW_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk\.tmp|([1-9][0-9]{0,9})\.new")
 _LEFT: Final = re.compile(r"\..*|.*\.tmp")
 INDEX: Final = "index.db"
-#: Other files of servers that say again what is in the blocks.
+#: other files of servers, which only repeat the content of the blocks
 _OTHERS: Final = re.compile(r"index\.db|thw\.db|sched\.db|[0-9]+\.(idx|fss)")
 _TOMBSTONE: Final = 1
 _COMPRESSED: Final = b"cmp\x01"
-#: Old and new messages of a purge that was interrupted.
+#: directories of an interrupted purge: old and new messages
 _PURGED, _PURGING = "__msgs__", "__new_msgs__"
 #: Beyond the greatest block number, keys that are tried for a block with another one's records.
 _MORE_KEYS: Final = 1000
-#: How far a consumer may be beyond the stream to be believed: nothing protects its file from flipped bits.
+#: messages by which a consumer may be ahead of the stream to be trusted: no checksum protects its file
 _MOST_AHEAD: Final = 1 << 24
-#: How far beyond the one before it the sequence of a damaged record may be to be believed.
+#: distance from the message before up to which the sequence of a damaged record is trusted
 _MOST_CLAIMED: Final = 1 << 16
-#: Lines about one block.
+#: log lines per block
 _MOST_LINES: Final = 10
 _FLAWS: Final = {
     RecordFlaw.CUT: "the record ends beyond the file",
@@ -71,14 +71,12 @@ class StreamRecovery:
     """Reads the messages of a stream once.
 
     Args:
-        directory: Of the stream.
-        stream: Its name.
         files: The open files of all streams.
-        contents: Gets the messages.
-        blocks: Gets the blocks, by number.
+        contents: Receives the messages.
+        blocks: Receives the blocks, by number.
 
     Attributes:
-        repeated: Blocks with records whose sequences were in the stream before.
+        repeated: Blocks with records whose sequences occur earlier in the stream.
     """
 
     def __init__(
@@ -89,21 +87,16 @@ class StreamRecovery:
         self._tails: dict[int, bytes] = {}
         self._mended: set[int] = set()
         self._index: KnownStream | None = None
-        self._current: set[int] = set()  # blocks that an index goes with exactly
-        self._claimed = 0  # the last sequence that a damaged record has
-        self._complete = False  # the last sequence is known for sure
-        self._lost = False  # the index knows of more than there is
+        self._current: set[int] = set()  # blocks that match an index exactly
+        self._claimed = 0  # the highest sequence in a damaged record
+        self._complete = False  # whether the last sequence is certain
+        self._lost = False  # whether the index knows of lost messages or blocks
         self.repeated: set[int] = set()
 
     # Blocks
 
     def read(self) -> None:
-        """Reads the blocks.
-
-        Raises:
-            StorageError: A block cannot be read.
-            OSError: The directory cannot be read.
-        """
+        """Reads the blocks and indexes. Raises StorageError or OSError if that fails."""
         self._end_purge()
         self._messages.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in list(self._messages.iterdir()):
@@ -125,41 +118,43 @@ class StreamRecovery:
             contents.skip(highest, max(graves[highest], contents.last_time))
         for number in sorted(self.repeated):
             aside = copy_aside(self._blocks[number].path, self._directory)
-            text = "%s has messages whose sequences are in the stream before; they are left out, the file as it was: %s"
+            text = (
+                "%s has messages whose sequences occur earlier in the stream; they are left out; the file as it was: %s"
+            )
             NATS.warning(text, self._blocks[number].path, aside)
         self._read_indexes()
 
     def _end_purge(self) -> None:
-        """Ends a purge that a server had begun."""
+        """Completes or undoes a purge that a server had begun."""
         old, new = self._directory / _PURGED, self._directory / _PURGING
         if new.is_dir() and any(_BLOCK.fullmatch(path.name) for path in new.iterdir()):
             aside = move_aside(self._messages, self._directory) if self._messages.exists() else None
             new.rename(self._messages)
             NATS.warning(
-                "%s: a purge was interrupted, it is completed; the messages as they were: %s", old.parent, aside
+                "%s: a purge was interrupted and is completed; the messages as they were: %s", old.parent, aside
             )
         elif old.is_dir() and not self._messages.exists():
             old.rename(self._messages)
-            NATS.warning("%s: a purge was interrupted, it is undone: the messages are there again", old.parent)
+            NATS.warning("%s: a purge was interrupted and is undone: the messages are restored", old.parent)
 
     def _end_rewrite(self, path: Path, number: int) -> None:
-        """Uses a block that was being written anew if the block itself is damaged."""
+        """Uses the rewritten form of a block if the block itself is damaged."""
         block, key = self._messages / f"{number}.blk", highwayhash.block_key(self._stream, number)
         if block.is_file() and scan_block(block.read_bytes(), key)[2] is RecordFlaw.NONE and block.stat().st_size:
             path.unlink()
         elif scan_block(path.read_bytes(), key)[2] is not RecordFlaw.NONE:
-            NATS.warning("%s is not complete: moved to %s", path, move_aside(path, self._directory))
+            NATS.warning("%s is incomplete: moved to %s", path, move_aside(path, self._directory))
         else:
             aside = move_aside(block, self._directory) if block.exists() else "missing"
             path.rename(block)
-            NATS.warning("%s is damaged, %s takes its place; the file as it was: %s", block, path.name, aside)
+            NATS.warning("%s is damaged; %s takes its place; the file as it was: %s", block, path.name, aside)
 
     def _numbers(self) -> list[int]:
         names = (path.name for path in self._messages.iterdir() if path.is_file())
         return sorted(int(found[1]) for found in map(_BLOCK.fullmatch, names) if found)
 
     def _placed(self, numbers: list[int]) -> list[int]:
-        """Gives blocks the number that the hashes in them go with."""
+        """Renames blocks to the numbers that match their hashes. Returns the numbers."""
         moved = {number: proper for number in numbers if (proper := self._proper_number(number, numbers)) != number}
         if not moved:
             return numbers
@@ -167,7 +162,7 @@ class StreamRecovery:
         for number, proper in moved.items():
             path = self._messages / f"{proper}.blk"
             if path.exists():
-                text = "%s/%d.blk has the records of block %d, which is there: moved to %s"
+                text = "%s/%d.blk has the records of block %d, which exists: moved to %s"
                 NATS.warning(text, self._messages, number, proper, asides[number])
             else:
                 asides[number].rename(path)
@@ -221,7 +216,7 @@ class StreamRecovery:
     def _read(self, block: MessageBlock, data: bytes, graves: dict[int, int]) -> None:
         batches, position, flaw = scan_block(data, block.key)
         if any((columns.flags == 0).any() for columns in batches):
-            # There are messages beyond a record that was damaged.
+            # Messages follow a damaged record.
             self._claimed = 0
         if flaw is not RecordFlaw.NONE:
             data = self._mend(block, data)
@@ -238,7 +233,7 @@ class StreamRecovery:
                     graves[sequence] = time
                 elif sequence > contents.last:
                     if flags:
-                        # It may be all that says how far the stream has come.
+                        # It may be the only trace of the stream's last sequence.
                         block.graves.append(sequence)
                     contents.skip(sequence if flags else sequence - 1, max(time, contents.last_time))
                     if not flags:
@@ -251,7 +246,7 @@ class StreamRecovery:
                 place += size
 
     def _mend(self, block: MessageBlock, data: bytes) -> bytes:
-        """Writes a block anew without what is no record. Returns its bytes."""
+        """Rewrites a block without its damaged parts. Returns its bytes."""
         good, gaps = intact_records(data, block.key)
         reached = self._contents.last
         for gap in gaps[:_MOST_LINES]:
@@ -263,7 +258,7 @@ class StreamRecovery:
             NATS.error("%s: the same at %d more places", block.path, len(gaps) - _MOST_LINES)
         if block.number not in self._mended:
             aside = copy_aside(block.path, self._directory)
-            NATS.error("%s: its good records are kept, the file as it was: %s", block.path, aside)
+            NATS.error("%s: its good records are kept; the file as it was: %s", block.path, aside)
         replace_file(block.path, good, mode=0o600)
         self._mended.add(block.number)
         return good
@@ -299,7 +294,7 @@ class StreamRecovery:
                     what += f", or were removed after {INDEX} was written"
                 NATS.error("%s/%d.blk %s: %s", self._messages, number, how, what)
         if behind:
-            text = "%s: the messages end at sequence %d, %s knows of %d: the next one gets %d"
+            text = "%s: the messages end at sequence %d, but %s names %d: the next message gets %d"
             NATS.warning(text, self._messages, contents.last, INDEX, known.last, known.last + 1)
 
     def _held(self, number: int, first: int, last: int) -> int:
@@ -314,7 +309,7 @@ class StreamRecovery:
         )
 
     def _old_indexes(self) -> KnownStream:
-        """Reads those of servers before 2.10, one for each block."""
+        """Reads the indexes of servers before 2.10, one per block."""
         known = KnownStream(0, 0, self._contents.last_time, {})
         for number, tail in self._tails.items():
             try:
@@ -326,14 +321,14 @@ class StreamRecovery:
                 self._current.add(number)
             elif block.last > self._contents.last:
                 self._lost = True
-                text = "%s: the messages end at sequence %d, %d.idx knows of %d: the next one gets %d"
+                text = "%s: the messages end at sequence %d, but %d.idx names %d: the next message gets %d"
                 NATS.warning(text, self._messages, self._contents.last, number, block.last, block.last + 1)
-        # An emptied stream has its last sequence there only.
+        # The last sequence of an emptied stream is only there.
         known.last = max((each.last for each in known.blocks.values()), default=0)
         return known
 
     def gone(self) -> list[tuple[RowSegment, NDArray[np.int64]]]:
-        """Takes out the messages that an index knows to be gone. Returns their rows."""
+        """Removes the messages that an index reports as removed. Returns their rows."""
         known, found = self._index, list[tuple["RowSegment", "NDArray[np.int64]"]]()
         for segment, rows in self._contents.rows(None) if known is not None else ():
             assert known is not None
@@ -353,7 +348,7 @@ class StreamRecovery:
         return found
 
     def last_known(self) -> tuple[int, int]:
-        """Returns the last sequence that was used, as the indexes and consumers know, and its time (0: unknown)."""
+        """Returns the last used sequence according to indexes and consumers, and its time (0: unknown)."""
         known = self._index
         last, time = (known.last, known.last_time) if known is not None else (0, 0)
         last = max(last, self._claimed)
@@ -363,7 +358,7 @@ class StreamRecovery:
         delivered = {path: self._delivered(path) for path in (self._directory / CONSUMERS).glob(f"*/{STATE}")}
         path, ahead = max(delivered.items(), key=lambda each: each[1], default=(Path(), 0))
         if reached < ahead <= reached + _MOST_AHEAD:
-            text = "%s: message %d was delivered, the stream ends at %d: the next message gets %d"
+            text = "%s: message %d was delivered, but the stream ends at %d: the next message gets %d"
             NATS.warning(text, path, ahead, reached, ahead + 1)
             last = ahead
         return last, time
@@ -373,7 +368,7 @@ class StreamRecovery:
         try:
             state = decode_consumer(path.read_bytes())
         except (OSError, ArchiveError):
-            return 0  # it is logged where consumers are opened
+            return 0  # logged when consumers are opened
         with contextlib.suppress(OSError, ValueError, RecursionError):
             config = json.loads(path.with_name(META).read_bytes())
             if isinstance(config, dict) and is_at_start(config, state):
@@ -382,11 +377,11 @@ class StreamRecovery:
 
     @property
     def has_index(self) -> bool:
-        """Whether there is an index, or another file that is not right when something is written."""
+        """Whether there is an index or another file that the next write makes wrong."""
         return any(_OTHERS.fullmatch(path.name) for path in self._messages.iterdir())
 
     def settle(self) -> None:
-        """Removes the indexes: what they know is in the blocks now, and they will not be right any more."""
+        """Removes the indexes: their content is in the blocks now, and the next write would make them wrong."""
         for path in list(self._messages.iterdir()):
             if path.name == INDEX and self._lost:
                 NATS.warning("%s: moved to %s", path, move_aside(path, self._directory))
@@ -409,11 +404,11 @@ def _rows(columns: RecordColumns) -> Iterable[tuple[int, int, int, int, int, int
 def _described(gap: Gap, before: int) -> str:
     place = f"no good record in bytes {gap.start} to {gap.end}: {_FLAWS[gap.flaw]}"
     if not gap.after:
-        return f"{place}; what was there after message {before} is lost, also which earlier ones were removed"
+        return f"{place}; all after message {before} is lost there, removals of earlier ones included"
     match max(gap.after - before - 1, 0):
         case 0:
             return f"{place}; no message is lost"
         case 1:
             return f"{place}; message {before + 1} is lost"
         case _:
-            return f"{place}; what was there of messages {before + 1} to {gap.after - 1} is lost"
+            return f"{place}; the messages from {before + 1} to {gap.after - 1} are lost there"

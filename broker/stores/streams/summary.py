@@ -1,6 +1,6 @@
-"""The index of a stream, `msgs/index.db`, as nats-server leaves it when it is stopped (jetstream-server.md section 20).
+"""The index of a stream, `msgs/index.db`, as nats-server writes it when it stops (jetstream-server.md section 20).
 
-Both servers learn from it what there should be, also where files are lost.
+Both servers learn from it which messages and blocks the stream had, even if files are lost.
 """
 
 from __future__ import annotations
@@ -16,20 +16,16 @@ from broker.stores.streams.contents import ABSENT, Contents, RowSegment
 from stantools.streamfiles.indexes import BlockEntry, StreamEntry, encode_index
 from stantools.streamfiles.layout import HASH_SIZE
 
-#: More would take too long at a stop: the blocks say all that is needed.
+#: sizes up to which the index is written: a larger one would delay the stop, and the blocks suffice
 _MOST_ROWS: Final = 4_000_000
 _MOST_SUBJECTS: Final = 200_000
 _MOST_DELETED: Final = 1_000_000
 
 
 def index_of(contents: Contents, blocks: Mapping[int, MessageBlock], key: bytes, *, lifetimes: bool) -> bytes | None:
-    """Returns the bytes of the index of a stream that is flushed; None if it has none, or it would take too long.
+    """Returns the index of a flushed stream; None if the stream has no records, or the index would take too long.
 
-    Args:
-        contents: What it has.
-        blocks: Its blocks.
-        key: Of the stream.
-        lifetimes: Messages may have one.
+    `key` is the hash key of the stream; `lifetimes` says whether messages may have one.
     """
     block = blocks[max(blocks)] if blocks else None
     rows = sum(len(segment.sizes) for segment in contents.segments)
@@ -53,7 +49,7 @@ def index_of(contents: Contents, blocks: Mapping[int, MessageBlock], key: bytes,
 
 
 def _entry(number: int, segments: list[RowSegment], last: int, last_time: int, *, lifetimes: bool) -> BlockEntry:
-    """Returns the entry of a block: it goes up to its last record, the last one of a stream to the last sequence."""
+    """Returns the entry of a block, which ends with its last record; the entry of the last block ends with `last`."""
     rows = [np.flatnonzero(np.frombuffer(segment.sizes, np.uint32)) for segment in segments]
     parts = [each + segment.first for segment, each in zip(segments, rows, strict=True)]
     live: NDArray[np.int64] = np.concatenate([np.zeros(0, np.int64), *parts])
@@ -74,7 +70,7 @@ def _entry(number: int, segments: list[RowSegment], last: int, last_time: int, *
 
 
 def _subjects(contents: Contents, blocks: Mapping[int, list[RowSegment]]) -> Iterator[tuple[bytes, int, int, int]]:
-    """Iterates over the subjects: name, messages, numbers of the first and the last block with one."""
+    """Iterates over the subjects: name, messages, numbers of the first and the last block with one of them."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for block, segments in blocks.items():

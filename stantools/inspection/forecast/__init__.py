@@ -7,14 +7,14 @@
 A forecast follows the server's own steps (filestore.md section 7) on the files as they are. The server's changes become
 planned changes (`changes`), which `recovery.truncate` can apply.
 
-    options       options of the server, and permissions of its user
-    recover       a whole start: witness file, server.dat, clients.dat, channels
-    channel       the slices, limits and subscriptions of each channel, combined in the server's order
-    slices        one slice: index good, cut or rebuilt, data file cut or refused
-    lookup        which messages can be read, with the effects of read-ahead
-    model         the outcome; what a subscriber receives, where delivery stalls
-    startup       messages sent to recovered subscriptions at once
-    losses        intact data that the start destroys: `Forecast.destroys`
+    server_options    options of the server, and permissions of its user
+    recover           a whole start: witness file, server.dat, clients.dat, channels
+    channel           the slices, limits and subscriptions of each channel, combined in the server's order
+    slices            one slice: index good, cut or rebuilt, data file cut or refused
+    lookup            which messages can be read, with the effects of read-ahead
+    channel_forecast  the outcome; what a subscriber receives, where delivery stalls
+    startup           messages sent to recovered subscriptions at once
+    losses            intact data that the start destroys: `Forecast.destroys`
 
 `inspection.advice` sums it up in one sentence.
 """

@@ -90,7 +90,7 @@ def test_a_restore_is_bounded_as_a_whole(tmp_path: Path) -> None:
         return b"".join(bytes(framer.frame(part)) for part in (*parts, END))
 
     for limit, files, size, said in (
-        (4_000_000, 5, 1_000_000, "has more than 4000000 bytes when it is unpacked"),
+        (4_000_000, 5, 1_000_000, "has more than the remaining 4000000 bytes"),
         (4_000_000_000, 12, 0, "has more than 10 files"),
     ):
         world = World(tmp_path / f"{files}", limits=QuotaLimits(1 << 20, limit))

@@ -223,7 +223,7 @@ def test_somebody_took_the_place() -> None:
         bench.strange(b"strange")
         bench.submit(b"2")
         await bench.until(lambda: bool(bench.owner.said))
-        assert bench.owner.said == ["astray sequence 2 is somebody else's"]
+        assert bench.owner.said == ["astray sequence 2 is from another writer"]
         assert bench.log == [b"1", b"strange"]
         assert bench.stored == [1]
 
@@ -251,7 +251,7 @@ def test_somebody_in_the_middle_of_a_chain() -> None:
         await bench.until(lambda: bool(bench.owner.said))
         assert bench.log == [b"1", b"strange", b"3", b"4"]
         assert bench.stored == [1]
-        assert bench.owner.said == ["astray sequence 2 is somebody else's?"]
+        assert bench.owner.said == ["astray sequence 2 is from another writer?"]
 
     on_a_bench(play)
 
@@ -263,7 +263,7 @@ def test_the_stream_has_lost_what_it_had() -> None:
         bench.stream.lose(2)
         bench.submit(b"4")
         await bench.until(lambda: bool(bench.owner.said))
-        assert bench.owner.said == ["astray it ends at sequence 1, and had 3? lost"]
+        assert bench.owner.said == ["astray it ends at sequence 1, but had 3? lost"]
 
     on_a_bench(play)
 

@@ -390,7 +390,7 @@ async def scenario(seed: int, folder: Path) -> History:
             await broker.start()
         except StorageError as problem:
             assert not last, problem
-            assert "does not answer" in str(problem) or "nobody answers" in str(problem)
+            assert "does not answer" in str(problem) or "no server answers" in str(problem)
             broker.kill()
             continue
         brokers.append(broker)
