@@ -1,4 +1,4 @@
-"""All streams, and what they may take together (jetstream-server.md sections 3 and 5)."""
+"""All streams of a server, and the storage that they share (jetstream-server.md sections 3 and 5)."""
 
 from __future__ import annotations
 
@@ -27,28 +27,22 @@ _SHORTAGES: Final[Mapping[str, RequestError]] = {
     "memory": RequestError(500, 10028, "insufficient memory resources available"),
 }
 
-#: Streams that are looked at, some of them more than once, until too many copy from each other.
+#: streams examined while looking for cycles of copies; a stream may count more than once
 _MOST_ORIGINS: Final = 10_000
 
 
 class Account:
-    """The streams of a server.
-
-    Args:
-        place: Where they are kept.
-        clock: The time.
-        limits: What they may take.
-    """
+    """The streams of a server, by name. Their subjects do not overlap."""
 
     def __init__(self, place: StreamStorage, clock: Clock, limits: QuotaLimits) -> None:
         self._place, self._clock = place, clock
-        self.room = StorageQuota(limits)  #: what they take, and may take
-        self.streams: dict[str, Stream] = {}  #: streams by name
-        self._subjects: PatternTree[str] = PatternTree()  #: names of streams by their subjects
-        self._version = 0  #: another one once that has changed
+        self.room = StorageQuota(limits)  #: storage used by all streams together, and its limits
+        self.streams: dict[str, Stream] = {}
+        self._subjects: PatternTree[str] = PatternTree()
+        self._version = 0  #: changes whenever the subjects change
 
     def load(self) -> None:
-        """Opens the streams that are there, as far as they can be opened. What is over their limits is still there."""
+        """Opens the stored streams and logs those that cannot be opened. Limits are not enforced yet."""
         for values, created in self._place.streams():
             try:
                 config = StreamConfig.read(values)
@@ -66,11 +60,7 @@ class Account:
                 NATS.error("  Stream %r is left alone: %s", config.name, error.message)
 
     def find(self, name: str) -> Stream:
-        """Returns a stream.
-
-        Raises:
-            ApiError: There is none of that name, or it has failed.
-        """
+        """Returns a stream by name; raises `RequestError` if it does not exist or has failed."""
         if "/" in name or "\\" in name:
             raise RequestError(400, 10128, "Stream name can not contain path separators")
         stream = self.streams.get(name)
@@ -81,7 +71,7 @@ class Account:
         return stream
 
     def direct(self, name: str) -> Stream | None:
-        """Returns the stream that answers direct gets of a name: the one that has it, or a mirror; None for none."""
+        """Returns the stream that answers direct gets for a name: the stream itself or a mirror of it; else None."""
         stream = self.streams.get(name)
         if stream is not None and stream.config.allow_direct and not stream.failure:
             return stream
@@ -89,17 +79,10 @@ class Account:
         return next((each for each in mirrors if each.config.mirror and each.config.mirror["name"] == name), None)
 
     def create(self, config: StreamConfig, *, pedantic: bool = False) -> Generator[None, None, tuple[Stream, bool]]:
-        """Makes a stream, as work that can be interrupted. One that is there with the same configuration is as good.
+        """Makes a stream, in steps; one that exists with the same configuration is returned instead.
 
-        Args:
-            config: Its configuration.
-            pedantic: It has to be taken as it is.
-
-        Returns:
-            The stream, and whether it is new.
-
-        Raises:
-            ApiError: It cannot be made.
+        A `pedantic` request fails if its configuration would have to be adjusted. Returns the stream, and whether it
+        is new.
         """
         config.check()
         subjects = yield from config.check_overlaps()
@@ -115,7 +98,7 @@ class Account:
         else:
             config = replace(config, mirror_direct=known.config.mirror_direct)
         if known is not None:
-            # The first sequence is not kept with the configuration.
+            # The stored configuration does not have the first sequence.
             if known.config != replace(config, first_seq=known.config.first_seq):
                 raise RequestError(400, 10058, "stream name already in use with a different configuration")
             return known, False
@@ -131,11 +114,7 @@ class Account:
         return self._enter(Stream(self.room, config, created, store), named), True
 
     def update(self, config: StreamConfig) -> Generator[None, None, Stream]:
-        """Changes the configuration of a stream, as work that can be interrupted.
-
-        Raises:
-            ApiError: It cannot be changed so.
-        """
+        """Changes the configuration of a stream and enforces its new limits, in steps."""
         config.check()
         subjects = yield from config.check_overlaps()
         stream = self._own(config.name)
@@ -162,11 +141,7 @@ class Account:
         return stream
 
     def delete(self, name: str) -> Stream:
-        """Takes a stream away. Returns what it was.
-
-        Raises:
-            ApiError: There is none, or it cannot be removed.
-        """
+        """Deletes a stream with its messages, and returns it. Its consumers are left to the caller."""
         stream = self._own(name)
         self.drop(stream)
         try:
@@ -176,11 +151,7 @@ class Account:
         return stream
 
     def _own(self, name: str) -> Stream:
-        """Returns a stream that may be changed, also a failed one.
-
-        Raises:
-            ApiError: There is none of that name, or somebody else has its messages.
-        """
+        """Returns a stream that may be changed, even a failed one; raises `RequestError` if it is borrowed."""
         stream = self.streams.get(name)
         if stream is None:
             return self.find(name)
@@ -189,31 +160,19 @@ class Account:
         return stream
 
     def lend(self, config: StreamConfig, created: int, store: StreamStore) -> Stream:
-        """Makes a stream of messages that somebody else stores.
-
-        Raises:
-            ApiError: There is another one of that name, or with such subjects.
-        """
+        """Adds a stream with a borrowed store; raises `RequestError` if the name or the subjects are taken."""
         if config.name in self.streams:
             raise RequestError(400, 10058, "stream name already in use with a different configuration")
         finished(self._check_subjects(config.name, tree_of(each.encode() for each in config.subjects)))
         return self._enter(Stream(self.room, config, created, store, borrowed=True), finished(_named(config)))
 
     def check_free(self, name: str) -> None:
-        """Checks whether the name of a stream that is to be restored is free.
-
-        Raises:
-            ApiError: There is a stream of that name.
-        """
+        """Raises `RequestError` if the name of a stream to restore is taken."""
         if name in self.streams:
             raise RequestError(400, 10130, "stream name already in use, cannot restore")
 
     def check_new(self, config: StreamConfig) -> Generator[None, None, None]:
-        """Checks whether a stream may be restored, as work that can be interrupted.
-
-        Raises:
-            ApiError: There is one of that name, or with such subjects.
-        """
+        """Raises `RequestError` if a stream cannot be restored because of the others; works in steps."""
         self.check_free(config.name)
         if config.num_replicas > 1:
             raise RequestError(500, 10074, "replicas > 1 not supported in non-clustered mode")
@@ -223,24 +182,17 @@ class Account:
     def restore(
         self, config: StreamConfig, created: int, store: StreamStore, found: MessageMemory
     ) -> Generator[None, None, Stream]:
-        """Makes a stream of a store that was opened, as work that can be interrupted.
+        """Adds a stream with an opened store, in steps.
 
-        Args:
-            config: Its configuration, which may be another one than that in its files.
-            created: When the stream was made.
-            store: The store.
-            found: What its messages say about themselves.
-
-        What is over its limits goes before, unless it has sources.
-
-        Raises:
-            ApiError: Another one was made meanwhile, with that name or such subjects.
-            StorageError: It cannot be written.
+        Messages over its limits are deleted first, unless it has sources. The configuration may differ from that in
+        the store. `found` is the state from the headers of its messages. Raises `RequestError` if another stream
+        with that name or overlapping subjects was made meanwhile.
         """
         store.configure(config.as_json(), created)
         stream = self._opened(config, created, store, found)
         if not config.sources:
-            # What goes may be the last that says how far it is with its sources: that is looked for when it is there.
+            # With sources, a message over the limits may be the one that shows a source's position: `adopt` reads that
+            # first.
             yield from self.trim(stream)
         named = yield from _named(config)
         try:
@@ -251,17 +203,13 @@ class Account:
         return self._enter(stream, named)
 
     def _opened(self, config: StreamConfig, created: int, store: StreamStore, found: MessageMemory) -> Stream:
-        """Makes a stream of what is there; nobody else knows it yet."""
+        """Makes a stream without adding it to the others."""
         stream = Stream(self.room, config, created, store)
         stream.take_over(found)
         return stream
 
     def trim(self, stream: Stream) -> Iterator[None]:
-        """Takes out what is over the limits of a stream by now, as work that can be interrupted.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Deletes the messages of a stream that are over its limits now, in steps."""
         while not stream.deleted and stream.expire(self._clock.wall()):
             yield
         if not stream.deleted:
@@ -270,7 +218,7 @@ class Account:
             stream.store.flush()
 
     def drop(self, stream: Stream) -> None:
-        """Forgets a stream."""
+        """Removes a stream; its files stay."""
         self._leave(stream)
         stream.deleted = True
         self._uncount(stream)
@@ -279,14 +227,14 @@ class Account:
         self.room.used[stream.config.storage] -= stream.counted
 
     def _enter(self, stream: Stream, named: PatternTree[str]) -> Stream:
-        """Adds a stream, with its name for those of its subjects that have none yet. Returns it."""
+        """Adds a stream, and its name for its new subjects. Returns the stream."""
         self.streams[stream.name] = stream
         self._version += 1
         self._subjects.merge(named)
         return stream
 
     def _leave(self, stream: Stream, kept: Collection[str] = ()) -> None:
-        """Takes out a stream; some of its subjects stay, as it comes back."""
+        """Removes a stream. The subjects in `kept` stay, because the caller adds the stream again."""
         del self.streams[stream.name]
         self._version += 1
         for subject in stream.config.subjects:
@@ -294,7 +242,7 @@ class Account:
                 self._subjects.remove(subject.encode(), stream.name)
 
     def reopen(self, stream: Stream) -> None:
-        """Opens a stream anew with what is certain, after something could not be written."""
+        """Opens a stream again with its flushed messages, after a failed write."""
         if stream.config.storage == "file":
             try:
                 stream.store.abandon()
@@ -309,25 +257,25 @@ class Account:
                     follower.renew()
 
     def reserved(self, storage: str) -> int:
-        """Returns the bytes that streams with such a storage may take as configured."""
+        """Returns the sum (bytes) of the configured sizes of all streams with this storage."""
         return sum(
             max(stream.config.max_bytes, 0) for stream in self.streams.values() if stream.config.storage == storage
         )
 
     def selected(self, subject: str) -> list[Stream]:
-        """Returns the streams, by name, of which a subject overlaps with one; all for an empty one."""
+        """Returns the streams, sorted by name, with a subject that overlaps `subject`; all if it is empty."""
         if not subject:
             return [stream for _, stream in sorted(self.streams.items())]
         pairs = tree_of((subject.encode(),)).overlaps(self._subjects)
         return [self.streams[name] for name in sorted({pair[1] for pair in pairs if pair is not None})]
 
     def _mirrored(self, config: StreamConfig) -> StreamConfig:
-        """A mirror answers direct gets of its origin if that does."""
+        """Lets a mirror answer direct gets if its origin does."""
         origin = self.streams.get(config.mirror["name"]) if config.mirror else None
         return replace(config, mirror_direct=origin.config.allow_direct) if origin is not None else config
 
     def _check_others(self, config: StreamConfig, subjects: PatternTree[bytes]) -> Generator[None, None, None]:
-        """Checks whether a stream goes with the others."""
+        """Raises `RequestError` if a stream conflicts with another one."""
         self._check_cycles(config)
         for name in {each["name"] for each in config.origins} & self.streams.keys():
             if 0 < config.max_msg_size < self.streams[name].config.max_msg_size:
@@ -337,14 +285,14 @@ class Account:
         yield from self._check_subjects(config.name, subjects)
 
     def _check_cycles(self, config: StreamConfig) -> None:
-        """Checks where a stream would get its messages from (jetstream-server.md section 16)."""
+        """Raises `RequestError` if a stream would copy from itself (jetstream-server.md section 16)."""
         looked, todo = set(), [config]
         for each in todo:
             looked.add(each.name)
             for origin in each.origins:
                 name, only = origin["name"], origin.get("filter_subject", "")
                 if name in looked:
-                    # What is refused is more than cycles, but real servers refuse it as well.
+                    # This refuses more than cycles, as real servers do.
                     own = not only or any(overlap(only, subject) for subject in each.subjects)
                     if each.mirror or own:
                         raise invalid_config("detected cycle")
@@ -355,7 +303,7 @@ class Account:
 
     def _check_subjects(self, name: str, subjects: PatternTree[bytes]) -> Generator[None, None, None]:
         version = -1
-        # Another stream may have come in between.
+        # Another stream may have been added between two steps.
         while version != self._version:
             version = self._version
             for pair in subjects.overlaps(self._subjects):
@@ -370,7 +318,7 @@ class Account:
             raise _SHORTAGES[config.storage]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns what there is to say of all streams together."""
+        """Returns the members of an answer about the account."""
         return {
             "memory": self.room.used["memory"],
             "storage": self.room.used["file"],
@@ -381,5 +329,5 @@ class Account:
 
 
 def _named(config: StreamConfig, kept: Collection[str] = ()) -> Generator[None, None, PatternTree[str]]:
-    """Makes a tree of a stream's subjects, but for some, with its name, as work that can be interrupted."""
+    """Makes a tree from a stream's subjects, without those in `kept`, to its name; works in steps."""
     return (yield from grow((each.encode(), config.name) for each in config.subjects if each not in kept))

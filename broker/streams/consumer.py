@@ -1,6 +1,7 @@
-"""A consumer: which message is next, which ones wait for their acknowledgement, which ones come again.
+"""A consumer: its next message, its unacknowledged messages, and its redeliveries.
 
-Facts: jetstream-server.md sections 11 and 14. The rules here send nothing: they say what is to be sent.
+Facts: jetstream-server.md sections 11 and 14. Nothing is sent here: a delivery asks for the next message, sends it,
+and reports that.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from broker.streams.consumerconfig import ConsumerConfig
     from broker.streams.stream import Stream
 
-#: Above all sequences.
+#: a sequence above all others
 _ALL: Final = 1 << 64
-#: Sequences that are looked up at a time.
+#: sequences looked up at a time
 _AHEAD: Final = 1024
 
-#: Gets the name of an event and what is to be said of it.
+#: called with the name of an event and the members of its advisory
 Event = Callable[[str, dict[str, Any]], None]
 
 
@@ -38,7 +39,7 @@ class UnackedDelivery:
 
     Attributes:
         number: Consumer sequence of its first delivery.
-        time: When it was delivered last, in nanoseconds since 1970.
+        time: Time of its last delivery, in nanoseconds since 1970.
     """
 
     __slots__ = ("number", "time")
@@ -48,16 +49,16 @@ class UnackedDelivery:
 
 
 class ConsumerStart(NamedTuple):
-    """Where a consumer begins."""
+    """The first messages of a consumer."""
 
-    position: int  #: the first sequence, after those
-    lasts: OrderedDict[int, None]  #: the last messages of subjects, rising
+    position: int  #: first sequence after `lasts`
+    lasts: OrderedDict[int, None]  #: last messages of their subjects, in ascending order
 
 
 def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, ConsumerStart]:
-    """Finds out where a new consumer begins, as work that can be interrupted.
+    """Finds the first messages of a new consumer, in steps.
 
-    Messages that are stored meanwhile come after its beginning, except with the policies `last` and `new`.
+    Messages stored meanwhile come after them, except with the policies `last` and `new`.
     """
     contents = stream.store.contents
     start = contents.first
@@ -91,18 +92,14 @@ def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, 
 
 
 class Consumer:
-    """The state of a consumer.
+    """The state of a consumer, whose configuration is valid.
 
-    Args:
-        config: Its configuration, checked.
-        created: When it was made, in nanoseconds since 1970.
-        start: Where it begins.
-        event: Called for what others may want to know.
+    It follows its stream as a `broker.streams.stream.StreamFollower`.
 
     Attributes:
-        event: The same.
+        event: Called for each event that has an advisory.
         delivered: Consumer sequence and stream sequence of the last delivery.
-        floor: Everything up to these is acknowledged.
+        floor: Consumer sequence and stream sequence up to which every message is acknowledged.
     """
 
     def __init__(
@@ -110,16 +107,16 @@ class Consumer:
     ) -> None:
         self.stream, self.config, self.created = stream, config, created
         self.delivered, self.floor = (0, 0), (0, 0)
-        #: What is not acknowledged, by stream sequence, which is the order of first deliveries.
+        #: unacknowledged messages by stream sequence, in the order of their first deliveries
         self.pending: OrderedDict[int, UnackedDelivery] = OrderedDict()
-        self.repeats: dict[int, int] = {}  #: deliveries beyond the first, by stream sequence
-        self.changed = True  #: something is to be kept
+        self.repeats: dict[int, int] = {}  #: redeliveries by stream sequence
+        self.changed = True  #: whether the state has changed since it was last stored
         self._paused = False
         self.event = event
         self._filter = stream.store.contents.filter(config.filters)
         self._again: OrderedDict[int, None] = OrderedDict()
         self._due: list[tuple[int, int]] = []
-        #: The last messages of subjects, which come before `_position`.
+        #: The last messages of their subjects, delivered before `_position`.
         self._lasts, self._position = start.lasts, start.position
         self._ahead: deque[int] = deque()
         self._active_delivery = self._active_ack = 0
@@ -129,25 +126,23 @@ class Consumer:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.config.name
 
     def release(self) -> None:
-        """Releases what it uses of the stream."""
+        """Releases the filter, which the stream's contents keep up to date."""
         self.stream.store.contents.release(self._filter)
         self._filter = None
 
-    # What is kept
+    # Stored state
 
     def state(self) -> ConsumerState:
-        """Returns what is kept of it."""
         pending = {sequence: (each.number, each.time) for sequence, each in self.pending.items()}
         floor = min(self.floor[0], self.delivered[0]), min(self.floor[1], self.delivered[1])
         kept = {sequence: count for sequence, count in self.repeats.items() if sequence > floor[1]}
         return ConsumerState(floor, self.delivered, pending, kept)
 
     def restore(self, state: ConsumerState) -> None:
-        """Goes on where it was."""
+        """Continues from a stored state."""
         self.delivered, self.floor = state.delivered, state.ack_floor
         self._lasts.clear()
         self._ahead.clear()
@@ -159,7 +154,6 @@ class Consumer:
         self.shrunk(_ALL)
 
     def reconfigure(self, config: ConsumerConfig) -> None:
-        """Takes on another configuration."""
         self.stream.store.contents.release(self._filter)
         self._filter = self.stream.store.contents.filter(config.filters)
         self.config = config
@@ -168,7 +162,7 @@ class Consumer:
         self._due = [(self._due_time(sequence), sequence) for sequence in self.pending]
         heapq.heapify(self._due)
 
-    # What is next
+    # Next messages
 
     def _count(self) -> None:
         contents = self.stream.store.contents
@@ -176,7 +170,7 @@ class Consumer:
 
     @property
     def num_pending(self) -> int:
-        """Messages that match and were never delivered."""
+        """Number of matching messages that were never delivered."""
         contents = self.stream.store.contents
         if contents.last > self._known:
             begin = max(self._known + 1, self._position)
@@ -185,7 +179,7 @@ class Consumer:
         return self._left + len(self._lasts)
 
     def next(self, now: int) -> tuple[int, int] | None:
-        """Returns the sequence of what is to be delivered next and which delivery of it that is; None for nothing."""
+        """Returns the sequence of the next message to deliver, and the number of this delivery; None if there is none."""
         self._paused = self.config.pause_until > now
         if self._paused:
             return None
@@ -220,10 +214,9 @@ class Consumer:
                 return None
 
     def upcoming(self, now: int, most: int) -> list[int]:
-        """Returns the sequences of what is to be delivered next, at most so many; none if that is something special.
+        """Returns up to `most` sequences of next messages, all for their first delivery; some may be deleted.
 
-        Special is what is delivered once more, and what is delivered as the last of its subject. Messages among them
-        may be gone.
+        Empty if the next message is a redelivery or the last of its subject: `next` handles those.
         """
         found = self.next(now)
         if found is None or found[1] > 1 or self._lasts:
@@ -234,11 +227,11 @@ class Consumer:
 
     @property
     def full(self) -> bool:
-        """Whether as many messages as may be wait for their acknowledgement."""
+        """Whether the number of unacknowledged messages is at its limit."""
         return self.config.ack_policy != "none" and 0 < self.config.max_ack_pending <= len(self.pending)
 
     def sent(self, sequence: int, count: int, now: int) -> int:
-        """A message that `next` has named was delivered. Returns its consumer sequence."""
+        """Records the delivery of the message that `next` returned. Returns its consumer sequence."""
         number = self.delivered[0] + 1
         self._active_delivery = now
         self.changed = True
@@ -259,7 +252,7 @@ class Consumer:
         return number
 
     def sent_all(self, sequences: Sequence[int], now: int) -> None:
-        """Messages that `upcoming` has named, from the first one on, were delivered."""
+        """Records the delivery of messages that `upcoming` returned, from the first one on."""
         number = self.delivered[0] + 1
         self._active_delivery = now
         self.changed = True
@@ -288,7 +281,7 @@ class Consumer:
             self._position = sequence + 1
 
     def pass_over(self, sequence: int, count: int) -> None:
-        """A message that `next` has named cannot be delivered."""
+        """Skips a message that `next` returned and that cannot be delivered."""
         if count > 1:
             del self._again[sequence]
             self._drop(sequence)
@@ -300,7 +293,7 @@ class Consumer:
         self.pending[sequence] = UnackedDelivery(number, now)
         heapq.heappush(self._due, (self._due_time(sequence), sequence))
 
-    # What comes again
+    # Redelivery
 
     def _due_time(self, sequence: int) -> int:
         backoff = self.config.backoff
@@ -324,7 +317,7 @@ class Consumer:
 
     @property
     def due(self) -> int:
-        """When (nanoseconds since 1970) a message comes again at the earliest, or the pause ends; 0 for never."""
+        """Time (ns since 1970) of the earliest redelivery, or the end of the pause; 0 for never."""
         if self._paused:
             return self.config.pause_until
         while self._due and self._due[0][1] not in self.pending:
@@ -332,19 +325,15 @@ class Consumer:
         return self._due[0][0] if self._due else 0
 
     def _give_up(self, sequence: int) -> None:
-        """A message is out of deliveries: it waits no more, and the floor stays."""
+        """Ends the deliveries of a message at their limit; the acknowledgement floor stays."""
         del self.pending[sequence]
         self.changed = True
         deliveries = self.repeats.get(sequence, 0) + 1
         self.event("max_deliver", {"stream_seq": sequence, "deliveries": deliveries})
 
-    # Acknowledgements
-
     def acknowledge(self, sequence: int, number: int, now: int) -> list[int]:
-        """A message is done with, or with policy all this one and everything before it.
-
-        Returns:
-            Which ones are.
+        """Acknowledges a message; with policy `all`, every message before it as well. Returns the acknowledged
+        sequences.
         """
         if self.config.ack_policy == "all":
             if not self.floor[1] < sequence <= self.delivered[1]:
@@ -365,7 +354,7 @@ class Consumer:
         return done
 
     def _drop(self, sequence: int) -> None:
-        """A message waits no more; the floor moves if it was the first."""
+        """Removes an unacknowledged message; the floor moves if it was the first."""
         lowest = next(iter(self.pending)) == sequence
         del self.pending[sequence]
         self.repeats.pop(sequence, None)
@@ -376,7 +365,7 @@ class Consumer:
             self.floor = (self.pending[following].number - 1, following - 1)
 
     def refuse(self, sequence: int, delay: int, now: int) -> bool:
-        """A message is to come again. Returns whether it waits for its acknowledgement."""
+        """Schedules a redelivery after `delay` (ns). Returns whether the message was unacknowledged."""
         waiting = self.pending.get(sequence)
         if waiting is None:
             return False
@@ -390,7 +379,7 @@ class Consumer:
         return True
 
     def in_progress(self, sequence: int, now: int) -> None:
-        """A message needs longer."""
+        """Restarts the acknowledgement wait of a message."""
         if sequence in self.pending:
             self.pending[sequence].time = now
             if sequence in self._again:
@@ -399,11 +388,11 @@ class Consumer:
 
     @property
     def given(self) -> int:
-        """The last sequence that it was given."""
+        """The last sequence that was delivered."""
         return self.delivered[1]
 
     def needs(self, sequence: int, number: int) -> bool:
-        """Returns whether a message, whose subject has a number, is still to be delivered or acknowledged."""
+        """Returns whether a message is still to be delivered or acknowledged; `number` is that of its subject."""
         if self._filter is not None and not self._filter.has(number):
             return False
         if sequence >= self._position or sequence in self.pending:
@@ -411,13 +400,11 @@ class Consumer:
         return sequence > self.floor[1] and sequence in self.repeats
 
     def wants(self, subject: bytes) -> bool:
-        """Returns whether messages of a subject are for it."""
         return matches_any(self.config.filters, subject)
 
-    # What goes from the stream
+    # Deletion from the stream
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message, whose subject has a number, is about to go."""
         if self._position <= sequence <= self._known and (self._filter is None or self._filter.has(number)):
             self._left -= 1
         self._lasts.pop(sequence, None)
@@ -426,10 +413,9 @@ class Consumer:
             self.changed = True
 
     def shrunk(self, below: int) -> None:
-        """Many messages below a sequence are gone."""
         contents = self.stream.store.contents
         self._ahead.clear()
-        # Both rise.
+        # Both are in ascending order.
         lasts, pending = (list(takewhile(below.__gt__, some)) for some in (self._lasts, self.pending))
         for sequence in lasts:
             if contents.locate(sequence) is None:
@@ -439,20 +425,19 @@ class Consumer:
         for sequence in pending:
             if contents.locate(sequence) is None:
                 self._drop(sequence)
-        # What it has left behind does not count.
+        # Messages below its position are not in the count.
         if not counted:
             self._count()
         self.changed = True
 
     def purged(self, pattern: bytes, first: int) -> None:
-        """A purge took out messages whose subjects match, or any; the first one that is left has a sequence."""
         filters, contents = self.config.filters, self.stream.store.contents
         if pattern and not any(covers(pattern, each) for each in filters):
             if filters and not any(covers(each, pattern) for each in filters):
                 return
             first = contents.first
         if self.delivered[1] < first - 1:
-            # Unlike after limits, it stands behind what was purged.
+            # Unlike a limit, a purge moves the delivered position.
             self._position = max(self._position, first)
             self.delivered = (self.delivered[0], first - 1)
             self._ahead.clear()
@@ -469,12 +454,11 @@ class Consumer:
         self.changed = True
 
     def renew(self) -> None:
-        """Looks again at everything: the store of the stream is another one."""
         self._filter = self.stream.store.contents.filter(self.config.filters)
         self.shrunk(_ALL)
 
     def info(self, now: int) -> dict[str, Any]:
-        """Returns what answers say of its state."""
+        """Returns the members of an answer about this consumer, without those of its delivery."""
 
         def place(numbers: tuple[int, int], active: int) -> dict[str, Any]:
             found: dict[str, Any] = {"consumer_seq": numbers[0], "stream_seq": numbers[1]}
@@ -496,6 +480,6 @@ class Consumer:
         }
 
     def pause(self, now: int) -> dict[str, Any]:
-        """Returns what answers say of a pause; nothing without one."""
+        """Returns the members of an answer about its pause; empty if it is not paused."""
         left = self.config.pause_until - now
         return {"paused": True, "pause_remaining": left} if left > 0 else {}

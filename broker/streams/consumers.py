@@ -1,4 +1,4 @@
-"""All consumers: made, changed and removed, driven when there is something for them, kept for the next start.
+"""All consumers: they are created, changed and removed here, run when they have messages, and stored.
 
 Facts: jetstream-server.md sections 9, 10 and 14.
 """
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 _REQUEST: Final[Mapping[str, str]] = {"stream_name": STRING, "config": OBJECT, "action": STRING, "pedantic": BOOL}
 _LETTERS: Final = string.ascii_letters + string.digits
 _NAME_SIZE: Final = 8
-#: The soonest (ns) that an alarm goes off.
+#: shortest time (ns) until an alarm
 _SOON: Final = 2_000_000
-#: How often (ns) states are kept and unused consumers looked for.
+#: time (ns) between two checks: states are stored, unused consumers removed
 LOOK: Final = 1_000_000_000
 _END: Final = object()
 
@@ -48,12 +48,8 @@ _END: Final = object()
 class ConsumerRegistry:
     """The consumers of all streams.
 
-    Args:
-        bus: NATS.
-        clock: The time.
-        advisories: Where events are published.
-        wake: Called when something is to be sent: `run` is to be called soon.
-        short: How subjects of acknowledgements begin, by dialect of the preview; none if that is not offered.
+    `wake` is called when `run` has work. `short` has the prefixes of acknowledgement subjects by dialect of the
+    preview; empty without the preview.
     """
 
     def __init__(
@@ -68,32 +64,31 @@ class ConsumerRegistry:
         self._short = short
         self._by_stream: dict[Stream, dict[str, Consumer]] = {}
         self._deliveries: dict[Consumer, ConsumerDelivery] = {}
-        #: Those that send to a subject.
+        #: push deliveries by their subject
         self._by_subject: dict[bytes, dict[ConsumerDelivery, None]] = {}
         self._ready: dict[ConsumerDelivery, None] = {}
         self._alarms: list[tuple[int, int, ConsumerDelivery]] = []
-        #: Streams whose messages are being looked at, for what nobody needs any more.
+        #: work that deletes the messages no consumer needs, by stream
         self._reviews: dict[Stream, Iterator[None]] = {}
         bus.watch(self._interest_changed)
 
     @property
     def count(self) -> int:
-        """How many consumers there are."""
         return len(self._deliveries)
 
     @property
     def busy(self) -> bool:
-        """Whether there may be something for `run`."""
+        """Whether `run` may have work."""
         return bool(self._ready or self._reviews)
 
     def of(self, stream: Stream) -> Mapping[str, Consumer]:
-        """Returns the consumers of a stream, by name."""
+        """Returns the consumers of a stream by name."""
         return self._by_stream.get(stream, {})
 
-    # Made and removed
+    # Creation and removal
 
     def load(self, stream: Stream) -> Iterator[None]:
-        """Opens the consumers of a stream that are there, as work that can be interrupted."""
+        """Opens the stored consumers of a stream, in steps."""
         for values, created, state in stream.store.consumers():
             try:
                 name = values.pop("name", "") or values.get("durable_name", "")
@@ -112,11 +107,7 @@ class ConsumerRegistry:
         self._review(stream, stream.given)
 
     def create(self, stream: Stream, config: ConsumerConfig, action: str) -> Generator[None, None, Consumer]:
-        """Makes a consumer, or changes one, as work that can be interrupted.
-
-        Raises:
-            ApiError: That is not possible.
-        """
+        """Creates or changes a consumer, in steps; raises `RequestError` if that is not possible."""
         config.check(stream.config)
         if not config.name:
             config = replace(config, name=self._new_name(stream))
@@ -137,20 +128,20 @@ class ConsumerRegistry:
                 start = yield from find_start(stream, config)
                 stream.check_there()
                 if contents is stream.store.contents:
-                    # The filter is there, so this is quick.
+                    # The filter exists already, so this is quick.
                     consumer = self._add(stream, config, self._clock.wall(), start)
             finally:
                 contents.release(wanted)
         try:
             if not config.mem_storage:
-                # Its configuration may have been damaged: then it is where it was.
+                # After damage to its configuration, a consumer continues from its stored state.
                 state = stream.store.kept_state(config.name, config.as_json())
                 if state is not None:
                     consumer.restore(state)
-                # Where it begins may depend on what is there now.
+                # A restart could compute another start, so the state is stored as well.
                 stream.store.keep_consumer(config.name, config.as_json(), consumer.created, consumer.state())
         except StorageError as error:
-            # What may be kept of it stays.
+            # The stored files stay, as far as they were written.
             self._take_out(consumer)
             raise store_failed(error.message) from error
         self._advisories.consumer(consumer, "create")
@@ -177,7 +168,7 @@ class ConsumerRegistry:
         return delivery
 
     def _say_as_made(self, delivery: ConsumerDelivery) -> None:
-        """Has messages that nobody asks for say what those expect who made the consumer."""
+        """Sets the dialect of a push consumer's messages: that of the client that created the consumer."""
         if isinstance(delivery, PushDelivery):
             delivery.short = self._short.get(delivery.consumer.config.metadata.get(PREVIEW, ""), b"")
 
@@ -194,7 +185,7 @@ class ConsumerRegistry:
 
     def _change(self, consumer: Consumer, config: ConsumerConfig, action: str) -> Generator[None, None, Consumer]:
         old = consumer.config
-        # Only a request of its own ends a pause.
+        # Only a pause request ends a pause.
         config = replace(config, pause_until=config.pause_until or old.pause_until)
         if action == "create" and (config != old or not old.durable_name):
             raise RequestError(400, 10148, "consumer already exists")
@@ -228,10 +219,10 @@ class ConsumerRegistry:
         return consumer
 
     def pause(self, consumer: Consumer, until: int) -> dict[str, Any]:
-        """Pauses a consumer until a time (ns since 1970), or lets it go on. Returns what the answer says.
+        """Pauses a consumer until a time (ns since 1970), or resumes it if that is past. Returns the members of the
+        answer.
 
-        Raises:
-            StorageError: That cannot be kept.
+        Raises `StorageError` if the configuration cannot be stored.
         """
         config = replace(consumer.config, pause_until=until)
         if not config.mem_storage:
@@ -264,7 +255,7 @@ class ConsumerRegistry:
                 return name
 
     def remove(self, consumer: Consumer) -> None:
-        """Takes a consumer away, with what is kept of it."""
+        """Removes a consumer, with its files."""
         stream = consumer.stream
         self._take_out(consumer)
         try:
@@ -279,11 +270,11 @@ class ConsumerRegistry:
         del self._by_stream[stream][consumer.name]
         stream.followers.remove(consumer)
         consumer.release()
-        # It needed nothing below its floor.
+        # The consumer needed no message up to its acknowledgement floor.
         self._review(stream, stream.store.contents.last, consumer.floor[1])
 
     def remove_all(self, stream: Stream) -> None:
-        """Removes the consumers of a stream that was deleted."""
+        """Removes the consumers of a deleted stream."""
         self._reviews.pop(stream, None)
         for consumer in self._by_stream.pop(stream, {}).values():
             self._stop(consumer).close("409 Consumer Deleted")
@@ -291,13 +282,13 @@ class ConsumerRegistry:
         stream.followers.clear()
 
     def _review(self, stream: Stream, last: int, first: int = 0) -> None:
-        """Looks for what no consumer needs any more, between two sequences: consumers are others now."""
+        """Schedules the deletion of messages between two sequences that no consumer needs, after a change of consumers."""
         if stream.config.retention == "interest":
             self._reviews[stream] = stream.review(last, first)
             self._wake()
 
     def info(self, consumer: Consumer) -> dict[str, Any]:
-        """Returns what answers say of a consumer."""
+        """Returns the members of an answer about a consumer."""
         now = self._clock.wall()
         delivery = self._deliveries[consumer]
         found = {**consumer.info(now), "num_waiting": delivery.waiting}
@@ -308,10 +299,8 @@ class ConsumerRegistry:
         return found
 
     def unpin(self, consumer: Consumer, group: str) -> None:
-        """Lets the client go that alone gets messages; the next that asks takes its place.
-
-        Raises:
-            ApiError: There is no such group.
+        """Unpins the client of a priority group: the next request pins another one. Raises `RequestError` without the
+        group.
         """
         if group not in consumer.config.priority_groups:
             raise RequestError(400, 10160, "Provided priority group does not exist for this consumer")
@@ -320,29 +309,20 @@ class ConsumerRegistry:
             delivery.priorities.unpin("admin")
             self.touch(delivery)
 
-    # Messages
-
     def touch(self, delivery: ConsumerDelivery) -> None:
-        """There may be something to be sent."""
+        """Schedules a delivery that may have something to send."""
         self._ready[delivery] = None
         self._wake()
 
     def stream_changed(self, stream: Stream) -> None:
-        """A stream may have messages for its consumers."""
+        """Schedules the deliveries of a stream, which may have new messages."""
         for consumer in self.of(stream).values():
             delivery = self._deliveries[consumer]
             if delivery.wanted:
                 self._ready[delivery] = None
 
     def run(self, deadline: float) -> list[Stream]:
-        """Sends what there is, until it is the others' turn.
-
-        Args:
-            deadline: When (`perf_counter`) that is.
-
-        Returns:
-            The streams that have changed by it.
-        """
+        """Sends messages until `deadline` (`perf_counter`). Returns the streams that changed."""
         now = self._clock.wall()
         changed: dict[Stream, None] = {}
         while self._ready:
@@ -367,7 +347,7 @@ class ConsumerRegistry:
         return list(changed)
 
     def ask(self, consumer: Consumer, reply: bytes, body: bytes, short: bytes = b"") -> None:
-        """Takes a request for messages; what is in `short` is as with `PullDelivery.ask`."""
+        """Adds a pull request; `short` is that of `PullDelivery.ask`."""
         delivery = self._deliveries[consumer]
         if isinstance(delivery, PullDelivery):
             delivery.ask(reply, body, self._clock.wall(), short)
@@ -376,7 +356,7 @@ class ConsumerRegistry:
             self._bus.publish(reply, b"", header=status("409 Consumer is push based"))
 
     def acknowledged(self, consumer: Consumer, verb: Verb, reply: bytes, place: AckTarget) -> bool:
-        """Takes an acknowledgement. Returns whether it is answered."""
+        """Applies an acknowledgement. Returns whether it gets an answer."""
         now, sequence, number = self._clock.wall(), place.sequence, place.number
         delivery = self._deliveries[consumer]
         about = partial(self._advisories.about_message, consumer, sequence, number)
@@ -402,7 +382,7 @@ class ConsumerRegistry:
         return verb.kind is not AckKind.NEXT and not place.short
 
     def done(self, consumer: Consumer, sequence: int, number: int, now: int) -> None:
-        """A message of a consumer is done with, as one says who wants no answer."""
+        """Applies a plain acknowledgement, which gets no answer."""
         if sequence > consumer.delivered[1]:
             return
         waiting = consumer.pending.get(sequence)
@@ -415,13 +395,11 @@ class ConsumerRegistry:
         self.touch(self._deliveries[consumer])
 
     def flow_answered(self, consumer: Consumer, subject: bytes) -> None:
-        """Takes an answer to a flow control request."""
+        """Applies an answer to a flow control request."""
         delivery = self._deliveries[consumer]
         if isinstance(delivery, PushDelivery):
             delivery.answered(subject)
             self.touch(delivery)
-
-    # Time
 
     def _set_alarm(self, delivery: ConsumerDelivery, now: int) -> None:
         due = delivery.next_event()
@@ -432,7 +410,7 @@ class ConsumerRegistry:
                 heapq.heappush(self._alarms, (due, id(delivery), delivery))
 
     def ring(self) -> None:
-        """Resumes those whose time has come."""
+        """Schedules the deliveries whose alarms are due."""
         now = self._clock.wall()
         while self._alarms and self._alarms[0][0] <= now:
             due, _, delivery = heapq.heappop(self._alarms)
@@ -442,11 +420,11 @@ class ConsumerRegistry:
 
     @property
     def due(self) -> int:
-        """When (nanoseconds since 1970) the next one must go on, which may be past; 0 for never."""
+        """Time (ns since 1970) of the next alarm, possibly past; 0 for none."""
         return self._alarms[0][0] if self._alarms else 0
 
     def look_after(self) -> Iterator[None]:
-        """Removes consumers that nobody has used for too long, and keeps the states of the others, step by step."""
+        """Removes consumers that have been unused for too long, and stores the states of the others, in steps."""
         now = self._clock.wall()
         for consumer, delivery in list(self._deliveries.items()):
             if consumer not in self._deliveries:
@@ -461,13 +439,13 @@ class ConsumerRegistry:
             yield
 
     def keep_all(self) -> None:
-        """Keeps the states of all."""
+        """Stores all states and ends all deliveries."""
         for consumer, delivery in self._deliveries.items():
             self.keep(consumer)
             delivery.close("409 Server Shutdown")
 
     def keep(self, consumer: Consumer) -> None:
-        """Keeps the state of a consumer, if it has changed."""
+        """Stores the state of a consumer if it has changed."""
         if consumer.changed and not consumer.config.mem_storage:
             try:
                 consumer.stream.store.keep_state(consumer.name, consumer.state())
@@ -476,7 +454,7 @@ class ConsumerRegistry:
                 NATS.error("Consumer %r of %r: %s", consumer.name, consumer.stream.name, error.message)
 
     def _interest_changed(self, pattern: bytes) -> None:
-        """Somebody has subscribed, or does no more."""
+        """Schedules the deliveries to subjects whose subscribers have changed."""
         if is_literal(pattern):
             found = self._by_subject.get(pattern, {})
             if found:
@@ -490,16 +468,10 @@ class ConsumerRegistry:
 
 
 def read_request(stream: Stream, tokens: list[str], durable: bool, values: Mapping[str, Any]) -> tuple[Any, str]:
-    """Returns configuration and action of a request to make a consumer.
+    """Reads a request to create a consumer. Returns the configuration and the action.
 
-    Args:
-        stream: The stream.
-        tokens: What follows it in the subject: a name, and perhaps a filter.
-        durable: It is a request for a durable consumer, in the old form.
-        values: The body.
-
-    Raises:
-        ApiError: The request contradicts itself.
+    `tokens` are the subject tokens after the stream: the name, and perhaps a filter. `durable` requests have the old
+    form of the subject. Raises `RequestError` if the parts of the request contradict each other.
     """
     wanted = members(values, _REQUEST, "CreateConsumerRequest")
     if wanted.get("stream_name", "") != stream.name:
@@ -525,7 +497,7 @@ def read_request(stream: Stream, tokens: list[str], durable: bool, values: Mappi
     elif config.durable_name:
         raise RequestError(400, 10020, "consumer expected to be ephemeral but a durable name was set in request")
     if name:
-        # Its name in the body does not count.
+        # The name in the body does not count.
         config = replace(config, name=name)
     if "/" in config.name or "\\" in config.name:
         raise RequestError(400, 10127, "Consumer name can not contain path separators")

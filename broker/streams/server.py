@@ -1,8 +1,8 @@
-"""Puts streams and NATS together: what is published is stored and acknowledged, requests are answered.
+"""Connects streams with NATS: published messages are stored and acknowledged, requests are answered.
 
-Messages that one read brings are stored as one batch: they are added at once and flushed when everything that was
-readable has been handed over. Acknowledgements follow the flush, and leave in one write for each connection. A request
-is answered when all that was published before it is flushed.
+The messages of one read are stored as one batch: they are appended together, and flushed once all readable messages
+are appended. Acknowledgements follow the flush, in one write per connection. A request is answered once all messages
+published before it are flushed.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames
 
 _SYNC: Final = 120_000_000_000
-#: Messages that come together and are fewer than this are stored one by one.
+#: smallest number of messages that are stored as one batch
 _FEW: Final = 2
-#: How long (ns) nothing must have come for a message to be stored by itself, at once.
+#: time (ns) without messages after which a single message is stored at once
 _PAUSE: Final = 20_000
-#: Seconds that consumers have before the others have their turn.
+#: seconds that requests, consumers or copies run before others do
 _TURN: Final = 0.004
-#: Requests for the last message of a subject, such as the value of a key. Others may ask for many messages.
+#: requests for the last message of a subject, such as the value of a key; other requests may ask for many messages
 _KEYS: Final = DIRECT + b"*.>"
 _NEXT: Final = PREFIX + b"CONSUMER.MSG.NEXT."
 _CHANGES: Final = (PREFIX + b"STREAM.", PREFIX + b"CONSUMER.")
@@ -61,13 +61,8 @@ _FLOW: Final = b"$JS.FC."
 class StreamsServer:
     """The streams of a NATS server.
 
-    Args:
-        bus: NATS.
-        place: Where streams are kept.
-        clock: The time.
-        driver: Who calls `commit` and `run_timers`.
-        limits: What streams may take.
-        preview: Clients of the preview are answered, too.
+    With `preview`, clients of the JetStream preview are answered as well. `driver` must call `commit` and
+    `run_timers`.
     """
 
     def __init__(
@@ -81,7 +76,7 @@ class StreamsServer:
         preview: bool = False,
     ) -> None:
         self._bus, self._place, self._clock, self._driver = bus, place, clock, driver
-        self.account = Account(place, clock, limits)  #: the streams
+        self.account = Account(place, clock, limits)
         advisories = Advisories(bus, clock)
         short = {name: dialect.acks for name, dialect in DIALECTS.items()} if preview else {}
         self.consumers = ConsumerRegistry(bus, clock, advisories, driver.commit_soon, short)
@@ -90,22 +85,18 @@ class StreamsServer:
         self.api = Api(self.account, self.consumers, self.transfers, clock, advisories, self._attend, self._forget)
         self._preview = PreviewApi(self.api, self.account, self.consumers, bus) if preview else None
         self._heard: dict[str, dict[str, object]] = {}
-        #: Streams to be flushed, and the acknowledgements that wait for it.
+        #: streams to flush
         self._dirty: dict[Stream, None] = {}
         self._acks = PubAcks(bus, preview=preview)
-        self.requests = RequestQueue()  #: requests to the API
+        self.requests = RequestQueue()
         self._synced = self._looked = clock.monotonic()
         self._published_at = 0
         self._wake_time = 0
         self._stopped = self._looking = False
-        self._closing = ""  # the stream that is being written to its end
+        self._closing = ""  # name of the stream that `stop` is writing
 
     def start(self) -> None:
-        """Opens what is there, and listens.
-
-        Raises:
-            StorageError: A stream cannot be opened.
-        """
+        """Opens the stored streams and subscribes to their subjects."""
         self.account.load()
         for stream in self.account.streams.values():
             for _ in self._adopt(stream):
@@ -121,18 +112,17 @@ class StreamsServer:
         self._wake_later(self._looked + LOOK)
 
     def unwritten(self) -> list[str]:
-        """Returns the stream that is being written to its end, if one is. May be called from any thread."""
+        """Returns the stream that `stop` is writing, if there is one. Thread-safe."""
         return [f'stream "{self._closing}"'] if self._closing else []
 
     def stop(self) -> None:
-        """Closes all streams."""
         if self._stopped:
             return
         self.requests.clear()
         self.commit()
         self._stopped = True
         self.transfers.close()
-        # What is written outlives the process; syncing, which may take long, comes after.
+        # Flushed data survives the end of the process, so all streams are flushed before the first slow sync.
         for stream in self.account.streams.values():
             self._closing = stream.name
             try:
@@ -151,17 +141,14 @@ class StreamsServer:
 
     @property
     def store_dir(self) -> str:
-        """Where streams are kept."""
         return self._place.name
 
     def now(self) -> int:
-        """Returns the time since 1970 in nanoseconds."""
+        """Returns the time in nanoseconds since 1970."""
         return self._clock.wall()
 
-    # Subjects
-
     def _attend(self, stream: Stream) -> Iterator[None]:
-        """Takes what is for a stream, as it is configured now: what is published to its subjects, and copied to it."""
+        """Subscribes to the configured subjects of a stream and starts its copies, in steps."""
         heard = self._heard.setdefault(stream.name, {})
         wanted = dict.fromkeys(stream.config.subjects)
         for subject in [subject for subject in heard if subject not in wanted]:
@@ -175,10 +162,10 @@ class StreamsServer:
         self._driver.commit_soon()
 
     def _copy(self, stream: Stream) -> Iterator[None]:
-        """Finds out how far a stream is with what it copies, as it is configured now."""
+        """Finds the positions of a stream's configured copies, and starts them, in steps."""
         filters = []
         for origin in stream.config.origins:
-            # What it copies has a filter, which it finds when it begins.
+            # The filter is made in steps here; the copy then finds it ready.
             other = self.account.streams.get(origin["name"])
             if other is not None:
                 contents = other.store.contents
@@ -190,8 +177,8 @@ class StreamsServer:
             contents.release(found)
 
     def _adopt(self, stream: Stream) -> Iterator[None]:
-        """Continues with a stream that was opened."""
-        # What goes now may be the last that says how far it is with what it copies.
+        """Completes a stream that was opened: copies, limits, consumers, subscriptions."""
+        # Messages over the limits may be the only ones that show the positions of copies, so those are read first.
         yield from self._copy(stream)
         try:
             yield from self.account.trim(stream)
@@ -208,10 +195,9 @@ class StreamsServer:
         self.copies.forget(stream)
 
     def lend(self, config: StreamConfig, created: int, store: StreamStore) -> Stream:
-        """Makes a stream of messages that somebody else stores. Nothing is stored that is published to its subjects.
+        """Adds a stream whose messages another component stores; messages published to its subjects are not stored.
 
-        Raises:
-            ApiError: There is another one of that name, or with such subjects.
+        Raises `RequestError` if the name or the subjects are taken.
         """
         stream = self.account.lend(config, created, store)
         for _ in self.consumers.load(stream):
@@ -221,7 +207,7 @@ class StreamsServer:
         return stream
 
     def take_back(self, stream: Stream) -> None:
-        """Forgets such a stream, with its consumers."""
+        """Removes a stream that `lend` has added, with its consumers."""
         self.account.drop(stream)
         self._forget(stream)
         try:
@@ -230,15 +216,13 @@ class StreamsServer:
             NATS.error("Stream %r: %s", stream.name, error.message)
 
     def changed(self, stream: Stream) -> None:
-        """A stream has other messages: they are to be flushed, and those who wait for them to learn of it."""
+        """Schedules a flush of a stream that has changed; then its consumers and copies run."""
         self._dirty[stream] = None
         self._driver.commit_soon()
 
-    # Messages
-
     def _published(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         now, name = self._clock.wall(), stream.json_name
-        # Nothing else is under way: it need not wait for others.
+        # A single message after a pause does not wait for others.
         pause = now - self._published_at
         self._published_at = now
         if end - begin == 1 and not self._dirty and pause > _PAUSE:
@@ -272,7 +256,7 @@ class StreamsServer:
                 self._acks.add(stream, to, answer)
 
     def _publish_alone(self, stream: Stream, buffer: Buffer, frames: Frames, row: int, now: int) -> None:
-        """Stores a message when nothing else is under way: who has sent it has the answer before the rest is done."""
+        """Stores and acknowledges a message at once, before other steps such as limits and consumers."""
         [(subject, reply, header, payload)] = rows(buffer, frames, row, row + 1)
         try:
             sequence, known = stream.publish(subject, header, payload, now, over=True)
@@ -294,7 +278,7 @@ class StreamsServer:
             self.changed(stream)
 
     def _roll_up(self, stream: Stream, work: Iterator[None], to: bytes, answer: bytes) -> Iterator[None]:
-        """Takes out what a message replaces, and answers it then."""
+        """Deletes the messages that a message replaces, and answers that message."""
         try:
             yield from work
         except (RequestError, StorageError) as error:
@@ -305,7 +289,9 @@ class StreamsServer:
             self.changed(stream)
 
     def _refusal(self, stream: Stream, error: RequestError | StorageError) -> bytes:
-        """Returns the answer to a message that is not stored. If it cannot be written, what waits is refused, too."""
+        """Returns the answer for a message that is not stored. After a failed write, all unanswered messages are
+        refused.
+        """
         if isinstance(error, StorageError):
             self._failed(stream, error)
             error = store_failed(error.message)
@@ -313,11 +299,11 @@ class StreamsServer:
 
     @property
     def slow(self) -> bool:
-        """Whether the next commit may take as long as a disk does: files are synced at other times."""
+        """Whether the next commit may take as long as a disk sync. It never does: files are synced by timers."""
         return False
 
     def commit(self) -> None:
-        """Flushes what was published, acknowledges it, and sends consumers what there is."""
+        """Flushes and acknowledges published messages, then runs requests, consumers and copies."""
         if self._stopped:
             return
         self._flush()
@@ -354,7 +340,7 @@ class StreamsServer:
                 self._bus.publish(to, payload, header=header)
 
     def _failed(self, stream: Stream, error: StorageError) -> None:
-        """Takes a stream back to what is certain; what was not acknowledged yet is refused."""
+        """Opens a stream again with its flushed messages, and refuses the messages that are not acknowledged yet."""
         NATS.error("Stream %r: %s", stream.name, error.message)
         refused = _refused(store_failed(error.message), stream.json_name)
         self._acks.refuse(stream, refused)
@@ -364,8 +350,6 @@ class StreamsServer:
     def _reopen(self, stream: Stream) -> None:
         self.account.reopen(stream)
         self.copies.renew(stream)
-
-    # Requests
 
     def _requested(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         deadline = self._turn()
@@ -380,7 +364,7 @@ class StreamsServer:
         deadline = self._turn()
         for subject, reply, header, body in rows(buffer, frames, begin, end):
             if not body and not self.requests.busy and is_literal(subject):
-                # So are nearly all: values of keys. Each takes some microseconds.
+                # Nearly all requests ask for the value of a key. Each takes some microseconds.
                 found = self.api.last(subject[len(DIRECT) :], header)
                 if reply:
                     self._bus.answer(reply, *found)
@@ -392,7 +376,9 @@ class StreamsServer:
             self._driver.commit_soon()
 
     def _turn(self) -> float:
-        """Begins to answer requests. Returns when it is the others' turn."""
+        """Flushes published messages before requests are answered. Returns the deadline (`perf_counter`) for the
+        answers.
+        """
         if self._dirty:
             self._flush()
         return perf_counter() + _TURN
@@ -402,7 +388,7 @@ class StreamsServer:
             self._refuse(subject, reply)
             return
         stream = changed_stream(subject[len(PREFIX) :])
-        # What a client asks for is answered at subjects that differ in the last token only.
+        # The reply subjects of one client differ in the last token only.
         client = reply[: reply.rfind(b".") + 1] or reply
         size = len(subject) + len(reply) + len(header) + len(body)
         steps = self._answer(subject, reply, header, body)
@@ -410,12 +396,12 @@ class StreamsServer:
         self.requests.put(QueuedRequest(client, stream, size, steps, listened), deadline)
 
     def _queue_work(self, stream: str, work: Iterator[None]) -> None:
-        """Does what changes a stream in turns, later."""
+        """Queues work that changes a stream; it runs in steps."""
         self.requests.put(QueuedRequest(None, stream.encode(), 0, work, lambda: True), 0)
         self._driver.commit_soon()
 
     def _answer(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> Iterator[None]:
-        """Answers a request, as work that can be interrupted."""
+        """Answers a request, in steps."""
         if subject.startswith(DIRECT):
             yield from self._find_messages(subject, reply, header, body)
         elif subject.startswith(_NEXT):
@@ -435,14 +421,14 @@ class StreamsServer:
                 self._bus.answer(reply, *found)
 
     def _refuse(self, subject: bytes, reply: bytes) -> None:
-        """Answers a request for which there is no room."""
+        """Answers a request that does not fit into the queue."""
         if reply and subject.startswith((DIRECT, _NEXT)):
             self._bus.publish(reply, b"", header=status("503"))
         elif reply:
             self._bus.publish(reply, self.api.refusal(subject))
 
     def _look_for_changes(self) -> None:
-        """Whatever a request has changed, consumers may see it."""
+        """Schedules a flush of the streams that a request has changed."""
         for stream in self.account.streams.values():
             if stream.unflushed:
                 self._dirty[stream] = None
@@ -479,7 +465,7 @@ class StreamsServer:
         for subject, reply, _, payload in rows(buffer, frames, begin, end):
             numbers = acks.numbers(subject) if not reply and payload in acks.DONE else None
             if numbers is not None:
-                # So are nearly all: nobody waits for an answer.
+                # Nearly all acknowledgements are plain ones without a reply subject.
                 if numbers[:2] != names:
                     names = numbers[:2]
                     known = self._consumer(*(each.decode(errors="replace") for each in names))
@@ -509,16 +495,13 @@ class StreamsServer:
             if consumer is not None:
                 self.consumers.flow_answered(consumer, subject)
 
-    # Time
-
     def _wake_later(self, time: int) -> None:
-        """Runs the timers at some time, or before."""
+        """Schedules `run_timers` for a time (monotonic ns), or earlier."""
         if not self._wake_time or time < self._wake_time:
             self._wake_time = time
             self._driver.wake_at(time)
 
     def run_timers(self) -> None:
-        """Does what is due."""
         if self._stopped:
             return
         now = self._clock.monotonic()
@@ -530,7 +513,7 @@ class StreamsServer:
         self.commit()
 
     def _look_after(self, now: int) -> None:
-        """Takes out what is too old, and has states kept and files synced now and then."""
+        """Expires messages, and schedules the storing of states and the sync of files."""
         wall = self._clock.wall()
         for stream in self.account.streams.values():
             if stream.failure:
@@ -550,7 +533,7 @@ class StreamsServer:
         self.transfers.look_after()
 
     def _expire(self, stream: Stream) -> Iterator[None]:
-        """Takes out the rest of what is too old in a stream."""
+        """Deletes the other expired messages of a stream."""
         try:
             while not stream.deleted and stream.expire(self._clock.wall()):
                 self._dirty[stream] = None

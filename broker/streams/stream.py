@@ -1,4 +1,4 @@
-"""A stream: what becomes of messages that are published to it, its limits, and what is taken out of it.
+"""A stream: it stores published messages, enforces its limits, and deletes messages.
 
 Facts: jetstream-server.md sections 5 to 8.
 """
@@ -32,60 +32,60 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
-#: Messages that are taken out one by one, and at a time.
+#: messages deleted one by one, and messages deleted in one step
 _FEW: Final = 16
 _PURGED: Final = 512
 _MAX_SEQUENCE: Final = (1 << 62) - 1
 
 
 class StreamFollower(Protocol):
-    """Who learns what goes, and is asked what has to stay: a consumer."""
+    """An observer of a stream that can retain messages: a consumer, or a copy into another stream."""
 
     @property
     def given(self) -> int:
-        """The last sequence that it was given."""
+        """The last sequence that was delivered."""
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message, whose subject has a number, is about to go."""
+        """A message is about to be deleted; `number` is that of its subject."""
 
     def purged(self, pattern: bytes, first: int) -> None:
-        """A purge took out messages whose subjects match, or any; the first one that is left has a sequence."""
+        """A purge has deleted messages with subjects that match `pattern` (empty: any); `first` is the first one left."""
 
     def shrunk(self, below: int) -> None:
-        """Many messages below a sequence are gone."""
+        """Many messages below a sequence have been deleted."""
 
     def renew(self) -> None:
-        """The store is another one."""
+        """The stream has a new store."""
 
     def needs(self, sequence: int, number: int) -> bool:
-        """Returns whether a message, whose subject has a number, has to stay."""
+        """Returns whether the follower still needs a message; `number` is that of its subject."""
 
     def wants(self, subject: bytes) -> bool:
-        """Returns whether messages of a subject are for it."""
+        """Returns whether the follower receives messages with this subject."""
 
 
 class CopySource(Protocol):
-    """What a stream copies from another one."""
+    """The source of a copied message."""
 
-    key: bytes  #: names it
-    position: int  #: everything up to this sequence of the other stream is copied, or was not wanted
+    key: bytes  #: key of the source among those of the stream
+    position: int  #: every message of the source up to this sequence is copied or not wanted
 
     def stored(self, sequence: int, *, stays: bool) -> None:
-        """The message that it copies has a sequence, and nothing went for it yet; it may go at once."""
+        """The current message is stored, and no limit is enforced yet; without `stays` it may be deleted at once."""
 
     def info(self, now: int) -> dict[str, Any]:
-        """Returns what answers say of it."""
+        """Returns the members of an answer about this source."""
 
 
 class MessageMemory(NamedTuple):
-    """What messages said about themselves: their ids as long as they count, their lifetimes."""
+    """State from the headers of stored messages: ids within the duplicate window, and lifetimes."""
 
     ids: publish_headers.MessageIds
     lives: publish_headers.MessageLifetimes
 
 
 def memories(store: StreamStore, config: StreamConfig, now: int) -> MessageMemory:
-    """Finds out what the messages of a store said about themselves. A thread may do it, if it alone has the store."""
+    """Reads the state that the headers of stored messages contain. Thread-safe if the store has no other user."""
     ids, lives = publish_headers.MessageIds(), publish_headers.MessageLifetimes()
     contents = store.contents
     young = contents.first_since(now - config.duplicate_window)
@@ -100,7 +100,6 @@ def memories(store: StreamStore, config: StreamConfig, now: int) -> MessageMemor
 
 
 def _messages(store: StreamStore, sequence: int) -> Iterator[Stored]:
-    """Iterates over the messages from a sequence on."""
     while found := store.contents.matching(None, sequence, 256):
         for each in found:
             message = store.read(each)
@@ -110,19 +109,9 @@ def _messages(store: StreamStore, sequence: int) -> Iterator[Stored]:
 
 
 class Stream:
-    """A stream: its configuration, its messages, and what may be added to them.
+    """The messages of a stream, its limits, and its followers. The configuration must be valid.
 
-    Args:
-        room: What all streams take together.
-        config: Its configuration, checked.
-        created: When it was made, in nanoseconds since 1970.
-        store: Its messages.
-        borrowed: The messages are somebody else's, who alone changes them.
-
-    Attributes:
-        config: Its configuration.
-        created: When it was made, in nanoseconds since 1970.
-        store: Its messages.
+    `created` is in nanoseconds since 1970. If the store is `borrowed`, only another component changes its messages.
     """
 
     def __init__(
@@ -130,43 +119,42 @@ class Stream:
     ) -> None:
         self.room, self.created, self.store = room, created, store
         self.borrowed = borrowed
-        self.json_name = dumps(config.name)  #: its name in JSON
-        self.label = config.name.encode()  #: its name in headers
-        self.failure = ""  #: why nothing can be stored; empty if nothing is wrong
-        self.rolling_up: Iterator[None] | None = None  #: takes out the rest of what the last message replaces
-        self.deleted = False  #: it is no more: work that was interrupted ends
-        self.counted = 0  #: bytes that are counted for it
+        self.json_name = dumps(config.name)  #: name as JSON
+        self.label = config.name.encode()  #: name in headers
+        self.failure = ""  #: why nothing can be stored; empty without a failure
+        self.rolling_up: Iterator[None] | None = None  #: deletes the remaining messages that the last message replaces
+        self.deleted = False  #: whether interrupted work must end
+        self.counted = 0  #: bytes counted in `room`
         self._ids = publish_headers.MessageIds()
         self._lives = publish_headers.MessageLifetimes()
-        self._grown = b""  # the subject of a message for which nothing has made room yet
-        self.followers: list[StreamFollower] = []  #: its consumers
-        self.copies: Sequence[CopySource] = ()  #: what it copies from others
-        #: Messages that alone say, in their headers, how far that is.
+        self._grown = b""  # subject of a message published with limits not yet enforced; empty for none
+        self.followers: list[StreamFollower] = []
+        self.copies: Sequence[CopySource] = ()  #: sources of copied messages
+        #: sequences of the last copies, whose headers alone show the sources' positions
         self.marks: set[int] = set()
-        self.copied_end = store.contents.last + 1  #: the sequence after the last copy, or later
-        self.unflushed = False  #: something was taken out since it was last flushed
-        # What a message takes besides subject and payload, and more if it has headers.
+        self.copied_end = store.contents.last + 1  #: a sequence above that of the last copy
+        self.unflushed = False  #: whether messages were deleted since the last flush
+        # Bytes of a record besides subject and payload; with headers, additional bytes.
         self._more = store.size_of(b"", b"", b"")
         self._headed = store.size_of(b"", b"x", b"") - self._more - 1
-        #: What is to be published again, once it is flushed: subject, header block, payload.
+        #: messages to republish after the flush: subject, header block, payload
         self.echoes: list[tuple[bytes, bytes, bytes]] = []
         self.configure(config)
         self.count()
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.config.name
 
     def configure(self, config: StreamConfig) -> None:
-        """Takes on a configuration, which is checked."""
+        """Applies a valid configuration."""
         self.config = config
         transform, again = config.subject_transform, config.republish
         self._mapping = SubjectMapping(transform["src"], transform["dest"]) if transform else None
         self._again = SubjectMapping(again["src"], again["dest"]) if again and again["dest"] else None
         most = config.max_msgs_per_subject
         self._limited = max(config.max_msgs, config.max_bytes, most) > 0
-        # Each message is looked at by itself.
+        # Whether each message needs checks of its own.
         self._particular = (
             config.sealed
             or self._mapping is not None
@@ -175,25 +163,13 @@ class Stream:
             or (most > 0 and (max(config.max_msgs, config.max_bytes) > 0 or config.discard_new_per_subject))
         )
 
-    # Publishing
-
     def publish(
         self, subject: bytes, header: bytes, payload: bytes, now: int, *, over: bool = False
     ) -> tuple[int, bool]:
         """Stores a message.
 
-        Args:
-            subject: Its subject.
-            header: Header block; empty for none.
-            payload: The payload.
-            now: Nanoseconds since 1970.
-            over: What is over the limits then may stay for the moment, until `trim` is called.
-
-        Returns:
-            Its sequence, and whether it was there before.
-
-        Raises:
-            ApiError: It is not stored, and why.
+        With `over`, the limits may be exceeded until `trim` is called. `now` is in nanoseconds since 1970. Returns
+        the sequence, and whether the message is a duplicate; raises `RequestError` if the message is refused.
         """
         config = self.config
         if self.failure:
@@ -215,20 +191,10 @@ class Stream:
         return self._store(subject, header, payload, now, told, over=over), False
 
     def publish_rows(self, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> int:
-        """Stores messages that have come together, if there is nothing about any of them that needs a closer look.
+        """Stores the messages of rows together, if no message needs checks of its own.
 
-        Args:
-            buffer: Where they are.
-            frames: Rows of a table.
-            begin: The first row.
-            end: The row behind the last.
-            now: Nanoseconds since 1970.
-
-        Returns:
-            The sequence of the first one; 0: none is stored, they are to be published one by one.
-
-        Raises:
-            StorageError: They cannot be written.
+        Returns the sequence of the first one; 0 if none is stored and they must be published one by one. Raises
+        `StorageError` if they cannot be written.
         """
         if self.failure or self._particular:
             return 0
@@ -271,7 +237,7 @@ class Stream:
         return sequence
 
     def _new_ids(self, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> list[bytes] | None:
-        """Returns the ids of messages, empty where there is none; None if one is not new, or a message says more."""
+        """Returns the ids of messages, empty where there is none; None if one is a duplicate or has other headers."""
         found: list[bytes] = []
         oldest = now - self.config.duplicate_window
         for _, _, header, _ in tables.rows(buffer, frames, begin, end):
@@ -287,21 +253,10 @@ class Stream:
     def copy(
         self, source: CopySource, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0
     ) -> int:
-        """Stores a message of another stream, unless its id is known.
+        """Stores a message of another stream.
 
-        Args:
-            source: What copies it.
-            subject: Its subject.
-            header: Header block; empty for none.
-            payload: The payload.
-            time: When it was stored there, or is here: nanoseconds since 1970.
-            sequence: The sequence that it gets; 0 for the next.
-
-        Returns:
-            Its sequence; 0 if it is not stored, as its id is known.
-
-        Raises:
-            ApiError: It is not stored, and why.
+        `time` (ns since 1970) is its timestamp here; `sequence` is the next one if 0. Returns the sequence; 0 if the
+        message is a duplicate. Raises `RequestError` if the message is refused.
         """
         config = self.config
         if config.sealed:
@@ -334,7 +289,7 @@ class Stream:
         source: CopySource | None = None,
         over: bool = False,
     ) -> int:
-        """Stores a message if there is room for it. Returns its sequence, which may be given."""
+        """Stores a message if the limits allow it. Returns its sequence: the given one, or the next."""
         config, store = self.config, self.store
         size = store.size_of(subject, header, payload)
         if size > MAX_RECORD_SIZE or len(subject) > MAX_SUBJECT_SIZE or store.contents.last >= _MAX_SEQUENCE:
@@ -350,7 +305,7 @@ class Stream:
             store.skip(sequence)
         again = self._again.of(subject) if self._again is not None else None
         if again == subject:
-            # What it would become is no subject; as it is, it would come back.
+            # The mapped subject is invalid, and republished to its own subject the message would return here.
             again = None
         last = store.contents.last_of(subject) if again else 0
         sequence = store.append(now, subject, header, payload)
@@ -362,11 +317,11 @@ class Stream:
             self._lives.note(sequence, now, told.life)
         wanted = config.retention != "interest" or self._wanted(sequence)
         if source is not None:
-            # What goes for it may be the last that says how far this source is: from now on that is said by this one.
+            # Enforcing limits may delete the copy that shows this source's position. The new copy shows it now.
             self.copied_end = sequence + 1
             source.stored(sequence, stays=wanted)
         if not wanted:
-            # Nothing goes for it.
+            # No other message is deleted for it.
             self.take_out(sequence)
             self.count()
         elif over and config.retention == "limits" and not told.replaces:
@@ -379,11 +334,11 @@ class Stream:
         return sequence
 
     def _unwanted(self, subject: bytes) -> bool:
-        """Returns whether messages of a subject are not kept, as they are for no consumer."""
+        """Returns whether messages with this subject are not kept, because no consumer receives them."""
         return self.config.retention == "interest" and not any(each.wants(subject) for each in self.followers)
 
     def _lifetime(self, headers: Mapping[bytes, bytes], subject: bytes) -> int:
-        """Returns how long a message is to be kept: nobody looks at that where it is not kept at all."""
+        """Returns the lifetime of a message. An invalid one matters only for messages that are kept."""
         try:
             return publish_headers.lifetime(headers)
         except RequestError:
@@ -392,7 +347,7 @@ class Stream:
             raise
 
     def _echo(self, to: bytes, message: Stored, last: int) -> None:
-        """Has a message published again, with where it comes from, after which one of its subject."""
+        """Schedules a republished message, with the sequence of the previous one with the same subject."""
         sequence, time, subject, header, payload = message
         lines = [b"Nats-Last-Sequence: %d" % last]
         if self.config.republish and self.config.republish.get("headers_only"):
@@ -402,11 +357,10 @@ class Stream:
         self.echoes.append((to, with_lines(block, *lines), payload))
 
     def remember(self, now: int) -> None:
-        """Finds out anew what messages said about themselves."""
+        """Reads again the state that the headers of stored messages contain."""
         self.take_over(memories(self.store, self.config, now))
 
     def take_over(self, found: MessageMemory) -> None:
-        """Takes over what messages said about themselves."""
         self._ids, self._lives = found
 
     def _check_size(self, header: bytes, payload: bytes) -> None:
@@ -414,7 +368,7 @@ class Stream:
             raise RequestError(400, TOO_LARGE, "message size exceeds maximum allowed")
 
     def _full(self, subject: bytes, size: int, *, replaces: bool) -> str:
-        """Returns why there is no room for a message in a stream that refuses new ones; empty if there is."""
+        """Returns which limit a message exceeds in a stream that refuses new ones; empty for none."""
         config, contents = self.config, self.store.contents
         over = 0 < config.max_bytes < contents.bytes + size
         if config.max_msgs_per_subject > 0 and not replaces:
@@ -422,7 +376,7 @@ class Stream:
             if entry is not None and entry.count >= config.max_msgs_per_subject:
                 if config.discard_new_per_subject:
                     return "maximum messages per subject exceeded"
-                # The oldest one of the subject makes room.
+                # The oldest message of the subject is replaced.
                 found = contents.locate(contents.first_of(entry))
                 return "maximum bytes exceeded" if over and found and found[0].sizes[found[1]] < size else ""
         if 0 < config.max_msgs <= contents.messages:
@@ -430,7 +384,7 @@ class Stream:
         return "maximum bytes exceeded" if over else ""
 
     def _roll_up(self, what: str, subject: bytes, sequence: int) -> None:
-        """Takes out what a message replaces: at once if that is little, else `rolling_up` does it."""
+        """Deletes the messages that a message replaces: a few at once, the rest by `rolling_up`."""
         contents = self.store.contents
         if what == "sub" and is_literal(subject):
             entry = contents.subjects.get(subject)
@@ -453,28 +407,18 @@ class Stream:
             contents.release(wanted)
 
     def rest_of_roll_up(self) -> Iterator[None]:
-        """Returns work that takes out the rest of what the last message replaces, and can be interrupted."""
+        """Returns work in steps that deletes the remaining messages that the last one replaces."""
         work, self.rolling_up = self.rolling_up, None
         return work or iter(())
 
-    # Limits
-
     def trim(self) -> None:
-        """Takes out what is over the limits because of a message that was published.
-
-        Raises:
-            StorageError: What is left cannot be written.
-        """
+        """Enforces the limits after a message published with `over`."""
         grown, self._grown = self._grown, b""
         if grown:
             self.enforce(grown)
 
     def enforce(self, subject: bytes = b"") -> None:
-        """Takes out what is over the limits.
-
-        Args:
-            subject: The only subject that has become more; empty for any.
-        """
+        """Deletes messages over the limits. Only messages with `subject` were added; empty for any."""
         if not self._limited:
             self.count()
             return
@@ -490,7 +434,7 @@ class Stream:
     def _enforce_totals(self) -> None:
         config, store = self.config, self.store
         contents = store.contents
-        # A stream that refuses new messages keeps those that it has, also when its limits become lower.
+        # A stream that refuses new messages keeps those that it has, even after its limits were lowered.
         if config.discard == "old" and (
             0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes
         ):
@@ -509,7 +453,7 @@ class Stream:
                 self._shrunk(sequence)
 
     def enforce_all(self) -> Iterator[None]:
-        """Takes out what is over the limits, which may be others now, as work that can be interrupted."""
+        """Deletes messages over the limits after a change of configuration, in steps."""
         contents, most = self.store.contents, self.config.max_msgs_per_subject
         self._enforce_totals()
         steps = 0
@@ -527,10 +471,9 @@ class Stream:
         self.enforce()
 
     def expire(self, now: int) -> bool:
-        """Takes out what is too old, and forgets the ids of messages that are older than the duplicates window.
+        """Deletes expired messages and forgets ids older than the duplicate window.
 
-        Returns:
-            Whether there may be more: it does not take out more than some at a time.
+        Returns whether more may be expired: one call deletes a limited number.
         """
         more = False
         contents, config = self.store.contents, self.config
@@ -549,7 +492,7 @@ class Stream:
             if some and some[-1] + 1 < end:
                 end, more = some[-1] + 1, True
             if config.subject_delete_marker_ttl:
-                # Which subjects end is seen at the messages that go.
+                # The expired messages show which subjects may end.
                 there = filter(None, map(contents.locate, some))
                 names = dict.fromkeys(contents.subject_at(*place) for place in there) if some else contents.subjects
                 gone += [name for name in names if self._ends_unmarked(contents.subjects[name], end)]
@@ -567,12 +510,12 @@ class Stream:
         return more
 
     def _ends_unmarked(self, entry: SubjectRows, end: int) -> bool:
-        """Returns whether all messages of a subject are below a sequence, and the last one marks no end itself."""
+        """Returns whether all messages of a subject are below a sequence, and the last one is no delete marker."""
         message = self.store.read(entry.last) if entry.last < end else None
         return message is not None and not publish_headers.is_marker(message.header)
 
     def _expire_others(self, end: int) -> None:
-        """Takes out what is below a sequence, but for what does not go by age."""
+        """Deletes the messages below a sequence, except those that never expire."""
         kept = self._lives.forever = {
             each for each in self._lives.forever if self.store.contents.locate(each) is not None
         }
@@ -584,11 +527,11 @@ class Stream:
 
     @property
     def ages(self) -> bool:
-        """Whether something goes by itself with time."""
+        """Whether messages, ids or lifetimes expire with time."""
         return bool(self._ids) or bool(self._lives) or (self.config.max_age > 0 and self.store.contents.messages > 0)
 
     def count(self) -> None:
-        """Counts what it takes of what all streams may take; what is borrowed takes nothing."""
+        """Updates the bytes counted in `room`; a borrowed stream counts none."""
         if self.borrowed:
             return
         used = self.store.contents.bytes
@@ -596,27 +539,23 @@ class Stream:
         self.counted = used
 
     def flush(self) -> None:
-        """Makes all that was done outlive this process, and notices what somebody else has done.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Writes all changes to the files, and follows deletions by the owner of a borrowed store."""
         first = self.store.contents.first
         self.store.flush()
         self.unflushed = False
         if self.store.contents.first != first:
             self._shrunk(self.store.contents.first)
 
-    # Removal
+    # Deletion
 
     def take_out(self, sequence: int, *, erase: bool = False) -> bool:
-        """Takes out a message for good. Returns whether it was there."""
+        """Deletes a message, and returns whether it existed; `erase` overwrites it."""
         if sequence in self.marks:
             self.keep_copied()
         found = self.store.contents.locate(sequence)
         if found is None:
             return False
-        # With its last message a subject goes, and what filters know of it.
+        # The subject may be removed with its last message, so the followers come first.
         number = found[0].subjects[found[1]]
         for follower in self.followers:
             follower.removed(sequence, number)
@@ -624,31 +563,23 @@ class Stream:
         return self.store.remove(sequence, erase=erase)
 
     def keep_copied(self) -> None:
-        """Keeps how far it is with what it copies: before messages go that say so, and at the end.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Stores the positions of the sources: before the last copies are deleted, and when the stream is closed."""
         self.marks.clear()
         if self.copies and not self.config.mirror:
             positions = {each.key: each.position for each in self.copies if each.position}
             self.store.keep_copied(CopiedState(self.copied_end, positions))
 
     def close(self) -> None:
-        """Ends it without losing anything.
-
-        Raises:
-            StorageError: Something cannot be written.
-        """
+        """Stores the positions of the sources and closes the files."""
         if not self.failure:
             self.store.flush()
-            # At the next start no message has to be read to find out how far it is with what it copies.
+            # So the next start reads no message to find these positions.
             self.copied_end = self.store.contents.last + 1
             self.keep_copied()
         self.store.close()
 
     def _keep_copied_below(self, sequence: int) -> None:
-        """Keeps that before messages below a sequence go, if one of them says so."""
+        """Stores the positions of the sources before the messages below a sequence are deleted, if these show one."""
         if self.marks and min(self.marks) < sequence:
             self.keep_copied()
 
@@ -673,12 +604,14 @@ class Stream:
             follower.shrunk(below)
 
     def _wanted(self, sequence: int) -> bool:
-        """Returns whether a consumer needs a message."""
+        """Returns whether a follower needs a message."""
         number = self._number(sequence)
         return any(follower.needs(sequence, number) for follower in self.followers)
 
     def done(self, sequences: Sequence[int]) -> bool:
-        """A consumer is done with messages: they go if the retention says so. Returns whether one went."""
+        """Deletes messages that a follower no longer needs, if the retention allows it. Returns whether one was
+        deleted.
+        """
         if self.config.retention == "limits":
             return False
         gone = [each for each in sequences if self.config.retention == "workqueue" or not self._wanted(each)]
@@ -688,16 +621,14 @@ class Stream:
 
     @property
     def given(self) -> int:
-        """The last sequence that a consumer was given; 0 without consumers."""
+        """The last sequence delivered to a follower; 0 without followers."""
         return max((each.given for each in self.followers), default=0)
 
     def review(self, last: int, sequence: int = 0) -> Iterator[None]:
-        """Takes out what no consumer needs, if the retention says so, as work that can be interrupted.
+        """Deletes messages that no follower needs, in steps, if the retention allows it.
 
-        Args:
-            last: The last sequence to look at. What no consumer was given yet may have been for one that is kept in
-                memory and is gone after a start: real servers keep it then.
-            sequence: The first one to look at.
+        `last` is the last sequence to check, `sequence` the first one. Messages never delivered may have been for a
+        consumer in memory, which a restart removes: real servers keep them then.
         """
         while self.config.retention == "interest" and not self.deleted:
             found = [each for each in self.store.contents.matching(None, sequence, _FEW) if each <= last]
@@ -711,18 +642,10 @@ class Stream:
             yield
 
     def purge(self, patterns: tuple[()] | tuple[bytes], below: int, keep: int) -> Generator[None, None, int]:
-        """Takes out messages, as work that can be interrupted: what is stored meanwhile stays.
+        """Deletes messages in steps, and returns their number. Messages stored meanwhile stay.
 
-        Args:
-            patterns: Only those whose subjects match this one; none for all.
-            below: Only those below this sequence; 0 for all.
-            keep: So many of the last ones stay.
-
-        Returns:
-            How many went.
-
-        Raises:
-            ApiError: It is not allowed.
+        The messages must match the pattern, if there is one, and be `below` a sequence, if that is not 0; the last
+        `keep` of them stay. Raises `RequestError` if the configuration does not permit it.
         """
         if self.config.sealed:
             raise sealed()
@@ -754,7 +677,7 @@ class Stream:
             contents.release(wanted)
 
     def _purge_below(self, wanted: SubjectFilter | None, below: int) -> Generator[None, None, int]:
-        """Takes out what matches and is below a sequence, some of it at a time. Returns how many messages went."""
+        """Deletes matching messages below a sequence, in steps. Returns their number."""
         contents = self.store.contents
         gone, start = 0, contents.first
         try:
@@ -780,7 +703,7 @@ class Stream:
         return gone
 
     def _keeping(self, wanted: Any, keep: int) -> int:
-        """Returns the sequence below which messages go if so many of the last ones that match stay."""
+        """Returns the sequence below which matching messages are deleted if the last `keep` of them stay."""
         for segment, rows in reversed(list(self.store.contents.rows(wanted))):
             if len(rows) >= keep:
                 return int(rows[-keep]) + segment.first
@@ -788,11 +711,7 @@ class Stream:
         return 0
 
     def delete_message(self, sequence: int, *, erase: bool) -> None:
-        """Takes out a message.
-
-        Raises:
-            ApiError: It is not allowed, or is not there.
-        """
+        """Deletes a message; raises `RequestError` if it does not exist, or the configuration does not permit it."""
         if self.config.sealed:
             raise sealed()
         if self.config.deny_delete:
@@ -806,24 +725,13 @@ class Stream:
             raise RequestError(400, 10043, f"sequence {sequence} not found")
         self.count()
 
-    # Reading
-
     def check_there(self) -> None:
-        """Checks that the stream was not deleted since some work began.
-
-        Raises:
-            ApiError: It was.
-        """
+        """Raises `RequestError` if the stream was deleted after some work began."""
         if self.deleted:
             raise stream_not_found()
 
     def message(self, sequence: int) -> Stored:
-        """Returns a message.
-
-        Raises:
-            ApiError: It is not there.
-            StorageError: It cannot be read.
-        """
+        """Returns a message; raises `RequestError` if it does not exist."""
         found = self.store.read(sequence)
         if found is None:
             raise no_message()
