@@ -179,7 +179,7 @@ class Consumer:
         return self._left + len(self._lasts)
 
     def next(self, now: int) -> tuple[int, int] | None:
-        """Returns the sequence of the next message to deliver, and the number of this delivery; None if there is none."""
+        """Returns the sequence of the next message, and the number of this delivery of it; None if there is none."""
         self._paused = self.config.pause_until > now
         if self._paused:
             return None
@@ -332,9 +332,7 @@ class Consumer:
         self.event("max_deliver", {"stream_seq": sequence, "deliveries": deliveries})
 
     def acknowledge(self, sequence: int, number: int, now: int) -> list[int]:
-        """Acknowledges a message; with policy `all`, every message before it as well. Returns the acknowledged
-        sequences.
-        """
+        """Acknowledges a message, with policy `all` all before it as well. Returns the acknowledged sequences."""
         if self.config.ack_policy == "all":
             if not self.floor[1] < sequence <= self.delivered[1]:
                 return []

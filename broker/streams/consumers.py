@@ -219,10 +219,9 @@ class ConsumerRegistry:
         return consumer
 
     def pause(self, consumer: Consumer, until: int) -> dict[str, Any]:
-        """Pauses a consumer until a time (ns since 1970), or resumes it if that is past. Returns the members of the
-        answer.
+        """Pauses a consumer until a time (ns since 1970); a past one ends the pause.
 
-        Raises `StorageError` if the configuration cannot be stored.
+        Returns the members of the answer; raises `StorageError` if the configuration cannot be stored.
         """
         config = replace(consumer.config, pause_until=until)
         if not config.mem_storage:
@@ -282,7 +281,7 @@ class ConsumerRegistry:
         stream.followers.clear()
 
     def _review(self, stream: Stream, last: int, first: int = 0) -> None:
-        """Schedules the deletion of messages between two sequences that no consumer needs, after a change of consumers."""
+        """Schedules the deletion of the messages, from `first` to `last`, that no consumer needs now."""
         if stream.config.retention == "interest":
             self._reviews[stream] = stream.review(last, first)
             self._wake()
@@ -299,9 +298,7 @@ class ConsumerRegistry:
         return found
 
     def unpin(self, consumer: Consumer, group: str) -> None:
-        """Unpins the client of a priority group: the next request pins another one. Raises `RequestError` without the
-        group.
-        """
+        """Unpins the client of a priority group; raises `RequestError` if there is no such group."""
         if group not in consumer.config.priority_groups:
             raise RequestError(400, 10160, "Provided priority group does not exist for this consumer")
         delivery = self._deliveries[consumer]

@@ -289,9 +289,7 @@ class StreamsServer:
             self.changed(stream)
 
     def _refusal(self, stream: Stream, error: RequestError | StorageError) -> bytes:
-        """Returns the answer for a message that is not stored. After a failed write, all unanswered messages are
-        refused.
-        """
+        """Returns the answer for a message that is not stored; a failed write refuses all unanswered messages."""
         if isinstance(error, StorageError):
             self._failed(stream, error)
             error = store_failed(error.message)
@@ -376,9 +374,7 @@ class StreamsServer:
             self._driver.commit_soon()
 
     def _turn(self) -> float:
-        """Flushes published messages before requests are answered. Returns the deadline (`perf_counter`) for the
-        answers.
-        """
+        """Flushes published messages; returns the deadline (`perf_counter`) for answers to requests."""
         if self._dirty:
             self._flush()
         return perf_counter() + _TURN

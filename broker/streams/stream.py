@@ -49,7 +49,7 @@ class StreamFollower(Protocol):
         """A message is about to be deleted; `number` is that of its subject."""
 
     def purged(self, pattern: bytes, first: int) -> None:
-        """A purge has deleted messages with subjects that match `pattern` (empty: any); `first` is the first one left."""
+        """A purge has deleted messages that match `pattern`, all if empty; `first` is the first one left."""
 
     def shrunk(self, below: int) -> None:
         """Many messages below a sequence have been deleted."""
@@ -609,9 +609,7 @@ class Stream:
         return any(follower.needs(sequence, number) for follower in self.followers)
 
     def done(self, sequences: Sequence[int]) -> bool:
-        """Deletes messages that a follower no longer needs, if the retention allows it. Returns whether one was
-        deleted.
-        """
+        """Deletes messages that a follower has processed, if the retention says so. Returns whether one was deleted."""
         if self.config.retention == "limits":
             return False
         gone = [each for each in sequences if self.config.retention == "workqueue" or not self._wanted(each)]
