@@ -10,7 +10,7 @@ from broker.stores.interface import StorageError
 from broker.streams.api_errors import RequestError, adjusted, invalid_config, sealed, store_failed, stream_not_found
 from broker.streams.configuration import StreamConfig
 from broker.streams.quota import QuotaLimits, StorageQuota
-from broker.streams.stream import MessageMemory, Stream, memories
+from broker.streams.stream import HeaderState, Stream, read_header_state
 from stantools.nats.interest import finished
 from stantools.nats.subjects import overlap
 from stantools.nats.subjecttree import PatternTree, grow, tree_of
@@ -28,7 +28,7 @@ _SHORTAGES: Final[Mapping[str, RequestError]] = {
 }
 
 #: streams examined while looking for cycles of copies; a stream may count more than once
-_MOST_ORIGINS: Final = 10_000
+_MAX_ORIGINS: Final = 10_000
 
 
 class Account:
@@ -36,7 +36,7 @@ class Account:
 
     def __init__(self, place: StreamStorage, clock: Clock, limits: QuotaLimits) -> None:
         self._place, self._clock = place, clock
-        self.room = StorageQuota(limits)  #: storage used by all streams together, and its limits
+        self.quota = StorageQuota(limits)  #: storage used by all streams together, and its limits
         self.streams: dict[str, Stream] = {}
         self._subjects: PatternTree[str] = PatternTree()
         self._version = 0  #: changes whenever the subjects change
@@ -53,9 +53,9 @@ class Account:
                 continue
             try:
                 store = self._place.open(config.name)
-                found = memories(store, config, self._clock.wall())
-                stream = self._opened(config, created, store, found)
-                self._enter(stream, finished(_named(config)))
+                header_state = read_header_state(store, config, self._clock.wall())
+                stream = self._make(config, created, store, header_state)
+                self._add(stream, finished(_subject_tree(config)))
             except StorageError as error:
                 NATS.error("  Stream %r is left alone: %s", config.name, error.message)
 
@@ -92,7 +92,7 @@ class Account:
             raise RequestError(500, 10074, "replicas > 1 not supported in non-clustered mode")
         known = self.streams.get(config.name)
         if known is None or known.config.mirror != config.mirror:
-            sent, config = config, self._mirrored(config)
+            sent, config = config, self._with_mirror_direct(config)
             if pedantic and config.mirror_direct and not sent.mirror_direct:
                 raise adjusted("origin stream has direct get set, mirror has it disabled")
         else:
@@ -102,7 +102,7 @@ class Account:
             if known.config != replace(config, first_seq=known.config.first_seq):
                 raise RequestError(400, 10058, "stream name already in use with a different configuration")
             return known, False
-        named = yield from _named(config)
+        names = yield from _subject_tree(config)
         yield from self._check_others(config, subjects)
         self._check_reservation(config, 0)
         created = self._clock.wall()
@@ -111,38 +111,38 @@ class Account:
             store.configure(config.as_json(), created)
         except StorageError as error:
             raise store_failed(error.message) from error
-        return self._enter(Stream(self.room, config, created, store), named), True
+        return self._add(Stream(self.quota, config, created, store), names), True
 
     def update(self, config: StreamConfig) -> Generator[None, None, Stream]:
         """Changes the configuration of a stream and enforces its new limits, in steps."""
         config.check()
         subjects = yield from config.check_overlaps()
-        stream = self._own(config.name)
+        stream = self._find_owned(config.name)
         old = stream.config
         config = replace(old.changed_to(config), mirror_direct=old.mirror_direct and bool(config.mirror))
         kept = {*old.subjects} & {*config.subjects}
-        named = yield from _named(config, kept)
+        names = yield from _subject_tree(config, kept)
         yield from self._check_others(config, subjects)
         self._check_reservation(config, max(old.max_bytes, 0))
         try:
             stream.store.configure(config.as_json(), stream.created)
         except StorageError as error:
             raise store_failed(error.message) from error
-        self._leave(stream, kept)
+        self._remove(stream, kept)
         stream.configure(config)
-        self._enter(stream, named)
+        self._add(stream, names)
         now = self._clock.wall()
         while stream.expire(now):
             yield
-            stream.check_there()
+            stream.check_not_deleted()
         yield from stream.enforce_all()
-        stream.check_there()
+        stream.check_not_deleted()
         stream.store.flush()
         return stream
 
     def delete(self, name: str) -> Stream:
         """Deletes a stream with its messages, and returns it. Its consumers are left to the caller."""
-        stream = self._own(name)
+        stream = self._find_owned(name)
         self.drop(stream)
         try:
             self._place.delete(name, stream.store)
@@ -150,7 +150,7 @@ class Account:
             raise store_failed(error.message) from error
         return stream
 
-    def _own(self, name: str) -> Stream:
+    def _find_owned(self, name: str) -> Stream:
         """Returns a stream that may be changed, even a failed one; raises `RequestError` if it is borrowed."""
         stream = self.streams.get(name)
         if stream is None:
@@ -164,7 +164,7 @@ class Account:
         if config.name in self.streams:
             raise RequestError(400, 10058, "stream name already in use with a different configuration")
         finished(self._check_subjects(config.name, tree_of(each.encode() for each in config.subjects)))
-        return self._enter(Stream(self.room, config, created, store, borrowed=True), finished(_named(config)))
+        return self._add(Stream(self.quota, config, created, store, borrowed=True), finished(_subject_tree(config)))
 
     def check_free(self, name: str) -> None:
         """Raises `RequestError` if the name of a stream to restore is taken."""
@@ -180,32 +180,32 @@ class Account:
         self._check_reservation(config, 0)
 
     def restore(
-        self, config: StreamConfig, created: int, store: StreamStore, found: MessageMemory
+        self, config: StreamConfig, created: int, store: StreamStore, header_state: HeaderState
     ) -> Generator[None, None, Stream]:
         """Adds a stream with an opened store, in steps.
 
         Messages over its limits are deleted first, unless it has sources. The configuration may differ from that in
-        the store. `found` is the state from the headers of its messages. Raises `RequestError` if another stream
+        the store. `header_state` is the state from the headers of its messages. Raises `RequestError` if another stream
         with that name or overlapping subjects was made meanwhile.
         """
         store.configure(config.as_json(), created)
-        stream = self._opened(config, created, store, found)
+        stream = self._make(config, created, store, header_state)
         if not config.sources:
             # With sources, a message over the limits may be the one that shows a source's position: `adopt` reads that
             # first.
             yield from self.trim(stream)
-        named = yield from _named(config)
+        names = yield from _subject_tree(config)
         try:
             yield from self.check_new(config)
         except RequestError:
             self._uncount(stream)
             raise
-        return self._enter(stream, named)
+        return self._add(stream, names)
 
-    def _opened(self, config: StreamConfig, created: int, store: StreamStore, found: MessageMemory) -> Stream:
+    def _make(self, config: StreamConfig, created: int, store: StreamStore, header_state: HeaderState) -> Stream:
         """Makes a stream without adding it to the others."""
-        stream = Stream(self.room, config, created, store)
-        stream.take_over(found)
+        stream = Stream(self.quota, config, created, store)
+        stream.set_header_state(header_state)
         return stream
 
     def trim(self, stream: Stream) -> Iterator[None]:
@@ -219,21 +219,21 @@ class Account:
 
     def drop(self, stream: Stream) -> None:
         """Removes a stream; its files stay."""
-        self._leave(stream)
+        self._remove(stream)
         stream.deleted = True
         self._uncount(stream)
 
     def _uncount(self, stream: Stream) -> None:
-        self.room.used[stream.config.storage] -= stream.counted
+        self.quota.used[stream.config.storage] -= stream.counted_bytes
 
-    def _enter(self, stream: Stream, named: PatternTree[str]) -> Stream:
+    def _add(self, stream: Stream, names: PatternTree[str]) -> Stream:
         """Adds a stream, and its name for its new subjects. Returns the stream."""
         self.streams[stream.name] = stream
         self._version += 1
-        self._subjects.merge(named)
+        self._subjects.merge(names)
         return stream
 
-    def _leave(self, stream: Stream, kept: Collection[str] = ()) -> None:
+    def _remove(self, stream: Stream, kept: Collection[str] = ()) -> None:
         """Removes a stream. The subjects in `kept` stay, because the caller adds the stream again."""
         del self.streams[stream.name]
         self._version += 1
@@ -251,7 +251,7 @@ class Account:
             except StorageError as error:
                 stream.failure = error.message
             else:
-                stream.remember(self._clock.wall())
+                stream.reload_header_state(self._clock.wall())
                 stream.count()
                 for follower in stream.followers:
                     follower.renew()
@@ -269,7 +269,7 @@ class Account:
         pairs = tree_of((subject.encode(),)).overlaps(self._subjects)
         return [self.streams[name] for name in sorted({pair[1] for pair in pairs if pair is not None})]
 
-    def _mirrored(self, config: StreamConfig) -> StreamConfig:
+    def _with_mirror_direct(self, config: StreamConfig) -> StreamConfig:
         """Lets a mirror answer direct gets if its origin does."""
         origin = self.streams.get(config.mirror["name"]) if config.mirror else None
         return replace(config, mirror_direct=origin.config.allow_direct) if origin is not None else config
@@ -286,20 +286,20 @@ class Account:
 
     def _check_cycles(self, config: StreamConfig) -> None:
         """Raises `RequestError` if a stream would copy from itself (jetstream-server.md section 16)."""
-        looked, todo = set(), [config]
-        for each in todo:
-            looked.add(each.name)
+        seen, queue = set(), [config]
+        for each in queue:
+            seen.add(each.name)
             for origin in each.origins:
                 name, only = origin["name"], origin.get("filter_subject", "")
-                if name in looked:
+                if name in seen:
                     # This refuses more than cycles, as real servers do.
                     own = not only or any(overlap(only, subject) for subject in each.subjects)
                     if each.mirror or own:
                         raise invalid_config("detected cycle")
-                elif len(todo) > _MOST_ORIGINS:
+                elif len(queue) > _MAX_ORIGINS:
                     raise invalid_config("detected cycle")
                 elif name in self.streams:
-                    todo.append(self.streams[name].config)
+                    queue.append(self.streams[name].config)
 
     def _check_subjects(self, name: str, subjects: PatternTree[bytes]) -> Generator[None, None, None]:
         version = -1
@@ -314,20 +314,20 @@ class Account:
 
     def _check_reservation(self, config: StreamConfig, before: int) -> None:
         wanted = self.reserved(config.storage) - before + max(config.max_bytes, 0)
-        if config.max_bytes > max(before, 0) and wanted > self.room.limits.of(config.storage):
+        if config.max_bytes > max(before, 0) and wanted > self.quota.limits.of(config.storage):
             raise _SHORTAGES[config.storage]
 
     def as_json(self) -> dict[str, Any]:
         """Returns the members of an answer about the account."""
         return {
-            "memory": self.room.used["memory"],
-            "storage": self.room.used["file"],
+            "memory": self.quota.used["memory"],
+            "storage": self.quota.used["file"],
             "reserved_memory": self.reserved("memory"),
             "reserved_storage": self.reserved("file"),
             "streams": len(self.streams),
         }
 
 
-def _named(config: StreamConfig, kept: Collection[str] = ()) -> Generator[None, None, PatternTree[str]]:
+def _subject_tree(config: StreamConfig, kept: Collection[str] = ()) -> Generator[None, None, PatternTree[str]]:
     """Makes a tree from a stream's subjects, without those in `kept`, to its name; works in steps."""
     return (yield from grow((each.encode(), config.name) for each in config.subjects if each not in kept))

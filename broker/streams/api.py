@@ -219,8 +219,8 @@ class Api:
         # From now on what copies from it has a say, too.
         yield from self._listen(stream)
         if stream.config.retention != before:
-            yield from stream.review(stream.given if stream.followers else stream.store.contents.last)
-            stream.check_there()
+            yield from stream.remove_unneeded(stream.last_delivered if stream.followers else stream.store.contents.last)
+            stream.check_not_deleted()
             stream.store.flush()
         self._advisories.stream(name, "modify")
         return stream_info(stream, self._clock.wall())
@@ -238,7 +238,7 @@ class Api:
             total, subjects = yield from subject_counts(stream, pattern.encode(), offset)
             if total:
                 page = {"total": total, "offset": min(offset, total), "limit": _SUBJECTS}
-            stream.check_there()
+            stream.check_not_deleted()
             if subjects:
                 info["state"]["subjects"] = subjects
         return {**page, **info}
@@ -288,9 +288,9 @@ class Api:
     def _snapshot(self, name: str, body: bytes) -> Answering:
         stream = self._account.find(name)
         for consumer in list(self._consumers.of(stream).values()):
-            self._consumers.keep(consumer)
+            self._consumers.store_state(consumer)
             yield
-        stream.check_there()
+        stream.check_not_deleted()
         return self._transfers.snapshot(stream, body)
 
     def _no_cluster(self, name: str, body: bytes) -> dict[str, Any]:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from broker.streams.stream import Stream
 
 #: a sequence above all others
-_ALL: Final = 1 << 64
+_MAX_SEQUENCE: Final = 1 << 64
 #: sequences looked up at a time
-_AHEAD: Final = 1024
+_LOOKAHEAD: Final = 1024
 
 #: called with the name of an event and the members of its advisory
 Event = Callable[[str, dict[str, Any]], None]
@@ -51,8 +51,8 @@ class UnackedDelivery:
 class ConsumerStart(NamedTuple):
     """The first messages of a consumer."""
 
-    position: int  #: first sequence after `lasts`
-    lasts: OrderedDict[int, None]  #: last messages of their subjects, in ascending order
+    position: int  #: first sequence after `last_per_subject`
+    last_per_subject: OrderedDict[int, None]  #: last messages of their subjects, in ascending order
 
 
 def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, ConsumerStart]:
@@ -62,7 +62,7 @@ def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, 
     """
     contents = stream.store.contents
     start = contents.first
-    lasts: OrderedDict[int, None] = OrderedDict()
+    last_per_subject: OrderedDict[int, None] = OrderedDict()
     match config.deliver_policy:
         case "last":
             wanted = yield from contents.make_filter(config.filters)
@@ -83,12 +83,12 @@ def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, 
                 elif last := contents.last_before(start, entry):
                     found.append(last)
             for row, sequence in enumerate(np.sort(np.frombuffer(found, np.int64)).tolist() if found else (), 1):
-                lasts[sequence] = None
+                last_per_subject[sequence] = None
                 if row % STEP == 0:
                     yield
-            if not lasts:
+            if not last_per_subject:
                 start = contents.last_match(None) or start
-    return ConsumerStart(max(start, 1), lasts)
+    return ConsumerStart(max(start, 1), last_per_subject)
 
 
 class Consumer:
@@ -109,18 +109,18 @@ class Consumer:
         self.delivered, self.floor = (0, 0), (0, 0)
         #: unacknowledged messages by stream sequence, in the order of their first deliveries
         self.pending: OrderedDict[int, UnackedDelivery] = OrderedDict()
-        self.repeats: dict[int, int] = {}  #: redeliveries by stream sequence
+        self.redeliveries: dict[int, int] = {}  #: redeliveries by stream sequence
         self.changed = True  #: whether the state has changed since it was last stored
         self._paused = False
         self.event = event
         self._filter = stream.store.contents.filter(config.filters)
-        self._again: OrderedDict[int, None] = OrderedDict()
-        self._due: list[tuple[int, int]] = []
+        self._redelivery_queue: OrderedDict[int, None] = OrderedDict()
+        self._deadlines: list[tuple[int, int]] = []
         #: The last messages of their subjects, delivered before `_position`.
-        self._lasts, self._position = start.lasts, start.position
-        self._ahead: deque[int] = deque()
+        self._last_per_subject, self._position = start.last_per_subject, start.position
+        self._lookahead: deque[int] = deque()
         self._active_delivery = self._active_ack = 0
-        begin = next(iter(self._lasts), self._position)
+        begin = next(iter(self._last_per_subject), self._position)
         self.delivered = self.floor = (0, begin - 1)
         self._count()
 
@@ -138,45 +138,45 @@ class Consumer:
     def state(self) -> ConsumerState:
         pending = {sequence: (each.number, each.time) for sequence, each in self.pending.items()}
         floor = min(self.floor[0], self.delivered[0]), min(self.floor[1], self.delivered[1])
-        kept = {sequence: count for sequence, count in self.repeats.items() if sequence > floor[1]}
+        kept = {sequence: count for sequence, count in self.redeliveries.items() if sequence > floor[1]}
         return ConsumerState(floor, self.delivered, pending, kept)
 
     def restore(self, state: ConsumerState) -> None:
         """Continues from a stored state."""
         self.delivered, self.floor = state.delivered, state.ack_floor
-        self._lasts.clear()
-        self._ahead.clear()
+        self._last_per_subject.clear()
+        self._lookahead.clear()
         self._position = max(self.delivered[1] + 1, self.stream.store.contents.first)
-        self.repeats = dict(state.redelivered)
+        self.redeliveries = dict(state.redelivered)
         for sequence, (number, time) in sorted(state.pending.items()):
-            self._wait(sequence, number, time)
+            self._add_pending(sequence, number, time)
         self.changed = False
-        self.shrunk(_ALL)
+        self.shrunk(_MAX_SEQUENCE)
 
     def reconfigure(self, config: ConsumerConfig) -> None:
         self.stream.store.contents.release(self._filter)
         self._filter = self.stream.store.contents.filter(config.filters)
         self.config = config
-        self._ahead.clear()
+        self._lookahead.clear()
         self._count()
-        self._due = [(self._due_time(sequence), sequence) for sequence in self.pending]
-        heapq.heapify(self._due)
+        self._deadlines = [(self._due_time(sequence), sequence) for sequence in self.pending]
+        heapq.heapify(self._deadlines)
 
     # Next messages
 
     def _count(self) -> None:
         contents = self.stream.store.contents
-        self._left, self._known = contents.count(self._filter, self._position), contents.last
+        self._num_left, self._counted_to = contents.count(self._filter, self._position), contents.last
 
     @property
     def num_pending(self) -> int:
         """Number of matching messages that were never delivered."""
         contents = self.stream.store.contents
-        if contents.last > self._known:
-            begin = max(self._known + 1, self._position)
-            self._left += contents.count(self._filter, begin) if begin <= contents.last else 0
-            self._known = contents.last
-        return self._left + len(self._lasts)
+        if contents.last > self._counted_to:
+            begin = max(self._counted_to + 1, self._position)
+            self._num_left += contents.count(self._filter, begin) if begin <= contents.last else 0
+            self._counted_to = contents.last
+        return self._num_left + len(self._last_per_subject)
 
     def next(self, now: int) -> tuple[int, int] | None:
         """Returns the sequence of the next message, and the number of this delivery of it; None if there is none."""
@@ -184,46 +184,46 @@ class Consumer:
         if self._paused:
             return None
         self._collect_due(now)
-        most = self.config.max_deliver
-        while self._again:
-            sequence = next(iter(self._again))
+        limit = self.config.max_deliver
+        while self._redelivery_queue:
+            sequence = next(iter(self._redelivery_queue))
             if sequence in self.pending:
-                count = self.repeats.get(sequence, 0) + 2
-                if not 0 < most < count:
+                count = self.redeliveries.get(sequence, 0) + 2
+                if not 0 < limit < count:
                     return sequence, count
-                self._give_up(sequence)
-            del self._again[sequence]
+                self._stop_deliveries(sequence)
+            del self._redelivery_queue[sequence]
         if self.full:
             return None
         contents = self.stream.store.contents
-        while self._lasts:
-            sequence = next(iter(self._lasts))
+        while self._last_per_subject:
+            sequence = next(iter(self._last_per_subject))
             if contents.locate(sequence) is not None:
                 return sequence, 1
-            del self._lasts[sequence]
+            del self._last_per_subject[sequence]
         while True:
-            while self._ahead:
-                if contents.locate(self._ahead[0]) is not None:
-                    return self._ahead[0], 1
-                self._ahead.popleft()
+            while self._lookahead:
+                if contents.locate(self._lookahead[0]) is not None:
+                    return self._lookahead[0], 1
+                self._lookahead.popleft()
             if not self.num_pending:
                 return None
-            self._ahead.extend(contents.matching(self._filter, self._position, _AHEAD))
-            if not self._ahead:
-                self._left = 0
+            self._lookahead.extend(contents.matching(self._filter, self._position, _LOOKAHEAD))
+            if not self._lookahead:
+                self._num_left = 0
                 return None
 
-    def upcoming(self, now: int, most: int) -> list[int]:
-        """Returns up to `most` sequences of next messages, all for their first delivery; some may be deleted.
+    def upcoming(self, now: int, limit: int) -> list[int]:
+        """Returns up to `limit` sequences of next messages, all for their first delivery; some may be deleted.
 
         Empty if the next message is a redelivery or the last of its subject: `next` handles those.
         """
         found = self.next(now)
-        if found is None or found[1] > 1 or self._lasts:
+        if found is None or found[1] > 1 or self._last_per_subject:
             return []
         if self.config.ack_policy != "none" and self.config.max_ack_pending > 0:
-            most = min(most, self.config.max_ack_pending - len(self.pending))
-        return list(islice(self._ahead, most))
+            limit = min(limit, self.config.max_ack_pending - len(self.pending))
+        return list(islice(self._lookahead, limit))
 
     @property
     def full(self) -> bool:
@@ -236,19 +236,19 @@ class Consumer:
         self._active_delivery = now
         self.changed = True
         if count > 1:
-            del self._again[sequence]
-            self.repeats[sequence] = count - 1
+            del self._redelivery_queue[sequence]
+            self.redeliveries[sequence] = count - 1
             self.delivered = (number, self.delivered[1])
             waiting = self.pending[sequence]
             waiting.time = now
-            heapq.heappush(self._due, (self._due_time(sequence), sequence))
+            heapq.heappush(self._deadlines, (self._due_time(sequence), sequence))
             return number
-        self._leave_behind(sequence)
+        self._advance(sequence)
         self.delivered = (number, sequence)
         if self.config.ack_policy == "none":
             self.floor = self.delivered
         else:
-            self._wait(sequence, number, now)
+            self._add_pending(sequence, number, now)
         return number
 
     def sent_all(self, sequences: Sequence[int], now: int) -> None:
@@ -256,11 +256,11 @@ class Consumer:
         number = self.delivered[0] + 1
         self._active_delivery = now
         self.changed = True
-        if len(sequences) == len(self._ahead):
-            self._ahead.clear()
-        for _ in range(min(len(sequences), len(self._ahead))):
-            self._ahead.popleft()
-        self._left -= len(sequences)
+        if len(sequences) == len(self._lookahead):
+            self._lookahead.clear()
+        for _ in range(min(len(sequences), len(self._lookahead))):
+            self._lookahead.popleft()
+        self._num_left -= len(sequences)
         self._position = sequences[-1] + 1
         self.delivered = (number + len(sequences) - 1, sequences[-1])
         if self.config.ack_policy == "none":
@@ -270,28 +270,28 @@ class Consumer:
             due = now + (backoff[0] if backoff else self.config.ack_wait)
             for row, sequence in enumerate(sequences, number):
                 self.pending[sequence] = UnackedDelivery(row, now)
-                heapq.heappush(self._due, (due, sequence))
+                heapq.heappush(self._deadlines, (due, sequence))
 
-    def _leave_behind(self, sequence: int) -> None:
-        if self._lasts:
-            del self._lasts[sequence]
+    def _advance(self, sequence: int) -> None:
+        if self._last_per_subject:
+            del self._last_per_subject[sequence]
         else:
-            self._ahead.popleft()
-            self._left -= 1
+            self._lookahead.popleft()
+            self._num_left -= 1
             self._position = sequence + 1
 
-    def pass_over(self, sequence: int, count: int) -> None:
+    def skip(self, sequence: int, count: int) -> None:
         """Skips a message that `next` returned and that cannot be delivered."""
         if count > 1:
-            del self._again[sequence]
-            self._drop(sequence)
+            del self._redelivery_queue[sequence]
+            self._remove_pending(sequence)
         else:
-            self._leave_behind(sequence)
+            self._advance(sequence)
         self.changed = True
 
-    def _wait(self, sequence: int, number: int, now: int) -> None:
+    def _add_pending(self, sequence: int, number: int, now: int) -> None:
         self.pending[sequence] = UnackedDelivery(number, now)
-        heapq.heappush(self._due, (self._due_time(sequence), sequence))
+        heapq.heappush(self._deadlines, (self._due_time(sequence), sequence))
 
     # Redelivery
 
@@ -299,36 +299,36 @@ class Consumer:
         backoff = self.config.backoff
         wait = self.config.ack_wait
         if backoff:
-            wait = backoff[min(self.repeats.get(sequence, 0), len(backoff) - 1)]
+            wait = backoff[min(self.redeliveries.get(sequence, 0), len(backoff) - 1)]
         return self.pending[sequence].time + wait
 
     def _collect_due(self, now: int) -> None:
         found: list[int] = []
-        while self._due and self._due[0][0] <= now:
-            _, sequence = heapq.heappop(self._due)
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, sequence = heapq.heappop(self._deadlines)
             if sequence in self.pending:
                 due = self._due_time(sequence)
                 if due > now:
-                    heapq.heappush(self._due, (due, sequence))
+                    heapq.heappush(self._deadlines, (due, sequence))
                 else:
                     found.append(sequence)
         for sequence in sorted(found):
-            self._again.setdefault(sequence)
+            self._redelivery_queue.setdefault(sequence)
 
     @property
     def due(self) -> int:
         """Time (ns since 1970) of the earliest redelivery, or the end of the pause; 0 for never."""
         if self._paused:
             return self.config.pause_until
-        while self._due and self._due[0][1] not in self.pending:
-            heapq.heappop(self._due)
-        return self._due[0][0] if self._due else 0
+        while self._deadlines and self._deadlines[0][1] not in self.pending:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else 0
 
-    def _give_up(self, sequence: int) -> None:
+    def _stop_deliveries(self, sequence: int) -> None:
         """Ends the deliveries of a message at their limit; the acknowledgement floor stays."""
         del self.pending[sequence]
         self.changed = True
-        deliveries = self.repeats.get(sequence, 0) + 1
+        deliveries = self.redeliveries.get(sequence, 0) + 1
         self.event("max_deliver", {"stream_seq": sequence, "deliveries": deliveries})
 
     def acknowledge(self, sequence: int, number: int, now: int) -> list[int]:
@@ -340,22 +340,22 @@ class Consumer:
             while self.pending and (first := next(iter(self.pending))) <= sequence:
                 done.append(first)
                 del self.pending[first]
-                self.repeats.pop(first, None)
+                self.redeliveries.pop(first, None)
             self.floor = (min(number, self.delivered[0]), sequence)
         else:
             if sequence not in self.pending:
                 return []
             done = [sequence]
-            self._drop(sequence)
+            self._remove_pending(sequence)
         self._active_ack = now
         self.changed = True
         return done
 
-    def _drop(self, sequence: int) -> None:
+    def _remove_pending(self, sequence: int) -> None:
         """Removes an unacknowledged message; the floor moves if it was the first."""
         lowest = next(iter(self.pending)) == sequence
         del self.pending[sequence]
-        self.repeats.pop(sequence, None)
+        self.redeliveries.pop(sequence, None)
         if not self.pending:
             self.floor = self.delivered
         elif lowest:
@@ -370,22 +370,22 @@ class Consumer:
         self.changed = True
         if delay > 0:
             waiting.time += now + delay - self._due_time(sequence)
-            heapq.heappush(self._due, (now + delay, sequence))
-            self._again.pop(sequence, None)
+            heapq.heappush(self._deadlines, (now + delay, sequence))
+            self._redelivery_queue.pop(sequence, None)
         else:
-            self._again.setdefault(sequence)
+            self._redelivery_queue.setdefault(sequence)
         return True
 
     def in_progress(self, sequence: int, now: int) -> None:
         """Restarts the acknowledgement wait of a message."""
         if sequence in self.pending:
             self.pending[sequence].time = now
-            if sequence in self._again:
-                del self._again[sequence]
-                heapq.heappush(self._due, (self._due_time(sequence), sequence))
+            if sequence in self._redelivery_queue:
+                del self._redelivery_queue[sequence]
+                heapq.heappush(self._deadlines, (self._due_time(sequence), sequence))
 
     @property
-    def given(self) -> int:
+    def last_delivered(self) -> int:
         """The last sequence that was delivered."""
         return self.delivered[1]
 
@@ -395,7 +395,7 @@ class Consumer:
             return False
         if sequence >= self._position or sequence in self.pending:
             return True
-        return sequence > self.floor[1] and sequence in self.repeats
+        return sequence > self.floor[1] and sequence in self.redeliveries
 
     def wants(self, subject: bytes) -> bool:
         return matches_any(self.config.filters, subject)
@@ -403,26 +403,28 @@ class Consumer:
     # Deletion from the stream
 
     def removed(self, sequence: int, number: int) -> None:
-        if self._position <= sequence <= self._known and (self._filter is None or self._filter.has(number)):
-            self._left -= 1
-        self._lasts.pop(sequence, None)
+        if self._position <= sequence <= self._counted_to and (self._filter is None or self._filter.has(number)):
+            self._num_left -= 1
+        self._last_per_subject.pop(sequence, None)
         if sequence in self.pending:
-            self._drop(sequence)
+            self._remove_pending(sequence)
             self.changed = True
 
     def shrunk(self, below: int) -> None:
         contents = self.stream.store.contents
-        self._ahead.clear()
+        self._lookahead.clear()
         # Both are in ascending order.
-        lasts, pending = (list(takewhile(below.__gt__, some)) for some in (self._lasts, self.pending))
-        for sequence in lasts:
+        last_per_subject, pending = (
+            list(takewhile(below.__gt__, some)) for some in (self._last_per_subject, self.pending)
+        )
+        for sequence in last_per_subject:
             if contents.locate(sequence) is None:
-                del self._lasts[sequence]
+                del self._last_per_subject[sequence]
         counted = below <= self._position
         self._position = max(self._position, contents.first)
         for sequence in pending:
             if contents.locate(sequence) is None:
-                self._drop(sequence)
+                self._remove_pending(sequence)
         # Messages below its position are not in the count.
         if not counted:
             self._count()
@@ -438,22 +440,22 @@ class Consumer:
             # Unlike a limit, a purge moves the delivered position.
             self._position = max(self._position, first)
             self.delivered = (self.delivered[0], first - 1)
-            self._ahead.clear()
+            self._lookahead.clear()
             self._count()
         if self.floor[1] < first:
             number = self.floor[0]
             for sequence in list(takewhile(first.__gt__, self.pending)):
                 number = max(number, self.pending.pop(sequence).number)
-                self.repeats.pop(sequence, None)
+                self.redeliveries.pop(sequence, None)
             self.floor = (number, first - 1)
         if not self.pending:
-            self.repeats.clear()
+            self.redeliveries.clear()
             self.floor = self.delivered
         self.changed = True
 
     def renew(self) -> None:
         self._filter = self.stream.store.contents.filter(self.config.filters)
-        self.shrunk(_ALL)
+        self.shrunk(_MAX_SEQUENCE)
 
     def info(self, now: int) -> dict[str, Any]:
         """Returns the members of an answer about this consumer, without those of its delivery."""
@@ -470,7 +472,7 @@ class Consumer:
             "delivered": place(self.delivered, self._active_delivery),
             "ack_floor": place(self.floor, self._active_ack),
             "num_ack_pending": len(self.pending),
-            "num_redelivered": len(self.repeats),
+            "num_redelivered": len(self.redeliveries),
             "num_waiting": 0,
             "num_pending": self.num_pending,
             "ts": time_text(now),

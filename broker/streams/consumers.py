@@ -39,9 +39,9 @@ _REQUEST: Final[Mapping[str, str]] = {"stream_name": STRING, "config": OBJECT, "
 _LETTERS: Final = string.ascii_letters + string.digits
 _NAME_SIZE: Final = 8
 #: shortest time (ns) until an alarm
-_SOON: Final = 2_000_000
+_MIN_ALARM_DELAY: Final = 2_000_000
 #: time (ns) between two checks: states are stored, unused consumers removed
-LOOK: Final = 1_000_000_000
+CHECK_INTERVAL: Final = 1_000_000_000
 _END: Final = object()
 
 
@@ -69,7 +69,7 @@ class ConsumerRegistry:
         self._ready: dict[ConsumerDelivery, None] = {}
         self._alarms: list[tuple[int, int, ConsumerDelivery]] = []
         #: work that deletes the messages no consumer needs, by stream
-        self._reviews: dict[Stream, Iterator[None]] = {}
+        self._cleanups: dict[Stream, Iterator[None]] = {}
         bus.watch(self._interest_changed)
 
     @property
@@ -79,7 +79,7 @@ class ConsumerRegistry:
     @property
     def busy(self) -> bool:
         """Whether `run` may have work."""
-        return bool(self._ready or self._reviews)
+        return bool(self._ready or self._cleanups)
 
     def of(self, stream: Stream) -> Mapping[str, Consumer]:
         """Returns the consumers of a stream by name."""
@@ -104,7 +104,7 @@ class ConsumerRegistry:
             if state is not None:
                 consumer.restore(state)
             yield
-        self._review(stream, stream.given)
+        self._schedule_cleanup(stream, stream.last_delivered)
 
     def create(self, stream: Stream, config: ConsumerConfig, action: str) -> Generator[None, None, Consumer]:
         """Creates or changes a consumer, in steps; raises `RequestError` if that is not possible."""
@@ -126,7 +126,7 @@ class ConsumerRegistry:
             wanted = yield from contents.make_filter(config.filters)
             try:
                 start = yield from find_start(stream, config)
-                stream.check_there()
+                stream.check_not_deleted()
                 if contents is stream.store.contents:
                     # The filter exists already, so this is quick.
                     consumer = self._add(stream, config, self._clock.wall(), start)
@@ -142,14 +142,14 @@ class ConsumerRegistry:
                 stream.store.keep_consumer(config.name, config.as_json(), consumer.created, consumer.state())
         except StorageError as error:
             # The stored files stay, as far as they were written.
-            self._take_out(consumer)
+            self._detach(consumer)
             raise store_failed(error.message) from error
         self._advisories.consumer(consumer, "create")
         return consumer
 
     def _add(self, stream: Stream, config: ConsumerConfig, created: int, start: ConsumerStart) -> Consumer:
-        def about(name: str, said: dict[str, Any]) -> None:
-            self._advisories.about(consumer, name, said)
+        def about(name: str, answer: dict[str, Any]) -> None:
+            self._advisories.about(consumer, name, answer)
 
         consumer = Consumer(stream, config, created, about, start)
         self._by_stream.setdefault(stream, {})[config.name] = consumer
@@ -163,11 +163,11 @@ class ConsumerRegistry:
         delivery = self._deliveries[consumer] = kind(consumer, self._bus, now)
         if isinstance(delivery, PushDelivery):
             self._by_subject.setdefault(consumer.config.deliver_subject.encode(), {})[delivery] = None
-        self._say_as_made(delivery)
-        self.touch(delivery)
+        self._set_dialect(delivery)
+        self.schedule(delivery)
         return delivery
 
-    def _say_as_made(self, delivery: ConsumerDelivery) -> None:
+    def _set_dialect(self, delivery: ConsumerDelivery) -> None:
         """Sets the dialect of a push consumer's messages: that of the client that created the consumer."""
         if isinstance(delivery, PushDelivery):
             delivery.short = self._short.get(delivery.consumer.config.metadata.get(PREVIEW, ""), b"")
@@ -202,7 +202,7 @@ class ConsumerRegistry:
         contents = consumer.stream.store.contents
         wanted = yield from contents.make_filter(config.filters)
         try:
-            consumer.stream.check_there()
+            consumer.stream.check_not_deleted()
             if consumer not in self._deliveries:
                 raise RequestError(404, 10014, "consumer not found")
             if moved:
@@ -213,9 +213,9 @@ class ConsumerRegistry:
         if moved:
             self._start(consumer)
         else:
-            self._say_as_made(delivery)
-            self.touch(delivery)
-        self._review(consumer.stream, consumer.stream.store.contents.last)
+            self._set_dialect(delivery)
+            self.schedule(delivery)
+        self._schedule_cleanup(consumer.stream, consumer.stream.store.contents.last)
         return consumer
 
     def pause(self, consumer: Consumer, until: int) -> dict[str, Any]:
@@ -227,11 +227,13 @@ class ConsumerRegistry:
         if not config.mem_storage:
             consumer.stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
         changed, consumer.config = consumer.config.pause_until != until, config
-        self.touch(self._deliveries[consumer])
-        said = {"paused": False, "pause_until": time_text(until), **consumer.pause(self._clock.wall())}
+        self.schedule(self._deliveries[consumer])
+        answer = {"paused": False, "pause_until": time_text(until), **consumer.pause(self._clock.wall())}
         if changed:
-            self._advisories.about(consumer, "consumer_pause", {name: said[name] for name in ("paused", "pause_until")})
-        return said
+            self._advisories.about(
+                consumer, "consumer_pause", {name: answer[name] for name in ("paused", "pause_until")}
+            )
+        return answer
 
     def _check_unique(self, stream: Stream, config: ConsumerConfig) -> None:
         if stream.config.retention != "workqueue":
@@ -256,34 +258,34 @@ class ConsumerRegistry:
     def remove(self, consumer: Consumer) -> None:
         """Removes a consumer, with its files."""
         stream = consumer.stream
-        self._take_out(consumer)
+        self._detach(consumer)
         try:
             stream.store.forget_consumer(consumer.name)
         except StorageError as error:
             NATS.error("Consumer %r of %r: %s", consumer.name, stream.name, error.message)
         self._advisories.consumer(consumer, "delete")
 
-    def _take_out(self, consumer: Consumer) -> None:
+    def _detach(self, consumer: Consumer) -> None:
         stream = consumer.stream
         self._stop(consumer).close("409 Consumer Deleted")
         del self._by_stream[stream][consumer.name]
         stream.followers.remove(consumer)
         consumer.release()
         # The consumer needed no message up to its acknowledgement floor.
-        self._review(stream, stream.store.contents.last, consumer.floor[1])
+        self._schedule_cleanup(stream, stream.store.contents.last, consumer.floor[1])
 
     def remove_all(self, stream: Stream) -> None:
         """Removes the consumers of a deleted stream."""
-        self._reviews.pop(stream, None)
+        self._cleanups.pop(stream, None)
         for consumer in self._by_stream.pop(stream, {}).values():
             self._stop(consumer).close("409 Consumer Deleted")
             self._advisories.consumer(consumer, "delete")
         stream.followers.clear()
 
-    def _review(self, stream: Stream, last: int, first: int = 0) -> None:
+    def _schedule_cleanup(self, stream: Stream, last: int, first: int = 0) -> None:
         """Schedules the deletion of the messages, from `first` to `last`, that no consumer needs now."""
         if stream.config.retention == "interest":
-            self._reviews[stream] = stream.review(last, first)
+            self._cleanups[stream] = stream.remove_unneeded(last, first)
             self._wake()
 
     def info(self, consumer: Consumer) -> dict[str, Any]:
@@ -304,9 +306,9 @@ class ConsumerRegistry:
         delivery = self._deliveries[consumer]
         if isinstance(delivery, PullDelivery):
             delivery.priorities.unpin("admin")
-            self.touch(delivery)
+            self.schedule(delivery)
 
-    def touch(self, delivery: ConsumerDelivery) -> None:
+    def schedule(self, delivery: ConsumerDelivery) -> None:
         """Schedules a delivery that may have something to send."""
         self._ready[delivery] = None
         self._wake()
@@ -334,12 +336,12 @@ class ConsumerRegistry:
                 changed[delivery.consumer.stream] = None
             if self._ready and perf_counter() > deadline:
                 break
-        while self._reviews and perf_counter() < deadline:
-            stream, review = next(iter(self._reviews.items()))
+        while self._cleanups and perf_counter() < deadline:
+            stream, work = next(iter(self._cleanups.items()))
             changed[stream] = None
-            if next(review, _END) is _END:
-                del self._reviews[stream]
-        if self._ready or self._reviews:
+            if next(work, _END) is _END:
+                del self._cleanups[stream]
+        if self._ready or self._cleanups:
             self._wake()
         return list(changed)
 
@@ -348,7 +350,7 @@ class ConsumerRegistry:
         delivery = self._deliveries[consumer]
         if isinstance(delivery, PullDelivery):
             delivery.ask(reply, body, self._clock.wall(), short)
-            self.touch(delivery)
+            self.schedule(delivery)
         elif not short:
             self._bus.publish(reply, b"", header=status("409 Consumer is push based"))
 
@@ -357,7 +359,7 @@ class ConsumerRegistry:
         now, sequence, number = self._clock.wall(), place.sequence, place.number
         delivery = self._deliveries[consumer]
         about = partial(self._advisories.about_message, consumer, sequence, number)
-        deliveries = consumer.repeats.get(sequence, 0) + 1
+        deliveries = consumer.redeliveries.get(sequence, 0) + 1
         match verb.kind:
             case AckKind.ACK | AckKind.TERM if sequence > consumer.delivered[1]:
                 return False
@@ -375,7 +377,7 @@ class ConsumerRegistry:
                 consumer.in_progress(sequence, now)
         if verb.kind is AckKind.NEXT and reply:
             self.ask(consumer, reply, verb.text.encode(), place.short)
-        self.touch(delivery)
+        self.schedule(delivery)
         return verb.kind is not AckKind.NEXT and not place.short
 
     def done(self, consumer: Consumer, sequence: int, number: int, now: int) -> None:
@@ -384,29 +386,29 @@ class ConsumerRegistry:
             return
         waiting = consumer.pending.get(sequence)
         since = now - waiting.time if waiting is not None else 0
-        deliveries = consumer.repeats.get(sequence, 0) + 1
+        deliveries = consumer.redeliveries.get(sequence, 0) + 1
         done = consumer.acknowledge(sequence, number, now)
         consumer.stream.done(done)
         if done and waiting is not None:
             self._advisories.sampled(consumer, sequence, number, since, deliveries)
-        self.touch(self._deliveries[consumer])
+        self.schedule(self._deliveries[consumer])
 
     def flow_answered(self, consumer: Consumer, subject: bytes) -> None:
         """Applies an answer to a flow control request."""
         delivery = self._deliveries[consumer]
         if isinstance(delivery, PushDelivery):
             delivery.answered(subject)
-            self.touch(delivery)
+            self.schedule(delivery)
 
     def _set_alarm(self, delivery: ConsumerDelivery, now: int) -> None:
         due = delivery.next_event()
         if due:
-            due = max(due, now + _SOON)
+            due = max(due, now + _MIN_ALARM_DELAY)
             if not delivery.alarm or due < delivery.alarm or delivery.alarm <= now:
                 delivery.alarm = due
                 heapq.heappush(self._alarms, (due, id(delivery), delivery))
 
-    def ring(self) -> None:
+    def run_alarms(self) -> None:
         """Schedules the deliveries whose alarms are due."""
         now = self._clock.wall()
         while self._alarms and self._alarms[0][0] <= now:
@@ -420,7 +422,7 @@ class ConsumerRegistry:
         """Time (ns since 1970) of the next alarm, possibly past; 0 for none."""
         return self._alarms[0][0] if self._alarms else 0
 
-    def look_after(self) -> Iterator[None]:
+    def run_checks(self) -> Iterator[None]:
         """Removes consumers that have been unused for too long, and stores the states of the others, in steps."""
         now = self._clock.wall()
         for consumer, delivery in list(self._deliveries.items()):
@@ -432,16 +434,16 @@ class ConsumerRegistry:
                 else:
                     self.remove(consumer)
                     continue
-            self.keep(consumer)
+            self.store_state(consumer)
             yield
 
-    def keep_all(self) -> None:
+    def store_states(self) -> None:
         """Stores all states and ends all deliveries."""
         for consumer, delivery in self._deliveries.items():
-            self.keep(consumer)
+            self.store_state(consumer)
             delivery.close("409 Server Shutdown")
 
-    def keep(self, consumer: Consumer) -> None:
+    def store_state(self, consumer: Consumer) -> None:
         """Stores the state of a consumer if it has changed."""
         if consumer.changed and not consumer.config.mem_storage:
             try:

@@ -106,7 +106,7 @@ class ConsumerDelivery(ABC):
                 message = None
             if message is not None:
                 break
-            consumer.pass_over(sequence, count)
+            consumer.skip(sequence, count)
         if self._waits_for_pace(now, message.time):
             return 0
         header, payload = message.header, message.payload

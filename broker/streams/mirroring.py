@@ -22,7 +22,7 @@ from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams.api_errors import TOO_LARGE, RequestError, stream_not_found
 from broker.streams.headers import with_lines, without
-from broker.streams.publish_headers import EXPECTED, said
+from broker.streams.publish_headers import EXPECTED, parse_nats_headers
 from broker.streams.stream_source import HEADER, SourceOrigin
 from stantools.nats.interest import finished
 from stantools.nats.subjects import matches_any
@@ -184,7 +184,7 @@ class StreamCopy:
         return went
 
     @property
-    def given(self) -> int:
+    def last_delivered(self) -> int:
         """The last sequence that is copied for certain."""
         return self._settled
 
@@ -394,7 +394,7 @@ class StreamCopies:
             del self._unacknowledged[copy]
             self._wake()
 
-    def look_after(self) -> None:
+    def run_checks(self) -> None:
         """Retries the copies that the target had refused."""
         blocked, self._blocked = self._blocked, {}
         self._begin(blocked)
@@ -426,4 +426,4 @@ def _marked(stream: Stream, sequence: int) -> bytes:
         message = stream.store.read(sequence)
     except StorageError:
         return b""
-    return said(message.header).get(HEADER, b"") if message is not None else b""
+    return parse_nats_headers(message.header).get(HEADER, b"") if message is not None else b""

@@ -187,7 +187,7 @@ class PreviewApi:
         return _OK
 
     def _account_info(self, _: PreviewRequest) -> bytes:
-        found, limits = self._account.as_json(), self._account.room.limits
+        found, limits = self._account.as_json(), self._account.quota.limits
         return _json(
             {
                 **{name: found[name] for name in ("memory", "storage", "streams")},
@@ -293,7 +293,7 @@ class PreviewApi:
         _expect_nothing(asked)
         consumer = self._consumer(asked)
         pending = {str(sequence): each.time for sequence, each in islice(consumer.pending.items(), _MOST_PENDING)}
-        again = {str(sequence): count for sequence, count in islice(consumer.repeats.items(), _MOST_PENDING)}
+        again = {str(sequence): count for sequence, count in islice(consumer.redeliveries.items(), _MOST_PENDING)}
         if asked.dialect is _P0:
             (number, sequence), floor = consumer.delivered, consumer.floor
             return _json(

@@ -49,7 +49,7 @@ _REFUSED: Final = (
 NOTHING: Final[Mapping[bytes, bytes]] = {}
 
 
-def said(header: bytes) -> Mapping[bytes, bytes]:
+def parse_nats_headers(header: bytes) -> Mapping[bytes, bytes]:
     """Returns the headers whose names begin with `Nats-`, the first of each name."""
     if _PREFIX not in header:
         return NOTHING
@@ -179,7 +179,7 @@ def marker(life: int) -> bytes:
 
 def is_marker(header: bytes) -> bool:
     """Returns whether a message is a delete marker."""
-    return _MARKER in said(header)
+    return _MARKER in parse_nats_headers(header)
 
 
 def check_last_id(headers: Mapping[bytes, bytes], last_id: bytes) -> None:

@@ -18,7 +18,7 @@ from broker.streams.account import Account
 from broker.streams.advisories import Advisories
 from broker.streams.api import BEYOND, DIRECT, PREFIX, Api, changed_stream
 from broker.streams.api_errors import RequestError, store_failed
-from broker.streams.consumers import LOOK, ConsumerRegistry
+from broker.streams.consumers import CHECK_INTERVAL, ConsumerRegistry
 from broker.streams.headers import status
 from broker.streams.mirroring import StreamCopies
 from broker.streams.preview import DIALECTS, PreviewApi
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
-_SYNC: Final = 120_000_000_000
+_SYNC_INTERVAL: Final = 120_000_000_000
 #: smallest number of messages that are stored as one batch
-_FEW: Final = 2
+_MIN_BATCH: Final = 2
 #: time (ns) without messages after which a single message is stored at once
-_PAUSE: Final = 20_000
+_MIN_PAUSE: Final = 20_000
 #: seconds that requests, consumers or copies run before others do
-_TURN: Final = 0.004
+_TIME_SLICE: Final = 0.004
 #: requests for the last message of a subject, such as the value of a key; other requests may ask for many messages
-_KEYS: Final = DIRECT + b"*.>"
+_LAST_MESSAGE_REQUESTS: Final = DIRECT + b"*.>"
 _NEXT: Final = PREFIX + b"CONSUMER.MSG.NEXT."
 _CHANGES: Final = (PREFIX + b"STREAM.", PREFIX + b"CONSUMER.")
 _FLOW: Final = b"$JS.FC."
@@ -80,40 +80,40 @@ class StreamsServer:
         advisories = Advisories(bus, clock)
         short = {name: dialect.acks for name, dialect in DIALECTS.items()} if preview else {}
         self.consumers = ConsumerRegistry(bus, clock, advisories, driver.commit_soon, short)
-        self.transfers = Transfers(bus, place, clock, driver, self.account, self._adopt, self._queue_work)
+        self.transfers = Transfers(bus, place, clock, driver, self.account, self._start_stream, self._queue_work)
         self.copies = StreamCopies(self.account.streams, clock, driver.commit_soon, self._failed)
-        self.api = Api(self.account, self.consumers, self.transfers, clock, advisories, self._attend, self._forget)
+        self.api = Api(self.account, self.consumers, self.transfers, clock, advisories, self._subscribe, self._forget)
         self._preview = PreviewApi(self.api, self.account, self.consumers, bus) if preview else None
-        self._heard: dict[str, dict[str, object]] = {}
+        self._subscriptions: dict[str, dict[str, object]] = {}
         #: streams to flush
         self._dirty: dict[Stream, None] = {}
         self._acks = PubAcks(bus, preview=preview)
         self.requests = RequestQueue()
-        self._synced = self._looked = clock.monotonic()
+        self._synced_at = self._checked_at = clock.monotonic()
         self._published_at = 0
         self._wake_time = 0
-        self._stopped = self._looking = False
-        self._closing = ""  # name of the stream that `stop` is writing
+        self._stopped = self._checking = False
+        self._closing_stream = ""  # name of the stream that `stop` is writing
 
     def start(self) -> None:
         """Opens the stored streams and subscribes to their subjects."""
         self.account.load()
         for stream in self.account.streams.values():
-            for _ in self._adopt(stream):
+            for _ in self._start_stream(stream):
                 pass
-        self._bus.listen(PREFIX + b">", self._requested, but=_KEYS)
-        self._bus.listen(_KEYS, self._keys_wanted, gathered=True)
+        self._bus.listen(PREFIX + b">", self._requested, but=_LAST_MESSAGE_REQUESTS)
+        self._bus.listen(_LAST_MESSAGE_REQUESTS, self._last_messages_requested, gathered=True)
         self._bus.listen(acks.PREFIX + b">", self._acknowledged)
         self._bus.listen(_FLOW + b">", self._flow_answered)
         if self._preview is not None:
             self._bus.listen(DIALECTS["P0"].acks + b".>", self._acknowledged)
             for pattern, call in self._preview.calls.items():
                 self._bus.listen(pattern, partial(self._preview_requested, call))
-        self._wake_later(self._looked + LOOK)
+        self._wake_later(self._checked_at + CHECK_INTERVAL)
 
     def unwritten(self) -> list[str]:
         """Returns the stream that `stop` is writing, if there is one. Thread-safe."""
-        return [f'stream "{self._closing}"'] if self._closing else []
+        return [f'stream "{self._closing_stream}"'] if self._closing_stream else []
 
     def stop(self) -> None:
         if self._stopped:
@@ -124,19 +124,19 @@ class StreamsServer:
         self.transfers.close()
         # Flushed data survives the end of the process, so all streams are flushed before the first slow sync.
         for stream in self.account.streams.values():
-            self._closing = stream.name
+            self._closing_stream = stream.name
             try:
                 stream.store.flush()
             except StorageError as error:
                 NATS.error("Stream %r: %s", stream.name, error.message)
-        self.consumers.keep_all()
+        self.consumers.store_states()
         for stream in self.account.streams.values():
-            self._closing = stream.name
+            self._closing_stream = stream.name
             try:
                 stream.close()
             except StorageError as error:
                 NATS.error("Stream %r: %s", stream.name, error.message)
-        self._closing = ""
+        self._closing_stream = ""
         self._place.close()
 
     @property
@@ -147,21 +147,23 @@ class StreamsServer:
         """Returns the time in nanoseconds since 1970."""
         return self._clock.wall()
 
-    def _attend(self, stream: Stream) -> Iterator[None]:
+    def _subscribe(self, stream: Stream) -> Iterator[None]:
         """Subscribes to the configured subjects of a stream and starts its copies, in steps."""
-        heard = self._heard.setdefault(stream.name, {})
+        subscriptions = self._subscriptions.setdefault(stream.name, {})
         wanted = dict.fromkeys(stream.config.subjects)
-        for subject in [subject for subject in heard if subject not in wanted]:
-            self._bus.unlisten(heard.pop(subject))
+        for subject in [subject for subject in subscriptions if subject not in wanted]:
+            self._bus.unlisten(subscriptions.pop(subject))
             yield
         for subject in wanted:
-            if subject not in heard:
-                heard[subject] = self._bus.listen(subject.encode(), partial(self._published, stream), gathered=True)
+            if subject not in subscriptions:
+                subscriptions[subject] = self._bus.listen(
+                    subject.encode(), partial(self._published, stream), gathered=True
+                )
                 yield
-        yield from self._copy(stream)
+        yield from self._start_copies(stream)
         self._driver.commit_soon()
 
-    def _copy(self, stream: Stream) -> Iterator[None]:
+    def _start_copies(self, stream: Stream) -> Iterator[None]:
         """Finds the positions of a stream's configured copies, and starts them, in steps."""
         filters = []
         for origin in stream.config.origins:
@@ -176,20 +178,20 @@ class StreamsServer:
         for contents, found in filters:
             contents.release(found)
 
-    def _adopt(self, stream: Stream) -> Iterator[None]:
+    def _start_stream(self, stream: Stream) -> Iterator[None]:
         """Completes a stream that was opened: copies, limits, consumers, subscriptions."""
         # Messages over the limits may be the only ones that show the positions of copies, so those are read first.
-        yield from self._copy(stream)
+        yield from self._start_copies(stream)
         try:
             yield from self.account.trim(stream)
         except StorageError as error:
             self._failed(stream, error)
         yield from self.consumers.load(stream)
-        yield from self._attend(stream)
+        yield from self._subscribe(stream)
 
     def _forget(self, stream: Stream) -> None:
         self.consumers.remove_all(stream)
-        for subscription in self._heard.pop(stream.name, {}).values():
+        for subscription in self._subscriptions.pop(stream.name, {}).values():
             self._bus.unlisten(subscription)
         self._dirty.pop(stream, None)
         self.copies.forget(stream)
@@ -225,12 +227,12 @@ class StreamsServer:
         # A single message after a pause does not wait for others.
         pause = now - self._published_at
         self._published_at = now
-        if end - begin == 1 and not self._dirty and pause > _PAUSE:
-            self._publish_alone(stream, buffer, frames, begin, now)
+        if end - begin == 1 and not self._dirty and pause > _MIN_PAUSE:
+            self._publish_single(stream, buffer, frames, begin, now)
             return
         self.changed(stream)
         silent = stream.config.no_ack
-        if end - begin >= _FEW:
+        if end - begin >= _MIN_BATCH:
             try:
                 first = stream.publish_rows(buffer, frames, begin, end, now)
             except StorageError as error:
@@ -246,7 +248,7 @@ class StreamsServer:
         for subject, reply, header, payload in rows(buffer, frames, begin, end):
             try:
                 sequence, known = stream.publish(subject, header, payload, now)
-                answer = _stored(name, sequence, known)
+                answer = _publish_ack(name, sequence, known)
             except (RequestError, StorageError) as error:
                 answer = self._refusal(stream, error)
             to = b"" if silent else reply
@@ -255,13 +257,13 @@ class StreamsServer:
             elif to:
                 self._acks.add(stream, to, answer)
 
-    def _publish_alone(self, stream: Stream, buffer: Buffer, frames: Frames, row: int, now: int) -> None:
+    def _publish_single(self, stream: Stream, buffer: Buffer, frames: Frames, row: int, now: int) -> None:
         """Stores and acknowledges a message at once, before other steps such as limits and consumers."""
         [(subject, reply, header, payload)] = rows(buffer, frames, row, row + 1)
         try:
-            sequence, known = stream.publish(subject, header, payload, now, over=True)
+            sequence, known = stream.publish(subject, header, payload, now, defer_limits=True)
             stream.flush()
-            answer = _stored(stream.json_name, sequence, known)
+            answer = _publish_ack(stream.json_name, sequence, known)
         except (RequestError, StorageError) as error:
             answer = self._refusal(stream, error)
         to = b"" if stream.config.no_ack else reply
@@ -274,7 +276,7 @@ class StreamsServer:
             stream.trim()
         except StorageError as error:
             self._failed(stream, error)
-        if stream.echoes or stream.followers or self.copies.feeds(stream):
+        if stream.republished or stream.followers or self.copies.feeds(stream):
             self.changed(stream)
 
     def _roll_up(self, stream: Stream, work: Iterator[None], to: bytes, answer: bytes) -> Iterator[None]:
@@ -293,7 +295,7 @@ class StreamsServer:
         if isinstance(error, StorageError):
             self._failed(stream, error)
             error = store_failed(error.message)
-        return _refused(error, stream.json_name)
+        return _publish_error(error, stream.json_name)
 
     @property
     def slow(self) -> bool:
@@ -306,14 +308,14 @@ class StreamsServer:
             return
         self._flush()
         if self.requests.busy:
-            self.requests.run(perf_counter() + _TURN)
+            self.requests.run(perf_counter() + _TIME_SLICE)
             if self.requests.busy:
                 self._driver.commit_soon()
-        self.consumers.ring()
+        self.consumers.run_alarms()
         if self.consumers.busy:
-            self._dirty.update(dict.fromkeys(self.consumers.run(perf_counter() + _TURN)))
+            self._dirty.update(dict.fromkeys(self.consumers.run(perf_counter() + _TIME_SLICE)))
         if self.copies.busy:
-            self._dirty.update(dict.fromkeys(self.copies.run(perf_counter() + _TURN)))
+            self._dirty.update(dict.fromkeys(self.copies.run(perf_counter() + _TIME_SLICE)))
         if self._dirty:
             self._flush()
         self._dirty.update(dict.fromkeys(self.copies.settle()))
@@ -333,16 +335,16 @@ class StreamsServer:
         flushed, self._dirty = self._dirty, {}
         self._acks.send()
         for stream in flushed:
-            echoes, stream.echoes = stream.echoes, []
-            for to, header, payload in echoes:
+            republished, stream.republished = stream.republished, []
+            for to, header, payload in republished:
                 self._bus.publish(to, payload, header=header)
 
     def _failed(self, stream: Stream, error: StorageError) -> None:
         """Opens a stream again with its flushed messages, and refuses the messages that are not acknowledged yet."""
         NATS.error("Stream %r: %s", stream.name, error.message)
-        refused = _refused(store_failed(error.message), stream.json_name)
+        refused = _publish_error(store_failed(error.message), stream.json_name)
         self._acks.refuse(stream, refused)
-        stream.echoes.clear()
+        stream.republished.clear()
         self._reopen(stream)
 
     def _reopen(self, stream: Stream) -> None:
@@ -350,16 +352,16 @@ class StreamsServer:
         self.copies.renew(stream)
 
     def _requested(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        deadline = self._turn()
+        deadline = self._begin_requests()
         for subject, reply, header, body in rows(buffer, frames, begin, end):
             if subject.startswith(_NEXT) and not self.requests.busy:
-                self._next_wanted(subject[len(_NEXT) :], reply, header, body)
+                self._pull_requested(subject[len(_NEXT) :], reply, header, body)
             else:
                 self._queue(subject, reply, header, body, deadline)
         self._driver.commit_soon()
 
-    def _keys_wanted(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        deadline = self._turn()
+    def _last_messages_requested(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        deadline = self._begin_requests()
         for subject, reply, header, body in rows(buffer, frames, begin, end):
             if not body and not self.requests.busy and is_literal(subject):
                 # Nearly all requests ask for the value of a key. Each takes some microseconds.
@@ -373,11 +375,11 @@ class StreamsServer:
         if self.requests.busy:
             self._driver.commit_soon()
 
-    def _turn(self) -> float:
+    def _begin_requests(self) -> float:
         """Flushes published messages; returns the deadline (`perf_counter`) for answers to requests."""
         if self._dirty:
             self._flush()
-        return perf_counter() + _TURN
+        return perf_counter() + _TIME_SLICE
 
     def _queue(self, subject: bytes, reply: bytes, header: bytes, body: bytes, deadline: float) -> None:
         if self.requests.full:
@@ -401,13 +403,13 @@ class StreamsServer:
         if subject.startswith(DIRECT):
             yield from self._find_messages(subject, reply, header, body)
         elif subject.startswith(_NEXT):
-            self._next_wanted(subject[len(_NEXT) :], reply, header, body)
+            self._pull_requested(subject[len(_NEXT) :], reply, header, body)
         else:
             answer = yield from self.api.answer(subject, header, body)
             if reply and answer:
                 self._bus.publish(reply, answer)
             if subject.startswith(_CHANGES):
-                self._look_for_changes()
+                self._schedule_flushes()
 
     def _find_messages(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> Iterator[None]:
         for found in self.api.direct(subject[len(DIRECT) :], header, body):
@@ -423,7 +425,7 @@ class StreamsServer:
         elif reply:
             self._bus.publish(reply, self.api.refusal(subject))
 
-    def _look_for_changes(self) -> None:
+    def _schedule_flushes(self) -> None:
         """Schedules a flush of the streams that a request has changed."""
         for stream in self.account.streams.values():
             if stream.unflushed:
@@ -437,10 +439,10 @@ class StreamsServer:
             answer = call(subject, reply, body)
             if reply and answer:
                 self._bus.publish(reply, answer)
-        self._look_for_changes()
+        self._schedule_flushes()
         self._driver.commit_soon()
 
-    def _next_wanted(self, rest: bytes, reply: bytes, header: bytes, body: bytes) -> None:
+    def _pull_requested(self, rest: bytes, reply: bytes, header: bytes, body: bytes) -> None:
         if reply and header and beyond(header):
             self._bus.publish(reply, b"", header=BEYOND)
         elif reply:
@@ -502,31 +504,31 @@ class StreamsServer:
             return
         now = self._clock.monotonic()
         self._wake_time = 0
-        if now - self._looked >= LOOK:
-            self._looked = now
-            self._look_after(now)
-        self._wake_later(self._looked + LOOK)
+        if now - self._checked_at >= CHECK_INTERVAL:
+            self._checked_at = now
+            self._run_checks(now)
+        self._wake_later(self._checked_at + CHECK_INTERVAL)
         self.commit()
 
-    def _look_after(self, now: int) -> None:
+    def _run_checks(self, now: int) -> None:
         """Expires messages, and schedules the storing of states and the sync of files."""
         wall = self._clock.wall()
         for stream in self.account.streams.values():
             if stream.failure:
                 self._reopen(stream)
-            elif stream.ages:
+            elif stream.may_expire:
                 if stream.expire(wall):
                     self._queue_work(stream.name, self._expire(stream))
                 self._dirty[stream] = None
-        if now - self._synced >= _SYNC:
-            self._synced = now
+        if now - self._synced_at >= _SYNC_INTERVAL:
+            self._synced_at = now
             self._place.sync()
-        if not self._looking:
-            self._looking = True
-            looking = self._look_after_consumers()
-            self.requests.put(QueuedRequest(None, b"", 0, looking, lambda: True), perf_counter() + _TURN)
-        self.copies.look_after()
-        self.transfers.look_after()
+        if not self._checking:
+            self._checking = True
+            looking = self._check_consumers()
+            self.requests.put(QueuedRequest(None, b"", 0, looking, lambda: True), perf_counter() + _TIME_SLICE)
+        self.copies.run_checks()
+        self.transfers.run_checks()
 
     def _expire(self, stream: Stream) -> Iterator[None]:
         """Deletes the other expired messages of a stream."""
@@ -537,16 +539,16 @@ class StreamsServer:
         except StorageError as error:
             self._failed(stream, error)
 
-    def _look_after_consumers(self) -> Iterator[None]:
+    def _check_consumers(self) -> Iterator[None]:
         try:
-            yield from self.consumers.look_after()
+            yield from self.consumers.run_checks()
         finally:
-            self._looking = False
+            self._checking = False
 
 
-def _stored(name: bytes, sequence: int, known: bool) -> bytes:
+def _publish_ack(name: bytes, sequence: int, known: bool) -> bytes:
     return b'{"stream":%b,"seq":%d%b}' % (name, sequence, b',"duplicate": true' if known else b"")
 
 
-def _refused(error: RequestError, name: bytes) -> bytes:
+def _publish_error(error: RequestError, name: bytes) -> bytes:
     return b'{"error":%b,"stream":%b,"seq":0}' % (dumps(error.as_json()), name)

@@ -32,7 +32,7 @@ def varz(server: StreamsServer) -> dict[str, Any]:
 
 
 def _config(server: StreamsServer) -> dict[str, Any]:
-    limits = server.account.room.limits
+    limits = server.account.quota.limits
     return {"max_memory": limits.memory, "max_storage": limits.file, "store_dir": server.store_dir}
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames
 
 #: messages deleted one by one, and messages deleted in one step
-_FEW: Final = 16
-_PURGED: Final = 512
+_SMALL_STEP: Final = 16
+_STEP: Final = 512
 _MAX_SEQUENCE: Final = (1 << 62) - 1
 
 
@@ -42,7 +42,7 @@ class StreamFollower(Protocol):
     """An observer of a stream that can retain messages: a consumer, or a copy into another stream."""
 
     @property
-    def given(self) -> int:
+    def last_delivered(self) -> int:
         """The last sequence that was delivered."""
 
     def removed(self, sequence: int, number: int) -> None:
@@ -77,26 +77,26 @@ class CopySource(Protocol):
         """Returns the members of an answer about this source."""
 
 
-class MessageMemory(NamedTuple):
+class HeaderState(NamedTuple):
     """State from the headers of stored messages: ids within the duplicate window, and lifetimes."""
 
     ids: publish_headers.MessageIds
-    lives: publish_headers.MessageLifetimes
+    lifetimes: publish_headers.MessageLifetimes
 
 
-def memories(store: StreamStore, config: StreamConfig, now: int) -> MessageMemory:
+def read_header_state(store: StreamStore, config: StreamConfig, now: int) -> HeaderState:
     """Reads the state that the headers of stored messages contain. Thread-safe if the store has no other user."""
-    ids, lives = publish_headers.MessageIds(), publish_headers.MessageLifetimes()
+    ids, lifetimes = publish_headers.MessageIds(), publish_headers.MessageLifetimes()
     contents = store.contents
-    young = contents.first_since(now - config.duplicate_window)
-    for message in _messages(store, contents.first if config.allow_msg_ttl else young):
-        headers = publish_headers.said(message.header)
-        if message.sequence >= young:
+    window_start = contents.first_since(now - config.duplicate_window)
+    for message in _messages(store, contents.first if config.allow_msg_ttl else window_start):
+        headers = publish_headers.parse_nats_headers(message.header)
+        if message.sequence >= window_start:
             ids.note(headers.get(publish_headers.MESSAGE_ID, b""), message.sequence, message.time)
         if config.allow_msg_ttl and headers:
             with contextlib.suppress(RequestError):
-                lives.note(message.sequence, message.time, publish_headers.lifetime(headers))
-    return MessageMemory(ids, lives)
+                lifetimes.note(message.sequence, message.time, publish_headers.lifetime(headers))
+    return HeaderState(ids, lifetimes)
 
 
 def _messages(store: StreamStore, sequence: int) -> Iterator[Stored]:
@@ -115,19 +115,19 @@ class Stream:
     """
 
     def __init__(
-        self, room: StorageQuota, config: StreamConfig, created: int, store: StreamStore, *, borrowed: bool = False
+        self, quota: StorageQuota, config: StreamConfig, created: int, store: StreamStore, *, borrowed: bool = False
     ) -> None:
-        self.room, self.created, self.store = room, created, store
+        self.quota, self.created, self.store = quota, created, store
         self.borrowed = borrowed
         self.json_name = dumps(config.name)  #: name as JSON
         self.label = config.name.encode()  #: name in headers
         self.failure = ""  #: why nothing can be stored; empty without a failure
         self.rolling_up: Iterator[None] | None = None  #: deletes the remaining messages that the last message replaces
         self.deleted = False  #: whether interrupted work must end
-        self.counted = 0  #: bytes counted in `room`
+        self.counted_bytes = 0  #: bytes counted in `quota`
         self._ids = publish_headers.MessageIds()
-        self._lives = publish_headers.MessageLifetimes()
-        self._grown = b""  # subject of a message published with limits not yet enforced; empty for none
+        self._lifetimes = publish_headers.MessageLifetimes()
+        self._untrimmed = b""  # subject of a message published with limits not yet enforced; empty for none
         self.followers: list[StreamFollower] = []
         self.copies: Sequence[CopySource] = ()  #: sources of copied messages
         #: sequences of the last copies, whose headers alone show the sources' positions
@@ -135,10 +135,10 @@ class Stream:
         self.copied_end = store.contents.last + 1  #: a sequence above that of the last copy
         self.unflushed = False  #: whether messages were deleted since the last flush
         # Bytes of a record besides subject and payload; with headers, additional bytes.
-        self._more = store.size_of(b"", b"", b"")
-        self._headed = store.size_of(b"", b"x", b"") - self._more - 1
+        self._record_overhead = store.size_of(b"", b"", b"")
+        self._header_overhead = store.size_of(b"", b"x", b"") - self._record_overhead - 1
         #: messages to republish after the flush: subject, header block, payload
-        self.echoes: list[tuple[bytes, bytes, bytes]] = []
+        self.republished: list[tuple[bytes, bytes, bytes]] = []
         self.configure(config)
         self.count()
 
@@ -151,25 +151,25 @@ class Stream:
         self.config = config
         transform, again = config.subject_transform, config.republish
         self._mapping = SubjectMapping(transform["src"], transform["dest"]) if transform else None
-        self._again = SubjectMapping(again["src"], again["dest"]) if again and again["dest"] else None
+        self._republish_mapping = SubjectMapping(again["src"], again["dest"]) if again and again["dest"] else None
         most = config.max_msgs_per_subject
         self._limited = max(config.max_msgs, config.max_bytes, most) > 0
         # Whether each message needs checks of its own.
-        self._particular = (
+        self._needs_single_publish = (
             config.sealed
             or self._mapping is not None
-            or self._again is not None
+            or self._republish_mapping is not None
             or config.retention == "interest"
             or (most > 0 and (max(config.max_msgs, config.max_bytes) > 0 or config.discard_new_per_subject))
         )
 
     def publish(
-        self, subject: bytes, header: bytes, payload: bytes, now: int, *, over: bool = False
+        self, subject: bytes, header: bytes, payload: bytes, now: int, *, defer_limits: bool = False
     ) -> tuple[int, bool]:
         """Stores a message.
 
-        With `over`, the limits may be exceeded until `trim` is called. `now` is in nanoseconds since 1970. Returns
-        the sequence, and whether the message is a duplicate; raises `RequestError` if the message is refused.
+        With `defer_limits`, the limits may be exceeded until `trim` is called. `now` is in nanoseconds since 1970.
+        Returns the sequence, and whether the message is a duplicate; raises `RequestError` if it is refused.
         """
         config = self.config
         if self.failure:
@@ -179,16 +179,16 @@ class Stream:
         if config.sealed:
             raise sealed()
         self._check_size(header, payload)
-        told = publish_headers.PLAIN
-        if header and (headers := publish_headers.said(header)):
+        parsed = publish_headers.PLAIN
+        if header and (headers := publish_headers.parse_nats_headers(header)):
             publish_headers.check(headers, config, subject, self.store.contents)
             message_id = headers.get(publish_headers.MESSAGE_ID, b"")
             if message_id and (sequence := self._ids.find(message_id, now - config.duplicate_window)):
                 return sequence, True
             publish_headers.check_last_id(headers, self._ids.last)
             replaces = publish_headers.rollup(headers, allowed=config.allow_rollup_hdrs)
-            told = publish_headers.PublishHeaders(message_id, self._lifetime(headers, subject), replaces)
-        return self._store(subject, header, payload, now, told, over=over), False
+            parsed = publish_headers.PublishHeaders(message_id, self._lifetime(headers, subject), replaces)
+        return self._store(subject, header, payload, now, parsed, defer_limits=defer_limits), False
 
     def publish_rows(self, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> int:
         """Stores the messages of rows together, if no message needs checks of its own.
@@ -196,7 +196,7 @@ class Stream:
         Returns the sequence of the first one; 0 if none is stored and they must be published one by one. Raises
         `StorageError` if they cannot be written.
         """
-        if self.failure or self._particular:
+        if self.failure or self._needs_single_publish:
             return 0
         config, store = self.config, self.store
         contents = store.contents
@@ -205,14 +205,14 @@ class Stream:
         ids = self._new_ids(buffer, frames, begin, end, now) if headers else []
         if ids is None:
             return 0
-        more, headed = self._more, self._headed
+        more, headed = self._record_overhead, self._header_overhead
         size = payloads + subjects + (end - begin) * more + headers * headed
         if (
             largest + longest + more + headed > MAX_RECORD_SIZE
             or longest > MAX_SUBJECT_SIZE
             or contents.last >= _MAX_SEQUENCE - (end - begin)
             or 0 <= config.max_msg_size < largest
-            or not self.room.has(config.storage, size)
+            or not self.quota.has(config.storage, size)
         ):
             return 0
         if config.discard == "new" and (
@@ -241,7 +241,7 @@ class Stream:
         found: list[bytes] = []
         oldest = now - self.config.duplicate_window
         for _, _, header, _ in tables.rows(buffer, frames, begin, end):
-            headers = publish_headers.said(header) if header else publish_headers.NOTHING
+            headers = publish_headers.parse_nats_headers(header) if header else publish_headers.NOTHING
             if len(header) > publish_headers.MOST_HEADERS or len(headers) > (publish_headers.MESSAGE_ID in headers):
                 return None
             found.append(headers.get(publish_headers.MESSAGE_ID, b""))
@@ -264,15 +264,15 @@ class Stream:
         self._check_size(header, payload)
         if self._mapping is not None:
             subject = self._mapping.of(subject) or subject
-        headers = publish_headers.said(header)
+        headers = publish_headers.parse_nats_headers(header)
         message_id, life, replaces = headers.get(publish_headers.MESSAGE_ID, b""), 0, ""
         if message_id and not sequence and self._ids.find(message_id, time - config.duplicate_window):
             return 0
         with contextlib.suppress(RequestError):
             life = publish_headers.lifetime(headers) if config.allow_msg_ttl else 0
             replaces = publish_headers.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
-        told = publish_headers.PublishHeaders(message_id, life, replaces)
-        stored = self._store(subject, header, payload, time, told, sequence, source=source)
+        parsed = publish_headers.PublishHeaders(message_id, life, replaces)
+        stored = self._store(subject, header, payload, time, parsed, sequence, source=source)
         for _ in self.rest_of_roll_up():
             pass
         return stored
@@ -283,11 +283,11 @@ class Stream:
         header: bytes,
         payload: bytes,
         now: int,
-        told: publish_headers.PublishHeaders,
+        parsed: publish_headers.PublishHeaders,
         sequence: int = 0,
         *,
         source: CopySource | None = None,
-        over: bool = False,
+        defer_limits: bool = False,
     ) -> int:
         """Stores a message if the limits allow it. Returns its sequence: the given one, or the next."""
         config, store = self.config, self.store
@@ -296,44 +296,44 @@ class Stream:
             raise store_failed("message is too large to be stored")
         if len(header) > publish_headers.MOST_HEADERS:
             raise RequestError(400, 10097, "header size exceeds maximum allowed of 64k")
-        self.room.check(config.storage, size)
+        self.quota.check(config.storage, size)
         if config.discard == "new":
-            full = self._full(subject, size, replaces=bool(told.replaces))
-            if full and not self._unwanted(subject):
+            full = self._exceeded_limit(subject, size, replaces=bool(parsed.replaces))
+            if full and not self._is_unwanted(subject):
                 raise store_failed(full)
         if sequence:
             store.skip(sequence)
-        again = self._again.of(subject) if self._again is not None else None
+        again = self._republish_mapping.of(subject) if self._republish_mapping is not None else None
         if again == subject:
             # The mapped subject is invalid, and republished to its own subject the message would return here.
             again = None
         last = store.contents.last_of(subject) if again else 0
         sequence = store.append(now, subject, header, payload)
         if again:
-            self._echo(again, Stored(sequence, now, subject, header, payload), last)
+            self._republish(again, Stored(sequence, now, subject, header, payload), last)
         if header or self._ids.last:
-            self._ids.note(told.message_id, sequence, now)
-        if told.life:
-            self._lives.note(sequence, now, told.life)
-        wanted = config.retention != "interest" or self._wanted(sequence)
+            self._ids.note(parsed.message_id, sequence, now)
+        if parsed.life:
+            self._lifetimes.note(sequence, now, parsed.life)
+        wanted = config.retention != "interest" or self._is_needed(sequence)
         if source is not None:
             # Enforcing limits may delete the copy that shows this source's position. The new copy shows it now.
             self.copied_end = sequence + 1
             source.stored(sequence, stays=wanted)
         if not wanted:
             # No other message is deleted for it.
-            self.take_out(sequence)
+            self.remove(sequence)
             self.count()
-        elif over and config.retention == "limits" and not told.replaces:
-            self._grown = subject
+        elif defer_limits and config.retention == "limits" and not parsed.replaces:
+            self._untrimmed = subject
         else:
             self.enforce(subject)
-        if told.replaces:
-            self._roll_up(told.replaces, subject, sequence)
+        if parsed.replaces:
+            self._roll_up(parsed.replaces, subject, sequence)
             self.count()
         return sequence
 
-    def _unwanted(self, subject: bytes) -> bool:
+    def _is_unwanted(self, subject: bytes) -> bool:
         """Returns whether messages with this subject are not kept, because no consumer receives them."""
         return self.config.retention == "interest" and not any(each.wants(subject) for each in self.followers)
 
@@ -342,11 +342,11 @@ class Stream:
         try:
             return publish_headers.lifetime(headers)
         except RequestError:
-            if self._unwanted(subject):
+            if self._is_unwanted(subject):
                 return 0
             raise
 
-    def _echo(self, to: bytes, message: Stored, last: int) -> None:
+    def _republish(self, to: bytes, message: Stored, last: int) -> None:
         """Schedules a republished message, with the sequence of the previous one with the same subject."""
         sequence, time, subject, header, payload = message
         lines = [b"Nats-Last-Sequence: %d" % last]
@@ -354,23 +354,23 @@ class Stream:
             lines.append(size_line(payload))
             payload = b""
         block = located(header, self.label, subject, sequence, time)
-        self.echoes.append((to, with_lines(block, *lines), payload))
+        self.republished.append((to, with_lines(block, *lines), payload))
 
-    def remember(self, now: int) -> None:
+    def reload_header_state(self, now: int) -> None:
         """Reads again the state that the headers of stored messages contain."""
-        self.take_over(memories(self.store, self.config, now))
+        self.set_header_state(read_header_state(self.store, self.config, now))
 
-    def take_over(self, found: MessageMemory) -> None:
-        self._ids, self._lives = found
+    def set_header_state(self, found: HeaderState) -> None:
+        self._ids, self._lifetimes = found
 
     def _check_size(self, header: bytes, payload: bytes) -> None:
         if 0 <= self.config.max_msg_size < len(header) + len(payload):
             raise RequestError(400, TOO_LARGE, "message size exceeds maximum allowed")
 
-    def _full(self, subject: bytes, size: int, *, replaces: bool) -> str:
+    def _exceeded_limit(self, subject: bytes, size: int, *, replaces: bool) -> str:
         """Returns which limit a message exceeds in a stream that refuses new ones; empty for none."""
         config, contents = self.config, self.store.contents
-        over = 0 < config.max_bytes < contents.bytes + size
+        too_large = 0 < config.max_bytes < contents.bytes + size
         if config.max_msgs_per_subject > 0 and not replaces:
             entry = contents.subjects.get(subject)
             if entry is not None and entry.count >= config.max_msgs_per_subject:
@@ -378,19 +378,19 @@ class Stream:
                     return "maximum messages per subject exceeded"
                 # The oldest message of the subject is replaced.
                 found = contents.locate(contents.first_of(entry))
-                return "maximum bytes exceeded" if over and found and found[0].sizes[found[1]] < size else ""
+                return "maximum bytes exceeded" if too_large and found and found[0].sizes[found[1]] < size else ""
         if 0 < config.max_msgs <= contents.messages:
             return "maximum messages exceeded"
-        return "maximum bytes exceeded" if over else ""
+        return "maximum bytes exceeded" if too_large else ""
 
     def _roll_up(self, what: str, subject: bytes, sequence: int) -> None:
         """Deletes the messages that a message replaces: a few at once, the rest by `rolling_up`."""
         contents = self.store.contents
         if what == "sub" and is_literal(subject):
             entry = contents.subjects.get(subject)
-            if entry is not None and entry.count <= _FEW:
+            if entry is not None and entry.count <= _SMALL_STEP:
                 while entry.count > 1:
-                    self.take_out(contents.first_of(entry))
+                    self.remove(contents.first_of(entry))
                 self._purged(subject)
                 return
         wanted = contents.filter((subject,)) if what == "sub" else None
@@ -412,10 +412,10 @@ class Stream:
         return work or iter(())
 
     def trim(self) -> None:
-        """Enforces the limits after a message published with `over`."""
-        grown, self._grown = self._grown, b""
-        if grown:
-            self.enforce(grown)
+        """Enforces the limits after a message published with `defer_limits`."""
+        subject, self._untrimmed = self._untrimmed, b""
+        if subject:
+            self.enforce(subject)
 
     def enforce(self, subject: bytes = b"") -> None:
         """Deletes messages over the limits. Only messages with `subject` were added; empty for any."""
@@ -427,7 +427,7 @@ class Stream:
             one = contents.subjects.get(subject) if subject else None
             for entry in list(contents.subjects.values()) if not subject else () if one is None else (one,):
                 while entry.count > most:
-                    self.take_out(contents.first_of(entry))
+                    self.remove(contents.first_of(entry))
         self._enforce_totals()
         self.count()
 
@@ -444,9 +444,9 @@ class Stream:
                 if found is not None:
                     messages, size = messages - 1, size - found[0].sizes[found[1]]
                 sequence += 1
-            if sequence - contents.first <= _FEW:
+            if sequence - contents.first <= _SMALL_STEP:
                 while contents.first < sequence and contents.messages:
-                    self.take_out(contents.first)
+                    self.remove(contents.first)
             else:
                 self._keep_copied_below(sequence)
                 store.purge_below(sequence)
@@ -459,12 +459,12 @@ class Stream:
         steps = 0
         for entry in list(contents.subjects.values()) if most > 0 else ():
             while entry.count > most:
-                self.take_out(contents.first_of(entry))
+                self.remove(contents.first_of(entry))
                 steps += 1
-                if steps % _FEW == 0:
+                if steps % _SMALL_STEP == 0:
                     yield
             steps += 1
-            if steps % _PURGED == 0:
+            if steps % _STEP == 0:
                 yield
             if self.deleted or contents is not self.store.contents:
                 return
@@ -479,16 +479,16 @@ class Stream:
         contents, config = self.store.contents, self.config
         self._ids.forget(now - config.duplicate_window)
         gone: list[bytes] = []
-        for count, sequence in enumerate(islice(self._lives.ended(now), _PURGED), 1):
-            more = count == _PURGED
+        for count, sequence in enumerate(islice(self._lifetimes.ended(now), _STEP), 1):
+            more = count == _STEP
             message = self.store.read(sequence)
             if message is not None:
                 if not publish_headers.is_marker(message.header):
                     gone.append(message.subject)
-                self.take_out(sequence)
+                self.remove(sequence)
         if config.max_age and contents.messages and contents.first_time <= now - config.max_age:
             end = contents.first_since(now - config.max_age + 1)
-            some = [] if self._lives.forever else contents.matching(None, contents.first, _PURGED)
+            some = [] if self._lifetimes.forever else contents.matching(None, contents.first, _STEP)
             if some and some[-1] + 1 < end:
                 end, more = some[-1] + 1, True
             if config.subject_delete_marker_ttl:
@@ -497,7 +497,7 @@ class Stream:
                 names = dict.fromkeys(contents.subject_at(*place) for place in there) if some else contents.subjects
                 gone += [name for name in names if self._ends_unmarked(contents.subjects[name], end)]
             self._keep_copied_below(end)
-            if self._lives.forever:
+            if self._lifetimes.forever:
                 self._expire_others(end)
             else:
                 self.store.purge_below(end)
@@ -505,7 +505,7 @@ class Stream:
         life = config.subject_delete_marker_ttl
         for subject in dict.fromkeys(gone) if life else ():
             if subject not in contents.subjects:
-                self._lives.note(self.store.append(now, subject, publish_headers.marker(life), b""), now, life)
+                self._lifetimes.note(self.store.append(now, subject, publish_headers.marker(life), b""), now, life)
         self.count()
         return more
 
@@ -516,8 +516,8 @@ class Stream:
 
     def _expire_others(self, end: int) -> None:
         """Deletes the messages below a sequence, except those that never expire."""
-        kept = self._lives.forever = {
-            each for each in self._lives.forever if self.store.contents.locate(each) is not None
+        kept = self._lifetimes.forever = {
+            each for each in self._lifetimes.forever if self.store.contents.locate(each) is not None
         }
         for message in _messages(self.store, self.store.contents.first):
             if message.sequence >= end:
@@ -526,17 +526,19 @@ class Stream:
                 self.store.remove(message.sequence)
 
     @property
-    def ages(self) -> bool:
+    def may_expire(self) -> bool:
         """Whether messages, ids or lifetimes expire with time."""
-        return bool(self._ids) or bool(self._lives) or (self.config.max_age > 0 and self.store.contents.messages > 0)
+        return (
+            bool(self._ids) or bool(self._lifetimes) or (self.config.max_age > 0 and self.store.contents.messages > 0)
+        )
 
     def count(self) -> None:
-        """Updates the bytes counted in `room`; a borrowed stream counts none."""
+        """Updates the bytes counted in `quota`; a borrowed stream counts none."""
         if self.borrowed:
             return
         used = self.store.contents.bytes
-        self.room.used[self.config.storage] += used - self.counted
-        self.counted = used
+        self.quota.used[self.config.storage] += used - self.counted_bytes
+        self.counted_bytes = used
 
     def flush(self) -> None:
         """Writes all changes to the files, and follows deletions by the owner of a borrowed store."""
@@ -548,7 +550,7 @@ class Stream:
 
     # Deletion
 
-    def take_out(self, sequence: int, *, erase: bool = False) -> bool:
+    def remove(self, sequence: int, *, erase: bool = False) -> bool:
         """Deletes a message, and returns whether it existed; `erase` overwrites it."""
         if sequence in self.marks:
             self.keep_copied()
@@ -583,7 +585,7 @@ class Stream:
         if self.marks and min(self.marks) < sequence:
             self.keep_copied()
 
-    def _number(self, sequence: int) -> int:
+    def _subject_number(self, sequence: int) -> int:
         found = self.store.contents.locate(sequence) if self.followers else None
         return found[0].subjects[found[1]] if found is not None else 0
 
@@ -603,38 +605,38 @@ class Stream:
         for follower in self.followers:
             follower.shrunk(below)
 
-    def _wanted(self, sequence: int) -> bool:
+    def _is_needed(self, sequence: int) -> bool:
         """Returns whether a follower needs a message."""
-        number = self._number(sequence)
+        number = self._subject_number(sequence)
         return any(follower.needs(sequence, number) for follower in self.followers)
 
     def done(self, sequences: Sequence[int]) -> bool:
         """Deletes messages that a follower has processed, if the retention says so. Returns whether one was deleted."""
         if self.config.retention == "limits":
             return False
-        gone = [each for each in sequences if self.config.retention == "workqueue" or not self._wanted(each)]
-        went = [self.take_out(each) for each in gone]
+        gone = [each for each in sequences if self.config.retention == "workqueue" or not self._is_needed(each)]
+        went = [self.remove(each) for each in gone]
         self.count()
         return any(went)
 
     @property
-    def given(self) -> int:
+    def last_delivered(self) -> int:
         """The last sequence delivered to a follower; 0 without followers."""
-        return max((each.given for each in self.followers), default=0)
+        return max((each.last_delivered for each in self.followers), default=0)
 
-    def review(self, last: int, sequence: int = 0) -> Iterator[None]:
+    def remove_unneeded(self, last: int, sequence: int = 0) -> Iterator[None]:
         """Deletes messages that no follower needs, in steps, if the retention allows it.
 
         `last` is the last sequence to check, `sequence` the first one. Messages never delivered may have been for a
         consumer in memory, which a restart removes: real servers keep them then.
         """
         while self.config.retention == "interest" and not self.deleted:
-            found = [each for each in self.store.contents.matching(None, sequence, _FEW) if each <= last]
+            found = [each for each in self.store.contents.matching(None, sequence, _SMALL_STEP) if each <= last]
             if not found:
                 break
             for each in found:
-                if not self._wanted(each):
-                    self.take_out(each)
+                if not self._is_needed(each):
+                    self.remove(each)
             sequence = found[-1] + 1
             self.count()
             yield
@@ -656,7 +658,7 @@ class Stream:
         wanted = yield from contents.make_filter(patterns)
         try:
             if keep:
-                below = self._keeping(wanted, keep)
+                below = self._first_kept(wanted, keep)
                 if below <= contents.first:
                     self._purged(b"".join(patterns))
                     return 0
@@ -679,7 +681,7 @@ class Stream:
         contents = self.store.contents
         gone, start = 0, contents.first
         try:
-            while found := contents.matching(wanted, start, _PURGED):
+            while found := contents.matching(wanted, start, _STEP):
                 start = found[-1] + 1
                 before, part = contents.messages, min(start, below)
                 self._keep_copied_below(part)
@@ -691,7 +693,7 @@ class Stream:
                 if start >= below:
                     break
                 yield
-                self.check_there()
+                self.check_not_deleted()
                 if contents is not self.store.contents:
                     raise store_failed("the stream was opened again meanwhile")
         finally:
@@ -700,7 +702,7 @@ class Stream:
             self.unflushed = True
         return gone
 
-    def _keeping(self, wanted: Any, keep: int) -> int:
+    def _first_kept(self, wanted: Any, keep: int) -> int:
         """Returns the sequence below which matching messages are deleted if the last `keep` of them stay."""
         for segment, rows in reversed(list(self.store.contents.rows(wanted))):
             if len(rows) >= keep:
@@ -719,11 +721,11 @@ class Stream:
             raise RequestError(500, 10057, "no message found")
         if sequence > contents.last and self.config.storage == "file":
             raise RequestError(500, 10057, "stream store EOF")
-        if not self.take_out(sequence, erase=erase):
+        if not self.remove(sequence, erase=erase):
             raise RequestError(400, 10043, f"sequence {sequence} not found")
         self.count()
 
-    def check_there(self) -> None:
+    def check_not_deleted(self) -> None:
         """Raises `RequestError` if the stream was deleted after some work began."""
         if self.deleted:
             raise stream_not_found()

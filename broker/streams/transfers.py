@@ -17,7 +17,7 @@ from broker.streams.api_errors import RequestError, bad_request, name_mismatch
 from broker.streams.configuration import StreamConfig
 from broker.streams.headers import status
 from broker.streams.requests import BOOL, INT, OBJECT, STRING, dumps, failed, members, parse, response_type
-from broker.streams.stream import MessageMemory, memories
+from broker.streams.stream import HeaderState, read_header_state
 from broker.streams.streaminfo import stream_info, stream_state
 from stantools.errors import StantoolsError
 from stantools.nats.frames import rows
@@ -131,7 +131,7 @@ class Transfers:
             if not each.send():
                 self._close(each)
 
-    def look_after(self) -> None:
+    def run_checks(self) -> None:
         """Ends the transfers whose client has been silent for too long."""
         now = self._clock.monotonic()
         for each in [each for each in self._open if not each.busy and now - each.heard > _TIMEOUT]:
@@ -168,7 +168,7 @@ class Transfers:
             elif payload:
                 receiving.size += len(payload)
                 try:
-                    self._account.room.check("file", self._received_bytes)
+                    self._account.quota.check("file", self._received_bytes)
                     receiving.archive.add(payload)
                 except (RequestError, StorageError) as error:
                     self._end(receiving, reply, str(error))
@@ -176,7 +176,7 @@ class Transfers:
                     self._bus.publish(reply, b"")
             else:
                 receiving.busy = True
-                limit = self._account.room.left("file") - self._received_bytes + receiving.size
+                limit = self._account.quota.left("file") - self._received_bytes + receiving.size
                 self._driver.aside(partial(receiving.archive.unpack, limit), partial(self._end, receiving, reply))
 
     @property
@@ -233,14 +233,14 @@ class Transfers:
 
 
 #: A store, and the state that its messages' headers contain.
-_Opened = tuple["StreamStore", MessageMemory]
+_Opened = tuple["StreamStore", HeaderState]
 
 
 def _open(place: StreamStorage, config: StreamConfig, now: int) -> _Opened | StorageError:
     """Opens a store without other users, possibly in a thread. Returns the error, if there is one."""
     try:
         store = place.open_apart(config.name)
-        return store, memories(store, config, now)
+        return store, read_header_state(store, config, now)
     except StorageError as error:
         return error
     except StantoolsError as error:

@@ -425,11 +425,7 @@ class FileStream(KeptConsumers):
                 block.flush()
 
     def keep_copied(self, state: CopiedState) -> None:
-        """Writes how far the stream is with what it copies, after the messages that it speaks of.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Writes the positions of copies after the messages that they describe."""
         self._write()
         super().keep_copied(state)
 

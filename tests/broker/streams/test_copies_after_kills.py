@@ -16,7 +16,7 @@ import pytest
 from broker.stores.interface import StorageError
 from broker.stores.streams.file_stream import FileStream
 from broker.streams.mirroring import StreamCopies
-from broker.streams.publish_headers import said
+from broker.streams.publish_headers import parse_nats_headers
 from broker.streams.stream_source import HEADER, SourceOrigin
 from stantools.nats.subjects import matches
 from tests.broker.streams.world import World
@@ -84,7 +84,7 @@ class History:
 
         def note(store: FileStream, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
             sequence = append(store, time, subject, header, payload)
-            self.stored[store._name][sequence] = (subject.decode(), said(header).get(HEADER, b""))
+            self.stored[store._name][sequence] = (subject.decode(), parse_nats_headers(header).get(HEADER, b""))
             return sequence
 
         patches = [mock.patch.object(owner, name, self._write(getattr(owner, name))) for owner, name in _WRITES]

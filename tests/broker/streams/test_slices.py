@@ -297,7 +297,7 @@ def test_a_restored_stream_loses_what_is_over_its_limits_a_few_at_a_time(world: 
     if taken:
         assert "overlap" in answers(world)[0]["error"]["description"]
         assert [*account.streams] == ["T"]
-        assert account.room.used["file"] == account.streams["T"].counted
+        assert account.quota.used["file"] == account.streams["T"].counted_bytes
     else:
         assert "error" not in answers(world)[0]
         assert world.state("S")["messages"] == 60
