@@ -94,7 +94,7 @@ def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, 
 class Consumer:
     """The state of a consumer, whose configuration is valid.
 
-    It follows its stream as a `broker.streams.stream.StreamFollower`.
+    It follows its stream as a `broker.streams.followers.StreamFollower`.
 
     Attributes:
         event: Called for each event that has an advisory.

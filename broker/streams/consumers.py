@@ -104,7 +104,7 @@ class ConsumerRegistry:
             if state is not None:
                 consumer.restore(state)
             yield
-        self._schedule_cleanup(stream, stream.last_delivered)
+        self._schedule_cleanup(stream, stream.followers.last_delivered)
 
     def create(self, stream: Stream, config: ConsumerConfig, action: str) -> Generator[None, None, Consumer]:
         """Creates or changes a consumer, in steps; raises `RequestError` if that is not possible."""

@@ -14,6 +14,7 @@ Facts: jetstream-server.md section 16.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,14 @@ from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams.api_errors import TOO_LARGE, RequestError, stream_not_found
 from broker.streams.headers import with_lines, without
-from broker.streams.publish_headers import EXPECTED, parse_nats_headers
+from broker.streams.publish_headers import (
+    EXPECTED,
+    MESSAGE_ID,
+    PublishHeaders,
+    lifetime,
+    parse_nats_headers,
+    rollup,
+)
 from broker.streams.stream_source import HEADER, SourceOrigin
 from stantools.nats.interest import finished
 from stantools.nats.subjects import matches_any
@@ -45,7 +53,7 @@ def _is_dropped_header(line: bytes) -> bool:
 
 
 class StreamCopy:
-    """The copy of one origin in a stream; it follows the origin as a `broker.streams.stream.StreamFollower`.
+    """The copy of one origin in a stream; it follows the origin as a `broker.streams.followers.StreamFollower`.
 
     Every message of the origin up to `position` is copied or not wanted.
     """
@@ -103,7 +111,7 @@ class StreamCopy:
         """
         self._mark = mark
         if mark:
-            self.target.marks.add(mark)
+            self.target.copy_positions.marks.add(mark)
         self.position = self._settled = max(self.position, position)
         if self._from is not None and self in self._from.followers:
             begin, contents = self._start_position(), self._from.store.contents
@@ -158,19 +166,41 @@ class StreamCopy:
         header = without(message.header, _is_dropped_header) if b"Nats-" in message.header else message.header
         subject = self.origin.subject(message.subject)
         if self.origin.mirror:
-            self.target.copy(self, subject, header, message.payload, message.time, sequence)
+            self._store(subject, header, message.payload, message.time, sequence)
             return
         header = with_lines(header, self.origin.mark(sequence, message.subject))
-        copied = self.target.copy(self, subject, header, message.payload, now)
+        copied = self._store(subject, header, message.payload, now)
         if not copied or copied != self._mark:
             self.unmarked = True
+
+    def _store(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> int:
+        """Stores a copy in the target. Returns its sequence; 0 for a duplicate of another message of the target.
+
+        `sequence` is that in the target, 0 for the next one.
+        """
+        target = self.target
+        subject = target.admit(subject, header, payload)
+        headers = parse_nats_headers(header)
+        message_id, life, replaces = headers.get(MESSAGE_ID, b""), 0, ""
+        if message_id and not sequence and target.find_duplicate(message_id, time):
+            return 0
+        # The origin has accepted the message, so headers that the target would refuse are ignored.
+        with contextlib.suppress(RequestError):
+            life = lifetime(headers) if target.config.allow_msg_ttl else 0
+            replaces = rollup(headers, allowed=True) if target.config.allow_rollup_hdrs else ""
+        parsed = PublishHeaders(message_id, life, replaces)
+        copied = target.append(subject, header, payload, time, parsed, sequence, source=self)
+        for _ in target.rest_of_roll_up():
+            pass
+        return copied
 
     def stored(self, sequence: int, *, stays: bool) -> None:
         """The target has stored the current message under `sequence`; without `stays` it may be deleted at once."""
         self.position = self._copying
         if stays and not self.origin.mirror:
-            self.target.marks.discard(self._mark)
-            self.target.marks.add(sequence)
+            marks = self.target.copy_positions.marks
+            marks.discard(self._mark)
+            marks.add(sequence)
             self._mark = sequence
 
     def settle(self) -> bool:
@@ -280,6 +310,7 @@ class StreamCopies:
         if copies:
             self._of[stream] = copies
         stream.copies = copies
+        stream.copy_positions.sources = () if stream.config.mirror else copies
         if known:
             self._unmarked[stream] = None
         if ahead:
@@ -312,7 +343,7 @@ class StreamCopies:
     def renew(self, stream: Stream) -> None:
         """The stream was opened again with its flushed messages; its copies continue later."""
         copies = self._of.get(stream, [])
-        stream.copied_end = stream.store.contents.last + 1
+        stream.copy_positions.end = stream.store.contents.last + 1
         if finished(self._resume(stream, copies)):
             self._keep(stream)
         self._blocked.update(dict.fromkeys(copies))
@@ -342,7 +373,7 @@ class StreamCopies:
 
     def _keep(self, stream: Stream) -> None:
         try:
-            stream.keep_copied()
+            stream.copy_positions.save(stream.store)
         except StorageError as error:
             NATS.error("Stream %r: %s", stream.name, error.message)
 

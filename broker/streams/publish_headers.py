@@ -6,9 +6,7 @@ Facts: jetstream-server.md section 7.
 from __future__ import annotations
 
 import contextlib
-import heapq
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.streams.api_errors import RequestError, wrong_last_sequence
@@ -33,7 +31,7 @@ _OF_SUBJECT: Final = _LAST_OF_SUBJECT + b"-Subject"
 _LIFETIME: Final = b"Nats-TTL"
 _MARKER: Final = b"Nats-Marker-Reason"
 #: lifetime of messages without an age limit
-_FOREVER: Final = -1
+FOREVER: Final = -1
 _SECOND: Final = 1_000_000_000
 _LAST_ID: Final = EXPECTED + b"Last-Msg-Id"
 #: Headers of unsupported features and the error for each: those checked before the expectations, and those checked
@@ -110,7 +108,7 @@ def lifetime(headers: Mapping[bytes, bytes]) -> int:
     if not text:
         return 0
     if text == "never":
-        return _FOREVER
+        return FOREVER
     try:
         seconds = int(text) if text.isdecimal() and len(text) < 10 else parse_duration(text) // _SECOND
     except (ValueError, OverflowError):
@@ -118,57 +116,6 @@ def lifetime(headers: Mapping[bytes, bytes]) -> int:
     if not 1 <= seconds < 1 << 32:
         raise _InvalidLifetimeError(400, 10165, "invalid per-message TTL")
     return seconds * _SECOND
-
-
-class MessageIds:
-    """Message ids within the duplicate window; `last` is that of the last message, empty if it had none."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
-        self.last = b""
-
-    def __bool__(self) -> bool:
-        return bool(self._known)
-
-    def note(self, message_id: bytes, sequence: int, time: int) -> None:
-        """Adds the id, possibly empty, of a message stored at `time`."""
-        self.last = message_id
-        if message_id:
-            self._known[message_id] = (sequence, time)
-
-    def find(self, message_id: bytes, oldest: int) -> int:
-        """Returns the sequence of the message with this id, stored after `oldest`; 0 for none."""
-        self.forget(oldest)
-        found = self._known.get(message_id)
-        return found[0] if found is not None else 0
-
-    def forget(self, oldest: int) -> None:
-        """Forgets the ids of messages stored at `oldest` or before."""
-        while self._known and next(iter(self._known.values()))[1] <= oldest:
-            self._known.popitem(last=False)
-
-
-class MessageLifetimes:
-    """Messages with a lifetime of their own; `forever` has the sequences of those without an age limit."""
-
-    def __init__(self) -> None:
-        self._ends: list[tuple[int, int]] = []
-        self.forever: set[int] = set()
-
-    def note(self, sequence: int, time: int, life: int) -> None:
-        """Adds the lifetime of a message stored at `time`."""
-        if life == _FOREVER:
-            self.forever.add(sequence)
-        elif life:
-            heapq.heappush(self._ends, (time + life, sequence))
-
-    def __bool__(self) -> bool:
-        return bool(self._ends)
-
-    def ended(self, now: int) -> Iterator[int]:
-        """Iterates over the sequences of expired messages, and forgets them."""
-        while self._ends and self._ends[0][0] <= now:
-            yield heapq.heappop(self._ends)[1]
 
 
 def marker(life: int) -> bytes:

@@ -5,14 +5,16 @@ Facts: jetstream-server.md sections 5 to 8.
 
 from __future__ import annotations
 
-import contextlib
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.stores.streams.interface import Stored
 from broker.stores.streams.kernels import measure_rows
 from broker.streams import publish_headers
 from broker.streams.api_errors import TOO_LARGE, RequestError, no_message, sealed, store_failed, stream_not_found
+from broker.streams.copy_positions import CopyPositions
+from broker.streams.followers import Followers
+from broker.streams.header_state import HeaderState, MessageIds, MessageLifetimes, read_header_state, stored_messages
 from broker.streams.headers import size_line, with_lines
 from broker.streams.requests import dumps
 from broker.streams.subject_mapping import SubjectMapping
@@ -20,7 +22,6 @@ from stantools.nats import frames as tables
 from stantools.nats.subjects import is_literal, valid_pattern
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
-from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from broker.stores.streams.contents import SubjectFilter, SubjectRows
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
+    from broker.streams.copy_positions import CopySource
     from broker.streams.quota import StorageQuota
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
@@ -36,76 +38,6 @@ if TYPE_CHECKING:
 _SMALL_STEP: Final = 16
 _STEP: Final = 512
 _MAX_SEQUENCE: Final = (1 << 62) - 1
-
-
-class StreamFollower(Protocol):
-    """An observer of a stream that can retain messages: a consumer, or a copy into another stream."""
-
-    @property
-    def last_delivered(self) -> int:
-        """The last sequence that was delivered."""
-
-    def removed(self, sequence: int, number: int) -> None:
-        """A message is about to be deleted; `number` is that of its subject."""
-
-    def purged(self, pattern: bytes, first: int) -> None:
-        """A purge has deleted messages that match `pattern`, all if empty; `first` is the first one left."""
-
-    def shrunk(self, below: int) -> None:
-        """Many messages below a sequence have been deleted."""
-
-    def renew(self) -> None:
-        """The stream has a new store."""
-
-    def needs(self, sequence: int, number: int) -> bool:
-        """Returns whether the follower still needs a message; `number` is that of its subject."""
-
-    def wants(self, subject: bytes) -> bool:
-        """Returns whether the follower receives messages with this subject."""
-
-
-class CopySource(Protocol):
-    """The source of a copied message."""
-
-    key: bytes  #: key of the source among those of the stream
-    position: int  #: every message of the source up to this sequence is copied or not wanted
-
-    def stored(self, sequence: int, *, stays: bool) -> None:
-        """The current message is stored, and no limit is enforced yet; without `stays` it may be deleted at once."""
-
-    def info(self, now: int) -> dict[str, Any]:
-        """Returns the members of an answer about this source."""
-
-
-class HeaderState(NamedTuple):
-    """State from the headers of stored messages: ids within the duplicate window, and lifetimes."""
-
-    ids: publish_headers.MessageIds
-    lifetimes: publish_headers.MessageLifetimes
-
-
-def read_header_state(store: StreamStore, config: StreamConfig, now: int) -> HeaderState:
-    """Reads the state that the headers of stored messages contain. Thread-safe if the store has no other user."""
-    ids, lifetimes = publish_headers.MessageIds(), publish_headers.MessageLifetimes()
-    contents = store.contents
-    window_start = contents.first_since(now - config.duplicate_window)
-    for message in _messages(store, contents.first if config.allow_msg_ttl else window_start):
-        headers = publish_headers.parse_nats_headers(message.header)
-        if message.sequence >= window_start:
-            ids.note(headers.get(publish_headers.MESSAGE_ID, b""), message.sequence, message.time)
-        if config.allow_msg_ttl and headers:
-            with contextlib.suppress(RequestError):
-                lifetimes.note(message.sequence, message.time, publish_headers.lifetime(headers))
-    return HeaderState(ids, lifetimes)
-
-
-def _messages(store: StreamStore, sequence: int) -> Iterator[Stored]:
-    while found := store.contents.matching(None, sequence, 256):
-        for each in found:
-            message = store.read(each)
-            if message is not None:
-                yield message
-        sequence = found[-1] + 1
 
 
 class Stream:
@@ -125,14 +57,12 @@ class Stream:
         self.rolling_up: Iterator[None] | None = None  #: deletes the remaining messages that the last message replaces
         self.deleted = False  #: whether interrupted work must end
         self.counted_bytes = 0  #: bytes counted in `quota`
-        self._ids = publish_headers.MessageIds()
-        self._lifetimes = publish_headers.MessageLifetimes()
+        self._ids = MessageIds()
+        self._lifetimes = MessageLifetimes()
         self._untrimmed = b""  # subject of a message published with limits not yet enforced; empty for none
-        self.followers: list[StreamFollower] = []
-        self.copies: Sequence[CopySource] = ()  #: sources of copied messages
-        #: sequences of the last copies, whose headers alone show the sources' positions
-        self.marks: set[int] = set()
-        self.copied_end = store.contents.last + 1  #: a sequence above that of the last copy
+        self.followers = Followers()
+        self.copies: Sequence[CopySource] = ()
+        self.copy_positions = CopyPositions(store.contents.last + 1)
         self.unflushed = False  #: whether messages were deleted since the last flush
         # Bytes of a record besides subject and payload; with headers, additional bytes.
         self._record_overhead = store.size_of(b"", b"", b"")
@@ -174,11 +104,7 @@ class Stream:
         config = self.config
         if self.failure:
             raise store_failed(self.failure)
-        if self._mapping is not None:
-            subject = self._mapping.of(subject) or subject
-        if config.sealed:
-            raise sealed()
-        self._check_size(header, payload)
+        subject = self.admit(subject, header, payload)
         parsed = publish_headers.PLAIN
         if header and (headers := publish_headers.parse_nats_headers(header)):
             publish_headers.check(headers, config, subject, self.store.contents)
@@ -188,7 +114,7 @@ class Stream:
             publish_headers.check_last_id(headers, self._ids.last)
             replaces = publish_headers.rollup(headers, allowed=config.allow_rollup_hdrs)
             parsed = publish_headers.PublishHeaders(message_id, self._lifetime(headers, subject), replaces)
-        return self._store(subject, header, payload, now, parsed, defer_limits=defer_limits), False
+        return self.append(subject, header, payload, now, parsed, defer_limits=defer_limits), False
 
     def publish_rows(self, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> int:
         """Stores the messages of rows together, if no message needs checks of its own.
@@ -219,8 +145,8 @@ class Stream:
             0 < config.max_msgs < contents.messages + end - begin or 0 < config.max_bytes < contents.bytes + size
         ):
             return 0
-        if most > 0 and self.marks:
-            self.keep_copied()
+        if most > 0 and self.copy_positions.marks:
+            self.copy_positions.save(self.store)
         sequence = contents.last + 1
         gone = store.append_rows(now, buffer, frames, begin, end, max(most, 0))
         for row, message_id in enumerate(ids):
@@ -250,34 +176,19 @@ class Stream:
         named = [each for each in found if each]
         return found if len(set(named)) == len(named) else None
 
-    def copy(
-        self, source: CopySource, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0
-    ) -> int:
-        """Stores a message of another stream.
-
-        `time` (ns since 1970) is its timestamp here; `sequence` is the next one if 0. Returns the sequence; 0 if the
-        message is a duplicate. Raises `RequestError` if the message is refused.
-        """
-        config = self.config
-        if config.sealed:
+    def admit(self, subject: bytes, header: bytes, payload: bytes) -> bytes:
+        """Returns the mapped subject of a new message; raises `RequestError` if the message is refused."""
+        if self.config.sealed:
             raise sealed()
-        self._check_size(header, payload)
-        if self._mapping is not None:
-            subject = self._mapping.of(subject) or subject
-        headers = publish_headers.parse_nats_headers(header)
-        message_id, life, replaces = headers.get(publish_headers.MESSAGE_ID, b""), 0, ""
-        if message_id and not sequence and self._ids.find(message_id, time - config.duplicate_window):
-            return 0
-        with contextlib.suppress(RequestError):
-            life = publish_headers.lifetime(headers) if config.allow_msg_ttl else 0
-            replaces = publish_headers.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
-        parsed = publish_headers.PublishHeaders(message_id, life, replaces)
-        stored = self._store(subject, header, payload, time, parsed, sequence, source=source)
-        for _ in self.rest_of_roll_up():
-            pass
-        return stored
+        if 0 <= self.config.max_msg_size < len(header) + len(payload):
+            raise RequestError(400, TOO_LARGE, "message size exceeds maximum allowed")
+        return subject if self._mapping is None else self._mapping.of(subject) or subject
 
-    def _store(
+    def find_duplicate(self, message_id: bytes, time: int) -> int:
+        """Returns the sequence of the message with this id in the duplicate window that ends at `time`; 0 for none."""
+        return self._ids.find(message_id, time - self.config.duplicate_window)
+
+    def append(
         self,
         subject: bytes,
         header: bytes,
@@ -315,10 +226,10 @@ class Stream:
             self._ids.note(parsed.message_id, sequence, now)
         if parsed.life:
             self._lifetimes.note(sequence, now, parsed.life)
-        wanted = config.retention != "interest" or self._is_needed(sequence)
+        wanted = config.retention != "interest" or self.followers.need(store.contents, sequence)
         if source is not None:
             # Enforcing limits may delete the copy that shows this source's position. The new copy shows it now.
-            self.copied_end = sequence + 1
+            self.copy_positions.end = sequence + 1
             source.stored(sequence, stays=wanted)
         if not wanted:
             # No other message is deleted for it.
@@ -335,7 +246,7 @@ class Stream:
 
     def _is_unwanted(self, subject: bytes) -> bool:
         """Returns whether messages with this subject are not kept, because no consumer receives them."""
-        return self.config.retention == "interest" and not any(each.wants(subject) for each in self.followers)
+        return self.config.retention == "interest" and not self.followers.want(subject)
 
     def _lifetime(self, headers: Mapping[bytes, bytes], subject: bytes) -> int:
         """Returns the lifetime of a message. An invalid one matters only for messages that are kept."""
@@ -363,10 +274,6 @@ class Stream:
     def set_header_state(self, found: HeaderState) -> None:
         self._ids, self._lifetimes = found
 
-    def _check_size(self, header: bytes, payload: bytes) -> None:
-        if 0 <= self.config.max_msg_size < len(header) + len(payload):
-            raise RequestError(400, TOO_LARGE, "message size exceeds maximum allowed")
-
     def _exceeded_limit(self, subject: bytes, size: int, *, replaces: bool) -> str:
         """Returns which limit a message exceeds in a stream that refuses new ones; empty for none."""
         config, contents = self.config, self.store.contents
@@ -391,7 +298,7 @@ class Stream:
             if entry is not None and entry.count <= _SMALL_STEP:
                 while entry.count > 1:
                     self.remove(contents.first_of(entry))
-                self._purged(subject)
+                self.followers.purged(contents, subject)
                 return
         wanted = contents.filter((subject,)) if what == "sub" else None
         work = self._roll_up_all(wanted, subject if what == "sub" else b"", sequence)
@@ -402,7 +309,7 @@ class Stream:
         contents = self.store.contents
         try:
             yield from self._purge_below(wanted, sequence)
-            self._purged(pattern)
+            self.followers.purged(self.store.contents, pattern)
         finally:
             contents.release(wanted)
 
@@ -448,9 +355,9 @@ class Stream:
                 while contents.first < sequence and contents.messages:
                     self.remove(contents.first)
             else:
-                self._keep_copied_below(sequence)
+                self.copy_positions.save_below(self.store, sequence)
                 store.purge_below(sequence)
-                self._shrunk(sequence)
+                self.followers.shrunk(sequence)
 
     def enforce_all(self) -> Iterator[None]:
         """Deletes messages over the limits after a change of configuration, in steps."""
@@ -496,12 +403,12 @@ class Stream:
                 there = filter(None, map(contents.locate, some))
                 names = dict.fromkeys(contents.subject_at(*place) for place in there) if some else contents.subjects
                 gone += [name for name in names if self._ends_unmarked(contents.subjects[name], end)]
-            self._keep_copied_below(end)
+            self.copy_positions.save_below(self.store, end)
             if self._lifetimes.forever:
                 self._expire_others(end)
             else:
                 self.store.purge_below(end)
-            self._shrunk(end)
+            self.followers.shrunk(end)
         life = config.subject_delete_marker_ttl
         for subject in dict.fromkeys(gone) if life else ():
             if subject not in contents.subjects:
@@ -519,7 +426,7 @@ class Stream:
         kept = self._lifetimes.forever = {
             each for each in self._lifetimes.forever if self.store.contents.locate(each) is not None
         }
-        for message in _messages(self.store, self.store.contents.first):
+        for message in stored_messages(self.store, self.store.contents.first):
             if message.sequence >= end:
                 break
             if message.sequence not in kept:
@@ -546,14 +453,14 @@ class Stream:
         self.store.flush()
         self.unflushed = False
         if self.store.contents.first != first:
-            self._shrunk(self.store.contents.first)
+            self.followers.shrunk(self.store.contents.first)
 
     # Deletion
 
     def remove(self, sequence: int, *, erase: bool = False) -> bool:
         """Deletes a message, and returns whether it existed; `erase` overwrites it."""
-        if sequence in self.marks:
-            self.keep_copied()
+        if sequence in self.copy_positions.marks:
+            self.copy_positions.save(self.store)
         found = self.store.contents.locate(sequence)
         if found is None:
             return False
@@ -564,65 +471,27 @@ class Stream:
         self.unflushed = True
         return self.store.remove(sequence, erase=erase)
 
-    def keep_copied(self) -> None:
-        """Stores the positions of the sources: before the last copies are deleted, and when the stream is closed."""
-        self.marks.clear()
-        if self.copies and not self.config.mirror:
-            positions = {each.key: each.position for each in self.copies if each.position}
-            self.store.keep_copied(CopiedState(self.copied_end, positions))
-
     def close(self) -> None:
         """Stores the positions of the sources and closes the files."""
         if not self.failure:
             self.store.flush()
             # So the next start reads no message to find these positions.
-            self.copied_end = self.store.contents.last + 1
-            self.keep_copied()
+            self.copy_positions.end = self.store.contents.last + 1
+            self.copy_positions.save(self.store)
         self.store.close()
-
-    def _keep_copied_below(self, sequence: int) -> None:
-        """Stores the positions of the sources before the messages below a sequence are deleted, if these show one."""
-        if self.marks and min(self.marks) < sequence:
-            self.keep_copied()
-
-    def _subject_number(self, sequence: int) -> int:
-        found = self.store.contents.locate(sequence) if self.followers else None
-        return found[0].subjects[found[1]] if found is not None else 0
-
-    def _purged(self, pattern: bytes) -> None:
-        if not self.followers:
-            return
-        contents = self.store.contents
-        first = contents.first
-        if pattern:
-            wanted = contents.filter((pattern,))
-            first = next(iter(contents.matching(wanted, first, 1)), contents.last + 1)
-            contents.release(wanted)
-        for follower in self.followers:
-            follower.purged(pattern, first)
-
-    def _shrunk(self, below: int) -> None:
-        for follower in self.followers:
-            follower.shrunk(below)
-
-    def _is_needed(self, sequence: int) -> bool:
-        """Returns whether a follower needs a message."""
-        number = self._subject_number(sequence)
-        return any(follower.needs(sequence, number) for follower in self.followers)
 
     def done(self, sequences: Sequence[int]) -> bool:
         """Deletes messages that a follower has processed, if the retention says so. Returns whether one was deleted."""
         if self.config.retention == "limits":
             return False
-        gone = [each for each in sequences if self.config.retention == "workqueue" or not self._is_needed(each)]
+        gone = [
+            each
+            for each in sequences
+            if self.config.retention == "workqueue" or not self.followers.need(self.store.contents, each)
+        ]
         went = [self.remove(each) for each in gone]
         self.count()
         return any(went)
-
-    @property
-    def last_delivered(self) -> int:
-        """The last sequence delivered to a follower; 0 without followers."""
-        return max((each.last_delivered for each in self.followers), default=0)
 
     def remove_unneeded(self, last: int, sequence: int = 0) -> Iterator[None]:
         """Deletes messages that no follower needs, in steps, if the retention allows it.
@@ -635,7 +504,7 @@ class Stream:
             if not found:
                 break
             for each in found:
-                if not self._is_needed(each):
+                if not self.followers.need(self.store.contents, each):
                     self.remove(each)
             sequence = found[-1] + 1
             self.count()
@@ -660,18 +529,18 @@ class Stream:
             if keep:
                 below = self._first_kept(wanted, keep)
                 if below <= contents.first:
-                    self._purged(b"".join(patterns))
+                    self.followers.purged(self.store.contents, b"".join(patterns))
                     return 0
             if wanted is None and (not below or below > contents.last):
                 before = contents.messages
-                if self.marks:
-                    self.keep_copied()
+                if self.copy_positions.marks:
+                    self.copy_positions.save(self.store)
                 self.store.purge_all(min(max(below, contents.last + 1), _MAX_SEQUENCE))
-                self._shrunk(contents.first)
+                self.followers.shrunk(contents.first)
                 self.count()
             else:
                 before = yield from self._purge_below(wanted, below or end)
-            self._purged(b"".join(patterns))
+            self.followers.purged(self.store.contents, b"".join(patterns))
             return before
         finally:
             contents.release(wanted)
@@ -684,7 +553,7 @@ class Stream:
             while found := contents.matching(wanted, start, _STEP):
                 start = found[-1] + 1
                 before, part = contents.messages, min(start, below)
-                self._keep_copied_below(part)
+                self.copy_positions.save_below(self.store, part)
                 if wanted is None:
                     self.store.purge_below(part)
                 else:
@@ -697,7 +566,7 @@ class Stream:
                 if contents is not self.store.contents:
                     raise store_failed("the stream was opened again meanwhile")
         finally:
-            self._shrunk(min(start, below))
+            self.followers.shrunk(min(start, below))
             self.count()
             self.unflushed = True
         return gone

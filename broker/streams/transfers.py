@@ -15,9 +15,9 @@ from broker.reserved import RESERVED
 from broker.stores.interface import StorageError
 from broker.streams.api_errors import RequestError, bad_request, name_mismatch
 from broker.streams.configuration import StreamConfig
+from broker.streams.header_state import HeaderState, read_header_state
 from broker.streams.headers import status
 from broker.streams.requests import BOOL, INT, OBJECT, STRING, dumps, failed, members, parse, response_type
-from broker.streams.stream import HeaderState, read_header_state
 from broker.streams.streaminfo import stream_info, stream_state
 from stantools.errors import StantoolsError
 from stantools.nats.frames import rows
