@@ -22,8 +22,8 @@ ASKED = b"_INBOX.asked"
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is a slice of its own."""
-    monkeypatch.setattr(server, "_TURN", 0.0)
-    monkeypatch.setattr(stream, "_PURGED", 3)
+    monkeypatch.setattr(server, "_TIME_SLICE", 0.0)
+    monkeypatch.setattr(stream, "_STEP", 3)
     for module in (contents, consumer, streaminfo, subjecttree):
         monkeypatch.setattr(module, "STEP", 2)
 

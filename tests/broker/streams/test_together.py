@@ -64,7 +64,7 @@ def test_what_is_published_together(storage: str, config: dict[str, Any], todo: 
         with (
             tempfile.TemporaryDirectory() as folder,
             mock.patch.object(file_stream, "BLOCK_SIZE", 400),
-            mock.patch.object(server, "_FEW", few),
+            mock.patch.object(server, "_MIN_BATCH", few),
             mock.patch.object(pubacks, "_FEW", answered),
         ):
             world = World(Path(folder) if storage == "file" else None)
