@@ -417,10 +417,10 @@ class Stream:
         """Returns why there is no room for a message in a stream that refuses new ones; empty if there is."""
         config, contents = self.config, self.store.contents
         over = 0 < config.max_bytes < contents.bytes + size
-        if config.max_msgs_per_subject > 0 and not replaces:
+        if config.max_msgs_per_subject > 0:
             entry = contents.subjects.get(subject)
             if entry is not None and entry.count >= config.max_msgs_per_subject:
-                if config.discard_new_per_subject:
+                if config.discard_new_per_subject and not replaces:
                     return "maximum messages per subject exceeded"
                 # The oldest one of the subject makes room.
                 found = contents.locate(contents.first_of(entry))

@@ -61,16 +61,22 @@ def test_a_message_to_a_pattern_replaces_those_of_all_its_subjects() -> None:
     assert _sequences(world) == [6]
 
 
-def test_a_full_stream_that_refuses_new_messages_refuses_roll_ups() -> None:
+@pytest.mark.parametrize("refusing", [False, True], ids=["oldest goes", "refused"])
+def test_in_a_full_stream_a_roll_up_needs_a_full_subject(refusing: bool) -> None:
     world = World()
-    world.create("S", subjects=["s.*"], allow_rollup_hdrs=True, discard="new", max_msgs=2, max_msgs_per_subject=1,
-                 discard_new_per_subject=True)  # fmt: skip
+    limits = {"max_msgs": 2, "max_msgs_per_subject": 1, "discard_new_per_subject": refusing}
+    world.create("S", subjects=["s.*"], allow_rollup_hdrs=True, discard="new", **limits)
     world.publish("s.a", b"x")
-    assert world.publish("s.a", b"x")["error"]["err_code"] == 10077
-    assert world.publish("s.a", b"x", Nats_Rollup="sub")["seq"] == 2
-    world.publish("s.b", b"x")
-    assert world.publish("s.a", b"x", Nats_Rollup="sub")["error"]["err_code"] == 10077
-    assert _sequences(world) == [2, 3]
+    assert ("error" in world.publish("s.a", b"x")) == refusing
+    first = world.publish("s.a", b"x", Nats_Rollup="sub")["seq"]
+    assert world.publish("s.b", b"x")["seq"] == first + 1
+    # The message that it replaces makes room for it, as for any other.
+    assert world.publish("s.a", b"x", Nats_Rollup="sub")["seq"] == first + 2
+    assert world.publish("s.c", b"x", Nats_Rollup="sub")["error"]["err_code"] == 10077
+    assert world.publish("s.c", b"x", Nats_Rollup="all")["error"]["err_code"] == 10077
+    assert _sequences(world) == [first + 1, first + 2]
+    assert world.publish("s.b", b"x", Nats_Rollup="all")["seq"] == first + 3
+    assert _sequences(world) == [first + 3]
 
 
 def test_what_marks_the_end_of_a_subject_ends_without_a_mark(tmp_path: Path) -> None:
