@@ -101,6 +101,23 @@ def test_options_of_later_versions_are_refused_by_name(option: str) -> None:
     assert "error" not in world.create("P", persist_mode="default")
 
 
+def test_a_queue_checks_the_policies_of_a_new_consumer_only() -> None:
+    world = World()
+    world.create("S", subjects=["s.*"], retention="workqueue", max_consumers=1)
+    wrong = [{"ack_policy": "all"}, {"ack_policy": "explicit", "deliver_policy": "new"}]
+
+    def codes(name: str, action: str) -> list[int]:
+        asked = ({"stream_name": "S", "action": action, "config": {"durable_name": name, **each}} for each in wrong)
+        return [world.api(f"CONSUMER.CREATE.S.{name}", each)["error"]["err_code"] for each in asked]
+
+    assert codes("c", "update") == [10149, 10149]
+    assert codes("c", "") == codes("c", "create") == [10098, 10101]
+    assert "error" not in world.consumer("S", "c", durable_name="c", ack_policy="explicit")
+    assert codes("c", "") == codes("c", "update") == [10012, 10012]
+    assert codes("c", "create") == [10148, 10148]
+    assert codes("d", "") == [10026, 10026]
+
+
 def test_the_first_of_several_mistakes_is_answered() -> None:
     world = World()
     world.create("S", subjects=["s"], max_msg_size=150)
