@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Above all sequences.
 _ALL: Final = 1 << 64
+#: Stands for the due time of messages that waited when the server ended.
+_RESTORED: Final = 1
 #: Sequences that are looked up at a time.
 _AHEAD: Final = 1024
 
@@ -154,7 +156,9 @@ class Consumer:
         self._position = max(self.delivered[1] + 1, self.stream.store.contents.first)
         self.repeats = dict(state.redelivered)
         for sequence, (number, time) in sorted(state.pending.items()):
-            self._wait(sequence, number, time)
+            self.pending[sequence] = UnackedDelivery(number, time)
+        # Those that are due at the next delivery come in the order of their sequences.
+        self._due = [(_RESTORED, sequence) for sequence in self.pending]
         self.changed = False
         self.shrunk(_ALL)
 
@@ -310,16 +314,17 @@ class Consumer:
         return self.pending[sequence].time + wait
 
     def _collect_due(self, now: int) -> None:
-        found: list[int] = []
+        found: list[tuple[int, int]] = []
         while self._due and self._due[0][0] <= now:
-            _, sequence = heapq.heappop(self._due)
+            time, sequence = heapq.heappop(self._due)
             if sequence in self.pending:
                 due = self._due_time(sequence)
                 if due > now:
                     heapq.heappush(self._due, (due, sequence))
                 else:
-                    found.append(sequence)
-        for sequence in sorted(found):
+                    found.append((time if time == _RESTORED else due, sequence))
+        # In the order in which they became due, however long no client asked for them.
+        for _, sequence in sorted(found):
             self._again.setdefault(sequence)
 
     @property
@@ -381,6 +386,7 @@ class Consumer:
         if waiting is None:
             return False
         self.changed = True
+        self._collect_due(now)
         if delay > 0:
             waiting.time += now + delay - self._due_time(sequence)
             heapq.heappush(self._due, (now + delay, sequence))
@@ -392,10 +398,8 @@ class Consumer:
     def in_progress(self, sequence: int, now: int) -> None:
         """A message needs longer."""
         if sequence in self.pending:
+            self._collect_due(now)
             self.pending[sequence].time = now
-            if sequence in self._again:
-                del self._again[sequence]
-                heapq.heappush(self._due, (self._due_time(sequence), sequence))
 
     @property
     def given(self) -> int:
