@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: a sequence above all others
 _MAX_SEQUENCE: Final = 1 << 64
+#: due time of messages that were pending when the server ended
+_RESTORED: Final = 1
 #: sequences looked up at a time
 _LOOKAHEAD: Final = 1024
 
@@ -149,7 +151,9 @@ class Consumer:
         self._position = max(self.delivered[1] + 1, self.stream.store.contents.first)
         self.redeliveries = dict(state.redelivered)
         for sequence, (number, time) in sorted(state.pending.items()):
-            self._add_pending(sequence, number, time)
+            self.pending[sequence] = UnackedDelivery(number, time)
+        # Messages due at the next delivery come in the order of their sequences.
+        self._deadlines = [(_RESTORED, sequence) for sequence in self.pending]
         self.changed = False
         self.shrunk(_MAX_SEQUENCE)
 
@@ -303,16 +307,17 @@ class Consumer:
         return self.pending[sequence].time + wait
 
     def _collect_due(self, now: int) -> None:
-        found: list[int] = []
+        found: list[tuple[int, int]] = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, sequence = heapq.heappop(self._deadlines)
+            time, sequence = heapq.heappop(self._deadlines)
             if sequence in self.pending:
                 due = self._due_time(sequence)
                 if due > now:
                     heapq.heappush(self._deadlines, (due, sequence))
                 else:
-                    found.append(sequence)
-        for sequence in sorted(found):
+                    found.append((time if time == _RESTORED else due, sequence))
+        # In the order in which they became due, even if no client asked for them meanwhile.
+        for _, sequence in sorted(found):
             self._redelivery_queue.setdefault(sequence)
 
     @property
@@ -368,6 +373,7 @@ class Consumer:
         if waiting is None:
             return False
         self.changed = True
+        self._collect_due(now)
         if delay > 0:
             waiting.time += now + delay - self._due_time(sequence)
             heapq.heappush(self._deadlines, (now + delay, sequence))
@@ -379,10 +385,8 @@ class Consumer:
     def in_progress(self, sequence: int, now: int) -> None:
         """Restarts the acknowledgement wait of a message."""
         if sequence in self.pending:
+            self._collect_due(now)
             self.pending[sequence].time = now
-            if sequence in self._redelivery_queue:
-                del self._redelivery_queue[sequence]
-                heapq.heappush(self._deadlines, (self._due_time(sequence), sequence))
 
     @property
     def last_delivered(self) -> int:

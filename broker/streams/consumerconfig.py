@@ -211,6 +211,14 @@ class ConsumerConfig:
         for number, text in self._problems(stream):
             raise RequestError(500 if number in (10074, 10012) else 400, number, text)
 
+    def check_policies(self, stream: StreamConfig) -> None:
+        """Raises `RequestError` if a new consumer of a work queue has other policies than it must have."""
+        if stream.retention == "workqueue":
+            if self.ack_policy != "explicit":
+                raise RequestError(400, 10098, "workqueue stream requires explicit ack")
+            if self.deliver_policy != "all":
+                raise RequestError(400, 10101, "consumer must be deliver all on workqueue stream")
+
     def _problems(self, stream: StreamConfig) -> Iterator[tuple[int, str]]:
         if len(self.name.encode()) > _MOST_NAME:
             yield 10102, "consumer name is too long, maximum allowed is 255"
@@ -254,11 +262,6 @@ class ConsumerConfig:
         if sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items()) > _MOST_METADATA:
             yield 10135, "consumer metadata exceeds maximum size of 128KB"
         yield from self._priority_problems()
-        if stream.retention == "workqueue":
-            if self.ack_policy != "explicit":
-                yield 10098, "workqueue stream requires explicit ack"
-            if self.deliver_policy != "all":
-                yield 10101, "consumer must be deliver all on workqueue stream"
 
     def _push_problems(self, stream: StreamConfig) -> Iterator[tuple[int, str]]:
         subject = self.deliver_subject.encode()

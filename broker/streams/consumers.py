@@ -94,6 +94,7 @@ class ConsumerRegistry:
                 name = values.pop("name", "") or values.get("durable_name", "")
                 config = ConsumerConfig.read({**values, "name": name}, stream.config)
                 config.check(stream.config)
+                config.check_policies(stream.config)
             except RequestError as error:
                 NATS.error("  Consumer %r of %r is left alone: %s", values.get("name"), stream.name, error.text)
                 continue
@@ -112,14 +113,14 @@ class ConsumerRegistry:
         if not config.name:
             config = replace(config, name=self._new_name(stream))
         known = self.of(stream).get(config.name)
-        most = stream.config.max_consumers
-        if known is None and action != "update" and 0 < most <= len(self.of(stream)):
-            raise RequestError(400, 10026, "maximum consumers limit reached")
         if known is not None:
             return (yield from self._change(known, config, action))
-        self._check_unique(stream, config)
         if action == "update":
             raise RequestError(400, 10149, "consumer does not exist")
+        if 0 < stream.config.max_consumers <= len(self.of(stream)):
+            raise RequestError(400, 10026, "maximum consumers limit reached")
+        config.check_policies(stream.config)
+        self._check_unique(stream, config)
         contents = None
         while contents is not stream.store.contents:
             contents = stream.store.contents

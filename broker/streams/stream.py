@@ -278,10 +278,10 @@ class Stream:
         """Returns which limit a message exceeds in a stream that refuses new ones; empty for none."""
         config, contents = self.config, self.store.contents
         too_large = 0 < config.max_bytes < contents.bytes + size
-        if config.max_msgs_per_subject > 0 and not replaces:
+        if config.max_msgs_per_subject > 0:
             entry = contents.subjects.get(subject)
             if entry is not None and entry.count >= config.max_msgs_per_subject:
-                if config.discard_new_per_subject:
+                if config.discard_new_per_subject and not replaces:
                     return "maximum messages per subject exceeded"
                 # The oldest message of the subject is replaced.
                 found = contents.locate(contents.first_of(entry))

@@ -185,6 +185,49 @@ def test_a_delayed_refusal_and_a_sign_of_progress() -> None:
     assert [payload for _, payload, _ in world.came() if payload] == [b"1"]
 
 
+_NAK, _LATER, _PROGRESS = b"-NAK", b'-NAK {"delay": 3000000000}', b"+WPI"
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "expected"),
+    [
+        ({}, {}, [1, 2, 3]),
+        ({1: _LATER}, {}, [2, 3, 1]),
+        ({1: _PROGRESS}, {}, [2, 3, 1]),
+        ({3: _NAK}, {}, [3, 1, 2]),
+        ({3: _NAK}, {2: _NAK}, [3, 1, 2]),
+        # They are queued for their next delivery by then.
+        ({}, {2: _NAK, 1: _NAK}, [1, 2, 3]),
+        ({}, {1: _PROGRESS}, [1, 2, 3]),
+        ({}, {1: _LATER}, [2, 3, 4]),
+    ],
+)
+@pytest.mark.parametrize("restart", [False, True], ids=["", "restart"])
+def test_messages_come_again_in_the_order_in_which_they_became_due(
+    tmp_path: Path, early: dict[int, bytes], late: dict[int, bytes], expected: list[int], restart: bool
+) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", ack_wait=2 * SECOND)
+    for _ in range(4):
+        world.publish("s", b"x")
+    for _ in range(3):
+        world.pull("S", "c")
+    world.pass_time(SECOND)
+    for sequence, word in early.items():
+        world.ask(f"$JS.ACK.S.c.1.{sequence}.{sequence}.0.0", word)
+    if restart:
+        # Nothing is known of the order in which they became due.
+        world.restart()
+        expected = [1, 2, 3] if early else expected
+    # No client asks for them meanwhile.
+    world.pass_time(4 * SECOND)
+    for sequence, word in late.items():
+        world.ask(f"$JS.ACK.S.c.1.{sequence}.{sequence}.0.0", word)
+    found = [world.pull("S", "c") for _ in range(3)]
+    assert [int(reply.split(".")[5]) for [(reply, _, _)] in found] == expected
+
+
 def test_messages_go_to_those_who_ask_in_turns_and_only_to_those_who_are_there() -> None:
     world = World()
     world.create("S", subjects=["s"], storage="memory")

@@ -61,16 +61,22 @@ def test_a_message_to_a_pattern_replaces_those_of_all_its_subjects() -> None:
     assert _sequences(world) == [6]
 
 
-def test_a_full_stream_that_refuses_new_messages_refuses_roll_ups() -> None:
+@pytest.mark.parametrize("refusing", [False, True], ids=["oldest goes", "refused"])
+def test_in_a_full_stream_a_roll_up_needs_a_full_subject(refusing: bool) -> None:
     world = World()
-    world.create("S", subjects=["s.*"], allow_rollup_hdrs=True, discard="new", max_msgs=2, max_msgs_per_subject=1,
-                 discard_new_per_subject=True)  # fmt: skip
+    limits = {"max_msgs": 2, "max_msgs_per_subject": 1, "discard_new_per_subject": refusing}
+    world.create("S", subjects=["s.*"], allow_rollup_hdrs=True, discard="new", **limits)
     world.publish("s.a", b"x")
-    assert world.publish("s.a", b"x")["error"]["err_code"] == 10077
-    assert world.publish("s.a", b"x", Nats_Rollup="sub")["seq"] == 2
-    world.publish("s.b", b"x")
-    assert world.publish("s.a", b"x", Nats_Rollup="sub")["error"]["err_code"] == 10077
-    assert _sequences(world) == [2, 3]
+    assert ("error" in world.publish("s.a", b"x")) == refusing
+    first = world.publish("s.a", b"x", Nats_Rollup="sub")["seq"]
+    assert world.publish("s.b", b"x")["seq"] == first + 1
+    # The message that it replaces makes room for it, as for any other.
+    assert world.publish("s.a", b"x", Nats_Rollup="sub")["seq"] == first + 2
+    assert world.publish("s.c", b"x", Nats_Rollup="sub")["error"]["err_code"] == 10077
+    assert world.publish("s.c", b"x", Nats_Rollup="all")["error"]["err_code"] == 10077
+    assert _sequences(world) == [first + 1, first + 2]
+    assert world.publish("s.b", b"x", Nats_Rollup="all")["seq"] == first + 3
+    assert _sequences(world) == [first + 3]
 
 
 def test_what_marks_the_end_of_a_subject_ends_without_a_mark(tmp_path: Path) -> None:
@@ -93,6 +99,23 @@ def test_options_of_later_versions_are_refused_by_name(option: str) -> None:
     assert error["err_code"] == 10052 and option in error["description"]
     assert "persist_mode" in world.create("P", persist_mode="async")["error"]["description"]
     assert "error" not in world.create("P", persist_mode="default")
+
+
+def test_a_queue_checks_the_policies_of_a_new_consumer_only() -> None:
+    world = World()
+    world.create("S", subjects=["s.*"], retention="workqueue", max_consumers=1)
+    wrong = [{"ack_policy": "all"}, {"ack_policy": "explicit", "deliver_policy": "new"}]
+
+    def codes(name: str, action: str) -> list[int]:
+        asked = ({"stream_name": "S", "action": action, "config": {"durable_name": name, **each}} for each in wrong)
+        return [world.api(f"CONSUMER.CREATE.S.{name}", each)["error"]["err_code"] for each in asked]
+
+    assert codes("c", "update") == [10149, 10149]
+    assert codes("c", "") == codes("c", "create") == [10098, 10101]
+    assert "error" not in world.consumer("S", "c", durable_name="c", ack_policy="explicit")
+    assert codes("c", "") == codes("c", "update") == [10012, 10012]
+    assert codes("c", "create") == [10148, 10148]
+    assert codes("d", "") == [10026, 10026]
 
 
 def test_the_first_of_several_mistakes_is_answered() -> None:
