@@ -8,6 +8,7 @@ import pkgutil
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -344,7 +345,7 @@ class Browser(App[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         for view in View:
             if self.session is not None or view is View.LIVE:
-                yield SystemCommand(f"View: {view.value}", f"Open the view {view.value}", self._opener(view))
+                yield SystemCommand(f"View: {view.value}", f"Open the view {view.value}", partial(self.open_view, view))
         yield SystemCommand("Unlock or lock", "Allow or forbid changes", self.action_unlock)
         yield SystemCommand("Scan again", "Read the whole store again", self.action_rescan)
         yield SystemCommand("Encryption key", "Set the key for encrypted payloads", self.action_encryption_key)
@@ -352,9 +353,6 @@ class Browser(App[None]):
         yield SystemCommand("Dark or light", "Change the theme", self.action_toggle_theme)
         yield SystemCommand("Keys", "The active keys", self.action_help)
         yield SystemCommand("Quit", "Leave", self.action_leave)
-
-    def _opener(self, view: View) -> Any:
-        return lambda: self.open_view(view)
 
 
 def bindings() -> Iterator[tuple[type, Binding]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
 
 import numpy as np
 
@@ -61,9 +60,14 @@ class RowWindow:
         self._reader = StretchReader(files.raw_name, crc, key=key)
         self._sampled = False
         self._pieces: list[Piece] = joined(parts, files.raw_name)
-        self._starts = [0, *accumulate(_rows(piece) for piece in self._pieces)]
-        self.messages = sum(_messages(piece) for piece in self._pieces)  #: number of messages
-        self.highest = max((_last(piece) for piece in self._pieces), default=0)  #: highest sequence
+        self._starts = [0]
+        self.messages = 0  #: number of messages
+        self.highest = 0  #: highest sequence
+        for piece in self._pieces:
+            self._starts.append(self._starts[-1] + (piece.rows if isinstance(piece, MessageStretch) else 1))
+            if not isinstance(piece, RowNote):
+                self.messages += piece.count if isinstance(piece, MessageStretch) else 1
+            self.highest = max(self.highest, piece.sequence if isinstance(piece, ProvenMessage) else piece.last)
 
     @property
     def exact(self) -> bool:
@@ -290,10 +294,6 @@ class RowWindow:
         return None
 
 
-def _last(piece: Piece) -> int:
-    return piece.sequence if isinstance(piece, ProvenMessage) else piece.last
-
-
 def _next_break(stretch: MessageStretch, row: int, *, backward: bool) -> int | None:
     """Returns the row of the next gap of a run before or after a row, counted from its first."""
     numbers = range(len(stretch.breaks))
@@ -338,16 +338,6 @@ def refine(
     known = {part.name: part for part in window.parts} if window else {}
     builder = Builder(files.raw_name, crc, live=live)
     return RowWindow(files, crc, builder.build(files, known, survey, progress), key=key)
-
-
-def _rows(piece: Piece) -> int:
-    return piece.rows if isinstance(piece, MessageStretch) else 1
-
-
-def _messages(piece: Piece) -> int:
-    if isinstance(piece, MessageStretch):
-        return piece.count
-    return int(isinstance(piece, ProvenMessage))
 
 
 def _changed(stretch: MessageStretch) -> RowNote:

@@ -39,7 +39,8 @@ def _checked_options(servers: tuple[str, ...], context: str | None, **given: Any
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     for name in ("password", "token"):
         given[name] = given[name].word(name)
-    if context is not None and _from_environment("servers"):
+    environment = click.core.ParameterSource.ENVIRONMENT
+    if context is not None and click.get_current_context().get_parameter_source("servers") is environment:
         servers = ()  # the command line precedes the environment
     options = ConnectOptions(split_servers(servers), **given)
     if context is not None:
@@ -61,8 +62,3 @@ def or_selected(connecting: ConnectOptions) -> ConnectOptions:
     folder = context_folder()
     name = selected_context(folder)
     return over(connecting, read_context(name, folder)).checked() if name else connecting
-
-
-def _from_environment(parameter: str) -> bool:
-    source = click.get_current_context().get_parameter_source(parameter)
-    return source is click.core.ParameterSource.ENVIRONMENT

@@ -73,7 +73,9 @@ def command(
     path = store_of_node(node, "the browser shows stores only") if node else store
     session = StoreSession(path, reading, workers=workers, files=node) if path is not None else None
     server = connecting if connecting.servers or connecting.context else None
-    settings = read_settings(config or _usual_config(), must_exist=config is not None)
+    base = os.environ.get("XDG_CONFIG_HOME")
+    usual_config = (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"
+    settings = read_settings(config or usual_config, must_exist=config is not None)
     browser = Browser(session, settings=settings, connecting=server, monitor=monitor)
     # A big store's facts are hundreds of thousands of objects: a garbage collection of these takes longer than a key
     # may.
@@ -83,12 +85,6 @@ def command(
     if browser.failure is not None:
         raise browser.failure
     return ExitCode.CLEAN
-
-
-def _usual_config() -> Path:
-    """Returns the settings file by the rules of the desktop."""
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"
 
 
 def console() -> None:

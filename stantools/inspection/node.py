@@ -183,7 +183,10 @@ class _NodeExamination:
                 self._fault(fault, fatal=log.bolt.meta is None)
             for each in log.runs(report.state.index):
                 if isinstance(each, LoggedPublishes):
-                    self._publishes(each)
+                    self._count(each.first, each.last, each.term)
+                    self.report.operations[OPERATIONS[pb.RaftOperation.PUBLISH]] += each.last - each.first + 1
+                    self._span(each.channel, each.first_sequence, each.last_sequence)
+                    self.report.state.advance_run(each)
                 elif isinstance(each, RaftEntry):
                     self._entry(each)
                 elif isinstance(each, Fault):
@@ -253,12 +256,6 @@ class _NodeExamination:
         self._add(finding("raft-entry", flaw.detail, offset=flaw.offset, length=flaw.length, seq=flaw.first))
         if flaw.kind is not RaftFlawKind.TERM:
             self._lost.append((flaw.first, flaw.last))
-
-    def _publishes(self, run: LoggedPublishes) -> None:
-        self._count(run.first, run.last, run.term)
-        self.report.operations[OPERATIONS[pb.RaftOperation.PUBLISH]] += run.last - run.first + 1
-        self._span(run.channel, run.first_sequence, run.last_sequence)
-        self.report.state.advance_run(run)
 
     def _count(self, first: int, last: int, term: int) -> None:
         report = self.report

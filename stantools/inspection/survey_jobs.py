@@ -118,7 +118,7 @@ def survey_each(
 
     inside = work.inside(progress)
     do = partial(_run_item, then, inside)
-    for number, result in work.map(do, pieces(), cost=_cost):
+    for number, result in work.map(do, pieces(), cost=lambda item: _OPENING + max(item.size, 0)):
         place, piece = begun.pop(number)
         if progress and not inside:
             progress(piece.size)
@@ -199,10 +199,6 @@ def _surveyed(place: int, result: tuple[Any, float] | WorkFailure, before: float
     if isinstance(result, WorkFailure):
         return SurveyResult(place, result, before)
     return SurveyResult(place, result[0], before + result[1])
-
-
-def _cost(item: ChannelRef | _SliceItem | WorkItem[Any]) -> int:
-    return _OPENING + max(item.size, 0)
 
 
 def _run_item(

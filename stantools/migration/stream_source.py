@@ -217,17 +217,14 @@ class MergedSource:
         before = [int(place.sequences[number]) for place in self._places]
         known = [0] * len(sequences)
         for index in sorted(range(len(sequences)), key=lambda index: sequences[index]):
-            existing = self._existing(number, sequences[index])
+            sequence = sequences[index]
+            firsts, lasts = self._ranges[number]
+            at = bisect_right(firsts, sequence) - 1
+            existing = min(sequence, lasts[at]) if at >= 0 else 0
             if existing:
                 own, merged = self._lookup(bisect_left(before, existing) - 1)[number]
                 known[index] = int(merged[np.searchsorted(own, np.uint64(existing))])
         return known
-
-    def _existing(self, number: int, sequence: int) -> int:
-        """Returns the greatest sequence of a channel that is at most `sequence`."""
-        firsts, lasts = self._ranges[number]
-        at = bisect_right(firsts, sequence) - 1
-        return min(sequence, lasts[at]) if at >= 0 else 0
 
     @cached_property
     def _ranges(self) -> list[tuple[list[int], list[int]]]:

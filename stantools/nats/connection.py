@@ -349,7 +349,10 @@ def _diagnose(problem: BaseException, options: ConnectOptions, info: Mapping[str
             "give the file of the authority that signed it with --tls-ca, and the name in it if the URL has another",
         )
     if isinstance(problem, ssl.SSLError):
-        return _diagnose_tls(problem, options)
+        reason = (problem.reason or str(problem)).replace("_", " ").lower()
+        if any(word in reason for word in ("certificate required", "bad certificate", "unknown ca")):
+            return _diagnose_certificate(options)
+        return f"TLS failed: {reason}", "check that the server offers TLS on this port"
     if isinstance(problem, NotEncryptedError):
         return (
             "it does not offer TLS, so nothing was sent to it",
@@ -377,13 +380,6 @@ def _diagnose(problem: BaseException, options: ConnectOptions, info: Mapping[str
     if isinstance(problem, OSError):
         return f"{problem.strerror or problem}", "check host, port and network"
     return "it does not speak the NATS protocol", "check host and port"
-
-
-def _diagnose_tls(problem: ssl.SSLError, options: ConnectOptions) -> tuple[str, str]:
-    reason = (problem.reason or str(problem)).replace("_", " ").lower()
-    if any(word in reason for word in ("certificate required", "bad certificate", "unknown ca")):
-        return _diagnose_certificate(options)
-    return f"TLS failed: {reason}", "check that the server offers TLS on this port"
 
 
 def _diagnose_certificate(options: ConnectOptions) -> tuple[str, str]:

@@ -100,23 +100,17 @@ def recognise(path: Path) -> RecognisedPath:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        return _missing(path)
+        if path.parts[:1] and path.parts[0] in _SCHEMES:
+            url = f"{path.parts[0]}//{'/'.join(path.parts[1:])}"
+            remedy = f"look at a running server: `stantools tui --server {shell_word(url)}`"
+            return RecognisedPath(PathKind.URL, "", remedy)
+        return RecognisedPath(PathKind.MISSING, "", _NAME_STORE)
     except OSError as error:
         return RecognisedPath(PathKind.DIRECTORY, f": {error.strerror}", _NAME_STORE)
     if stat.S_ISDIR(mode):
         return _directory(path)
-    return _file(path) if stat.S_ISREG(mode) else _special_file(mode)
-
-
-def _missing(path: Path) -> RecognisedPath:
-    if path.parts[:1] and path.parts[0] in _SCHEMES:
-        url = f"{path.parts[0]}//{'/'.join(path.parts[1:])}"
-        remedy = f"look at a running server: `stantools tui --server {shell_word(url)}`"
-        return RecognisedPath(PathKind.URL, "", remedy)
-    return RecognisedPath(PathKind.MISSING, "", _NAME_STORE)
-
-
-def _special_file(mode: int) -> RecognisedPath:
+    if stat.S_ISREG(mode):
+        return _file(path)
     kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     return RecognisedPath(PathKind.SPECIAL, f" but {kinds.get(stat.S_IFMT(mode), 'something else')}", _NAME_STORE)
 

@@ -11,7 +11,7 @@ so that an index never points to missing data. Between two flushes the index may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -387,7 +387,8 @@ class SliceWriter:
             raise ValueError(f"sequences must increase, the last one stored is {self.last_sequence}")
         ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
         at = 0
-        for end in self._gaps(sequence):
+        run_ends = (np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1).tolist() if self.fill_gaps else []
+        for end in (*run_ends, len(sequence)):
             if self.fill_gaps and 0 < self.last_sequence < int(sequence[at]) - 1:
                 self._fill(int(sequence[at]), int(timestamp[at]))
             while at < end:
@@ -401,12 +402,6 @@ class SliceWriter:
                     self._write_data()
                     self._write_index()
                 at = stop
-
-    def _gaps(self, sequence: NDArray[np.uint64]) -> Iterator[int]:
-        """Yields the ends of the runs of consecutive sequences; only one run if gaps are not filled."""
-        if self.fill_gaps:
-            yield from (np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1).tolist()
-        yield len(sequence)
 
     def _slice_for(self, timestamp: int) -> SliceState:
         """Returns the slice for the next message: a new one if there is none or a limit is reached.

@@ -132,7 +132,12 @@ class Endpoint:
 
     def _ask(self, target: str) -> dict[str, Any]:
         if self._connection is None:
-            self._connection = self._connect()
+            host, port = self.address.host, self.address.port
+            if self.address.tls:
+                context = ssl.create_default_context()
+                self._connection = http.client.HTTPSConnection(host, port, timeout=self._silence, context=context)
+            else:
+                self._connection = http.client.HTTPConnection(host, port, timeout=self._silence)
         headers = {"Accept": "application/json", "User-Agent": "stantools"}
         if self.address.login is not None:
             login = ":".join(self.address.login).encode("utf-8", "surrogateescape")
@@ -145,13 +150,6 @@ class Endpoint:
         if response.status != 200:
             raise self._refused(response, path, body)
         return self._document(path, body)
-
-    def _connect(self) -> http.client.HTTPConnection:
-        address = self.address
-        if not address.tls:
-            return http.client.HTTPConnection(address.host, address.port, timeout=self._silence)
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(address.host, address.port, timeout=self._silence, context=context)
 
     def _read(self, response: http.client.HTTPResponse, target: str) -> bytes:
         deadline = time.monotonic() + self._patience

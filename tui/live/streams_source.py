@@ -102,7 +102,11 @@ class StreamsSource(LiveSource):
 
     async def _ask(self, js: JetStream) -> None:
         begun = self._clock()
-        account = read(LiveAccount, await self._account(js))
+        try:
+            account = read(LiveAccount, await js.account())
+        except NoResponderError as problem:
+            message = f"{js.connection.url} has no JetStream for this user"
+            raise NoResponderError(message, problem.remedy) from None
         found = [read(LiveStream, info) for info in await self._all(js, "STREAM.LIST", "streams")]
         at = self._clock()
         streams: dict[str, WatchedStream] = {}
@@ -120,13 +124,6 @@ class StreamsSource(LiveSource):
         self.account, self.streams, self.problem = account, streams, None
         self.answered, self.took = at, self._clock() - begun
         self.revision += 1
-
-    async def _account(self, js: JetStream) -> dict[str, Any]:
-        try:
-            return await js.account()
-        except NoResponderError as problem:
-            message = f"{js.connection.url} has no JetStream for this user"
-            raise NoResponderError(message, problem.remedy) from None
 
     async def _all(self, js: JetStream, operation: str, member: str) -> list[dict[str, Any]]:
         """Requests all pages of a list; entries that are not objects are skipped."""

@@ -12,7 +12,6 @@ from typing import ClassVar
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.migration.journal import JournalObserver, StreamResult, StreamStage
 from stantools.migration.plan.migration_plan import (
-    LoadMethod,
     MigrationPlan,
     OmittedPart,
     Remark,
@@ -24,7 +23,7 @@ from stantools.migration.plan.overrides import Override, mapping_override, read_
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.run_options import ApplySettings
-from stantools.migration.targets.stream_load import ApplyOptions, ExistingPolicy
+from stantools.migration.targets.stream_load import ExistingPolicy
 from stantools.migration.targets.target import opened
 from stantools.migration.workflow import (
     Migration,
@@ -216,7 +215,9 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         with opened(places, connecting, start=False, check=job.check) as target:
             wanted = planning.settled(target.reference(), overrides, decrypted=store.key is not None)
             plan = make_plan(found, wanted, wanted.target.version)
-            migration = Migration(plan, found, target, self._applying(plan.way), file)
+            if form.flag("replace") and form.flag("append-missing"):
+                raise FieldError("replace", "it and --append-missing exclude each other", "choose one of them")
+            migration = Migration(plan, found, target, form.taken(ApplySettings).options(plan.way), file)
             problems = migration.problems()
         preview.attempt(partial(check_plan_file, file, plan))
         _describe(plan, file, problems, preview)
@@ -256,12 +257,6 @@ class MigrateWizard(Wizard[_PreparedPlan]):
             raise FieldError("map", problem.message, problem.remedy) from problem
         file = self.form.value("override")
         return (*mapped, *(read_overrides(file) if file else ()))
-
-    def _applying(self, way: LoadMethod) -> ApplyOptions:
-        form = self.form
-        if form.flag("replace") and form.flag("append-missing"):
-            raise FieldError("replace", "it and --append-missing exclude each other", "choose one of them")
-        return form.taken(ApplySettings).options(way)
 
     def question(self) -> str:
         plan = self.plan.migration.plan

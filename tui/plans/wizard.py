@@ -100,10 +100,6 @@ class SourceStore:
     def shown(self) -> str:
         return name_text(self.path)
 
-    @property
-    def _absolute(self) -> Path:
-        return self.path if self.path.name not in ("", "..") else self.path.resolve()
-
     def open(self) -> Datastore:
         return open_store(self.path, self.reading)
 
@@ -112,7 +108,7 @@ class SourceStore:
 
         With `new`, a number is appended until no file of that name exists.
         """
-        place = self._absolute
+        place = self.path if self.path.name not in ("", "..") else self.path.resolve()
         if not os.fspath(place).isprintable():
             return ""  # the user cannot type it
         candidate, number = place.with_name(f"{place.name}{suffix}"), 1

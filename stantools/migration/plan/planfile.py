@@ -183,8 +183,9 @@ def render_plan(plan: MigrationPlan, next_commands: Sequence[str] = ()) -> str:
         blocks += [_stream(stream, defaults, plan.made_at) for stream in plan.streams]
     else:
         blocks.append(["streams: []"])
-    blocks.append(_left_out(plan.left_out))
-    blocks.append(_notes(plan.notes))
+    about = "# Parts of the store that are not migrated, and why. For information only."
+    blocks.append(_remarks("left_out", about, LEFT_OUT, plan.left_out))
+    blocks.append(_remarks("notes", "# Remarks of the planner. For information only.", NOTE, plan.notes))
     blocks.append(["# The last line; without it the file is incomplete.", "complete: yes"])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -338,15 +339,9 @@ def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:
     return text + (f", {len(position.pending)} pending" if position.pending else "")
 
 
-def _left_out(left_out: Sequence[OmittedPart]) -> list[str]:
-    if not left_out:
+def _remarks(
+    name: str, comment: str, fields: Sequence[PlanField], items: Sequence[OmittedPart] | Sequence[Remark]
+) -> list[str]:
+    if not items:
         return []
-    lines = [line for left in left_out for line in write_fields(LEFT_OUT, vars(left), 2, item=True)]
-    return ["# Parts of the store that are not migrated, and why. For information only.", "left_out:", *lines]
-
-
-def _notes(notes: Sequence[Remark]) -> list[str]:
-    if not notes:
-        return []
-    lines = [line for note in notes for line in write_fields(NOTE, vars(note), 2, item=True)]
-    return ["# Remarks of the planner. For information only.", "notes:", *lines]
+    return [comment, f"{name}:", *(line for each in items for line in write_fields(fields, vars(each), 2, item=True))]

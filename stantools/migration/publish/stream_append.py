@@ -259,20 +259,16 @@ class _StreamAppend:
         state = info["state"]
         mark = replace(mark, whole=int(state["last_seq"]), held=int(state["messages"]))
         # Before the stream is touched: it may belong to another application.
-        await self._compare(
-            MessagesPart(self._messages, mark.floor), min(mark.whole, mark.last), int(state["first_seq"])
-        )
+        part = MessagesPart(self._messages, mark.floor)
+        until = min(mark.whole, mark.last)
+        reach = max(int(state["first_seq"]) - 1, extent(part, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
+        await compare(self._js, self._name, part, reach, until, self._options.generation)
         if mark.whole >= mark.last:
             return None
         self._check_gaps(max(mark.whole, mark.floor))
         loading = settings.loading_config(self._config, self._messages.count)
         await self._update(info, {**info["config"], **loading, "description": str(mark)})
         return await self._recount(await self._js.stream_info(self._name) or info, mark)
-
-    async def _compare(self, part: MessagesPart, until: int, first: int) -> None:
-        """Compares the last messages up to a sequence with those of the stream, which begins at `first`."""
-        reach = max(first - 1, extent(part, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
-        await compare(self._js, self._name, part, reach, until, self._options.generation)
 
     async def _recount(self, info: Mapping[str, Any], mark: AppendMark) -> AppendMark:
         """Counts the earlier messages again: limits may have removed some before they were lifted."""

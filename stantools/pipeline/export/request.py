@@ -92,13 +92,6 @@ class ExportOptions:
             return False
         return self.format in ("sqlite", "duckdb") or bool(_ENDING.fullmatch(self.target.suffix))
 
-    def _implied_formats(self) -> tuple[str | None, str | None]:
-        """Returns the format and the compression that the name implies."""
-        *_, before, last = ["", "", *Path(self.to.lower()).suffixes]
-        if last in _COMPRESSIONS and _FORMATS.get(before) in ("ndjson", "csv"):
-            return _FORMATS[before], _COMPRESSIONS[last]
-        return _FORMATS.get(last), None
-
     def layout(self) -> ExportLayout:
         """Returns the content of the files; raises `StantoolsError` if an optional package is missing."""
         if not self.to.strip("/"):
@@ -114,7 +107,10 @@ class ExportOptions:
         )
         from stantools.pipeline.tables.table_options import check_columns
 
-        named_format, named_compression = self._implied_formats()
+        *_, before, last = ["", "", *Path(self.to.lower()).suffixes]
+        named_format, named_compression = _FORMATS.get(last), None
+        if last in _COMPRESSIONS and _FORMATS.get(before) in ("ndjson", "csv"):
+            named_format, named_compression = _FORMATS[before], _COMPRESSIONS[last]
         if self.single and self.to != STDOUT and not self.format and not named_format:
             raise UsageError(
                 f"--to {self.to}: {self.target.suffix} implies no format",

@@ -80,7 +80,7 @@ def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> TaskR
         with contextlib.closing(rows.channels(batches)) as channels:
             _write_channels(options, channels, written)
     except StantoolsError as problem:
-        if _is_retriable(problem):
+        if problem.retriable or isinstance(problem, (CannotConnectError, StoreUnwritableError)):
             raise plainly(problem.message, problem.remedy, problem.exit_code) from problem
         return TaskReport(tuple(written), rows.left_out, (problem.message, problem.remedy, int(problem.exit_code)))
     return TaskReport(tuple(written), rows.left_out)
@@ -239,8 +239,3 @@ async def _write(connection: NatsConnection, options: SinkOptions, spool: Spool)
         remedy = f"{problem.remedy}; rows of one channel belong into one partition: {ARRANGE}"
         raise RefusedError(problem.message, remedy) from None
     return WrittenChannel(channel, part)
-
-
-def _is_retriable(problem: StantoolsError) -> bool:
-    """Returns whether another attempt, perhaps on another machine, may succeed."""
-    return problem.retriable or isinstance(problem, (CannotConnectError, StoreUnwritableError))

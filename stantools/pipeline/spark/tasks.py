@@ -151,7 +151,8 @@ def _run_waves(
             return
         try:
             spark.addTag(tag)
-            results.put(_collect(spark, function, wave))
+            frame = frame_of(spark, functools.partial(_run_task, function), wave, _RESULT)
+            results.put([(int(row[0]), bytes(row[1])) for row in frame.collect()])
         except BaseException as problem:
             results.put(problem)
 
@@ -174,11 +175,6 @@ def _run_waves(
             with contextlib.suppress(Exception):  # Spark may be gone; then there is nothing to cancel
                 spark.interruptTag(tag)
             raise
-
-
-def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_TaskItems[T]]) -> list[tuple[int, bytes]]:
-    frame = frame_of(spark, functools.partial(_run_task, function), wave, _RESULT)
-    return [(int(row[0]), bytes(row[1])) for row in frame.collect()]
 
 
 def _run_task(function: Callable[[T], R], task: _TaskItems[T]) -> Iterator[pa.RecordBatch]:

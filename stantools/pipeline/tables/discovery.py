@@ -211,13 +211,6 @@ def absolute(options: TableOptions) -> TableOptions:
     return replace(options, paths=tuple(paths))
 
 
-def _place_of(path: str, options: TableOptions) -> tuple[Listing, str]:
-    """Returns the place of a path, and the path as the table shows it."""
-    if is_remote(path):
-        return remote_place(path, options)
-    return LocalPlace(), str(Path(local_path(path)))
-
-
 class _Search:
     """One search: its results and the directories it visited."""
 
@@ -235,7 +228,11 @@ class _Search:
 
     def path(self, path: str) -> None:
         try:
-            place, plain = _place_of(path, self._options)
+            place: Listing
+            if is_remote(path):
+                place, plain = remote_place(path, self._options)
+            else:
+                place, plain = LocalPlace(), str(Path(local_path(path)))
             if is_pattern(plain) and place.is_directory(plain) is None:
                 self._pattern(place, plain)
             else:

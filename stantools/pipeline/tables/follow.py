@@ -188,7 +188,12 @@ class TableFollower:
         for root, files in sorted(end.aside.items()):
             known = start.aside.get(root, {})
             found += [not_followed(root, file, files[file]) for file in sorted(files.keys() - known.keys())]
-        _log_failures([each.message for each in found if isinstance(each, LostRange | FailedRead)])
+        # Logged as well, whatever becomes of the rows that report them.
+        failures = [each.message for each in found if isinstance(each, LostRange | FailedRead)]
+        for message in failures[:_MAX_LOGGED]:
+            LOG.warning("%s", message)
+        if len(failures) > _MAX_LOGGED:
+            LOG.warning("and %d more that cannot be read", len(failures) - _MAX_LOGGED)
         return found
 
     def _positions(self, position: Callable[[ChannelWatch], ChannelPosition], *, skipping: bool = False) -> Offsets:
@@ -329,11 +334,3 @@ class TableFollower:
             except StoreUnreadableError:
                 continue
         return ask(self._watch(store, name))
-
-
-def _log_failures(messages: list[str]) -> None:
-    """Logs the failures, independent of the rows that report them."""
-    for message in messages[:_MAX_LOGGED]:
-        LOG.warning("%s", message)
-    if len(messages) > _MAX_LOGGED:
-        LOG.warning("and %d more that cannot be read", len(messages) - _MAX_LOGGED)

@@ -160,7 +160,9 @@ class _PieceReader:
         if header:
             yield from self._missing_version_row(header)
         if pending:
-            yield from self._damage_rows(pending, before or self._message_before(start), self._message_after(at))
+            found = message_at(self._data, at, self._channel, self._crc)
+            after = None if found is None else _neighbour(found, 0)
+            yield from self._damage_rows(pending, before or self._message_before(start), after)
         if at > piece.end and piece.end < min(piece.slice.data_size, len(self._data)):
             raise StoreUnreadableError(
                 f"{piece.slice.data}: was cut at offset {piece.end} to be read in parts, where a record was expected "
@@ -226,10 +228,6 @@ class _PieceReader:
             if not len(part) or end_of(part[0]) != start:
                 return None
             return _Neighbour(int(part["sequence"][0]), int(part["timestamp"][0]))
-
-    def _message_after(self, at: int) -> _Neighbour | None:
-        found = message_at(self._data, at, self._channel, self._crc)
-        return None if found is None else _neighbour(found, 0)
 
 
 def _may_hold_selected(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:
