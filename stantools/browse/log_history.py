@@ -112,14 +112,13 @@ class LogHistory:
 
         Raises `StoreUnreadableError` if the file is gone or not readable.
         """
-        places = [self._place(row) for row in range(max(start, 0), min(stop, self._count))]
+        places = []
+        for row in range(max(start, 0), min(stop, self._count)):
+            chunk = bisect_right(self._starts, row) - 1
+            at = row - self._starts[chunk]
+            places.append((int(self._offsets[chunk][at]), int(self._pending[chunk][at])))
         with readable(self.path), self.path.open("rb", buffering=0) as file:
             return [self._record(file.fileno(), offset, pending) for offset, pending in places]
-
-    def _place(self, row: int) -> tuple[int, int]:
-        chunk = bisect_right(self._starts, row) - 1
-        at = row - self._starts[chunk]
-        return int(self._offsets[chunk][at]), int(self._pending[chunk][at])
 
     def _record(self, descriptor: int, offset: int, pending: int) -> HistoryRecord:
         if pending == _DAMAGED:

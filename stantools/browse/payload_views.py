@@ -47,22 +47,15 @@ def likely_form(data: bytes) -> PayloadForm:
     if start in (b"{", b"[") and parse_json(data) is not None:
         return PayloadForm.JSON
     sample = data[:_SAMPLE]
-    if is_text(sample) or _mostly_text(sample):
+    text = sample.decode("utf-8", "surrogateescape")
+    # Text may hold a few control characters or invalid bytes.
+    if is_text(sample) or sum(each.isprintable() or each in "\n\r\t" for each in text) * 10 > len(text) * 8:
         return PayloadForm.TEXT
-    if len(data) <= MAX_STRUCTURE and _plausible_protobuf(data):
-        return PayloadForm.PROTOBUF
+    if len(data) <= MAX_STRUCTURE:
+        message = read_wire(data)
+        if not message.problem and message.fields and all(each.number < 1000 for each in message.fields):
+            return PayloadForm.PROTOBUF
     return PayloadForm.HEX
-
-
-def _mostly_text(data: bytes) -> bool:
-    """Returns whether most of it is readable: text with a few control characters or invalid bytes in it."""
-    text = data.decode("utf-8", "surrogateescape")
-    return sum(each.isprintable() or each in "\n\r\t" for each in text) * 10 > len(text) * 8
-
-
-def _plausible_protobuf(data: bytes) -> bool:
-    message = read_wire(data)
-    return not message.problem and bool(message.fields) and all(each.number < 1000 for each in message.fields)
 
 
 def parse_json(data: bytes) -> tuple[Any] | None:

@@ -189,7 +189,11 @@ class Searcher:
         for position, (data, size, reply, length) in enumerate(places):
             if good[position]:
                 positions.append(position)
-                messages.append(_texts(self._decrypted(raw[data : data + size]), raw[reply : reply + length]))
+                payload = raw[data : data + size]
+                if self._cipher is not None and payload:
+                    with suppress(DecryptError):  # shown and searched as stored
+                        payload = self._cipher.decrypt(payload)
+                messages.append(_texts(payload, raw[reply : reply + length]))
         matching = self._matching(messages, progress)
         return [position for position, matches in zip(positions, matching, strict=True) if matches]
 
@@ -214,12 +218,6 @@ class Searcher:
                     at = int(columns.offset[position]) + RECORD_HEADER_SIZE + int(columns.size[position])
                     break
         return found
-
-    def _decrypted(self, data: bytes) -> bytes:
-        if self._cipher is not None and data:
-            with suppress(DecryptError):  # shown and searched as stored
-                return self._cipher.decrypt(data)
-        return data
 
     def _matching(self, messages: Sequence[Sequence[bytes]], progress: Progress | None) -> list[bool]:
         if self._matcher is not None:

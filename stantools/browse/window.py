@@ -109,8 +109,10 @@ class RowWindow:
             return RowNote(RowNoteKind.FILE, "there is no such row")
         if isinstance(found[0], RowNote) or found[0].whole:
             return found[0]
-        piece, position = self._at(row)
+        place = bisect_right(self._starts, row) - 1
+        piece = self._pieces[place]
         assert isinstance(piece, MessageStretch)
+        position = piece.at_row(row - self._starts[place])[0]
         try:
             whole = self._reader.messages(piece, self._reader.located(piece, position, position + 1), whole=True)
         except StoreUnreadableError as error:
@@ -270,11 +272,6 @@ class RowWindow:
                 if not number:
                     return begin
         return 0
-
-    def _at(self, row: int) -> tuple[Piece, int]:
-        place = bisect_right(self._starts, row) - 1
-        piece = self._pieces[place]
-        return piece, piece.at_row(row - self._starts[place])[0] if isinstance(piece, MessageStretch) else 0
 
     def next_note(self, row: int, *, backward: bool = False) -> int | None:
         """Returns the next row that is not a message, from a row on; None if there is none."""

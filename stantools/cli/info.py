@@ -23,7 +23,7 @@ from stantools.notation import and_more, counted, format_size, format_time
 
 if TYPE_CHECKING:
     from stantools.inspection.node import NodeReport
-    from stantools.inspection.overview import ChannelOverview, Overview
+    from stantools.inspection.overview import Overview
     from stantools.store.limits import StoreLimits
     from stantools.store.read_options import ReadOptions
 
@@ -85,7 +85,12 @@ def _print(result: Overview, limited: bool, slices: bool, node: NodeReport | Non
     elif output == "ndjson":
         stream_ndjson(channel.as_json(streamed=True) for channel in result.channels)
     elif output == "csv":
-        print_csv(_CHANNEL_COLUMNS, (_channel_row(channel) for channel in result.channels))
+        rows = (
+            channel.as_json(streamed=True)
+            | {"slices": len(channel.slices), "subscriptions": len(channel.subscriptions)}
+            for channel in result.channels
+        )
+        print_csv(_CHANNEL_COLUMNS, ([row[name] for name in _CHANNEL_COLUMNS] for row in rows))
     else:
         _print_tables(result, limited, slices, node)
     return _report(result, node)
@@ -108,12 +113,6 @@ def _report(result: Overview, node: NodeReport | None) -> int:
         "for the intact messages: stantools verify STORE; for the server's behaviour: stantools forecast STORE"
     )
     return ExitCode.FINDINGS
-
-
-def _channel_row(channel: ChannelOverview) -> list[Any]:
-    row = channel.as_json(streamed=True)
-    row["slices"], row["subscriptions"] = len(channel.slices), len(channel.subscriptions)
-    return [row[name] for name in _CHANNEL_COLUMNS]
 
 
 def _print_tables(result: Overview, limited: bool, slices: bool, node: NodeReport | None) -> None:

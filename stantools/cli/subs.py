@@ -86,7 +86,14 @@ def command(
 
 
 def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) -> int:
-    wanted = [(channel, _select(channel.subscriptions, ids, statuses)) for channel in result.channels]
+    from stantools.store.sublog import SubStatus
+
+    wanted = []
+    for channel in result.channels:
+        subs = channel.subscriptions.with_ids(ids) if ids else channel.subscriptions
+        if statuses:
+            subs = subs.having(*(each for each in SubStatus if each.startswith(statuses)))
+        wanted.append((channel, subs))
     rows = (_row(channel, each) for channel, subs in wanted for each in subs)
     first = None if console.output() in ("json", "table") else next(rows, None)
     show(
@@ -96,13 +103,6 @@ def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) ->
         (list(row.values()) for row in chain([first] if first else [], rows)),
     )
     return _report(result)
-
-
-def _select(all_of_them: SubscriberList, ids: tuple[int, ...], statuses: tuple[str, ...]) -> SubscriberList:
-    from stantools.store.sublog import SubStatus
-
-    chosen = all_of_them.with_ids(ids) if ids else all_of_them
-    return chosen.having(*(each for each in SubStatus if each.startswith(statuses))) if statuses else chosen
 
 
 def _channel_json(channel: ChannelOverview, subs: SubscriberList) -> dict[str, Any]:

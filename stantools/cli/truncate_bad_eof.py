@@ -132,7 +132,13 @@ def _print_plan(plan: TruncationPlan, force: bool) -> None:
     cut_files = {cut.file for cut in plan.cuts}
     for path, (before, after) in plan.forecast.files_changed().items():
         if path not in cut_files:
-            click.echo(f"also changed: {console.escape(path)}{_change(before, after)}")
+            if after is None:
+                change = ", removed"
+            elif before is None:
+                change = f", created with {counted(after, 'byte')}"
+            else:
+                change = f" from {before} to {counted(after, 'byte')}"
+            click.echo(f"also changed: {console.escape(path)}{change}")
     removed = list(islice(plan.removed(), _MANY + 1))
     if removed:
         rows = [
@@ -146,14 +152,6 @@ def _print_plan(plan: TruncationPlan, force: bool) -> None:
     for refusal in plan.refusals:
         text = f"{'against it' if force else 'refused'}: {console.escape_lines(refusal)}"
         click.echo(console.wrapped(text, 2))
-
-
-def _change(before: int | None, after: int | None) -> str:
-    if after is None:
-        return ", removed"
-    return (
-        f", created with {counted(after, 'byte')}" if before is None else f" from {before} to {counted(after, 'byte')}"
-    )
 
 
 def _print_result(result: TruncationResult) -> None:

@@ -203,7 +203,10 @@ class _NodeExamination:
             text_ = f"{counted(self._sealed, 'command')} in the log cannot be read without the encryption key"
             self._add(finding("raft-encrypted", text_))
         self._add_rest()
-        report.node_id = report.node_id or _id_by_vote(report)
+        if not report.node_id and report.files.raft:
+            # Its path may name it as its vote does: a default path contains the id before the log.
+            parent = report.files.raft.absolute().parent.name
+            report.node_id = parent if parent in {each.id for each in report.servers} else ""
         return report
 
     def _add(self, one: Finding) -> None:
@@ -328,12 +331,6 @@ def _range_of_keys(fault: Fault) -> str:
     return (
         f"; entries {first} to {int.from_bytes(fault.high, 'big') - 1}" if fault.high else f"; entries from {first} on"
     )
-
-
-def _id_by_vote(report: NodeReport) -> str:
-    """Returns the id of a node whose path names it as its vote does: a default path contains the id before the log."""
-    parent = report.files.raft.absolute().parent.name if report.files.raft else ""
-    return parent if parent in {each.id for each in report.servers} else ""
 
 
 def fold(channel: ClusterChannel) -> SubsState:

@@ -202,7 +202,11 @@ class ChannelSource:
         return 0
 
     def _sample(self) -> Iterator[MessageBatch]:
-        places = [place for step in self._plan.steps for place in _places(step)]
+        places: list[int] = []  # sequences at which a reader can start directly
+        for step in self._plan.steps:
+            first, last = step.sequences.first, step.sequences.last
+            marks = step.run.marks if isinstance(step, RecordCopy) else ()
+            places += (first, *(sequence for sequence, _ in marks if first < sequence <= last))
         chosen = {places[number * len(places) // _SAMPLE_PLACES] for number in range(_SAMPLE_PLACES) if places}
         for place in sorted(chosen):
             sample = self.read(after=place - 1, batch_bytes=_SAMPLE_BYTES, batch_rows=_SAMPLE_ROWS, finish=False)
@@ -213,13 +217,6 @@ def _stored(batch: MessageBatch) -> Iterator[tuple[int, Buffer]]:
     columns = batch.columns
     rows = zip(columns.sequence.tolist(), columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
     yield from ((sequence, batch.buffer[start : start + size]) for sequence, start, size in rows if size)
-
-
-def _places(step: Step) -> list[int]:
-    """Returns sequences at which a reader can start directly."""
-    first, last = step.sequences.first, step.sequences.last
-    marks = step.run.marks if isinstance(step, RecordCopy) else ()
-    return [first, *(sequence for sequence, _ in marks if first < sequence <= last)]
 
 
 def _ends(step: Step) -> Iterator[tuple[int, int]]:

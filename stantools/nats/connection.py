@@ -316,17 +316,15 @@ async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncI
     try:
         await connection.open()
     except UnreachableError as problem:
-        raise _cannot_connect(options, problem) from problem
+        reasons = [
+            (failure.server.url, *_diagnose(failure.problem, options, failure.info)) for failure in problem.failures
+        ]
+        causes = "; ".join(f"{url}: {reason}" for url, reason, _ in reasons)
+        raise CannotConnectError(f"cannot connect to {causes}", reasons[0][2]) from problem
     try:
         yield connection
     finally:
         await connection.close()
-
-
-def _cannot_connect(options: ConnectOptions, problem: UnreachableError) -> CannotConnectError:
-    reasons = [(failure.server.url, *_diagnose(failure.problem, options, failure.info)) for failure in problem.failures]
-    causes = "; ".join(f"{url}: {reason}" for url, reason, _ in reasons)
-    return CannotConnectError(f"cannot connect to {causes}", reasons[0][2])
 
 
 #: (reason, remedy), by the server's refusal in lower case

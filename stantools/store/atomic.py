@@ -203,7 +203,11 @@ def _begin(partial: Path, target: Path) -> int:
     directory is ours only if it still has its name when it is locked.
     """
     for _ in range(_MAX_TRIES):
-        made = _make(partial)
+        try:
+            partial.mkdir()
+            made = True
+        except FileExistsError:
+            made = False
         try:
             lock = _lock(partial, target)
         except FileNotFoundError:
@@ -226,14 +230,6 @@ def _begin(partial: Path, target: Path) -> int:
             if lock >= 0:
                 os.close(lock)
     raise StoreUnwritableError(f"{partial}: is in the way", "wait until other runs have ended, or remove it")
-
-
-def _make(partial: Path) -> bool:
-    try:
-        partial.mkdir()
-    except FileExistsError:
-        return False
-    return True
 
 
 def _has_name(descriptor: int, path: Path) -> bool:

@@ -122,9 +122,12 @@ def _file(path: Path) -> RecognisedPath:
             PathKind.RAFT_LOG, "", f"`stantools info {word}` shows it, `stantools records {word}` prints it"
         )
     if of_store := _file_of_store(path):
-        return RecognisedPath(
-            PathKind.FILE_OF_STORE, of_store, f"`stantools records {word}`" + _store_above(path.parent)
-        )
+        remedy = f"`stantools records {word}`"
+        for place in (path.parent, path.parent.absolute().parent):
+            if any(_is_file(place / name) for name in (SERVER_FILE, CLIENTS_FILE)):
+                remedy += f"; for its whole store: `stantools doctor {shell_word(str(place))}`"
+                break
+        return RecognisedPath(PathKind.FILE_OF_STORE, of_store, remedy)
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
@@ -151,13 +154,6 @@ def _file_of_store(path: Path) -> str:
     if match := SLICE_NAME.fullmatch(path.name) or INDEX_NAME.fullmatch(path.name):
         what = "a slice of messages" if ".dat" in path.name else "the index of a slice"
         return f": {what}, {'archived, ' if match[2] else ''}of the channel {path.absolute().parent.name}"
-    return ""
-
-
-def _store_above(directory: Path) -> str:
-    for place in (directory, directory.absolute().parent):
-        if any(_is_file(place / name) for name in (SERVER_FILE, CLIENTS_FILE)):
-            return f"; for its whole store: `stantools doctor {shell_word(str(place))}`"
     return ""
 
 

@@ -147,13 +147,11 @@ class PhaseProgress:
             cells.append(amount if done else "…")
         if seconds >= _SETTLED and done > 0:
             rate = done / seconds
-            cells.append((f"  {self._rate(rate)}", "dim"))
+            pace = f"{format_size(int(rate))}/s" if self._unit == "bytes" else f"{short_number(rate)} {self._unit}/s"
+            cells.append((f"  {pace}", "dim"))
             if total > done:
                 cells.append((f"  {duration((total - done) / rate)} left", "dim"))
         return cells
-
-    def _rate(self, rate: float) -> str:
-        return f"{format_size(int(rate))}/s" if self._unit == "bytes" else f"{short_number(rate)} {self._unit}/s"
 
 
 def duration(seconds: float) -> str:

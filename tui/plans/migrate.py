@@ -371,13 +371,13 @@ def _describe(plan: MigrationPlan, file: Path, problems: list[Remark], preview: 
     notes = [*plan.notes, *(note for note in problems if note.level is not RemarkLevel.PROBLEM)]
     notes.sort(key=lambda note: tuple(RemarkLevel).index(note.level), reverse=True)
     preview.remark([_left_out(each) for each in plan.left_out if each.loss], "more losses")
-    preview.remark([_note(note) for note in notes], "more notes")
+    remarks = []
+    for note in notes:
+        text = (f"{name_text(note.about)}: " if note.about else "") + note.text
+        text += f" → {note.remedy}" if note.remedy else ""
+        remarks.append(PlanRemark(note.level.value, text, _LEVELS[note.level]))
+    preview.remark(remarks, "more notes")
     preview.remark([_left_out(each) for each in plan.left_out if not each.loss], "more parts left out")
-
-
-def _note(note: Remark) -> PlanRemark:
-    text = f"{name_text(note.about)}: {note.text}" if note.about else note.text
-    return PlanRemark(note.level.value, f"{text}{f' → {note.remedy}' if note.remedy else ''}", _LEVELS[note.level])
 
 
 def _left_out(each: OmittedPart) -> PlanRemark:

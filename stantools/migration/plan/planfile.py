@@ -37,6 +37,7 @@ from stantools.migration.plan.fields import (
     TARGET,
     WAY,
     WIDTH,
+    PlanField,
     about,
     read_fields,
     read_record,
@@ -183,8 +184,8 @@ def render_plan(plan: MigrationPlan, next_commands: Sequence[str] = ()) -> str:
         blocks += [_stream(stream, defaults, plan.made_at) for stream in plan.streams]
     else:
         blocks.append(["streams: []"])
-    about = "# Parts of the store that are not migrated, and why. For information only."
-    blocks.append(_remarks("left_out", about, LEFT_OUT, plan.left_out))
+    omitted = "# Parts of the store that are not migrated, and why. For information only."
+    blocks.append(_remarks("left_out", omitted, LEFT_OUT, plan.left_out))
     blocks.append(_remarks("notes", "# Remarks of the planner. For information only.", NOTE, plan.notes))
     blocks.append(["# The last line; without it the file is incomplete.", "complete: yes"])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -340,7 +341,7 @@ def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:
 
 
 def _remarks(
-    name: str, comment: str, fields: Sequence[PlanField], items: Sequence[OmittedPart] | Sequence[Remark]
+    name: str, comment: str, fields: Iterable[PlanField], items: Sequence[OmittedPart] | Sequence[Remark]
 ) -> list[str]:
     if not items:
         return []

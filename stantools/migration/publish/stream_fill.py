@@ -326,7 +326,8 @@ class StreamFill:
         wanted, begins = self._source.count + (self.preceding or 0), self.preceding is None and self._source.count
         if int(state["messages"]) > wanted + beyond:
             # fillers that a killed server had deleted may have reappeared
-            self.loader.fillers = await self._fillers(_sequences(self._gaps()))
+            empty = gaps(self._source.read(), self._first - 1, self._source.last) if self._source.count else ()
+            self.loader.fillers = await self._fillers(_sequences(empty))
             await self.loader.delete_fillers()
             state = (await self._info())["state"]
             beyond = max(int(state["last_seq"]) - self._source.last, 0)
@@ -339,10 +340,6 @@ class StreamFill:
                 f"{wanted} from {self._first if begins else first} to {self._source.last}",
                 REMEDY,
             )
-
-    def _gaps(self) -> Iterator[tuple[int, int]]:
-        if self._source.count:
-            yield from gaps(self._source.read(), self._first - 1, self._source.last)
 
 
 def _sequences(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:

@@ -250,20 +250,17 @@ class _Restore:
                 await asyncio.wait({answer}, timeout=_LOOK_SECONDS)
                 if answer.done():
                     break
-                doubts = 0 if await self._is_active() else doubts + 1
+                try:  # during a restore the name is taken, without leader and state
+                    active = await find(self._js, self._stream, self._subjects) == {}
+                except NatsError:
+                    active = False
+                doubts = 0 if active else doubts + 1
             if not answer.done() and doubts == _DOUBTS:
                 sending.fail(NoAnswerError("the server that restored the stream is gone", "see the cluster's state"))
             return read_answer(self.operation, await answer)
         finally:
             answer.cancel()
             await asyncio.gather(answer, return_exceptions=True)
-
-    async def _is_active(self) -> bool:
-        """Returns whether the stream is being restored: its name is taken, without leader and state."""
-        try:
-            return await find(self._js, self._stream, self._subjects) == {}
-        except NatsError:
-            return False
 
     async def after_failure(self, problem: StantoolsError, *, complete: bool) -> dict[str, Any]:
         """Finds the remains of the stream, and removes them if they are ours and wrong."""

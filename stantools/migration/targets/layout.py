@@ -90,8 +90,10 @@ def read_layout(store_dir: Path, account: str) -> StoreLayout:
             return StoreLayout(root)
         accounts = _accounts(root)
         raft = next((place for each in accounts if (place := root / each / _RAFT).exists()), None)
-        key = next(_keys(root, accounts), None)
-        streams = {} if key else {each.name: each for each in _streams(root / account / STREAMS)}
+        directories = (each for name in accounts for each in _directories(root / name / STREAMS))
+        key = next((path for each in directories if (path := each / _KEY).exists()), None)
+        found = () if key else _directories(root / account / STREAMS)
+        streams = {each.name: StreamDirectory(each.name, each, _config(each)) for each in found}
     return StoreLayout(root, streams, tuple(accounts), raft, key)
 
 
@@ -119,24 +121,12 @@ def _accounts(root: Path) -> list[str]:
     return names
 
 
-def _keys(root: Path, accounts: list[str]) -> Iterator[Path]:
-    for account in accounts:
-        for directory in _directories(root / account / STREAMS):
-            if (directory / _KEY).exists():
-                yield directory / _KEY
-
-
 def _directories(streams: Path) -> Iterator[Path]:
     """Yields the directories that a server takes for streams."""
     if streams.is_dir():
         for entry in os.scandir(streams):
             if entry.is_dir() and not entry.name.startswith("."):
                 yield Path(entry.path)
-
-
-def _streams(streams: Path) -> Iterator[StreamDirectory]:
-    for path in _directories(streams):
-        yield StreamDirectory(path.name, path, _config(path))
 
 
 def _config(directory: Path) -> dict[str, Any] | None:

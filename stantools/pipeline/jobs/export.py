@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import UsageError
@@ -42,6 +41,8 @@ def export_by_spark(spark: SparkSession, export: Export) -> Result:
 
     The target is a local directory, built and renamed as that of tasks, or a URL that Spark can write.
     """
+    import pyarrow.parquet as pq
+
     exporting, layout, unreadable = export.exporting, export.layout, export.unreadable
     if layout.format is not Format.PARQUET:
         raise UsageError(f"Spark's writer is for Parquet here, not for {layout.format}", "leave --writer out")
@@ -56,7 +57,10 @@ def export_by_spark(spark: SparkSession, export: Export) -> Result:
         with writing(directory):
             for checksum in directory.rglob(".*.crc"):  # of Hadoop's local file system
                 checksum.unlink()
-            written.files = [_measured(path, directory) for path in sorted(directory.rglob("*.parquet"))]
+            written.files = [
+                WrittenFile(str(path.relative_to(directory)), pq.read_metadata(path).num_rows, path.stat().st_size)
+                for path in sorted(directory.rglob("*.parquet"))
+            ]
         return finished(directory, Result(str(target), layout, written, unreadable), export.options)
 
 
@@ -110,12 +114,6 @@ def _divided(frame: DataFrame, layout: ExportLayout) -> DataFrame:
         frame = frame.withColumn(name, sql.coalesce(sql.col(name), sql.lit(NOTHING)))
     frame = frame.withColumn(_ROW, sql.monotonically_increasing_id()).sortWithinPartitions(*layout.by, _ROW)
     return frame.select(*layout.file_columns, *layout.by)
-
-
-def _measured(path: Path, directory: Path) -> WrittenFile:
-    import pyarrow.parquet as pq
-
-    return WrittenFile(str(path.relative_to(directory)), pq.read_metadata(path).num_rows, path.stat().st_size)
 
 
 @contextmanager

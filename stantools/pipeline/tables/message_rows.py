@@ -175,16 +175,12 @@ class _PieceReader:
             self._data,
             self._channel,
             self._crc,
-            index=self._index,
+            # the good records of the index, which help to continue after damage
+            index=lambda: self._stack.enter_context(good_records(self._piece.slice, self._crc, counter=self._counter)),
             columns=columns,
             start=start,
             until=self._piece.end,
         )
-
-    def _index(self) -> IndexView | None:
-        """Returns the good records of the index, which help to continue after damage."""
-        opened = good_records(self._piece.slice, self._crc, counter=self._counter)
-        return self._stack.enter_context(opened)
 
     def _messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
         if not self._everything:

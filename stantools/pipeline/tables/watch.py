@@ -72,10 +72,11 @@ class ChannelWatch:
         self.slices = {}
         self._aside: list[SliceFiles] = []
         for each in (*files.archived, *files.slices):
+            plain_name = f"msgs.{each.number}.dat" + (".bak" if each.archived else "")
             have = self.slices.get(each.number)
             if have is None:
                 self.slices[each.number] = each
-            elif have.archived > each.archived or each.name == _plain_name(each):
+            elif have.archived > each.archived or each.name == plain_name:
                 self.slices[each.number] = each
                 self._aside.append(have)
             else:
@@ -354,10 +355,6 @@ class ChannelWatch:
             size,
             files.index_size,
         )
-
-
-def _plain_name(files: SliceFiles) -> str:
-    return f"msgs.{files.number}.dat" + (".bak" if files.archived else "")
 
 
 def _take(watched: WatchedSlice, start: int, end: SlicePosition, allowance: ReadAllowance) -> SlicePosition:
