@@ -148,7 +148,7 @@ class Searcher:
                 found.append(row)
         for stretch, begin, low, high in self._window.stretches(first, last):
             with suppress(StoreUnreadableError):  # its rows show the reason
-                located = self._window.located(stretch, low, high)
+                located = self._window.reader.located(stretch, low, high)
                 found += [begin + stretch.row_of(low + each) for each in self._of_messages(stretch, located, progress)]
         return sorted(found)
 
@@ -159,7 +159,7 @@ class Searcher:
             part = located.part(low, high)
             start = int(part.offset[0])
             end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
-            raw = self._window.read(stretch, start, end - start)
+            raw = self._window.reader.read(stretch, start, end - start)
             for position in self._of_region(stretch, raw, part.offset - start, progress):
                 yield low + position
 
