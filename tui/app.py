@@ -93,13 +93,13 @@ class Browser(App[None]):
         session: StoreSession | None,
         *,
         settings: KeySettings | None = None,
-        connecting: ConnectOptions | None = None,
+        connect_options: ConnectOptions | None = None,
         monitor: str | None = None,
     ) -> None:
         super().__init__()
         self.session = session
         self.settings = settings or KeySettings()
-        self.connecting = connecting
+        self.connect_options = connect_options
         self.monitor = monitor
         self.commands: list[str] = []  #: command lines equivalent to the user's steps, oldest first
         self.unlocked = False
@@ -184,7 +184,7 @@ class Browser(App[None]):
         """Returns the reason why a view cannot be opened, or "". `place` defaults to that of the present view."""
         if self.session is None:
             return "" if view is View.LIVE else "no store is open"
-        if view is View.LIVE and not (self.monitor or self.connecting):
+        if view is View.LIVE and not (self.monitor or self.connect_options):
             return "no server to watch: start with --monitor URL or --server URL"
         named = place is not None and (place.file is not None or place.channel is not None)
         if view in OF_A_CHANNEL and not named and self._channel(view) is None:
@@ -196,9 +196,9 @@ class Browser(App[None]):
         if self._refuse_to_leave():
             return
         old = self.session
-        reading, workers = (old.reading, old.workers) if old is not None else (None, 2)
+        read_options, workers = (old.read_options, old.workers) if old is not None else (None, 2)
         try:
-            session = StoreSession(path, reading, workers=workers)
+            session = StoreSession(path, read_options, workers=workers)
         except StantoolsError as problem:
             self.fail(problem)
             return

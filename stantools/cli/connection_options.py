@@ -50,15 +50,15 @@ def _checked_options(servers: tuple[str, ...], context: str | None, **given: Any
 
 
 #: Adds the connection options and passes them on as `connecting: ConnectOptions`, checked.
-connection_options = folded("connecting", _checked_options, _options(), title="Connection")
+connection_options = folded("connect_options", _checked_options, _options(), title="Connection")
 
 
-def or_selected(connecting: ConnectOptions) -> ConnectOptions:
+def or_selected(connect_options: ConnectOptions) -> ConnectOptions:
     """Returns the options of the selected nats context, if neither a server nor a context was given."""
     from stantools.nats.context import context_folder, over, read_context, selected_context
 
-    if connecting.servers or connecting.context:
-        return connecting
+    if connect_options.servers or connect_options.context:
+        return connect_options
     folder = context_folder()
     name = selected_context(folder)
-    return over(connecting, read_context(name, folder)).checked() if name else connecting
+    return over(connect_options, read_context(name, folder)).checked() if name else connect_options

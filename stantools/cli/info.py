@@ -42,7 +42,7 @@ def command(
     store: Path,
     channels: tuple[str, ...],
     limits: StoreLimits | None,
-    reading: ReadOptions,
+    read_options: ReadOptions,
     slices: bool,
 ) -> int:
     """Show the state that the server would recover from STORE: identity, clients, channels, subscriptions.
@@ -64,9 +64,9 @@ def command(
     if node := node_at(store):
         from stantools.inspection.node import node_overview
 
-        report, result = node_overview(node, reading, patterns=channels, limits=limits, free_pages=True)
+        report, result = node_overview(node, read_options, patterns=channels, limits=limits, free_pages=True)
         return _print(result, limits is not None, slices, report)
-    opened = open_store(store, reading, channels)
+    opened = open_store(store, read_options, channels)
     opened.chosen(channels)
     with ByteProgress("info") as shown:
         result = overview(

@@ -64,7 +64,7 @@ class MessageSelection:
 @click.argument("channel", shell_complete=complete_channel)
 @options_of(MessageSelection, "choosing")
 @reading_options()
-def command(store: Path, channel: str, choosing: MessageSelection, reading: ReadOptions) -> int:
+def command(store: Path, channel: str, choosing: MessageSelection, read_options: ReadOptions) -> int:
     """Print the messages of CHANNEL, in order.
 
     Every intact message is printed, even those that the server would not see or deliver. Damaged ranges are reported on
@@ -74,7 +74,7 @@ def command(store: Path, channel: str, choosing: MessageSelection, reading: Read
     from stantools.inspection.stored_messages import MessageReader, Selection, follow
     from stantools.store.directory import ChannelFiles
 
-    opened = open_store(store, reading, [channel])
+    opened = open_store(store, read_options, [channel])
     files = open_channel(opened, channel)
     first, last = choosing.sequences or (None, None)
     selection = Selection(first, last, choosing.since, choosing.until, choosing.tail, choosing.pattern())

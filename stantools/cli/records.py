@@ -32,7 +32,7 @@ _KINDS = ("server", "clients", "subs", "messages", "index", _RAFT)
     data=DATA.like(help="Form of message payloads; default: none in tables, base64 elsewhere."),
 )
 @reading_options(partial=False)
-def command(file: Path, kind: str | None, damaged: bool, data: str | None, reading: ReadOptions) -> int:
+def command(file: Path, kind: str | None, damaged: bool, data: str | None, read_options: ReadOptions) -> int:
     """Dump FILE record by record: offset, length, type, CRC, decoded fields, and the damage in between.
 
     FILE is any single file of a store: server.dat, clients.dat, subs.dat, msgs.N.dat, msgs.N.idx, a .bak, or a copy
@@ -61,10 +61,10 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, readi
     with mapped(file, sequential=not raft) as buffer:
         polynomial = 0
         if known is None:
-            key = reading.encryption_key
+            key = read_options.encryption_key
             records = read_raft_entries(buffer, raft_cipher(key) if key else None)
         else:
-            crc = file_crc(file, buffer, reading)
+            crc = file_crc(file, buffer, read_options)
             polynomial = crc.polynomial
             directory = file.absolute().parent
             in_store = (directory / "subs.dat").exists() or (directory.parent / "server.dat").exists()

@@ -70,7 +70,7 @@ class StatsOptions:
 @options_of(StatsOptions, "counting")
 @pipeline.reading_options()
 @pipeline.cluster_options
-def job(stores: tuple[str, ...], counting: StatsOptions, reading: TableOptions, cluster: Cluster) -> int:
+def job(stores: tuple[str, ...], counting: StatsOptions, table_options: TableOptions, cluster: Cluster) -> int:
     """Count the messages of STORES by channel and hour: number, size, rate and gaps.
 
     Only intact messages are counted; damaged ranges are counted separately. Missing sequences are those between the
@@ -86,7 +86,7 @@ def job(stores: tuple[str, ...], counting: StatsOptions, reading: TableOptions, 
 
     require("pyarrow", "pipeline stats")
     _check_outputs(counting)
-    options = reading.of(
+    options = table_options.of(
         stores,
         channels=counting.channels,
         bounds=Bounds(since=counting.since, until=counting.until),

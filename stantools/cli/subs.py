@@ -40,7 +40,7 @@ def command(
     ids: tuple[int, ...],
     statuses: tuple[str, ...],
     history: bool,
-    reading: ReadOptions,
+    read_options: ReadOptions,
 ) -> int:
     r"""Show the subscriptions of STORE as the server would recover them: position, pending messages, lag.
 
@@ -63,14 +63,14 @@ def command(
     if node := node_at(store, history=history):
         from stantools.inspection.node import node_overview
 
-        report, result = node_overview(node, reading, patterns=channels)
+        report, result = node_overview(node, read_options, patterns=channels)
         if report.orphans:
             console.note(
                 f"{counted(report.orphans, 'message')} of members that left a queue group and not redelivered since: "
                 "servers count them as acknowledged"
             )
         return _print(result, ids, statuses)
-    opened = open_store(store, reading, channels)
+    opened = open_store(store, read_options, channels)
     names = opened.chosen(channels)
     if history:
         records = (row for name in names for row in _channel_history(opened, name, ids))

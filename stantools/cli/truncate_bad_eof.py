@@ -43,7 +43,7 @@ def command(
     yes: bool,
     dry_run: bool,
     server: ServerFlags,
-    reading: ReadOptions,
+    read_options: ReadOptions,
 ) -> int:
     """Repair STORE exactly as a start of the server with -file_truncate_bad_eof would, to the byte.
 
@@ -61,7 +61,7 @@ def command(
     from stantools.recovery.truncate.apply import exit_code, refusal
     from stantools.recovery.truncate.backup import default_backup
 
-    opened = open_store(store, reading)
+    opened = open_store(store, read_options)
     plan = plan_truncation(opened, server.options(opened))
     removed = [_removed_json(each) for each in plan.removed()] if console.output() == "json" else []
     idle = bool(plan.idle) and not force

@@ -144,7 +144,7 @@ class NodeReport:
 
 def examine(
     files: NodeFiles,
-    reading: ReadOptions,
+    read_options: ReadOptions,
     *,
     free_pages: bool = False,
 ) -> NodeReport:
@@ -153,17 +153,17 @@ def examine(
     `free_pages`: looks for entries in free pages as well. Raises `StoreChangedError` if the log gets shorter
     meanwhile.
     """
-    return _NodeExamination(files, reading).run(free_pages)
+    return _NodeExamination(files, read_options).run(free_pages)
 
 
 class _NodeExamination:
     """One pass over a node's Raft directory."""
 
-    def __init__(self, files: NodeFiles, reading: ReadOptions) -> None:
+    def __init__(self, files: NodeFiles, read_options: ReadOptions) -> None:
         assert files.raft and files.log
         self._raft, self._path = files.raft, files.log
         self._file = _relative(files.log, files.path)
-        self._cipher = raft_cipher(reading.encryption_key) if reading.encryption_key else None
+        self._cipher = raft_cipher(read_options.encryption_key) if read_options.encryption_key else None
         self._listed: Counter[str] = Counter()
         self._sealed = 0
         self._gaps: list[RaftFlaw] = []
@@ -351,7 +351,7 @@ def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first:
 
 def node_overview(
     files: NodeFiles,
-    reading: ReadOptions,
+    read_options: ReadOptions,
     *,
     patterns: Sequence[str] = (),
     limits: StoreLimits | None = None,
@@ -362,9 +362,9 @@ def node_overview(
     With `limits`, each channel is shown as by a server with these limits. `free_pages`: looks for entries in free
     pages as well.
     """
-    report = examine(files, reading, free_pages=free_pages)
+    report = examine(files, read_options, free_pages=free_pages)
     if files.data:
-        store = open_store(files.data, reading)
+        store = open_store(files.data, read_options)
         result = overview(store, patterns=patterns, limits=limits)
         report.node_id = text(result.server.node_id) if result.server and result.server.node_id else report.node_id
     else:
@@ -412,7 +412,7 @@ def _check_store(report: NodeReport, result: Overview, patterns: Sequence[str]) 
 
 def verify_node(
     files: NodeFiles,
-    reading: ReadOptions,
+    read_options: ReadOptions,
     *,
     patterns: Sequence[str] = (),
     workers: int = 2,
@@ -423,14 +423,14 @@ def verify_node(
     `workers` slices are scanned at the same time. `on_finding` is called with each finding at once.
     """
     begin = time.perf_counter()
-    report, result = node_overview(files, reading, patterns=patterns)
+    report, result = node_overview(files, read_options, patterns=patterns)
     verdict = Verdict(list(report.findings), bytes_scanned=report.bytes_scanned)
     for one in report.findings if on_finding else ():
         on_finding(one)  # type: ignore[misc]
     if files.data is None:
         verdict.findings.append(finding("node-store-missing", result.problems[0]))
     else:
-        store = open_store(files.data, reading)
+        store = open_store(files.data, read_options)
         found = verify(store, patterns=patterns, workers=workers, on_finding=on_finding)
         verdict.findings += [replace(one, file=_relative(files.data / one.file, files.path)) for one in found.findings]
         verdict.channels, verdict.bytes_scanned = found.channels, verdict.bytes_scanned + found.bytes_scanned

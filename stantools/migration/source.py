@@ -309,7 +309,7 @@ def open_source(
 
 
 def open_merged(
-    nodes: Sequence[NodeFiles], reading: ReadOptions, options: SourceOptions, *, progress: Progress | None = None
+    nodes: Sequence[NodeFiles], read_options: ReadOptions, options: SourceOptions, *, progress: Progress | None = None
 ) -> StoreSource:
     """Reads the nodes of a cluster as one source, read-only; of several generations always the newest.
 
@@ -322,8 +322,8 @@ def open_merged(
         workers=options.workers,
         keep_positions=True,
     )
-    plan = plan_merge(nodes, reading, merging, progress=progress)
-    key = DecryptionKey(reading.encryption_key, options.keep_encrypted)
+    plan = plan_merge(nodes, read_options, merging, progress=progress)
+    key = DecryptionKey(read_options.encryption_key, options.keep_encrypted)
     channels = [ChannelSource(channel, plan.crc, key) for channel in plan.channels]
     return StoreSource(plan, channels, key, tuple(each.named for each in plan.nodes))
 

@@ -56,14 +56,14 @@ class WatchedStream:
 class StreamsSource(LiveSource):
     """The streams of a watched account; `connecting` names its server."""
 
-    def __init__(self, connecting: ConnectOptions, pace: PollInterval) -> None:
+    def __init__(self, connect_options: ConnectOptions, pace: PollInterval) -> None:
         super().__init__("streams", pace, time.monotonic, time.time)
-        self.connecting = connecting
+        self.connect_options = connect_options
         self.focus: str | None = None  #: the stream whose consumers are polled
         self.server = ""  #: name and version of the connected server
         self.version = ""
         #: URL of the server, without user and password
-        self.url = ", ".join(connecting.servers) or "the server"
+        self.url = ", ".join(connect_options.servers) or "the server"
         self.account: LiveAccount | None = None  #: use and limits; None before the first answer
         self.streams: dict[str, WatchedStream] = {}  #: by name
 
@@ -73,7 +73,7 @@ class StreamsSource(LiveSource):
     async def _run(self) -> None:
         while True:
             try:
-                async with connect(self.connecting, name="stantools tui") as connection:
+                async with connect(self.connect_options, name="stantools tui") as connection:
                     await self._watch(connection)
             except (CannotConnectError, ConnectionLostError) as problem:
                 self._fail(problem)

@@ -36,7 +36,7 @@ class BrowserActions(Protocol):
     """The part of `tui.app.Browser` that a view uses."""
 
     unlocked: bool
-    connecting: ConnectOptions | None
+    connect_options: ConnectOptions | None
     monitor: str | None
 
     def view_bindings(self) -> Mapping[View, Binding]: ...

@@ -190,7 +190,7 @@ class LiveScreen(TabbedView, LiveView):
         try:
             self._watching = _WATCHED.get(self.app)
             if self._watching is None:
-                self._watching = _WATCHED[self.app] = LiveSources(self.browser.monitor, self.browser.connecting)
+                self._watching = _WATCHED[self.app] = LiveSources(self.browser.monitor, self.browser.connect_options)
         except StantoolsError as problem:
             self._problem = problem
         monitor = self._watching.monitor if self._watching else None
@@ -219,7 +219,7 @@ class LiveScreen(TabbedView, LiveView):
         if self.watching.monitor is not None:
             words += ["--monitor", self.watching.monitor.address.shown]
         if self.watching.streams is not None:
-            words += ["--server", ",".join(self.watching.streams.connecting.servers)]
+            words += ["--server", ",".join(self.watching.streams.connect_options.servers)]
         self.note(*words)
 
     def head(self) -> Iterable[Sequence[Cell]]:

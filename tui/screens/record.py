@@ -228,7 +228,7 @@ class RecordScreen(ViewScreen):
         yield counted(reader.map.rows - flaws - has_version, "record")
         if flaws:
             yield (f"  ✗ {counted(flaws, 'damaged place')}", "bad")
-        elif reader.map.rows and not self.session.reading.check_crc:
+        elif reader.map.rows and not self.session.read_options.check_crc:
             yield ("  CRCs were not checked", "warn")
         elif reader.map.rows:
             yield ("  ✓ every CRC is correct", "good")

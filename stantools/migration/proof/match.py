@@ -126,7 +126,7 @@ def channels_for(info: Mapping[str, Any], names: Sequence[str], store: Path) -> 
     return found
 
 
-def taking_of(channels: Sequence[str], workers: int) -> SourceOptions:
+def source_options_of(channels: Sequence[str], workers: int) -> SourceOptions:
     """Returns options for reading some channels; an older generation lies in the channel's own directory."""
     found = (_GENERATION.fullmatch(name) for name in channels)
     patterns = tuple(older[1] if older else name for older, name in zip(found, channels, strict=True))

@@ -353,18 +353,18 @@ def _say(problem: StantoolsError, what: str, remedy: str) -> None:
     problem.args = (problem.message,)
 
 
-async def probe(js: JetStream, name: str, filling: StreamFill, *, consumers: bool) -> None:
+async def probe(js: JetStream, name: str, stream_fill: StreamFill, *, consumers: bool) -> None:
     """Sends the later requests for a stream that does not exist, to learn of missing permissions early.
 
     `consumers`: consumers will be made as well. Raises PermissionDeniedError if one of the requests is not
     permitted.
     """
     requests: list[tuple[str, Mapping[str, Any]]] = []
-    if filling.missing_count:
+    if stream_fill.missing_count:
         requests.append((f"STREAM.MSG.DELETE.{name}", {"seq": 0}))
-    if filling.needs_purge:
+    if stream_fill.needs_purge:
         requests.append((f"STREAM.PURGE.{name}", {"seq": 1}))
-    if filling.needs_update:
+    if stream_fill.needs_update:
         # Another writer may create the stream right now: a request with another name in it is refused in any case.
         requests.append((f"STREAM.UPDATE.{name}", {"name": f"{name}-probe"}))
     if consumers:
@@ -375,5 +375,5 @@ async def probe(js: JetStream, name: str, filling: StreamFill, *, consumers: boo
         except ApiError:
             continue  # permitted, as the error is only that the stream does not exist
         except PermissionDeniedError:
-            if not operation.startswith("STREAM.PURGE.") or not filling.begin_by_configuration():
+            if not operation.startswith("STREAM.PURGE.") or not stream_fill.begin_by_configuration():
                 raise

@@ -317,7 +317,7 @@ PUBLISHERS: Mapping[PublishKind, type[ReplayPublisher]] = {
 
 async def replay(
     plan: ReplayPlan,
-    connecting: ConnectOptions,
+    connect_options: ConnectOptions,
     options: ReplayOptions,
     file: ReplayStateFile,
     pace: ReplaySpeed,
@@ -330,6 +330,6 @@ async def replay(
 
     `stop` is set when the user wants to stop; `say` shows a message to the user; `progress` gets sent payload bytes.
     """
-    async with connect(connecting, name="stantools replay") as connection:
+    async with connect(connect_options, name="stantools replay") as connection:
         publisher = PUBLISHERS[options.kind](connection, plan, file.state, options)
         return await Replay(plan, publisher, file, pace, stop=stop, say=say, progress=progress).run()

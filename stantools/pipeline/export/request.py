@@ -151,7 +151,7 @@ class ExportOptions:
             require("duckdb", "a DuckDB database", "choose sqlite, which needs no package")
         return layout
 
-    def planned(self, stores: tuple[str, ...], reading: TableOptions, tasks: int) -> Export:
+    def planned(self, stores: tuple[str, ...], table_options: TableOptions, tasks: int) -> Export:
         """Plans the export of the stores (paths, patterns or URLs).
 
         `tasks` is the least number of parts if there may be several files. Raises `StoreUnreadableError` if nothing
@@ -160,13 +160,13 @@ class ExportOptions:
         from stantools.pipeline.tables.planning import plan
 
         layout = self.layout()
-        options = self._options(stores, reading, layout, 1 if self.single else tasks)
+        options = self._options(stores, table_options, layout, 1 if self.single else tasks)
         export = Export(self, layout, options, plan(options))
         export.check_channels()
         return export
 
     def _options(
-        self, stores: tuple[str, ...], reading: TableOptions, layout: ExportLayout, tasks: int
+        self, stores: tuple[str, ...], table_options: TableOptions, layout: ExportLayout, tasks: int
     ) -> TableOptions:
         from stantools.store.ranges import Bounds
 
@@ -178,7 +178,7 @@ class ExportOptions:
             )
         if self.since is not None and self.until is not None and self.until <= self.since:
             raise UsageError("--since and --until select an empty range", "--until must be later than --since")
-        options = reading.of(
+        options = table_options.of(
             stores,
             table=layout.table,
             columns=layout.read_columns,
@@ -209,7 +209,7 @@ def require(package: str, what: str, otherwise: str = "") -> None:
 
 @dataclass(frozen=True)
 class Export:
-    exporting: ExportOptions
+    export_options: ExportOptions
     layout: ExportLayout
     options: TableOptions
     plan: ReadPlan
@@ -231,14 +231,14 @@ class Export:
         """
         from stantools.pipeline.export import targets
 
-        exporting = self.exporting
-        if exporting.to == STDOUT or "://" in exporting.to:
+        export_options = self.export_options
+        if export_options.to == STDOUT or "://" in export_options.to:
             return
-        targets.check_outside(exporting.target, self.plan)
-        if exporting.single:
-            targets.check_file(exporting.target, overwrite=exporting.overwrite)
+        targets.check_outside(export_options.target, self.plan)
+        if export_options.single:
+            targets.check_file(export_options.target, overwrite=export_options.overwrite)
         else:
-            targets.check_directory(exporting.target, overwrite=exporting.overwrite)
+            targets.check_directory(export_options.target, overwrite=export_options.overwrite)
 
     def check_channels(self) -> None:
         """Raises `UsageError` if the channel patterns match no channel."""

@@ -43,16 +43,16 @@ def export_by_spark(spark: SparkSession, export: Export) -> Result:
     """
     import pyarrow.parquet as pq
 
-    exporting, layout, unreadable = export.exporting, export.layout, export.unreadable
+    export_options, layout, unreadable = export.export_options, export.layout, export.unreadable
     if layout.format is not Format.PARQUET:
         raise UsageError(f"Spark's writer is for Parquet here, not for {layout.format}", "leave --writer out")
-    if "://" in exporting.to:
-        if exporting.overwrite:
+    if "://" in export_options.to:
+        if export_options.overwrite:
             raise UsageError("--overwrite is for local directories", "remove the existing target first")
-        return Result(exporting.to, layout, _write(spark, export, exporting.to, "errorifexists"), unreadable)
-    target = exporting.target.absolute()
+        return Result(export_options.to, layout, _write(spark, export, export_options.to, "errorifexists"), unreadable)
+    target = export_options.target.absolute()
     targets.check_outside(target, export.plan)
-    with targets.new_export(target, overwrite=exporting.overwrite) as directory:
+    with targets.new_export(target, overwrite=export_options.overwrite) as directory:
         written = _write(spark, export, directory.as_uri(), "append")
         with writing(directory):
             for checksum in directory.rglob(".*.crc"):  # of Hadoop's local file system

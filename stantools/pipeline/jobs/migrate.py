@@ -225,16 +225,16 @@ def _plain(result: StreamResult) -> StreamResult:
     return replace(result, outcome=StreamOutcome.FAILED, error=plain)
 
 
-def target_of_tasks(out: Path | None, connecting: ConnectOptions) -> BackupDirectory | ServerDestination:
+def target_of_tasks(out: Path | None, connect_options: ConnectOptions) -> BackupDirectory | ServerDestination:
     """Returns a target that tasks on other machines, in other directories, reach as well.
 
     `out` is the directory of backups; None for a server. Raises `UsageError` if tasks could not reach the target.
     """
     if out is not None:
         return BackupDirectory(out)
-    if connecting.embedded:
+    if connect_options.embedded:
         raise UsageError("tasks cannot reach --server embedded", "start one, and give its URL")
-    return ServerDestination(connecting.absolute())
+    return ServerDestination(connect_options.absolute())
 
 
 def check_speculation(work: Work, way: LoadMethod) -> None:

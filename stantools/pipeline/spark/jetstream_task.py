@@ -117,7 +117,7 @@ def check_server(options: SinkOptions) -> None:
 
 def run_with(options: SinkOptions, work: Callable[[JetStream], Awaitable[_Result]]) -> _Result:
     async def main() -> _Result:
-        async with connect(options.connecting()) as connection:
+        async with connect(options.connect_options()) as connection:
             return await work(JetStream(connection))
 
     try:
@@ -163,7 +163,7 @@ class _PublisherThread:
             self._loop = stack.enter_context(_loop())
             opened = contextlib.AsyncExitStack()
             stack.callback(lambda: self._call(opened.aclose()).result())
-            entering = opened.enter_async_context(connect(self._options.connecting()))
+            entering = opened.enter_async_context(connect(self._options.connect_options()))
             self._connection = self._call(entering).result()
             stack.callback(self._cancel)
             self._stack = stack.pop_all()
