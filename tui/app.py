@@ -251,10 +251,10 @@ class Browser(App[None]):
         if not self._refuse_to_leave(" (or press Ctrl+Q)"):
             self.exit()
 
-    def _refuse_to_leave(self, otherwise: str = "") -> bool:
+    def _refuse_to_leave(self, alternative: str = "") -> bool:
         for screen in self.screen_stack:
             if isinstance(screen, ViewScreen) and (reason := screen.busy()):
-                self.notify(f"{reason}: cancel it first{otherwise}", severity="warning", markup=False)
+                self.notify(f"{reason}: cancel it first{alternative}", severity="warning", markup=False)
                 return True
         return False
 

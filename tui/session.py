@@ -156,7 +156,7 @@ class StoreSession:
         self._advice: tuple[int, Advice] | None = None
         self._in_root: Mapping[str, Ranges] = {}
         self._outcomes: dict[str, ChannelOutcome] | None = None
-        self._judged: StartVerdict | None = None
+        self._start_verdict: StartVerdict | None = None
         self.touch()
 
     @property
@@ -229,9 +229,9 @@ class StoreSession:
             return None
         from stantools.inspection.start_verdict import judge_start
 
-        if self._judged is None or self._judged.forecast is not self.forecasts[0]:
-            self._judged = judge_start(self.forecasts[0], self.outcomes)
-        return self._judged
+        if self._start_verdict is None or self._start_verdict.forecast is not self.forecasts[0]:
+            self._start_verdict = judge_start(self.forecasts[0], self.outcomes)
+        return self._start_verdict
 
     def advice(self) -> Advice | None:
         """Returns the one safe next step; None before the forecast."""

@@ -129,7 +129,7 @@ class LogHistory:
             content = memoryview(header + os.pread(descriptor, min(size, _MAX_PAYLOAD), offset + RECORD_HEADER_SIZE))
             if len(content) == RECORD_HEADER_SIZE + size:
                 judged = judge_row(self._layout, content, 0)
-                if not isinstance(judged, LogDamage) and _concerns(judged.message, self._owner):
+                if not isinstance(judged, LogDamage) and _belongs_to(judged.message, self._owner):
                     entry = LogEntry(offset, size, judged.types[0], judged.message)
                     record = entry_record(entry, content, self._layout, self._crc)
                     if isinstance(self._owner, bytes):
@@ -146,7 +146,7 @@ class LogHistory:
             self._count += len(offsets)
 
     def _damage(self, buffer: Buffer, damage: LogDamage) -> None:
-        if damage.message is not None and not _concerns(damage.message, self._owner):
+        if damage.message is not None and not _belongs_to(damage.message, self._owner):
             return
         self.damages += 1
         if self.damages <= MAX_DAMAGES:
@@ -199,7 +199,7 @@ def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: Pendi
                 offsets, counts = [], []
                 result._damage(buffer, judged)
                 continue
-            if not _concerns(judged.message, owner):
+            if not _belongs_to(judged.message, owner):
                 continue
         offsets.append(offset)
         counts.append(pending.after(kind, number, sequence) if layout is SUBS_LOG else 0)
@@ -207,7 +207,7 @@ def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: Pendi
     result._add(offsets, counts)
 
 
-def _concerns(message: object, owner: int | bytes) -> bool:
+def _belongs_to(message: object, owner: int | bytes) -> bool:
     if isinstance(message, (pb.SubState, pb.SubStateDelete, pb.SubStateUpdate, pb.ClientInfo, pb.ClientDelete)):
         return bool(message.id == owner)
     return True

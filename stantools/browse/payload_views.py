@@ -101,7 +101,7 @@ def text_lines(data: bytes, width: int) -> list[Line]:
     for line in text.split("\n"):
         shown = line.replace("\t", "    ")
         shown = shown if shown.isprintable() else escape(shown)
-        lines += [[(part, "")] for part in _broken(shown, width)] or [[]]
+        lines += [[(part, "")] for part in _wrapped_lines(shown, width)] or [[]]
         if len(lines) > _MAX_LINES:
             break
     if len(data) > MAX_TEXT:
@@ -109,7 +109,7 @@ def text_lines(data: bytes, width: int) -> list[Line]:
     return lines
 
 
-def _broken(line: str, width: int) -> Iterator[str]:
+def _wrapped_lines(line: str, width: int) -> Iterator[str]:
     """Breaks a line at a number of columns; wide characters take two."""
     if line.isascii():
         yield from (line[at : at + width] for at in range(0, len(line), width))

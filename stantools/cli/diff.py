@@ -115,7 +115,7 @@ def job(stores: str, others: str, channels: tuple[str, ...], table_options: Tabl
         row
         for each in result.stores
         for row in finding_rows(
-            each.found.findings, DIFFERENCE_COLUMNS, of=[each.pair.first.root, each.pair.second.root]
+            each.found.findings, DIFFERENCE_COLUMNS, prefix=[each.pair.first.root, each.pair.second.root]
         )
     )
     show(result.as_json, lambda: _print_pairs(result), ("store", "other", *DIFFERENCE_COLUMNS), rows)

@@ -170,7 +170,7 @@ class PlannedMigration:
 def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
     return options_of(
         PlannedMigration,
-        "asked",
+        "planned",
         _sources,
         _places,
         connection_options,
@@ -186,7 +186,7 @@ def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
 @_apply_options
 @consent_options
 def run(
-    asked: PlannedMigration, follow_options: FollowOptions, apply_settings: ApplySettings, consent: ChangeMode
+    planned: PlannedMigration, follow_options: FollowOptions, apply_settings: ApplySettings, consent: ChangeMode
 ) -> int:
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
@@ -212,11 +212,11 @@ def run(
     """
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
-    with asked.target(start=not consent.dry_run) as target:
+    with planned.target(start=not consent.dry_run) as target:
         if follow_options.wanted:
-            return _follow(asked, target, follow_options, apply_settings, consent)
-        source, plan = asked.plan(target, running=asked.places.force or consent.dry_run)
-        file = asked.plan_file or default_plan_file(Path(plan.source.path))
+            return _follow(planned, target, follow_options, apply_settings, consent)
+        source, plan = planned.plan(target, running=planned.places.force or consent.dry_run)
+        file = planned.plan_file or default_plan_file(Path(plan.source.path))
         if not consent.dry_run:
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, apply_settings.options(plan.way), file)
@@ -225,7 +225,7 @@ def run(
 
 @_stage("plan")
 @_planned(_PLAN_FILE.like(help="The file to write; - is standard output."))
-def plan_stage(asked: PlannedMigration) -> int:
+def plan_stage(planned: PlannedMigration) -> int:
     """Write the plan of a migration, for review and editing; change nothing.
 
     It maps every channel to a stream with subjects and limits, and every durable to a consumer with its position; it
@@ -234,13 +234,13 @@ def plan_stage(asked: PlannedMigration) -> int:
     from stantools.migration.plan.planfile import render_plan, write_plan
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, serious
 
-    with asked.target(start=False) as target:
-        source, plan = asked.plan(target, running=True)
+    with planned.target(start=False) as target:
+        source, plan = planned.plan(target, running=True)
         problems = Migration(plan, source, target).problems()
-    if str(asked.plan_file) == "-":
+    if str(planned.plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
     else:
-        file = asked.plan_file or default_plan_file(Path(plan.source.path))
+        file = planned.plan_file or default_plan_file(Path(plan.source.path))
         check_plan_file(file, plan)
         write_plan(file, plan)
         console.note(f"the plan is in {file}; next: stantools migrate apply {shell_word(str(file))}")
@@ -320,7 +320,7 @@ def _reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: bo
 
 
 def _follow(
-    asked: PlannedMigration,
+    planned: PlannedMigration,
     target: Destination,
     follow_options: FollowOptions,
     apply_settings: ApplySettings,
@@ -337,21 +337,21 @@ def _follow(
     from stantools.migration.targets.stream_load import ExistingPolicy
     from stantools.migration.workflow import Migration, default_plan_file
 
-    nodes = asked.nodes()
-    follow_options.check(asked.plan_options, nodes=bool(nodes))
+    nodes = planned.nodes()
+    follow_options.check(planned.plan_options, nodes=bool(nodes))
     if not isinstance(target, ServerDestination):
         raise UsageError("--follow needs the streams of a running server", "name it: --server URL")
-    store = open_store(store_of_nodes(nodes) if nodes else asked.stores[0], asked.read_options)
-    source_options = asked.plan_options.source_options()
-    followed = FollowedStore(store, source_options, asked.options(target), nodes, asked.read_options)
-    file = asked.plan_file or default_plan_file(store.path)
+    store = open_store(store_of_nodes(nodes) if nodes else planned.stores[0], planned.read_options)
+    source_options = planned.plan_options.source_options()
+    followed = FollowedStore(store, source_options, planned.options(target), nodes, planned.read_options)
+    file = planned.plan_file or default_plan_file(store.path)
     with ByteProgress("read", store.data_size(store.chosen(source_options.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
     how = replace(apply_settings.options(plan.way), existing=ExistingPolicy.APPEND)
     if (settled := _confirm(Migration(plan, source, target, how, file), "follow", apply_settings, consent)) is not None:
         return settled
-    ending = follow_options.ending(seen=was_seen(file))
+    ending = follow_options.ending(server_seen=was_seen(file))
     with open_journal(file, plan) as journal:
         try:
             with StreamsProgress("follow", plan.messages * 2, place=str(plan.target)) as watch:
@@ -432,7 +432,7 @@ class Stores:
 
 @pipeline.job("migrate", "table", "json")
 @pipeline.stores_argument
-@options_of(Stores, "asked")
+@options_of(Stores, "job_options")
 @connection_options
 @_planning(without=("for_broker",))
 @pipeline.reading_options(unchecked=False, remote=False)
@@ -441,7 +441,7 @@ class Stores:
 @consent_options
 def job(
     stores: tuple[str, ...],
-    asked: Stores,
+    job_options: Stores,
     connect_options: ConnectOptions,
     plan_options: PlanOptions,
     table_options: TableOptions,
@@ -471,7 +471,7 @@ def job(
     from stantools.pipeline.jobs.migrate import MigrateResult, StoresMigration, check_speculation, target_of_tasks
     from stantools.pipeline.jobs.migrateplans import Sources, plan_stores
 
-    target = target_of_tasks(asked.out, connect_options if asked.out else or_selected(connect_options))
+    target = target_of_tasks(job_options.out, connect_options if job_options.out else or_selected(connect_options))
     options = plan_options.settled(target.reference(), plan_options.all_overrides(), decrypted=table_options.key.given)
     how = apply_settings.options(options.way)
     sources = Sources(
@@ -483,7 +483,7 @@ def job(
     found, failed = sources.find()
     size = sum(store.size for store in found)
     with cluster.work("migrate", size) as work:
-        if asked.out is None and not asked.compare:
+        if job_options.out is None and not job_options.compare:
             check_speculation(work, how.way)
         with ByteProgress("plan", size) as shown:
             planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
@@ -493,8 +493,8 @@ def job(
             show_stores(result)
             pipeline.ended(result)
             return ExitCode.UNREACHABLE
-        migration = StoresMigration(planned, sources, target, how, asked.plans)
-        if asked.compare:
+        migration = StoresMigration(planned, sources, target, how, job_options.plans)
+        if job_options.compare:
             with StreamsProgress("verify", migration.messages) as watch:
                 result = migration.verify(work, watch)
         else:
@@ -510,7 +510,7 @@ def job(
             if not console.confirm(question, yes=consent.yes):
                 console.note("nothing was done")
                 return ExitCode.CLEAN
-            limited = work.limited(_parallelism(asked.out, how, apply_settings, cluster))
+            limited = work.limited(_parallelism(job_options.out, how, apply_settings, cluster))
             with StreamsProgress("migrate", migration.messages) as watch:
                 result = migration.apply(limited, watch)
     result.failed = failed
@@ -518,11 +518,13 @@ def job(
     return pipeline.ended(result)
 
 
-def _parallelism(out: Path | None, how: ApplyOptions, apply_settings: ApplySettings, cluster: Cluster) -> int | None:
+def _parallelism(
+    out: Path | None, options: ApplyOptions, apply_settings: ApplySettings, cluster: Cluster
+) -> int | None:
     """Returns the number of streams to process at the same time; None for no limit."""
     from stantools.migration.plan.migration_plan import LoadMethod
 
     given = click.get_current_context().get_parameter_source("parallel") is not click.core.ParameterSource.DEFAULT
-    if given or (out is None and how.way is LoadMethod.ARCHIVE):
+    if given or (out is None and options.way is LoadMethod.ARCHIVE):
         return apply_settings.parallel
     return cluster.partitions

@@ -151,11 +151,11 @@ def merge_nodes(
         return open_merged(nodes, read_options, source_options, progress=shown.advance)
 
 
-def store_of_node(node: NodeFiles, why: str) -> Path:
-    """Returns the file store of a node; `why` tells the user the reason for needing one."""
+def store_of_node(node: NodeFiles, reason: str) -> Path:
+    """Returns the file store of a node; `reason` tells the user the reason for needing one."""
     if node.data is None:
         raise StoreUnreadableError(
-            f"{node.path}: the file store of the node is missing, but needed: {why}",
+            f"{node.path}: the file store of the node is missing, but needed: {reason}",
             "stantools info, subs and verify show its Raft log",
         )
     return node.data

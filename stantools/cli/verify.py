@@ -99,7 +99,7 @@ def job(stores: tuple[str, ...], channels: tuple[str, ...], table_options: Table
     plan = plan_verify(table_options.of(stores, channels=channels))
     with ByteProgress("verify", plan.bytes) as shown, cluster.work("verify", plan.bytes, shown) as work:
         result = run_verify(work, plan, progress=shown.advance, on_finding=shown.found)
-    rows = (row for each in result.stores for row in finding_rows(each.verdict.findings, of=[each.root]))
+    rows = (row for each in result.stores for row in finding_rows(each.verdict.findings, prefix=[each.root]))
     show(result.as_json, lambda: _print_stores(result), ("store", *FINDING_COLUMNS), rows)
     return pipeline.ended(result)
 
@@ -110,12 +110,12 @@ def _print(verdict: Verdict, *, node: bool = False) -> int:
 
 
 def finding_rows(
-    findings: Iterable[Finding], columns: Sequence[str] = FINDING_COLUMNS, *, of: Sequence[object] = ()
+    findings: Iterable[Finding], columns: Sequence[str] = FINDING_COLUMNS, *, prefix: Sequence[object] = ()
 ) -> Iterator[list[Any]]:
-    """Yields findings as rows for csv and ndjson; every row begins with the values of `of`."""
+    """Yields findings as rows for csv and ndjson; every row begins with the values of `prefix`."""
     for finding in findings:
         values = finding.as_json()
-        yield [*of, *(values[name] for name in columns)]
+        yield [*prefix, *(values[name] for name in columns)]
 
 
 def print_verdict(verdict: Verdict, *, node: bool = False) -> None:

@@ -100,7 +100,7 @@ class StepReader:
             start, last = run.start if whole else run.place(wanted.first), 0
             records = data[: run.end]
             for batch in scan_slice(
-                records, run.subject, self._crc, columns=self._columns, start=start, most=self._batch_bytes
+                records, run.subject, self._crc, columns=self._columns, start=start, max_bytes=self._batch_bytes
             ):
                 if isinstance(batch, DamagedRange):
                     raise _changed(path, batch.offset)

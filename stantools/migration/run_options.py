@@ -59,12 +59,12 @@ class FollowOptions:
                 "the nodes of a cluster are merged at the end, for which they must be stopped", "give --cutover instead"
             )
 
-    def ending(self, *, seen: bool) -> EndDetector:
-        """Returns the condition of the end; `seen`: an earlier run saw a server use the store."""
+    def ending(self, *, server_seen: bool) -> EndDetector:
+        """Returns the condition of the end; `server_seen`: an earlier run saw a server use the store."""
         from stantools.migration.store_follower import EndDetector
 
         idle = self.cutover_when_idle
-        return EndDetector(self.cutover or idle is not None, None if idle is None else idle / 1e9, seen)
+        return EndDetector(self.cutover or idle is not None, None if idle is None else idle / 1e9, server_seen)
 
 
 @dataclass(frozen=True)

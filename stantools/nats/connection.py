@@ -114,7 +114,7 @@ class NatsConnection(NatsClient):
         texts = (subject if isinstance(subject, str) else subject.decode(errors="replace") for subject in subjects)
         self._watches[failed] = frozenset(texts)
         if self.closed:
-            failed.set_result(self._given_up())
+            failed.set_result(self._reconnect_error())
         try:
             yield failed
         finally:
@@ -151,7 +151,7 @@ class NatsConnection(NatsClient):
                 async with asyncio.timeout(timeout):
                     await self._settled.wait()
         if self.closed:
-            raise self._given_up()
+            raise self._reconnect_error()
         if not self.connected:
             raise ConnectionLostError(
                 f"{self.url}: the connection broke and did not come back within {timeout:g} s", _CHECK_SERVER
@@ -271,7 +271,7 @@ class NatsConnection(NatsClient):
         self._reason = _diagnose(failure.problem, self.options, failure.info)[0]
 
     def on_given_up(self) -> None:
-        self._tell(self._given_up())
+        self._tell(self._reconnect_error())
 
     def on_refused(self, text: str) -> None:
         if not (found := _VIOLATION.search(text)):
@@ -298,7 +298,7 @@ class NatsConnection(NatsClient):
         remedy = "let the user subscribe to it, or name an inbox that it may use with --inbox-prefix"
         return PermissionDeniedError(f"{self.manners.inbox}.>", "subscribe to", self.options.user, remedy)
 
-    def _given_up(self) -> ConnectionLostError:
+    def _reconnect_error(self) -> ConnectionLostError:
         reason = f": {self._reason}" if self._reason else ""
         return ConnectionLostError(f"{self.url}: the connection broke and could not be restored{reason}", _CHECK_SERVER)
 

@@ -324,7 +324,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
     except JsonError:
         raise
     except json.JSONDecodeError as problem:
-        raise JsonError(_said(problem)) from None
+        raise JsonError(_json_error_text(problem)) from None
     except (ValueError, RecursionError):
         raise JsonError("invalid JSON") from None
     if value is None:
@@ -338,7 +338,7 @@ def _constant(name: str) -> Never:
     raise JsonError(f"invalid character {name[0]!r} looking for beginning of value")
 
 
-def _said(problem: json.JSONDecodeError) -> str:
+def _json_error_text(problem: json.JSONDecodeError) -> str:
     if problem.pos >= len(problem.doc.rstrip()):
         return "unexpected end of JSON input"
     character = problem.doc[problem.pos]

@@ -424,7 +424,7 @@ class SliceWriter:
         return self._open_next() if have is None else have
 
     def _count_fitting(
-        self, have: SliceState, ends: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]
+        self, have: SliceState, ends: NDArray[np.int64], used_bytes: int, timestamp: NDArray[np.int64]
     ) -> int:
         """Returns how many of the next messages belong into the current slice, at least one.
 
@@ -436,10 +436,10 @@ class SliceWriter:
             room = min(room, limits.max_msgs - have.count)
         if limits.max_bytes:
             left = limits.max_bytes - have.bytes
-            if int(ends[room - 1]) - spent + room * _INDEX_COST >= left:
+            if int(ends[room - 1]) - used_bytes + room * _INDEX_COST >= left:
                 # the message that reaches the limit still belongs here
                 costs = ends[:room] + np.arange(1, room + 1) * _INDEX_COST
-                room = int(costs.searchsorted(left + spent)) + 1
+                room = int(costs.searchsorted(left + used_bytes)) + 1
         if limits.max_age_ns and self._clock is None:
             first = have.first_timestamp if have.count else int(timestamp[0])
             old = np.flatnonzero(timestamp[:room] - first >= limits.max_age_ns)

@@ -172,7 +172,7 @@ class Monitor(LiveSource):
                 begun = self._clock()
                 self.ask(job.check)
                 # The interval is at least the duration of a round, so that an overloaded server gets a rest.
-                self.pace.wait(job.check, at_least=self._clock() - begun)
+                self.pace.wait(job.check, minimum=self._clock() - begun)
         finally:
             self._endpoint.close()
 

@@ -289,9 +289,9 @@ class MigrateWizard(Wizard[_PreparedPlan]):
             migration.keep_plan()
             with migration.journal() as journal:
                 results = migration.apply(journal, watch)
-        return self._told(migration, results, watch.notes)
+        return self._outcome_of(migration, results, watch.notes)
 
-    def _told(self, migration: Migration, results: list[StreamResult], notes: list[str]) -> PlanOutcome:
+    def _outcome_of(self, migration: Migration, results: list[StreamResult], notes: list[str]) -> PlanOutcome:
         plan, file = migration.plan, os.fspath(migration.file or "")
         outcome = self.outcome(ExitCode(exit_code(plan, results, changed=True)), _RESULTS, results)
         failed = [each for each in results if each.error]

@@ -120,9 +120,9 @@ class TruncateWizard(Wizard[TruncationPlan]):
                 job.phase = "cutting"
 
         result = apply_truncation(self.plan, self._backup, force=self.form.flag("force"), progress=advance)
-        return self._told(result)
+        return self._outcome_of(result)
 
-    def _told(self, result: TruncationResult) -> PlanOutcome:
+    def _outcome_of(self, result: TruncationResult) -> PlanOutcome:
         plan = self.plan
         sizes = {
             file: f"{_size(before)} to {_size(after)}"

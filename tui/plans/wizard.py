@@ -44,11 +44,11 @@ class FactTable:
     rows: Sequence[Any] = ()
     remarks: list[PlanRemark] = field(default_factory=list)  #: facts that do not fit into a row
 
-    def remark(self, remarks: Sequence[PlanRemark], many: str) -> None:
+    def remark(self, remarks: Sequence[PlanRemark], plural: str) -> None:
         """Adds remarks up to a limit; beyond it, their number with the noun `many`: "more places"."""
         self.remarks += remarks[:MANY]
         if len(remarks) > MANY:
-            self.remarks.append(PlanRemark("…", f"and {len(remarks) - MANY:,} {many}"))
+            self.remarks.append(PlanRemark("…", f"and {len(remarks) - MANY:,} {plural}"))
 
 
 @dataclass

@@ -349,9 +349,9 @@ class WizardScreen(ViewScreen):
             job.cancel()
         elif self.flow.step is WizardStep.RUN and self._asking is None:
             self._asking = QuestionScreen(f"Cancel {self.flow.wizard.VERB}?", f"Then {self.flow.wizard.cancelled()}.")
-            self.app.push_screen(self._asking, self._asked)
+            self.app.push_screen(self._asking, self._confirmed)
 
-    def _asked(self, yes: bool | None) -> None:
+    def _confirmed(self, yes: bool | None) -> None:
         self._asking = None
         if yes and self.flow.job is not None:
             self.flow.job.cancel()

@@ -87,7 +87,7 @@ def _recover(
     file: str,
     read: Callable[[Buffer, Crc], _S],
     empty: _S,
-    seen: FileSnapshot | None = None,
+    snapshot: FileSnapshot | None = None,
 ) -> LogOutcome[_S]:
     outcome = LogOutcome(empty)
     if error := recovery.denied(file, path):
@@ -97,7 +97,7 @@ def _recover(
         outcome.changes.append(_created(file))
         outcome.state.end = LogEnd(FILE_HEADER_SIZE, ScanStop.END, "", FILE_HEADER_SIZE)
         return outcome
-    with mapped(path, seen=seen) as buffer:
+    with mapped(path, snapshot=snapshot) as buffer:
         if buffer == FILE_HEADER_BYTES:
             outcome.state.end = LogEnd(FILE_HEADER_SIZE, ScanStop.END, "", FILE_HEADER_SIZE)
             return outcome

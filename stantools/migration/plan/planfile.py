@@ -279,7 +279,7 @@ def _stream(stream: StreamPlan, defaults: dict[str, Any], made_at: int) -> list[
     lines = [*write_fields((first,), vars(stream), 2, item=True), f"  # {visible(_about(stream))}", "  channels:"]
     for part in stream.parts:
         lines += _part(part)
-    lines += write_fields((*more, *STREAM_FIELDS), _unlike({**vars(stream), **stream.settings}, usual), 2)
+    lines += write_fields((*more, *STREAM_FIELDS), _different_values({**vars(stream), **stream.settings}, usual), 2)
     if stream.consumers:
         lines.append("  consumers:")
         for consumer in stream.consumers:
@@ -287,7 +287,7 @@ def _stream(stream: StreamPlan, defaults: dict[str, Any], made_at: int) -> list[
     return lines
 
 
-def _unlike(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+def _different_values(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in usual or usual[key] != value}
 
 
@@ -328,7 +328,7 @@ def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[str]:
     comments = {"delivered": _lag(stream, consumer)}
     if consumer.members > 1:
         comments["group"] = f"{consumer.members} stored subscriptions"
-    yield from write_fields((*CONSUMER, *CONSUMER_FIELDS), _unlike(values, usual), 4, comments, item=True)
+    yield from write_fields((*CONSUMER, *CONSUMER_FIELDS), _different_values(values, usual), 4, comments, item=True)
 
 
 def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:

@@ -164,10 +164,10 @@ class StreamFill:
             reached = int(info["state"]["last_seq"])
         except NatsError:
             if self._created and not self.reported:
-                _say(problem, f"stream {self._name} was created and may still exist", "remove it, or run again")
+                _add_context(problem, f"stream {self._name} was created and may still exist", "remove it, or run again")
                 return
         what = f"stream {self._name} is filled up to sequence {reached} of {self._source.last}"
-        _say(problem, what, "the same command continues from there")
+        _add_context(problem, what, "the same command continues from there")
 
     async def _force_recount(self, problem: ApiError, stored: int) -> None:
         """Makes the server recount a stream whose last sequence it believes to be lower than it is.
@@ -347,7 +347,7 @@ def _sequences(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
         yield from range(first, last + 1)
 
 
-def _say(problem: StantoolsError, what: str, remedy: str) -> None:
+def _add_context(problem: StantoolsError, what: str, remedy: str) -> None:
     problem.message = f"{problem.message}; {what}"
     problem.remedy = f"{problem.remedy}; {remedy}" if problem.remedy else remedy
     problem.args = (problem.message,)

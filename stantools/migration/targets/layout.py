@@ -231,7 +231,7 @@ def arriving(target: Path, owner: Ownership) -> Iterator[Path]:
 
     `target` is `<account>/streams/<stream>`. Raises RefusedError if another run is placing this stream.
     """
-    new = _beside(target, _NEW)
+    new = _sibling(target, _NEW)
     with new_directory(new, untouched="nothing was placed") as content:
         yield content
         with writing("", "nothing was placed"):
@@ -243,7 +243,7 @@ def move_in(target: Path) -> Path | None:
 
     If the rename fails, the store is unchanged.
     """
-    new = _beside(target, _NEW)
+    new = _sibling(target, _NEW)
     with writing(target, f"the complete new stream is in {new}"):
         if not target.exists():
             new.rename(target)
@@ -255,7 +255,7 @@ def move_in(target: Path) -> Path | None:
 
 
 def give_up(target: Path) -> None:
-    new = _beside(target, _NEW)
+    new = _sibling(target, _NEW)
     with writing(new, "nothing was placed"):
         shutil.rmtree(new)
 
@@ -266,7 +266,7 @@ def tidy(target: Path) -> Path | None:
     A directory without a counterpart in `streams` is removed. With a counterpart it may be the replaced stream, so
     it is kept under that name.
     """
-    new = _beside(target, _NEW)
+    new = _sibling(target, _NEW)
     aside = new.with_name(f"{new.name}.old")
     with writing("", "nothing was placed"):
         if aside.is_dir():
@@ -287,14 +287,14 @@ def tidy(target: Path) -> Path | None:
 
 
 def _set_aside(directory: Path, target: Path) -> Path:
-    place, number = _beside(target, _REPLACED), 1
+    place, number = _sibling(target, _REPLACED), 1
     while os.path.lexists(place):
         number += 1
-        place = _beside(target, f"{_REPLACED}-{number}")
+        place = _sibling(target, f"{_REPLACED}-{number}")
     directory.rename(place)
     fsync_directory(place.parent)
     return place
 
 
-def _beside(target: Path, suffix: str) -> Path:
+def _sibling(target: Path, suffix: str) -> Path:
     return target.parent.parent / f"{target.name}{suffix}"

@@ -317,7 +317,7 @@ async def check_server(
             StreamDemand(
                 stream.plan.config,
                 estimated_bytes(stream.plan),
-                estimated_bytes(stream.plan, least=True),
+                estimated_bytes(stream.plan, minimum=True),
                 stream.largest_message,
                 [consumer.config for consumer in stream.plan.consumers],
                 may_exist=keeps,

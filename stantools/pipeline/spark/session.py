@@ -275,13 +275,15 @@ def _first_session(master: Master, jvm: Jvm, settings: Mapping[str, str], python
         timer.cancel()
 
 
-def _start_error(master: Master, problem: Exception, late: bool, seconds: float, said: list[str]) -> SparkStartError:
-    if late:
+def _start_error(
+    master: Master, problem: Exception, timed_out: bool, seconds: float, output_lines: list[str]
+) -> SparkStartError:
+    if timed_out:
         text = f"{master.url} did not accept the application within {seconds:.0f} s"
         return SparkStartError(text, "see the master's page or log for the reason, or run here: --master local[*]")
     java = getattr(problem, "java_exception", None)
     reason = str(java.toString() if java is not None else problem).splitlines()[0] if str(problem) else ""
-    everything = "\n".join([reason, str(problem), *said])
+    everything = "\n".join([reason, str(problem), *output_lines])
     if "unresponsive" in everything or "Failed to connect to master" in everything:
         text = f"no Spark master answers at {master.url}, though the port accepts connections"
         return SparkStartError(text, "compare version and address with the master's log")

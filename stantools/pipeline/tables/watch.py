@@ -41,9 +41,9 @@ class ReadAllowance:
         """True if one of the limits is used up."""
         return any(left is not None and left <= 0 for left in (self.bytes, self.rows, self.files))
 
-    def share(self, of: int) -> ReadAllowance:
+    def share(self, shares: int) -> ReadAllowance:
         return ReadAllowance(
-            *(None if left is None else -(-left // of) for left in (self.bytes, self.rows, self.files))
+            *(None if left is None else -(-left // shares) for left in (self.bytes, self.rows, self.files))
         )
 
     def pairs(self, other: ReadAllowance) -> list[tuple[int | None, int | None]]:

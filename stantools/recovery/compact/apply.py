@@ -58,7 +58,7 @@ def apply_compaction(plan: CompactionPlan, out: Path, *, progress: Progress | No
     source = plan.store.path
     check_outside(source, out)
     check_room(out, room_needed(plan))
-    with new_directory(out, untouched=f"{source} is unchanged", like=source) as content:
+    with new_directory(out, untouched=f"{source} is unchanged", mode_source=source) as content:
         _fill(plan, content, progress)
     return _result(plan, out if out.is_dir() else absolute(out), None)
 

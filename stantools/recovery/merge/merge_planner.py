@@ -363,12 +363,12 @@ class _Merge:
             )
         plan.changes += [str(each) for each in log.conflicts]
         plan.changes += [str(each) for each in plan.conflicts]
-        plan.changes += _perhaps_uncommitted(log, stored)
+        plan.changes += _uncommitted_notes(log, stored)
         for found, sequences in plan.free_pages.items():
             plan.changes.append(f"{found}: {describe_sequences(sequences)} came from deleted entries of the Raft logs")
 
 
-def _perhaps_uncommitted(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
+def _uncommitted_notes(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
     """Names entries at the end that may not be committed: their publishers may not have an acknowledgement.
 
     `stored` is the last sequence of each channel in any file store: stored messages are committed.

@@ -272,7 +272,7 @@ def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _ChannelFindings], pl
     else:
         file = f"{survey.files.name}/{path.name}"
         try:
-            with mapped(path, seen=survey.files.subs_seen) as buffer:
+            with mapped(path, snapshot=survey.files.subs_seen) as buffer:
                 source.subs = salvage_subs(buffer, plan.crc)
         except StoreUnreadableError as error:
             plan.dropped.append(DroppedData(file, -1, 0, error.message))
