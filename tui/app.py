@@ -8,6 +8,7 @@ import pkgutil
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -92,13 +93,13 @@ class Browser(App[None]):
         session: StoreSession | None,
         *,
         settings: KeySettings | None = None,
-        connecting: ConnectOptions | None = None,
+        connect_options: ConnectOptions | None = None,
         monitor: str | None = None,
     ) -> None:
         super().__init__()
         self.session = session
         self.settings = settings or KeySettings()
-        self.connecting = connecting
+        self.connect_options = connect_options
         self.monitor = monitor
         self.commands: list[str] = []  #: command lines equivalent to the user's steps, oldest first
         self.unlocked = False
@@ -183,7 +184,7 @@ class Browser(App[None]):
         """Returns the reason why a view cannot be opened, or "". `place` defaults to that of the present view."""
         if self.session is None:
             return "" if view is View.LIVE else "no store is open"
-        if view is View.LIVE and not (self.monitor or self.connecting):
+        if view is View.LIVE and not (self.monitor or self.connect_options):
             return "no server to watch: start with --monitor URL or --server URL"
         named = place is not None and (place.file is not None or place.channel is not None)
         if view in OF_A_CHANNEL and not named and self._channel(view) is None:
@@ -195,9 +196,9 @@ class Browser(App[None]):
         if self._refuse_to_leave():
             return
         old = self.session
-        reading, workers = (old.reading, old.workers) if old is not None else (None, 2)
+        read_options, workers = (old.read_options, old.workers) if old is not None else (None, 2)
         try:
-            session = StoreSession(path, reading, workers=workers)
+            session = StoreSession(path, read_options, workers=workers)
         except StantoolsError as problem:
             self.fail(problem)
             return
@@ -250,10 +251,10 @@ class Browser(App[None]):
         if not self._refuse_to_leave(" (or press Ctrl+Q)"):
             self.exit()
 
-    def _refuse_to_leave(self, otherwise: str = "") -> bool:
+    def _refuse_to_leave(self, alternative: str = "") -> bool:
         for screen in self.screen_stack:
             if isinstance(screen, ViewScreen) and (reason := screen.busy()):
-                self.notify(f"{reason}: cancel it first{otherwise}", severity="warning", markup=False)
+                self.notify(f"{reason}: cancel it first{alternative}", severity="warning", markup=False)
                 return True
         return False
 
@@ -344,7 +345,7 @@ class Browser(App[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         for view in View:
             if self.session is not None or view is View.LIVE:
-                yield SystemCommand(f"View: {view.value}", f"Open the view {view.value}", self._opener(view))
+                yield SystemCommand(f"View: {view.value}", f"Open the view {view.value}", partial(self.open_view, view))
         yield SystemCommand("Unlock or lock", "Allow or forbid changes", self.action_unlock)
         yield SystemCommand("Scan again", "Read the whole store again", self.action_rescan)
         yield SystemCommand("Encryption key", "Set the key for encrypted payloads", self.action_encryption_key)
@@ -352,9 +353,6 @@ class Browser(App[None]):
         yield SystemCommand("Dark or light", "Change the theme", self.action_toggle_theme)
         yield SystemCommand("Keys", "The active keys", self.action_help)
         yield SystemCommand("Quit", "Leave", self.action_leave)
-
-    def _opener(self, view: View) -> Any:
-        return lambda: self.open_view(view)
 
 
 def bindings() -> Iterator[tuple[type, Binding]]:

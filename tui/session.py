@@ -129,11 +129,11 @@ class StoreSession:
     """
 
     def __init__(
-        self, path: Path, reading: ReadOptions | None = None, *, workers: int = 2, files: NodeFiles | None = None
+        self, path: Path, read_options: ReadOptions | None = None, *, workers: int = 2, files: NodeFiles | None = None
     ) -> None:
         self.path = path
         self.files = files
-        self.reading = reading or ReadOptions()
+        self.read_options = read_options or ReadOptions()
         self.workers = workers
         self.store: Datastore
         self._job: Job[None] | None = None
@@ -142,7 +142,7 @@ class StoreSession:
         self._open()
 
     def _open(self) -> None:
-        self.store = open_store(self.path, self.reading)
+        self.store = open_store(self.path, self.read_options)
         self.channels = {name: ChannelFacts(name) for name in self.store.channel_names}
         self.overview: Overview | None = None
         self.node: NodeReport | None = None
@@ -156,7 +156,7 @@ class StoreSession:
         self._advice: tuple[int, Advice] | None = None
         self._in_root: Mapping[str, Ranges] = {}
         self._outcomes: dict[str, ChannelOutcome] | None = None
-        self._judged: StartVerdict | None = None
+        self._start_verdict: StartVerdict | None = None
         self.touch()
 
     @property
@@ -192,7 +192,7 @@ class StoreSession:
 
         `key` is the key as given to the server; None shows payloads as they are stored.
         """
-        self.reading = replace(self.reading, encryption_key=key)
+        self.read_options = replace(self.read_options, encryption_key=key)
         self.store.key = key
         if self.stage >= ScanStage.FORECAST:
             self.close()
@@ -229,9 +229,9 @@ class StoreSession:
             return None
         from stantools.inspection.start_verdict import judge_start
 
-        if self._judged is None or self._judged.forecast is not self.forecasts[0]:
-            self._judged = judge_start(self.forecasts[0], self.outcomes)
-        return self._judged
+        if self._start_verdict is None or self._start_verdict.forecast is not self.forecasts[0]:
+            self._start_verdict = judge_start(self.forecasts[0], self.outcomes)
+        return self._start_verdict
 
     def advice(self) -> Advice | None:
         """Returns the one safe next step; None before the forecast."""
@@ -280,7 +280,7 @@ class StoreSession:
         """Reads a clustered node: clients and subscriptions are in its log."""
         from stantools.inspection.node import node_overview
 
-        self.node, self.overview = node_overview(files, self.reading)
+        self.node, self.overview = node_overview(files, self.read_options)
         for each in self.overview.channels:
             # A channel that is only in the log has no files.
             if each.name in self.channels:

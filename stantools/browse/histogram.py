@@ -314,7 +314,8 @@ class Counter:
         if not len(self._first):
             return np.zeros(len(first), np.int64)
         counts = (self._up_to(last) - self._up_to(first)).astype(np.int64)
-        counts += self._contains(first)
+        at = np.searchsorted(self._first, first, side="right") - 1
+        counts += (at >= 0) & (first <= self._last[np.maximum(at, 0)])
         return counts
 
     def _up_to(self, sequence: Sequences) -> Sequences:
@@ -323,8 +324,3 @@ class Counter:
         held = np.minimum(sequence, self._last[np.maximum(at - 1, 0)]) - self._first[np.maximum(at - 1, 0)]
         result: Sequences = np.where(at > 0, whole + held + np.uint64(1), np.uint64(0))
         return result
-
-    def _contains(self, sequence: Sequences) -> npt.NDArray[np.bool_]:
-        at = np.searchsorted(self._first, sequence, side="right") - 1
-        inside: npt.NDArray[np.bool_] = (at >= 0) & (sequence <= self._last[np.maximum(at, 0)])
-        return inside

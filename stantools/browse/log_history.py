@@ -112,14 +112,13 @@ class LogHistory:
 
         Raises `StoreUnreadableError` if the file is gone or not readable.
         """
-        places = [self._place(row) for row in range(max(start, 0), min(stop, self._count))]
+        places = []
+        for row in range(max(start, 0), min(stop, self._count)):
+            chunk = bisect_right(self._starts, row) - 1
+            at = row - self._starts[chunk]
+            places.append((int(self._offsets[chunk][at]), int(self._pending[chunk][at])))
         with readable(self.path), self.path.open("rb", buffering=0) as file:
             return [self._record(file.fileno(), offset, pending) for offset, pending in places]
-
-    def _place(self, row: int) -> tuple[int, int]:
-        chunk = bisect_right(self._starts, row) - 1
-        at = row - self._starts[chunk]
-        return int(self._offsets[chunk][at]), int(self._pending[chunk][at])
 
     def _record(self, descriptor: int, offset: int, pending: int) -> HistoryRecord:
         if pending == _DAMAGED:
@@ -130,7 +129,7 @@ class LogHistory:
             content = memoryview(header + os.pread(descriptor, min(size, _MAX_PAYLOAD), offset + RECORD_HEADER_SIZE))
             if len(content) == RECORD_HEADER_SIZE + size:
                 judged = judge_row(self._layout, content, 0)
-                if not isinstance(judged, LogDamage) and _concerns(judged.message, self._owner):
+                if not isinstance(judged, LogDamage) and _belongs_to(judged.message, self._owner):
                     entry = LogEntry(offset, size, judged.types[0], judged.message)
                     record = entry_record(entry, content, self._layout, self._crc)
                     if isinstance(self._owner, bytes):
@@ -147,7 +146,7 @@ class LogHistory:
             self._count += len(offsets)
 
     def _damage(self, buffer: Buffer, damage: LogDamage) -> None:
-        if damage.message is not None and not _concerns(damage.message, self._owner):
+        if damage.message is not None and not _belongs_to(damage.message, self._owner):
             return
         self.damages += 1
         if self.damages <= MAX_DAMAGES:
@@ -200,7 +199,7 @@ def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: Pendi
                 offsets, counts = [], []
                 result._damage(buffer, judged)
                 continue
-            if not _concerns(judged.message, owner):
+            if not _belongs_to(judged.message, owner):
                 continue
         offsets.append(offset)
         counts.append(pending.after(kind, number, sequence) if layout is SUBS_LOG else 0)
@@ -208,7 +207,7 @@ def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: Pendi
     result._add(offsets, counts)
 
 
-def _concerns(message: object, owner: int | bytes) -> bool:
+def _belongs_to(message: object, owner: int | bytes) -> bool:
     if isinstance(message, (pb.SubState, pb.SubStateDelete, pb.SubStateUpdate, pb.ClientInfo, pb.ClientDelete)):
         return bool(message.id == owner)
     return True

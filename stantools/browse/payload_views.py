@@ -47,22 +47,15 @@ def likely_form(data: bytes) -> PayloadForm:
     if start in (b"{", b"[") and parse_json(data) is not None:
         return PayloadForm.JSON
     sample = data[:_SAMPLE]
-    if is_text(sample) or _mostly_text(sample):
+    text = sample.decode("utf-8", "surrogateescape")
+    # Text may hold a few control characters or invalid bytes.
+    if is_text(sample) or sum(each.isprintable() or each in "\n\r\t" for each in text) * 10 > len(text) * 8:
         return PayloadForm.TEXT
-    if len(data) <= MAX_STRUCTURE and _plausible_protobuf(data):
-        return PayloadForm.PROTOBUF
+    if len(data) <= MAX_STRUCTURE:
+        message = read_wire(data)
+        if not message.problem and message.fields and all(each.number < 1000 for each in message.fields):
+            return PayloadForm.PROTOBUF
     return PayloadForm.HEX
-
-
-def _mostly_text(data: bytes) -> bool:
-    """Returns whether most of it is readable: text with a few control characters or invalid bytes in it."""
-    text = data.decode("utf-8", "surrogateescape")
-    return sum(each.isprintable() or each in "\n\r\t" for each in text) * 10 > len(text) * 8
-
-
-def _plausible_protobuf(data: bytes) -> bool:
-    message = read_wire(data)
-    return not message.problem and bool(message.fields) and all(each.number < 1000 for each in message.fields)
 
 
 def parse_json(data: bytes) -> tuple[Any] | None:
@@ -108,7 +101,7 @@ def text_lines(data: bytes, width: int) -> list[Line]:
     for line in text.split("\n"):
         shown = line.replace("\t", "    ")
         shown = shown if shown.isprintable() else escape(shown)
-        lines += [[(part, "")] for part in _broken(shown, width)] or [[]]
+        lines += [[(part, "")] for part in _wrapped_lines(shown, width)] or [[]]
         if len(lines) > _MAX_LINES:
             break
     if len(data) > MAX_TEXT:
@@ -116,7 +109,7 @@ def text_lines(data: bytes, width: int) -> list[Line]:
     return lines
 
 
-def _broken(line: str, width: int) -> Iterator[str]:
+def _wrapped_lines(line: str, width: int) -> Iterator[str]:
     """Breaks a line at a number of columns; wide characters take two."""
     if line.isascii():
         yield from (line[at : at + width] for at in range(0, len(line), width))

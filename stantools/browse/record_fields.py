@@ -154,7 +154,8 @@ def _record(parts: _RecordParts, record: bytes, kind: FileKind, crc: Crc, length
     layout = LOGS.get(kind)
     size = word & MAX_TYPED_PAYLOAD if layout else word
     left = length - RECORD_HEADER_SIZE
-    text = f"{size:,}" if size == left else f"{size:,}, but {_bytes(left)} here"
+    present = "1 byte is" if left == 1 else f"{left:,} bytes are"
+    text = f"{size:,}" if size == left else f"{size:,}, but {present} here"
     parts.add(3 if layout else 4, "size", text, PartRole.SIZE if size == left else PartRole.WRONG)
     message: type[Message] | None = pb.ServerInfo if kind is FileKind.SERVER else pb.MsgProto
     if layout:
@@ -242,10 +243,6 @@ def _value(data: bytes, wire: int, known: FieldDescriptor | None) -> tuple[str, 
     if known.name == "timestamp":
         return f"{number} = {format_time(number)}", PartRole.TIME
     return f"{number:,}", PartRole.NUMBER
-
-
-def _bytes(count: int) -> str:
-    return "1 byte is" if count == 1 else f"{count:,} bytes are"
 
 
 def _cut(text: str) -> str:

@@ -103,7 +103,13 @@ class RecordReader:
         while row < min(stop, self.map.rows):
             entry = self.map.at_row(row)
             if isinstance(entry, SingleRecord):
-                found.append(self._single(entry))
+                size, crc = entry.end - entry.start, None
+                if entry.type not in ("version", "zeros", "torn") and size >= RECORD_HEADER_SIZE:
+                    crc = self._stored(entry.start + (28 if self.kind is FileKind.INDEX else 4))
+                fields = {} if entry.sequence is None else {"sequence": entry.sequence}
+                found.append(
+                    FileRecord(entry.start, size, entry.type, entry.ok, crc, detail=entry.detail, fields=fields)
+                )
                 row += 1
                 continue
             part = self._stretch(entry).describe(row - entry.row, stop - entry.row)
@@ -219,13 +225,6 @@ class RecordReader:
             return found
 
         return _Decoded(np.asarray(part.offset) + entry.start, np.empty(0, np.uint64), describe)
-
-    def _single(self, entry: SingleRecord) -> FileRecord:
-        length, crc = entry.end - entry.start, None
-        if entry.type not in ("version", "zeros", "torn") and length >= RECORD_HEADER_SIZE:
-            crc = self._stored(entry.start + (28 if self.kind is FileKind.INDEX else 4))
-        fields = {} if entry.sequence is None else {"sequence": entry.sequence}
-        return FileRecord(entry.start, length, entry.type, entry.ok, crc, detail=entry.detail, fields=fields)
 
     def _stored(self, offset: int) -> int | None:
         stored = self.read(offset, 4)

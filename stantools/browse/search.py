@@ -148,7 +148,7 @@ class Searcher:
                 found.append(row)
         for stretch, begin, low, high in self._window.stretches(first, last):
             with suppress(StoreUnreadableError):  # its rows show the reason
-                located = self._window.located(stretch, low, high)
+                located = self._window.reader.located(stretch, low, high)
                 found += [begin + stretch.row_of(low + each) for each in self._of_messages(stretch, located, progress)]
         return sorted(found)
 
@@ -159,7 +159,7 @@ class Searcher:
             part = located.part(low, high)
             start = int(part.offset[0])
             end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
-            raw = self._window.read(stretch, start, end - start)
+            raw = self._window.reader.read(stretch, start, end - start)
             for position in self._of_region(stretch, raw, part.offset - start, progress):
                 yield low + position
 
@@ -189,7 +189,11 @@ class Searcher:
         for position, (data, size, reply, length) in enumerate(places):
             if good[position]:
                 positions.append(position)
-                messages.append(_texts(self._decrypted(raw[data : data + size]), raw[reply : reply + length]))
+                payload = raw[data : data + size]
+                if self._cipher is not None and payload:
+                    with suppress(DecryptError):  # shown and searched as stored
+                        payload = self._cipher.decrypt(payload)
+                messages.append(_texts(payload, raw[reply : reply + length]))
         matching = self._matching(messages, progress)
         return [position for position, matches in zip(positions, matching, strict=True) if matches]
 
@@ -214,12 +218,6 @@ class Searcher:
                     at = int(columns.offset[position]) + RECORD_HEADER_SIZE + int(columns.size[position])
                     break
         return found
-
-    def _decrypted(self, data: bytes) -> bytes:
-        if self._cipher is not None and data:
-            with suppress(DecryptError):  # shown and searched as stored
-                return self._cipher.decrypt(data)
-        return data
 
     def _matching(self, messages: Sequence[Sequence[bytes]], progress: Progress | None) -> list[bool]:
         if self._matcher is not None:

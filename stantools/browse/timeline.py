@@ -93,7 +93,7 @@ class Timeline:
         self._crc = crc
         self._pieces: list[_TimelineRun] = []
         self._samples = Samples()
-        self._usual = 0, 0
+        self._typical_range = 0, 0
         self._previous_time = 0
         self._kept = 0
         self._known = survey is not None
@@ -175,8 +175,8 @@ class Timeline:
                 self.problems.append(error.message)
         if not self.count:
             return
-        self._usual = self._samples.usual() or (self.earliest, self.latest)
-        low, high = max(self._usual[0], self.earliest), min(self._usual[1], self.latest)
+        self._typical_range = self._samples.usual() or (self.earliest, self.latest)
+        low, high = max(self._typical_range[0], self.earliest), min(self._typical_range[1], self.latest)
         self.whole = self._binned(low, high, progress)
         if self.whole.times and self.whole.times != (low, high):
             # The range was wide enough for all possible times; now it is cut to the actual ones.
@@ -293,7 +293,7 @@ class Timeline:
         missing = self._missing_counter.count(first, last) if self._known else (last - first).astype(np.int64) + 1
         known = (damaged > 0) | (missing > 0)
         # A time far outside says nothing about the place of the hole; then its other end does.
-        low, high = self._usual
+        low, high = self._typical_range
         before = np.where((before < low) | (before > high), after, before)
         after = np.where((after < low) | (after > high), before, after)
         result.add_holes(before[known], after[known], missing[known], damaged[known])

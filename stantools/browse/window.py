@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
 
 import numpy as np
 
@@ -35,7 +34,6 @@ from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles
-from stantools.store.slice_reader import MessageRecords
 
 __all__ = ["MessageStretch", "Row", "RowNote", "RowNoteKind", "RowWindow", "WindowMessage", "open_window", "refine"]
 
@@ -58,12 +56,17 @@ class RowWindow:
         self.files = files
         self._crc = crc
         self.key = key
-        self._reader = StretchReader(files.raw_name, crc, key=key)
+        self.reader = StretchReader(files.raw_name, crc, key=key)
         self._sampled = False
         self._pieces: list[Piece] = joined(parts, files.raw_name)
-        self._starts = [0, *accumulate(_rows(piece) for piece in self._pieces)]
-        self.messages = sum(_messages(piece) for piece in self._pieces)  #: number of messages
-        self.highest = max((_last(piece) for piece in self._pieces), default=0)  #: highest sequence
+        self._starts = [0]
+        self.messages = 0  #: number of messages
+        self.highest = 0  #: highest sequence
+        for piece in self._pieces:
+            self._starts.append(self._starts[-1] + (piece.rows if isinstance(piece, MessageStretch) else 1))
+            if not isinstance(piece, RowNote):
+                self.messages += piece.count if isinstance(piece, MessageStretch) else 1
+            self.highest = max(self.highest, piece.sequence if isinstance(piece, ProvenMessage) else piece.last)
 
     @property
     def exact(self) -> bool:
@@ -73,7 +76,7 @@ class RowWindow:
     @property
     def decrypts(self) -> bool:
         """There is a key."""
-        return self._reader.cipher is not None
+        return self.reader.cipher is not None
 
     @property
     def encrypted(self) -> bool:
@@ -81,8 +84,8 @@ class RowWindow:
         if not self._sampled:
             self._sampled = True
             last = next((piece for piece in reversed(self._pieces) if isinstance(piece, MessageStretch)), None)
-            self._reader.encrypted = last is not None and self._reader.looks_encrypted(last)
-        return self._reader.encrypted
+            self.reader.encrypted = last is not None and self.reader.looks_encrypted(last)
+        return self.reader.encrypted
 
     def another(self) -> RowWindow:
         """Returns a window with the same rows, for another thread."""
@@ -93,7 +96,7 @@ class RowWindow:
         return RowWindow(self.files, self._crc, self.parts, key=key)
 
     def close(self) -> None:
-        self._reader.close()
+        self.reader.close()
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -105,10 +108,12 @@ class RowWindow:
             return RowNote(RowNoteKind.FILE, "there is no such row")
         if isinstance(found[0], RowNote) or found[0].whole:
             return found[0]
-        piece, position = self._at(row)
+        place = bisect_right(self._starts, row) - 1
+        piece = self._pieces[place]
         assert isinstance(piece, MessageStretch)
+        position = piece.at_row(row - self._starts[place])[0]
         try:
-            whole = self._reader.messages(piece, self._reader.located(piece, position, position + 1), whole=True)
+            whole = self.reader.messages(piece, self.reader.located(piece, position, position + 1), whole=True)
         except StoreUnreadableError as error:
             return RowNote(RowNoteKind.FILE, error.message, piece.files.name)
         return whole[0] if whole else _changed(piece)
@@ -125,7 +130,7 @@ class RowWindow:
             if isinstance(piece, MessageStretch):
                 rows += self._of_stretch(piece, start - begin, end - begin)
             else:
-                rows.append(self._reader.proven(piece) if isinstance(piece, ProvenMessage) else piece)
+                rows.append(self.reader.proven(piece) if isinstance(piece, ProvenMessage) else piece)
             start, place = end, place + 1
         return rows
 
@@ -134,8 +139,8 @@ class RowWindow:
         last, at_gap = stretch.at_row(high - 1)
         stop = last if at_gap else last + 1
         try:
-            located = self._reader.located(stretch, first, stop)
-            messages = self._reader.messages(stretch, located)
+            located = self.reader.located(stretch, first, stop)
+            messages = self.reader.messages(stretch, located)
         except StoreUnreadableError as error:
             text = f"{stretch.files.name}: {error.message}"
             return [RowNote(RowNoteKind.FILE, text, stretch.files.name)] * (high - low)
@@ -152,7 +157,7 @@ class RowWindow:
 
     def _gap(self, stretch: MessageStretch, position: int) -> RowNote:
         try:
-            around = self._reader.located(stretch, position - 1, position + 1).sequence
+            around = self.reader.located(stretch, position - 1, position + 1).sequence
         except StoreUnreadableError:
             around = np.empty(0, np.uint64)
         if len(around) < 2 or around[1] <= around[0]:
@@ -183,14 +188,6 @@ class RowWindow:
                 yield self._starts[place]
             place += 1
 
-    def located(self, stretch: MessageStretch, low: int, high: int) -> MessageRecords:
-        """Returns the places of messages of a run, by their positions; fewer if the files have changed."""
-        return self._reader.located(stretch, low, high)
-
-    def read(self, stretch: MessageStretch, offset: int, size: int) -> bytes:
-        """Reads bytes of the slice of a run; fewer if it ends before."""
-        return self._reader.read(stretch, offset, size)
-
     def row_of_sequence(self, sequence: int) -> int:
         """Returns the row of a message, or the row where it would be.
 
@@ -201,9 +198,9 @@ class RowWindow:
             piece, begin = self._pieces[place], self._starts[place]
             if isinstance(piece, MessageStretch):
                 if piece.first <= sequence <= piece.last:
-                    position = self._reader.position_of(piece, sequence, "sequence")
+                    position = self.reader.position_of(piece, sequence, "sequence")
                     row = piece.row_of(position)
-                    exact = self._reader.located(piece, position, position + 1).sequence
+                    exact = self.reader.located(piece, position, position + 1).sequence
                     if len(exact) and int(exact[0]) == sequence:
                         return begin + row
                     note = begin + row - 1 if note < 0 else note
@@ -220,7 +217,7 @@ class RowWindow:
         """Returns the row of the first message at or after a time, the last row if all are older."""
         for place, piece in enumerate(self._pieces):
             if isinstance(piece, MessageStretch) and piece.last_timestamp >= timestamp:
-                return self._starts[place] + piece.row_of(self._reader.position_of(piece, timestamp, "timestamp"))
+                return self._starts[place] + piece.row_of(self.reader.position_of(piece, timestamp, "timestamp"))
             if isinstance(piece, ProvenMessage) and piece.timestamp >= timestamp:
                 return self._starts[place]
         return max(len(self) - 1, 0)
@@ -238,7 +235,7 @@ class RowWindow:
                 continue
             if isinstance(piece, MessageStretch):
                 if piece.start <= offset < piece.end:
-                    return begin + piece.row_of(self._reader.position_of(piece, offset, "offset", side="right"))
+                    return begin + piece.row_of(self.reader.position_of(piece, offset, "offset", side="right"))
             elif isinstance(piece, RowNote):
                 if piece.offset is not None and piece.offset <= offset < piece.offset + (piece.length or 0):
                     return begin
@@ -267,11 +264,6 @@ class RowWindow:
                     return begin
         return 0
 
-    def _at(self, row: int) -> tuple[Piece, int]:
-        place = bisect_right(self._starts, row) - 1
-        piece = self._pieces[place]
-        return piece, piece.at_row(row - self._starts[place])[0] if isinstance(piece, MessageStretch) else 0
-
     def next_note(self, row: int, *, backward: bool = False) -> int | None:
         """Returns the next row that is not a message, from a row on; None if there is none."""
         if not self._pieces:
@@ -288,10 +280,6 @@ class RowWindow:
                 if found is not None:
                     return begin + found
         return None
-
-
-def _last(piece: Piece) -> int:
-    return piece.sequence if isinstance(piece, ProvenMessage) else piece.last
 
 
 def _next_break(stretch: MessageStretch, row: int, *, backward: bool) -> int | None:
@@ -338,16 +326,6 @@ def refine(
     known = {part.name: part for part in window.parts} if window else {}
     builder = Builder(files.raw_name, crc, live=live)
     return RowWindow(files, crc, builder.build(files, known, survey, progress), key=key)
-
-
-def _rows(piece: Piece) -> int:
-    return piece.rows if isinstance(piece, MessageStretch) else 1
-
-
-def _messages(piece: Piece) -> int:
-    if isinstance(piece, MessageStretch):
-        return piece.count
-    return int(isinstance(piece, ProvenMessage))
 
 
 def _changed(stretch: MessageStretch) -> RowNote:

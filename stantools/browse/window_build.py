@@ -212,7 +212,9 @@ class Builder:
             notes.append(
                 RowNote(RowNoteKind.FILE, f"{files.name}: {survey.header_error}", files.name, 0, FILE_HEADER_SIZE)
             )
-        pieces = list(_merged(files, survey.runs, survey.damages, self._index_from(survey)))
+        report = survey.index
+        usable = report.agrees() and report.count == sum(run.count for run in survey.runs)
+        pieces = list(_merged(files, survey.runs, survey.damages, 0 if usable else None))
         if problem := _index_problem(survey):
             notes.append(RowNote(RowNoteKind.INDEX, problem, (files.index or files.data or Path(files.name)).name))
         reader = StretchReader(self._channel, self._crc.unchecked, key=None)
@@ -223,12 +225,6 @@ class Builder:
         finally:
             reader.close()
         return (*notes, *pieces, *_named(survey, pieces))
-
-    def _index_from(self, survey: SliceSurvey) -> int | None:
-        """Returns whether the index can be used to find records: 0 for its first record, None if not."""
-        report = survey.index
-        usable = report.agrees() and report.count == sum(run.count for run in survey.runs)
-        return 0 if usable else None
 
 
 def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) -> list[MessageStretch] | None:

@@ -332,7 +332,10 @@ class StretchReader:
                     return int(stretch.offsets[number])
                 one = self._first(stretch, number)
             else:
-                one = self._one(stretch, int(heads[number]))
+                assert stretch.files.index is not None and stretch.index_from is not None
+                at = FILE_HEADER_SIZE + (stretch.index_from + int(heads[number])) * INDEX_RECORD_SIZE
+                raw = self._open.read(stretch.files.index, at, INDEX_RECORD_SIZE)
+                one = _possible(stretch, np.frombuffer(raw, index.dtype(), len(raw) // INDEX_RECORD_SIZE))
             return int(getattr(one, name)[0]) if len(one) else value + 1
 
         heads = stretch.marks if stretch.index_from is None else np.arange(0, stretch.count, BLOCK)
@@ -348,13 +351,6 @@ class StretchReader:
         reached = np.flatnonzero(inside >= wanted)
         position = low + (int(reached[0]) if len(reached) else len(inside))
         return min(position, stretch.count - 1)
-
-    def _one(self, stretch: MessageStretch, position: int) -> MessageRecords:
-        """Locates a single message by the index."""
-        assert stretch.files.index is not None and stretch.index_from is not None
-        at = FILE_HEADER_SIZE + (stretch.index_from + position) * INDEX_RECORD_SIZE
-        raw = self._open.read(stretch.files.index, at, INDEX_RECORD_SIZE)
-        return _possible(stretch, np.frombuffer(raw, index.dtype(), len(raw) // INDEX_RECORD_SIZE))
 
     def _first(self, stretch: MessageStretch, number: int) -> MessageRecords:
         """Locates the message at a mark by the data."""

@@ -1,7 +1,7 @@
 """From declared options to click: verbs, common options, shared options.
 
 An option is declared beside its field (`stantools.options`). A decorator adds the options of a dataclass, or a few
-of them, and passes them on as one value: a verb's function takes `reading: ReadOptions` instead of four loose
+of them, and passes them on as one value: a verb's function takes `read_options: ReadOptions` instead of four loose
 parameters. The console keeps the display options itself (`console.remember`).
 """
 
@@ -398,7 +398,7 @@ NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", d
 
 
 def reading_options(*, unchecked: bool = True, partial: bool = True) -> Callable[[_F], _F]:
-    """Adds the options for reading files, passed on as `reading: ReadOptions`.
+    """Adds the options for reading files, passed on as `read_options: ReadOptions`.
 
     Args:
         unchecked: Add --no-crc; not for verbs that must know which records are good.
@@ -407,10 +407,10 @@ def reading_options(*, unchecked: bool = True, partial: bool = True) -> Callable
     checks = {"no_crc": NO_CRC} if unchecked else {}
     accepts = {"accept_unreadable": ACCEPT_UNREADABLE} if partial else {}
     options = {"crc_poly": CRC_POLY, **checks, "encryption_key": KEY, **accepts}
-    return folded("reading", _reading, options)
+    return folded("read_options", _read_options, options)
 
 
-def _reading(
+def _read_options(
     crc_poly: int | None, encryption_key: Secret, accept_unreadable: bool = False, no_crc: bool = False
 ) -> ReadOptions:
     from stantools.store.read_options import ReadOptions

@@ -26,7 +26,7 @@ _HISTORY = ("offset", "length", "type", "ok", "id", "detail", "fields")
 @node_option
 @click.option("--history", is_flag=True, help="Every record instead of the clients registered at the end.")
 @reading_options()
-def command(store: Path, history: bool, reading: ReadOptions) -> int:
+def command(store: Path, history: bool, read_options: ReadOptions) -> int:
     """Show the clients registered in STORE, with the number of their subscriptions.
 
     A client that closed its connection is not listed; one that was connected when the server stopped is still
@@ -42,8 +42,8 @@ def command(store: Path, history: bool, reading: ReadOptions) -> int:
     if node := node_at(store, history=history):
         from stantools.inspection.node import node_overview
 
-        return _print(node_overview(node, reading)[1])
-    opened = open_store(store, reading)
+        return _print(node_overview(node, read_options)[1])
+    opened = open_store(store, read_options)
     if history:
         return show_records(str(opened.path), _HISTORY, _records(opened), _print_record)
     from stantools.inspection.overview import overview

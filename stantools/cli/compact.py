@@ -53,7 +53,7 @@ def command(
     options: CompactOptions,
     force: bool,
     consent: ChangeMode,
-    reading: ReadOptions,
+    read_options: ReadOptions,
 ) -> int:
     """Rewrite STORE without dead records in clients.dat and subs.dat, and without messages beyond the limits.
 
@@ -83,7 +83,7 @@ def command(
         raise UsageError("--backup applies to --in-place only: it names the replaced store", "add --in-place")
     if in_place and not consent.dry_run and (finished := finish_replacement(store)):
         console.note(f"first finished an interrupted run; the old store is {console.escape(str(finished))}")
-    opened = open_store(store, reading)
+    opened = open_store(store, read_options)
     if not consent.dry_run and not in_place:
         for use in check_not_in_use(store, force=force):
             console.warning(f"{use.detail}: data being written may be missing in the result")

@@ -39,7 +39,8 @@ def _checked_options(servers: tuple[str, ...], context: str | None, **given: Any
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     for name in ("password", "token"):
         given[name] = given[name].word(name)
-    if context is not None and _from_environment("servers"):
+    environment = click.core.ParameterSource.ENVIRONMENT
+    if context is not None and click.get_current_context().get_parameter_source("servers") is environment:
         servers = ()  # the command line precedes the environment
     options = ConnectOptions(split_servers(servers), **given)
     if context is not None:
@@ -49,20 +50,15 @@ def _checked_options(servers: tuple[str, ...], context: str | None, **given: Any
 
 
 #: Adds the connection options and passes them on as `connecting: ConnectOptions`, checked.
-connection_options = folded("connecting", _checked_options, _options(), title="Connection")
+connection_options = folded("connect_options", _checked_options, _options(), title="Connection")
 
 
-def or_selected(connecting: ConnectOptions) -> ConnectOptions:
+def or_selected(connect_options: ConnectOptions) -> ConnectOptions:
     """Returns the options of the selected nats context, if neither a server nor a context was given."""
     from stantools.nats.context import context_folder, over, read_context, selected_context
 
-    if connecting.servers or connecting.context:
-        return connecting
+    if connect_options.servers or connect_options.context:
+        return connect_options
     folder = context_folder()
     name = selected_context(folder)
-    return over(connecting, read_context(name, folder)).checked() if name else connecting
-
-
-def _from_environment(parameter: str) -> bool:
-    source = click.get_current_context().get_parameter_source(parameter)
-    return source is click.core.ParameterSource.ENVIRONMENT
+    return over(connect_options, read_context(name, folder)).checked() if name else connect_options

@@ -29,23 +29,23 @@ def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         ctx.find_root().color = ctx.color = value == "always"
 
 
-def _kept(name: str, otherwise: Any = None, ctx: click.Context | None = None) -> Any:
+def _setting(name: str, default: Any = None, ctx: click.Context | None = None) -> Any:
     ctx = ctx or click.get_current_context(silent=True)
-    return ctx.meta.get(f"stantools.{name}", otherwise) if ctx else otherwise
+    return ctx.meta.get(f"stantools.{name}", default) if ctx else default
 
 
 def output() -> str:
     """Returns the format of stdout: `table`, `json`, `ndjson` or `csv`."""
-    return str(_kept("output", "table"))
+    return str(_setting("output", "table"))
 
 
 def progress() -> str:
     """Returns the kind of progress: `auto`, `bar`, `json` or `none`."""
-    return str(_kept("progress", "auto"))
+    return str(_setting("progress", "auto"))
 
 
 def is_verbose(ctx: click.Context | None = None) -> bool:
-    return bool(_kept("verbose", ctx=ctx))
+    return bool(_setting("verbose", ctx=ctx))
 
 
 def set_store(ctx: click.Context, path: str) -> None:
@@ -55,7 +55,7 @@ def set_store(ctx: click.Context, path: str) -> None:
 
 def store() -> str:
     """Returns the user's store as it was named; "" if there is none."""
-    return str(_kept("store", ""))
+    return str(_setting("store", ""))
 
 
 def note(text: str) -> None:
@@ -110,7 +110,7 @@ def confirm(question: str, *, yes: bool) -> bool:
 def tell_cut() -> None:
     """Notes once, at the end, that tables were cut to fit the terminal."""
     ctx = click.get_current_context(silent=True)
-    if ctx and not _kept("cut"):
+    if ctx and not _setting("cut"):
         ctx.meta["stantools.cut"] = True
         ctx.call_on_close(lambda: note("tables are cut to the width of the terminal; --wide shows all"))
 
@@ -118,7 +118,7 @@ def tell_cut() -> None:
 def width(*, err: bool = False) -> int | None:
     """Returns the columns of stdout or stderr; None without a terminal, or if the user wants full tables."""
     stream = sys.stderr if err else sys.stdout
-    if not stream.isatty() or (not err and _kept("wide")):
+    if not stream.isatty() or (not err and _setting("wide")):
         return None
     given = os.environ.get("COLUMNS", "")
     try:
@@ -127,16 +127,16 @@ def width(*, err: bool = False) -> int | None:
         return None
 
 
-def wrapped(text: str, indent: int = 0, *, err: bool = False, otherwise: int | None = None) -> str:
+def wrapped(text: str, indent: int = 0, *, err: bool = False, default_width: int | None = None) -> str:
     """Wraps a text to the width of the terminal, without breaking commands, which must stay pasteable.
 
     Args:
         text: Begins at the left; its line breaks are kept.
         indent: Spaces in front of the following lines.
         err: It goes to stderr.
-        otherwise: Width without a terminal; None leaves the text as it is.
+        default_width: Width without a terminal; None leaves the text as it is.
     """
-    columns = width(err=err) or otherwise
+    columns = width(err=err) or default_width
     if columns is None:
         return text
     whole = UNBROKEN.sub(lambda each: each[0].replace(" ", "\0"), text)
@@ -149,7 +149,7 @@ def wrapped(text: str, indent: int = 0, *, err: bool = False, otherwise: int | N
 
 def paint(text: str, color: str, *, err: bool = True, bold: bool = False) -> str:
     """Colors a text if its stream is a terminal or the user wants colors."""
-    when = _kept("color", "auto")
+    when = _setting("color", "auto")
     if when == "auto":
         stream = sys.stderr if err else sys.stdout
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():

@@ -55,8 +55,8 @@ def command(
     other: str,
     channels: tuple[str, ...],
     workers: int,
-    connecting: ConnectOptions,
-    reading: ReadOptions,
+    connect_options: ConnectOptions,
+    read_options: ReadOptions,
 ) -> int:
     """Compare every message and all other state of STORE with OTHER.
 
@@ -72,9 +72,9 @@ def command(
     Exit code 0: no difference. 1: there are differences other than informational ones.
     """
     if _URL.match(other) or other.startswith("#"):
-        findings, facts, text = _with_stream(store, other, channels, workers, connecting, reading)
+        findings, facts, text = _with_stream(store, other, channels, workers, connect_options, read_options)
     else:
-        findings, facts, text = _with_store(store, Path(other), channels, workers, reading)
+        findings, facts, text = _with_store(store, Path(other), channels, workers, read_options)
     show(
         lambda: {**facts, "findings": [each.as_json() for each in findings]},
         lambda: _print(findings, text),
@@ -90,7 +90,7 @@ def command(
 @channel_option
 @pipeline.reading_options(unchecked=False, remote=False)
 @pipeline.cluster_options
-def job(stores: str, others: str, channels: tuple[str, ...], reading: TableOptions, cluster: Cluster) -> int:
+def job(stores: str, others: str, channels: tuple[str, ...], table_options: TableOptions, cluster: Cluster) -> int:
     """Compare every message and all other state of STORES with OTHERS.
 
     Both are a store, or a directory of stores (or a pattern); several stores are matched by their path below it, and
@@ -105,7 +105,7 @@ def job(stores: str, others: str, channels: tuple[str, ...], reading: TableOptio
     for path in (stores, others):
         if path.startswith(("nats://", "tls://", "ws://", "wss://", "#")):
             raise UsageError(f"{path} is a stream, but this command compares stores", "compare it with: stantools diff")
-    first, second = (reading.of((path,), channels=channels) for path in (stores, others))
+    first, second = (table_options.of((path,), channels=channels) for path in (stores, others))
     plan = plan_diff(*match_stores(first, second), first)
     with ByteProgress("diff", plan.bytes) as shown, cluster.work("diff", plan.bytes, shown) as work:
         result = run_diff(work, plan, progress=shown.advance)
@@ -115,7 +115,7 @@ def job(stores: str, others: str, channels: tuple[str, ...], reading: TableOptio
         row
         for each in result.stores
         for row in finding_rows(
-            each.found.findings, DIFFERENCE_COLUMNS, of=[each.pair.first.root, each.pair.second.root]
+            each.found.findings, DIFFERENCE_COLUMNS, prefix=[each.pair.first.root, each.pair.second.root]
         )
     )
     show(result.as_json, lambda: _print_pairs(result), ("store", "other", *DIFFERENCE_COLUMNS), rows)
@@ -125,7 +125,9 @@ def job(stores: str, others: str, channels: tuple[str, ...], reading: TableOptio
 _Result = tuple[list["Finding"], dict[str, Any], str]
 
 
-def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions) -> _Result:
+def _with_store(
+    store: Path, other: Path, channels: tuple[str, ...], workers: int, read_options: ReadOptions
+) -> _Result:
     from stantools.cli.opening import node_at, open_store, store_of_node
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.node import examine
@@ -133,7 +135,7 @@ def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: in
 
     nodes = [node_at(path) for path in (store, other)]
     first, second = opened = [
-        open_store(store_of_node(node, "messages are compared") if node else path, reading, channels)
+        open_store(store_of_node(node, "messages are compared") if node else path, read_options, channels)
         for node, path in zip(nodes, (store, other), strict=True)
     ]
     names = {name for each in opened for name in each.matching(channels)}
@@ -142,26 +144,26 @@ def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: in
             f"no channel of either store matches {', '.join(map(console.escape, channels))}",
             "see: stantools info STORE",
         )
-    one, two = [examine(node, reading) if node else None for node in nodes]
+    one, two = [examine(node, read_options) if node else None for node in nodes]
     states = one.state if one else None, two.state if two else None
     # Everything is read twice: for the survey and for the comparison.
     with ByteProgress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each in opened)) as shown:
         found = compare_stores(first, second, states=states, patterns=channels, workers=workers, progress=shown.advance)
         if one and two and not channels:
-            found.findings += _of_logs([one, two], reading)
+            found.findings += _of_logs([one, two], read_options)
         shown.found(*found.findings)
     _tell_damage((str(store), str(other)), found.damaged)
     facts = {"stream": None, "channels": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
     return found.findings, facts, _in_both(found.messages, found.channels)
 
 
-def _of_logs(reports: list[NodeReport], reading: ReadOptions) -> list[Finding]:
+def _of_logs(reports: list[NodeReport], read_options: ReadOptions) -> list[Finding]:
     from stantools.inspection.clusterlog import log_differences
 
     names = [each.node_id or each.files.path.absolute().name for each in reports]
     if len(set(names)) < len(names):
         names = [str(each.files.path) for each in reports]
-    return log_differences(reports, names, reading.encryption_key)
+    return log_differences(reports, names, read_options.encryption_key)
 
 
 def _with_stream(
@@ -169,8 +171,8 @@ def _with_stream(
     other: str,
     channels: tuple[str, ...],
     workers: int,
-    connecting: ConnectOptions,
-    reading: ReadOptions,
+    connect_options: ConnectOptions,
+    read_options: ReadOptions,
 ) -> _Result:
     from dataclasses import replace
 
@@ -181,10 +183,10 @@ def _with_stream(
         raise UsageError(
             f"{console.escape(other)} names a server without a stream", "add the stream: nats://HOST:PORT#STREAM"
         )
-    connecting = replace(connecting, servers=(url,)) if url else or_selected(connecting)
-    if connecting.embedded:
+    connect_options = replace(connect_options, servers=(url,)) if url else or_selected(connect_options)
+    if connect_options.embedded:
         raise UsageError("a server started for this command has no stream", "name a running server")
-    proof, names = run(_prove(store, stream, channels, workers, connecting, reading))
+    proof, names = run(_prove(store, stream, channels, workers, connect_options, read_options))
     facts = {
         "stream": stream,
         "channels": names,
@@ -206,8 +208,8 @@ async def _prove(
     stream: str,
     channels: tuple[str, ...],
     workers: int,
-    connecting: ConnectOptions,
-    reading: ReadOptions,
+    connect_options: ConnectOptions,
+    read_options: ReadOptions,
 ) -> tuple[Proof, list[str]]:
     import asyncio
 
@@ -215,20 +217,20 @@ async def _prove(
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.journal import StreamStage
-    from stantools.migration.proof.match import channels_for, match_stream, stream_info, taking_of
+    from stantools.migration.proof.match import channels_for, match_stream, source_options_of, stream_info
     from stantools.migration.source import open_source
     from stantools.nats.connection import connect
     from stantools.nats.jetstream import JetStream
 
-    opened = open_store(store, reading)
-    async with connect(connecting) as connection:
+    opened = open_store(store, read_options)
+    async with connect(connect_options) as connection:
         js = JetStream(connection)
         info = await stream_info(js, stream)
         names = opened.chosen(channels) if channels else channels_for(info, opened.channel_names, store)
-        taking = taking_of(names, workers)
-        with ByteProgress("read the store", lambda: opened.data_size(taking.patterns)) as shown:
+        source_options = source_options_of(names, workers)
+        with ByteProgress("read the store", lambda: opened.data_size(source_options.patterns)) as shown:
             # In a thread, so that the connection is kept alive meanwhile.
-            source = await asyncio.to_thread(open_source, opened, taking, progress=shown.advance)
+            source = await asyncio.to_thread(open_source, opened, source_options, progress=shown.advance)
         expected = await match_stream(js, info, source, names)
         with (
             StreamsProgress("diff", expected.source.count) as watch,

@@ -29,7 +29,7 @@ server_options = options_of(
 @store_argument
 @server_options
 @reading_options()
-def command(store: Path, server: ServerFlags, reading: ReadOptions) -> int:
+def command(store: Path, server: ServerFlags, read_options: ReadOptions) -> int:
     """Show the state of STORE, what a start of the server would destroy, and the one next command.
 
     The first line is the verdict: healthy; flawed (nothing is damaged, but something differs from the files of a
@@ -43,7 +43,7 @@ def command(store: Path, server: ServerFlags, reading: ReadOptions) -> int:
     """
     from stantools.cli.opening import open_store
 
-    diagnosis = examine(store, open_store(store, reading), server)
+    diagnosis = examine(store, open_store(store, read_options), server)
     show(diagnosis.as_json, lambda: _print(diagnosis))
     return exit_code(diagnosis)
 

@@ -113,4 +113,4 @@ def _print(found: Sequence[Explanation]) -> None:
         shown |= {each.remedy} if each.remedy else set()
         for title, text in parts.items():
             if text:
-                click.echo(console.wrapped(f"  {title:<7} {console.escape_lines(text)}", 10, otherwise=_WIDTH))
+                click.echo(console.wrapped(f"  {title:<7} {console.escape_lines(text)}", 10, default_width=_WIDTH))

@@ -34,12 +34,12 @@ _MANY = 20
 
 @verb("export", "table", "json")
 @pipeline.stores_argument
-@options_of(ExportOptions, "exporting")
+@options_of(ExportOptions, "export_options")
 @pipeline.reading_options(local=True)
 @given(workers=WORKERS.like(help="Number of parts to read and write at the same time."))
 @dry_run_option
 def command(
-    stores: tuple[str, ...], exporting: ExportOptions, reading: TableOptions, workers: int, dry_run: bool
+    stores: tuple[str, ...], export_options: ExportOptions, table_options: TableOptions, workers: int, dry_run: bool
 ) -> int:
     r"""Write messages, or another table, of STORES as Parquet, ndjson, csv, or a SQLite or DuckDB database.
 
@@ -62,18 +62,18 @@ def command(
     """
     from stantools.pipeline.export.run import export_here, export_to_stream
 
-    if exporting.to == STDOUT and console.output() == "json":
+    if export_options.to == STDOUT and console.output() == "json":
         raise UsageError("-o json and --to - both use stdout", "leave one of them out")
-    if "://" in exporting.to:
+    if "://" in export_options.to:
         raise UsageError(
-            f"--to {exporting.to}: is a URL, but this command writes local files",
+            f"--to {export_options.to}: is a URL, but this command writes local files",
             "name a directory or a file, or use: stantools pipeline export",
         )
-    reading.key.key()  # a wrong variable or file is reported at once
-    export = exporting.planned(stores, reading, workers)
+    table_options.key.key()  # a wrong variable or file is reported at once
+    export = export_options.planned(stores, table_options, workers)
 
     def write(shown: ByteProgress) -> Result:
-        if exporting.to == STDOUT:
+        if export_options.to == STDOUT:
             return export_to_stream(export, _print, workers=workers, progress=shown.advance)
         return export_here(export, workers, shown.advance)
 
@@ -82,7 +82,7 @@ def command(
 
 @pipeline.job("export", "table", "json")
 @pipeline.stores_argument
-@options_of(ExportOptions, "exporting")
+@options_of(ExportOptions, "export_options")
 @given(
     writer=Option(
         help="Tasks write the files of stantools export; Spark's own writer can also write to URLs such as s3a://…",
@@ -95,9 +95,9 @@ def command(
 @dry_run_option
 def job(
     stores: tuple[str, ...],
-    exporting: ExportOptions,
+    export_options: ExportOptions,
     writer: str,
-    reading: TableOptions,
+    table_options: TableOptions,
     cluster: Cluster,
     dry_run: bool,
 ) -> int:
@@ -118,17 +118,19 @@ def job(
     """
     from stantools.pipeline.export.run import export_to_directory
 
-    url = "://" in exporting.to
+    url = "://" in export_options.to
     by_spark = url or writer == "spark"
-    if exporting.to == STDOUT:
+    if export_options.to == STDOUT:
         raise UsageError("a cluster cannot write to stdout", "name a directory, or use: stantools export")
     if url and writer == "tasks":
         raise UsageError("tasks write to directories, not to URLs", "leave --writer out")
     if by_spark and cluster.engine == "local":
         raise UsageError("URLs need --writer spark", "leave --engine out")
-    if exporting.to and not url:  # tasks have other working directories
-        exporting = replace(exporting, to=os.path.abspath(exporting.to))  # noqa: PTH100
-    export = replace(exporting, directory=True).planned(stores, reading, cluster.partitions or os.cpu_count() or 1)
+    if export_options.to and not url:  # tasks have other working directories
+        export_options = replace(export_options, to=os.path.abspath(export_options.to))  # noqa: PTH100
+    export = replace(export_options, directory=True).planned(
+        stores, table_options, cluster.partitions or os.cpu_count() or 1
+    )
 
     def write(shown: ByteProgress) -> Result:
         if by_spark:
@@ -199,13 +201,13 @@ def _report_unreadable(unreadable: list[FailedRead]) -> None:
 
 
 def _show_plan(export: Export) -> int:
-    exporting, layout, plan, size = export.exporting, export.layout, export.plan, export.size
+    export_options, layout, plan, size = export.export_options, export.layout, export.plan, export.size
     _report_unreadable(plan.unreadable)
     if console.output() == "json":
         print_json(
             {
                 "written": False,
-                "target": exporting.to,
+                "target": export_options.to,
                 **layout.as_json(),
                 "stores": [store.root for store in plan.stores],
                 "parts": len(plan.splits),
@@ -216,7 +218,7 @@ def _show_plan(export: Export) -> int:
     else:
         stores, parts = counted(len(plan.stores), "store"), counted(len(plan.splits), "part")
         click.echo(
-            f"would write the table {layout.table} of {stores} to {console.escape(exporting.to)}: "
+            f"would write the table {layout.table} of {stores} to {console.escape(export_options.to)}: "
             f"{_kind(layout)}, {format_size(size)} to read in {parts}; nothing was written"
         )
     return ExitCode.FINDINGS if plan.unreadable else ExitCode.CLEAN

@@ -33,7 +33,7 @@ _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(
 @node_option
 @options_of(ServerFlags, "server", limit_options())
 @reading_options()
-def command(stores: tuple[Path, ...], server: ServerFlags, reading: ReadOptions) -> int:
+def command(stores: tuple[Path, ...], server: ServerFlags, read_options: ReadOptions) -> int:
     """Predict what the real server does with STORE if it is started now. Nothing is changed.
 
     The first lines name the intact data that a start would destroy, and the next safe step. Two starts are predicted:
@@ -53,11 +53,11 @@ def command(stores: tuple[Path, ...], server: ServerFlags, reading: ReadOptions)
 
     nodes = [node for path in stores if (node := node_at(path))]
     if nodes and len(nodes) == len(stores):
-        return _forecast_cluster(nodes, reading)
+        return _forecast_cluster(nodes, read_options)
     if len(stores) > 1:
         raise UsageError("only nodes of a cluster are forecast together", "name one store, or directories of nodes")
     (store,) = stores
-    diagnosis = examine(store, open_store(store, reading), server, needs_start=True)
+    diagnosis = examine(store, open_store(store, read_options), server, needs_start=True)
     judged = list(diagnosis.starts)
     if server.server_version:
         del judged[1:]
@@ -92,11 +92,11 @@ def command(stores: tuple[Path, ...], server: ServerFlags, reading: ReadOptions)
     return ExitCode.CLEAN if judged[0][0].delivers else ExitCode.FINDINGS
 
 
-def _forecast_cluster(files: Sequence[NodeFiles], reading: ReadOptions) -> int:
+def _forecast_cluster(files: Sequence[NodeFiles], read_options: ReadOptions) -> int:
     from stantools.inspection.elections import forecast_cluster
     from stantools.inspection.node import node_overview
 
-    said = forecast_cluster([node_overview(each, reading) for each in files])
+    said = forecast_cluster([node_overview(each, read_options) for each in files])
     if console.output() == "json":
         print_json(said.as_json())
         return ExitCode.CLEAN if said.harmless else ExitCode.FINDINGS

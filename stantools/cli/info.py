@@ -23,7 +23,7 @@ from stantools.notation import and_more, counted, format_size, format_time
 
 if TYPE_CHECKING:
     from stantools.inspection.node import NodeReport
-    from stantools.inspection.overview import ChannelOverview, Overview
+    from stantools.inspection.overview import Overview
     from stantools.store.limits import StoreLimits
     from stantools.store.read_options import ReadOptions
 
@@ -42,7 +42,7 @@ def command(
     store: Path,
     channels: tuple[str, ...],
     limits: StoreLimits | None,
-    reading: ReadOptions,
+    read_options: ReadOptions,
     slices: bool,
 ) -> int:
     """Show the state that the server would recover from STORE: identity, clients, channels, subscriptions.
@@ -64,9 +64,9 @@ def command(
     if node := node_at(store):
         from stantools.inspection.node import node_overview
 
-        report, result = node_overview(node, reading, patterns=channels, limits=limits, free_pages=True)
+        report, result = node_overview(node, read_options, patterns=channels, limits=limits, free_pages=True)
         return _print(result, limits is not None, slices, report)
-    opened = open_store(store, reading, channels)
+    opened = open_store(store, read_options, channels)
     opened.chosen(channels)
     with ByteProgress("info") as shown:
         result = overview(
@@ -85,7 +85,12 @@ def _print(result: Overview, limited: bool, slices: bool, node: NodeReport | Non
     elif output == "ndjson":
         stream_ndjson(channel.as_json(streamed=True) for channel in result.channels)
     elif output == "csv":
-        print_csv(_CHANNEL_COLUMNS, (_channel_row(channel) for channel in result.channels))
+        rows = (
+            channel.as_json(streamed=True)
+            | {"slices": len(channel.slices), "subscriptions": len(channel.subscriptions)}
+            for channel in result.channels
+        )
+        print_csv(_CHANNEL_COLUMNS, ([row[name] for name in _CHANNEL_COLUMNS] for row in rows))
     else:
         _print_tables(result, limited, slices, node)
     return _report(result, node)
@@ -108,12 +113,6 @@ def _report(result: Overview, node: NodeReport | None) -> int:
         "for the intact messages: stantools verify STORE; for the server's behaviour: stantools forecast STORE"
     )
     return ExitCode.FINDINGS
-
-
-def _channel_row(channel: ChannelOverview) -> list[Any]:
-    row = channel.as_json(streamed=True)
-    row["slices"], row["subscriptions"] = len(channel.slices), len(channel.subscriptions)
-    return [row[name] for name in _CHANNEL_COLUMNS]
 
 
 def _print_tables(result: Overview, limited: bool, slices: bool, node: NodeReport | None) -> None:

@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 @dry_run_option
 @reading_options(unchecked=False)
 def command(
-    stores: tuple[Path, ...], out: Path | None, options: MergeOptions, force: bool, dry_run: bool, reading: ReadOptions
+    stores: tuple[Path, ...],
+    out: Path | None,
+    options: MergeOptions,
+    force: bool,
+    dry_run: bool,
+    read_options: ReadOptions,
 ) -> int:
     """Merge the nodes of a cluster into one stand-alone store with all their data.
 
@@ -62,7 +67,7 @@ def command(
     nodes = [part_of_node(path) for path in stores]
     check_stopped(nodes, force=force or dry_run)
     with ByteProgress("plan") as shown:
-        plan = plan_merge(nodes, reading, options, progress=shown.advance)
+        plan = plan_merge(nodes, read_options, options, progress=shown.advance)
     if console.output() == "table":
         _print_nodes(plan)
     return carry_out(plan, None if dry_run else out, _report)

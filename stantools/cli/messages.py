@@ -62,9 +62,9 @@ class MessageSelection:
 @verb("messages", "table", "ndjson", "json", "csv", tables=False, progress=False)
 @store_argument
 @click.argument("channel", shell_complete=complete_channel)
-@options_of(MessageSelection, "choosing")
+@options_of(MessageSelection, "message_selection")
 @reading_options()
-def command(store: Path, channel: str, choosing: MessageSelection, reading: ReadOptions) -> int:
+def command(store: Path, channel: str, message_selection: MessageSelection, read_options: ReadOptions) -> int:
     """Print the messages of CHANNEL, in order.
 
     Every intact message is printed, even those that the server would not see or deliver. Damaged ranges are reported on
@@ -74,23 +74,30 @@ def command(store: Path, channel: str, choosing: MessageSelection, reading: Read
     from stantools.inspection.stored_messages import MessageReader, Selection, follow
     from stantools.store.directory import ChannelFiles
 
-    opened = open_store(store, reading, [channel])
+    opened = open_store(store, read_options, [channel])
     files = open_channel(opened, channel)
-    first, last = choosing.sequences or (None, None)
-    selection = Selection(first, last, choosing.since, choosing.until, choosing.tail, choosing.pattern())
+    first, last = message_selection.sequences or (None, None)
+    selection = Selection(
+        first,
+        last,
+        message_selection.since,
+        message_selection.until,
+        message_selection.tail,
+        message_selection.pattern(),
+    )
 
     def make_reader(listing: ChannelFiles) -> MessageReader:
-        return MessageReader(listing, opened.crc, key=opened.key, archived=choosing.archived)
+        return MessageReader(listing, opened.crc, key=opened.key, archived=message_selection.archived)
 
     reader = make_reader(files)
-    start = reader.last_sequence() if choosing.following else 0
-    printer = _Printer(choosing, channel)
+    start = reader.last_sequence() if message_selection.following else 0
+    printer = _Printer(message_selection, channel)
     warnings = _Warnings(channel, encryption_key_given=opened.key is not None)
     with printer:
         for item in warnings.watch(reader.read(selection)):
             printer.show(item)
             start = max(start, item.sequence)
-        if choosing.following:
+        if message_selection.following:
             printer.flush()
             added = follow(
                 functools.partial(opened.channel, channel),
@@ -115,7 +122,7 @@ class _Warnings:
 
     def __init__(self, channel: str, *, encryption_key_given: bool) -> None:
         self._channel = console.escape(channel)
-        self._told_encrypted = encryption_key_given
+        self._encryption_noted = encryption_key_given
         self._suspects: list[tuple[int, bytes]] = []
         self.count = 0
 
@@ -125,25 +132,25 @@ class _Warnings:
 
         for item in items:
             if isinstance(item, ReadProblem):
-                self._trouble(item)
+                self._show_problem(item)
                 continue
             if item.error:
                 self._warn(f"{self._channel}: message {item.sequence} cannot be decrypted: {item.error}")
-            elif item.data and not self._told_encrypted:
+            elif item.data and not self._encryption_noted:
                 self._look_for_encryption(item)
             yield item
         if may_be_encrypted(self._suspects):
             self._tell_encrypted()
 
-    def _trouble(self, trouble: ReadProblem) -> None:
-        place = f"{self._channel}/{console.escape(trouble.file)}"
-        if trouble.offset is not None:
-            place += f" at offset {trouble.offset}"
-        if trouble.length is not None:
-            place += f", {counted(trouble.length, 'byte')}"
-        if trouble.sequence is not None:
-            place += f", sequence {trouble.sequence}"
-        self._warn(f"{place}: {console.escape(trouble.detail)}")
+    def _show_problem(self, problem: ReadProblem) -> None:
+        place = f"{self._channel}/{console.escape(problem.file)}"
+        if problem.offset is not None:
+            place += f" at offset {problem.offset}"
+        if problem.length is not None:
+            place += f", {counted(problem.length, 'byte')}"
+        if problem.sequence is not None:
+            place += f", sequence {problem.sequence}"
+        self._warn(f"{place}: {console.escape(problem.detail)}")
 
     def _warn(self, text: str) -> None:
         self.count += 1
@@ -158,8 +165,8 @@ class _Warnings:
                 self._tell_encrypted()
 
     def _tell_encrypted(self) -> None:
-        if not self._told_encrypted:
-            self._told_encrypted = True
+        if not self._encryption_noted:
+            self._encryption_noted = True
             console.note(
                 f"payloads of {self._channel} may be encrypted; "
                 "give the server's key by --encryption-key-env or --encryption-key-file to find out"
@@ -167,10 +174,10 @@ class _Warnings:
 
 
 class _Printer:
-    def __init__(self, choosing: MessageSelection, channel: str) -> None:
+    def __init__(self, message_selection: MessageSelection, channel: str) -> None:
         self._output = console.output()
-        self._format = choosing.data or ("text" if self._output == "table" else "base64")
-        self._cut = choosing.cut
+        self._format = message_selection.data or ("text" if self._output == "table" else "base64")
+        self._cut = message_selection.cut
         self._channel = channel
         self._first = True
         self._write: Callable[[str], object] = sys.stdout.write

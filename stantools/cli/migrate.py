@@ -102,12 +102,12 @@ _reading = in_group("Reading the store", reading_options(unchecked=False), worke
 _planning = partial(
     options_of,
     PlanOptions,
-    "planning",
+    "plan_options",
     in_group("Limits of the streams", limit_options()),
     title="Selection and streams",
 )
-_following = options_of(FollowOptions, "following", title="Beside a running server")
-_applying = options_of(ApplySettings, "applying", title="Execution")
+_follow_options = options_of(FollowOptions, "follow_options", title="Beside a running server")
+_apply_options = options_of(ApplySettings, "apply_settings", title="Execution")
 _plan_argument = click.argument("plan_file", type=PathType(), metavar="PLAN")
 _PLAN_FILE = Option(help="The file of the plan.", flags=("--plan",), kind=Path, metavar="FILE")
 
@@ -131,13 +131,13 @@ class PlannedMigration:
 
     stores: tuple[Path, ...]
     places: TargetPaths
-    connecting: ConnectOptions
-    planning: PlanOptions
-    reading: ReadOptions
+    connect_options: ConnectOptions
+    plan_options: PlanOptions
+    read_options: ReadOptions
     plan_file: Path | None
 
     def target(self, *, start: bool) -> AbstractContextManager[Destination]:
-        return opened(self.places, or_selected(self.connecting), start=start, note=console.note)
+        return opened(self.places, or_selected(self.connect_options), start=start, note=console.note)
 
     def nodes(self) -> list[NodeFiles]:
         """Returns the named nodes of a cluster; empty for a store."""
@@ -146,9 +146,9 @@ class PlannedMigration:
         return [part_of_node(each) for each in self.stores] if are_nodes(self.stores) else []
 
     def options(self, target: Destination) -> PlanOptions:
-        planning = self.planning
-        decrypted = self.reading.encryption_key is not None
-        return planning.settled(target.reference(), planning.all_overrides(), decrypted=decrypted)
+        plan_options = self.plan_options
+        decrypted = self.read_options.encryption_key is not None
+        return plan_options.settled(target.reference(), plan_options.all_overrides(), decrypted=decrypted)
 
     def plan(self, target: Destination, *, running: bool) -> tuple[StoreSource, MigrationPlan]:
         """Reads the store or the nodes and plans; unless `running`, they must have stopped."""
@@ -157,16 +157,20 @@ class PlannedMigration:
 
         # Every error that can be found at once precedes the long reading.
         nodes = self.nodes()
-        found = None if nodes else open_store(self.stores[0], self.reading)
-        options, taking = self.options(target), self.planning.taking()
-        source = read_store(found, taking) if found else merge_nodes(nodes, self.reading, taking, running=running)
+        found = None if nodes else open_store(self.stores[0], self.read_options)
+        options, source_options = self.options(target), self.plan_options.source_options()
+        source = (
+            read_store(found, source_options)
+            if found
+            else merge_nodes(nodes, self.read_options, source_options, running=running)
+        )
         return source, make_plan(source, options, options.target.version)
 
 
 def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
     return options_of(
         PlannedMigration,
-        "asked",
+        "planned",
         _sources,
         _places,
         connection_options,
@@ -178,10 +182,12 @@ def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
 
 @_stage(_PLAIN)
 @_planned()
-@_following
-@_applying
+@_follow_options
+@_apply_options
 @consent_options
-def run(asked: PlannedMigration, following: FollowOptions, applying: ApplySettings, consent: ChangeMode) -> int:
+def run(
+    planned: PlannedMigration, follow_options: FollowOptions, apply_settings: ApplySettings, consent: ChangeMode
+) -> int:
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
     Sequences, gaps, timestamps, payloads, reply subjects and the position of every durable and durable queue group are
@@ -206,20 +212,20 @@ def run(asked: PlannedMigration, following: FollowOptions, applying: ApplySettin
     """
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
-    with asked.target(start=not consent.dry_run) as target:
-        if following.wanted:
-            return _follow(asked, target, following, applying, consent)
-        source, plan = asked.plan(target, running=asked.places.force or consent.dry_run)
-        file = asked.plan_file or default_plan_file(Path(plan.source.path))
+    with planned.target(start=not consent.dry_run) as target:
+        if follow_options.wanted:
+            return _follow(planned, target, follow_options, apply_settings, consent)
+        source, plan = planned.plan(target, running=planned.places.force or consent.dry_run)
+        file = planned.plan_file or default_plan_file(Path(plan.source.path))
         if not consent.dry_run:
             check_plan_file(file, plan)
-        migration = Migration(plan, source, target, applying.options(plan.way), file)
-        return _apply_plan(migration, applying, consent, new=True)
+        migration = Migration(plan, source, target, apply_settings.options(plan.way), file)
+        return _apply_plan(migration, apply_settings, consent, new=True)
 
 
 @_stage("plan")
 @_planned(_PLAN_FILE.like(help="The file to write; - is standard output."))
-def plan_stage(asked: PlannedMigration) -> int:
+def plan_stage(planned: PlannedMigration) -> int:
     """Write the plan of a migration, for review and editing; change nothing.
 
     It maps every channel to a stream with subjects and limits, and every durable to a consumer with its position; it
@@ -228,13 +234,13 @@ def plan_stage(asked: PlannedMigration) -> int:
     from stantools.migration.plan.planfile import render_plan, write_plan
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, serious
 
-    with asked.target(start=False) as target:
-        source, plan = asked.plan(target, running=True)
+    with planned.target(start=False) as target:
+        source, plan = planned.plan(target, running=True)
         problems = Migration(plan, source, target).problems()
-    if str(asked.plan_file) == "-":
+    if str(planned.plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
     else:
-        file = asked.plan_file or default_plan_file(Path(plan.source.path))
+        file = planned.plan_file or default_plan_file(Path(plan.source.path))
         check_plan_file(file, plan)
         write_plan(file, plan)
         console.note(f"the plan is in {file}; next: stantools migrate apply {shell_word(str(file))}")
@@ -245,14 +251,14 @@ def plan_stage(asked: PlannedMigration) -> int:
 @_stage("apply")
 @_plan_argument
 @connection_options
-@options_of(PlanStoreOptions, "reopening", without=("parallel",))
-@_applying
+@options_of(PlanStoreOptions, "store_options", without=("parallel",))
+@_apply_options
 @consent_options
 def apply_stage(
     plan_file: Path,
-    connecting: ConnectOptions,
-    reopening: PlanStoreOptions,
-    applying: ApplySettings,
+    connect_options: ConnectOptions,
+    store_options: PlanStoreOptions,
+    apply_settings: ApplySettings,
     consent: ChangeMode,
 ) -> int:
     """Apply a plan, and prove the result. The same command continues after an interruption."""
@@ -260,12 +266,12 @@ def apply_stage(
     from stantools.migration.workflow import Migration
 
     plan = read_plan(plan_file)
-    places = places_of(plan, reopening.account, reopening.embedded_store, force=reopening.force)
-    with opened(places, connecting_of(plan, connecting), note=console.note) as target:
+    places = places_of(plan, store_options.account, store_options.embedded_store, force=store_options.force)
+    with opened(places, connecting_of(plan, connect_options), note=console.note) as target:
         plan = plan.at(target.reference())
-        source = _reopen(plan, reopening, running=reopening.force)
-        migration = Migration(plan, source, target, applying.options(plan.way), plan_file)
-        return _apply_plan(migration, applying, consent)
+        source = _reopen(plan, store_options, running=store_options.force)
+        migration = Migration(plan, source, target, apply_settings.options(plan.way), plan_file)
+        return _apply_plan(migration, apply_settings, consent)
 
 
 @_stage("verify")
@@ -273,11 +279,11 @@ def apply_stage(
 @connection_options
 @options_of(
     PlanStoreOptions,
-    "reopening",
+    "store_options",
     without=("force",),
     keep_encrypted="Payloads were migrated as stored, without a key.",
 )
-def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: PlanStoreOptions) -> int:
+def verify_stage(plan_file: Path, connect_options: ConnectOptions, store_options: PlanStoreOptions) -> int:
     """Prove a migration: compare every message and every consumer of the target with the store."""
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.plan.checks import find_changes
@@ -285,36 +291,40 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: PlanSto
     from stantools.migration.workflow import Migration
 
     plan = read_plan(plan_file)
-    places = places_of(plan, reopening.account, reopening.embedded_store)
-    with opened(places, connecting_of(plan, connecting), note=console.note) as target:
+    places = places_of(plan, store_options.account, store_options.embedded_store)
+    with opened(places, connecting_of(plan, connect_options), note=console.note) as target:
         plan = plan.at(target.reference())
-        source = _reopen(plan, reopening, running=True)
+        source = _reopen(plan, store_options, running=True)
         for note in find_changes(plan, source):
             console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
         with StreamsProgress("verify", plan.messages, place=str(plan.target)) as watch:
-            results = Migration(plan, source, target, file=plan_file).verify(watch, reopening.parallel)
+            results = Migration(plan, source, target, file=plan_file).verify(watch, store_options.parallel)
     return show_outcome(plan, results, None)
 
 
-def _reopen(plan: MigrationPlan, reopening: PlanStoreOptions, *, running: bool) -> StoreSource:
+def _reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: bool) -> StoreSource:
     """Reads the store or the nodes of a plan; unless `running`, they must have stopped."""
     from stantools.cli.opening import merge_nodes, open_store, read_store
     from stantools.store.nodes import node_of
 
-    reading, taking = reopening.reading(plan.source), reopening.taking(plan)
+    read_options, source_options = store_options.read_options(plan.source), store_options.source_options(plan)
     if not plan.source.nodes:
-        return read_store(open_store(reopening.store or Path(plan.source.path), reading), taking)
-    if reopening.store:
+        return read_store(open_store(store_options.store or Path(plan.source.path), read_options), source_options)
+    if store_options.store:
         raise UsageError("the plan is of the nodes of a cluster", "if they are elsewhere now, change `nodes` in it")
     try:
         nodes = [node_of(each) for each in plan.source.nodes]
     except ValueError as error:
         raise StoreUnreadableError(f"a node of the plan is missing: {error}") from error
-    return merge_nodes(nodes, reading, taking, running=running)
+    return merge_nodes(nodes, read_options, source_options, running=running)
 
 
 def _follow(
-    asked: PlannedMigration, target: Destination, following: FollowOptions, applying: ApplySettings, consent: ChangeMode
+    planned: PlannedMigration,
+    target: Destination,
+    follow_options: FollowOptions,
+    apply_settings: ApplySettings,
+    consent: ChangeMode,
 ) -> int:
     """Shows the plan of the present data, asks, and follows the store into the streams."""
     from stantools.cli.opening import open_store
@@ -327,21 +337,21 @@ def _follow(
     from stantools.migration.targets.stream_load import ExistingPolicy
     from stantools.migration.workflow import Migration, default_plan_file
 
-    nodes = asked.nodes()
-    following.check(asked.planning, nodes=bool(nodes))
+    nodes = planned.nodes()
+    follow_options.check(planned.plan_options, nodes=bool(nodes))
     if not isinstance(target, ServerDestination):
         raise UsageError("--follow needs the streams of a running server", "name it: --server URL")
-    store = open_store(store_of_nodes(nodes) if nodes else asked.stores[0], asked.reading)
-    taking = asked.planning.taking()
-    followed = FollowedStore(store, taking, asked.options(target), nodes, asked.reading)
-    file = asked.plan_file or default_plan_file(store.path)
-    with ByteProgress("read", store.data_size(store.chosen(taking.patterns))) as shown:
+    store = open_store(store_of_nodes(nodes) if nodes else planned.stores[0], planned.read_options)
+    source_options = planned.plan_options.source_options()
+    followed = FollowedStore(store, source_options, planned.options(target), nodes, planned.read_options)
+    file = planned.plan_file or default_plan_file(store.path)
+    with ByteProgress("read", store.data_size(store.chosen(source_options.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
-    how = replace(applying.options(plan.way), existing=ExistingPolicy.APPEND)
-    if (settled := _confirm(Migration(plan, source, target, how, file), "follow", applying, consent)) is not None:
+    how = replace(apply_settings.options(plan.way), existing=ExistingPolicy.APPEND)
+    if (settled := _confirm(Migration(plan, source, target, how, file), "follow", apply_settings, consent)) is not None:
         return settled
-    ending = following.ending(seen=was_seen(file))
+    ending = follow_options.ending(server_seen=was_seen(file))
     with open_journal(file, plan) as journal:
         try:
             with StreamsProgress("follow", plan.messages * 2, place=str(plan.target)) as watch:
@@ -356,7 +366,7 @@ def _follow(
 
 
 def _confirm(
-    migration: Migration, verb: str, applying: ApplySettings, consent: ChangeMode, again: str = ""
+    migration: Migration, verb: str, apply_settings: ApplySettings, consent: ChangeMode, again: str = ""
 ) -> ExitCode | None:
     """Shows obstacles, and asks; returns the exit code if nothing is to be done.
 
@@ -369,7 +379,7 @@ def _confirm(
     show_plan(plan, problems)
     if consent.dry_run:
         return foreseen(problems, findings=plan.lossy)
-    refuse(plan, problems, accept_loss=applying.accept_loss)
+    refuse(plan, problems, accept_loss=apply_settings.accept_loss)
     if again:
         migration.keep_plan()
         console.note(f"the plan is in {migration.file}; the journal will be beside it")
@@ -380,12 +390,12 @@ def _confirm(
     return ExitCode.CLEAN
 
 
-def _apply_plan(migration: Migration, applying: ApplySettings, consent: ChangeMode, *, new: bool = False) -> int:
+def _apply_plan(migration: Migration, apply_settings: ApplySettings, consent: ChangeMode, *, new: bool = False) -> int:
     """Asks, and applies the plan; a new one is written first."""
     from stantools.cli.streamprogress import StreamsProgress
 
     plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
-    if (settled := _confirm(migration, "migrate", applying, consent, again if new else "")) is not None:
+    if (settled := _confirm(migration, "migrate", apply_settings, consent, again if new else "")) is not None:
         return settled
     with migration.journal() as journal:
         if journal.resumed:
@@ -422,20 +432,20 @@ class Stores:
 
 @pipeline.job("migrate", "table", "json")
 @pipeline.stores_argument
-@options_of(Stores, "asked")
+@options_of(Stores, "job_options")
 @connection_options
 @_planning(without=("for_broker",))
 @pipeline.reading_options(unchecked=False, remote=False)
-@_applying
+@_apply_options
 @pipeline.cluster_options
 @consent_options
 def job(
     stores: tuple[str, ...],
-    asked: Stores,
-    connecting: ConnectOptions,
-    planning: PlanOptions,
-    reading: TableOptions,
-    applying: ApplySettings,
+    job_options: Stores,
+    connect_options: ConnectOptions,
+    plan_options: PlanOptions,
+    table_options: TableOptions,
+    apply_settings: ApplySettings,
     cluster: Cluster,
     consent: ChangeMode,
 ) -> int:
@@ -461,16 +471,19 @@ def job(
     from stantools.pipeline.jobs.migrate import MigrateResult, StoresMigration, check_speculation, target_of_tasks
     from stantools.pipeline.jobs.migrateplans import Sources, plan_stores
 
-    target = target_of_tasks(asked.out, connecting if asked.out else or_selected(connecting))
-    options = planning.settled(target.reference(), planning.all_overrides(), decrypted=reading.key.given)
-    how = applying.options(options.way)
+    target = target_of_tasks(job_options.out, connect_options if job_options.out else or_selected(connect_options))
+    options = plan_options.settled(target.reference(), plan_options.all_overrides(), decrypted=table_options.key.given)
+    how = apply_settings.options(options.way)
     sources = Sources(
-        reading.of(stores, channels=planning.channels), planning.generation, planning.archived, planning.keep_encrypted
+        table_options.of(stores, channels=plan_options.channels),
+        plan_options.generation,
+        plan_options.archived,
+        plan_options.keep_encrypted,
     )
     found, failed = sources.find()
     size = sum(store.size for store in found)
     with cluster.work("migrate", size) as work:
-        if asked.out is None and not asked.compare:
+        if job_options.out is None and not job_options.compare:
             check_speculation(work, how.way)
         with ByteProgress("plan", size) as shown:
             planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
@@ -480,8 +493,8 @@ def job(
             show_stores(result)
             pipeline.ended(result)
             return ExitCode.UNREACHABLE
-        migration = StoresMigration(planned, sources, target, how, asked.plans)
-        if asked.compare:
+        migration = StoresMigration(planned, sources, target, how, job_options.plans)
+        if job_options.compare:
             with StreamsProgress("verify", migration.messages) as watch:
                 result = migration.verify(work, watch)
         else:
@@ -490,14 +503,14 @@ def job(
             if consent.dry_run:
                 pipeline.report_failed(failed)
                 return foreseen(problems, findings=bool(migration.lossy or failed))
-            migration.refuse(problems, accept_loss=applying.accept_loss)
+            migration.refuse(problems, accept_loss=apply_settings.accept_loss)
             migration.keep_plans()
             streams = counted(sum(len(store.plan.streams) for store in planned), "stream")
             question = f"migrate {streams} of {counted(len(planned), 'store')} to {target.reference()}?"
             if not console.confirm(question, yes=consent.yes):
                 console.note("nothing was done")
                 return ExitCode.CLEAN
-            limited = work.limited(_parallelism(asked.out, how, applying, cluster))
+            limited = work.limited(_parallelism(job_options.out, how, apply_settings, cluster))
             with StreamsProgress("migrate", migration.messages) as watch:
                 result = migration.apply(limited, watch)
     result.failed = failed
@@ -505,11 +518,13 @@ def job(
     return pipeline.ended(result)
 
 
-def _parallelism(out: Path | None, how: ApplyOptions, applying: ApplySettings, cluster: Cluster) -> int | None:
+def _parallelism(
+    out: Path | None, options: ApplyOptions, apply_settings: ApplySettings, cluster: Cluster
+) -> int | None:
     """Returns the number of streams to process at the same time; None for no limit."""
     from stantools.migration.plan.migration_plan import LoadMethod
 
     given = click.get_current_context().get_parameter_source("parallel") is not click.core.ParameterSource.DEFAULT
-    if given or (out is None and how.way is LoadMethod.ARCHIVE):
-        return applying.parallel
+    if given or (out is None and options.way is LoadMethod.ARCHIVE):
+        return apply_settings.parallel
     return cluster.partitions

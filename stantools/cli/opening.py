@@ -13,7 +13,7 @@ import click
 from stantools.cli import console
 from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
-from stantools.store import read_options
+from stantools.store import read_options as datastores
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, open_datastore
 from stantools.store.locks import check_not_in_use, log_lock_holder
 from stantools.store.mapping import Buffer
@@ -51,18 +51,18 @@ def usual_store(ctx: click.Context) -> str | None:
     return None
 
 
-def open_store(path: Path, reading: ReadOptions, channels: Sequence[str] = ()) -> Datastore:
+def open_store(path: Path, read_options: ReadOptions, channels: Sequence[str] = ()) -> Datastore:
     """Opens a store; notes an unusual CRC and skipped files.
 
     `channels` are patterns of the channels to read; empty for all.
     """
-    store = read_options.open_store(path, reading, channels)
-    if reading.accept_unreadable:
+    store = datastores.open_store(path, read_options, channels)
+    if read_options.accept_unreadable:
         try:
             store.check_permitted(store.matching(channels))
         except NotPermittedError as problem:
             console.warning(f"{problem.message}: left out, so their content is not checked", problem.remedy)
-    _tell_polynomial(store.crc, reading)
+    _tell_polynomial(store.crc, read_options)
     if console.is_verbose():
         console.note(
             f"{len(store.channel_names)} channel directories, CRC polynomial {polynomial_name(store.crc.polynomial)}"
@@ -127,20 +127,20 @@ def check_stopped(nodes: Iterable[NodeFiles], *, force: bool) -> None:
                 console.warning(f"{use.detail}: {_WRITTEN}")
 
 
-def read_store(store: Datastore, taking: SourceOptions) -> StoreSource:
+def read_store(store: Datastore, source_options: SourceOptions) -> StoreSource:
     """Reads the selected data of a store for a migration; warns if a server seems to be using it."""
     from stantools.cli.progress import ByteProgress
     from stantools.migration.workflow import read_source, signs_of_use
 
     for note in signs_of_use(store.path):
         console.warning(note.text, note.remedy)
-    names = store.chosen(taking.patterns)
+    names = store.chosen(source_options.patterns)
     with ByteProgress("read", store.data_size(names)) as shown:
-        return read_source(store, taking, progress=shown.advance)
+        return read_source(store, source_options, progress=shown.advance)
 
 
 def merge_nodes(
-    nodes: Sequence[NodeFiles], reading: ReadOptions, taking: SourceOptions, *, running: bool
+    nodes: Sequence[NodeFiles], read_options: ReadOptions, source_options: SourceOptions, *, running: bool
 ) -> StoreSource:
     """Reads the selected data of a cluster's nodes for a migration; unless `running`, they must have stopped."""
     from stantools.cli.progress import ByteProgress
@@ -148,28 +148,28 @@ def merge_nodes(
 
     check_stopped(nodes, force=running)
     with ByteProgress("read") as shown:
-        return open_merged(nodes, reading, taking, progress=shown.advance)
+        return open_merged(nodes, read_options, source_options, progress=shown.advance)
 
 
-def store_of_node(node: NodeFiles, why: str) -> Path:
-    """Returns the file store of a node; `why` tells the user the reason for needing one."""
+def store_of_node(node: NodeFiles, reason: str) -> Path:
+    """Returns the file store of a node; `reason` tells the user the reason for needing one."""
     if node.data is None:
         raise StoreUnreadableError(
-            f"{node.path}: the file store of the node is missing, but needed: {why}",
+            f"{node.path}: the file store of the node is missing, but needed: {reason}",
             "stantools info, subs and verify show its Raft log",
         )
     return node.data
 
 
-def file_crc(path: Path, buffer: Buffer, reading: ReadOptions) -> Crc:
+def file_crc(path: Path, buffer: Buffer, read_options: ReadOptions) -> Crc:
     """Determines the CRC of a single file; notes an unusual one."""
-    crc = resolve_file_crc(path, buffer, reading)
-    _tell_polynomial(crc, reading)
+    crc = resolve_file_crc(path, buffer, read_options)
+    _tell_polynomial(crc, read_options)
     return crc
 
 
-def _tell_polynomial(crc: Crc, reading: ReadOptions) -> None:
-    if reading.polynomial is None and crc.polynomial != IEEE:
+def _tell_polynomial(crc: Crc, read_options: ReadOptions) -> None:
+    if read_options.polynomial is None and crc.polynomial != IEEE:
         console.note(f"the CRC polynomial of this store is {polynomial_name(crc.polynomial)}")
 
 

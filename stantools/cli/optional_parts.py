@@ -9,6 +9,7 @@ import importlib.metadata as metadata
 import platform
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from stantools import __version__
@@ -43,16 +44,12 @@ def parts() -> Iterator[OptionalPart]:
     for line in metadata.requires("stantools") or ():
         found = _REQUIREMENT.match(line)
         if found and found[2] in needed:
-            needed[found[2]][found[1]] = _version(found[1])
+            part, package = found[2], found[1]
+            needed[part][package] = None
+            with suppress(metadata.PackageNotFoundError):
+                needed[part][package] = metadata.version(package)
     for name, packages in needed.items():
         yield OptionalPart(name, PARTS[name], packages)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def describe() -> str:

@@ -303,11 +303,11 @@ def place_text(file: str, offset: int | None, length: str, reason: str, sequence
     return f"{place}: {console.escape_line(reason)}" + (f" ({describe_sequences(sequences, 4)})" if sequences else "")
 
 
-def payload_text(data: bytes, how: str) -> str:
+def payload_text(data: bytes, data_format: str) -> str:
     """Returns a payload for programs: base64, hex or text."""
-    if how == "base64":
+    if data_format == "base64":
         return base64.b64encode(data).decode("ascii")
-    return data.hex() if how == "hex" else data.decode("utf-8", "surrogateescape")
+    return data.hex() if data_format == "hex" else data.decode("utf-8", "surrogateescape")
 
 
 def hex_dump(data: bytes) -> str:

@@ -31,8 +31,12 @@ def repeated(text: str) -> str:
     if _PLACEHOLDER not in text:
         return text
     command = " ".join(["stantools", *(shell_word(each) for each in _words if each != ACCEPT_UNREADABLE)])
-    if variables := _variables():
-        text = text.replace("`sudo ", f"`sudo --preserve-env={','.join(variables)} ")
+    named = [_words[at + 1] for at, word in enumerate(_words[:-1]) if word in _VARIABLES]
+    named += [word.partition("=")[2] for word in _words if word.startswith(tuple(f"{each}=" for each in _VARIABLES))]
+    if os.environ.get(_STORE_VARIABLE):
+        named.append(_STORE_VARIABLE)
+    if named:
+        text = text.replace("`sudo ", f"`sudo --preserve-env={','.join(named)} ")
     return text.replace(_PLACEHOLDER, command)
 
 
@@ -60,9 +64,3 @@ def may_add(group: click.Group, option: str) -> bool:
 def _leads_to(word: str, path: Path) -> bool:
     """Returns whether a word names a directory above a path."""
     return bool(word) and not word.startswith("-") and Path(word) in path.parents and os.path.isdir(word)  # noqa: PTH112
-
-
-def _variables() -> list[str]:
-    named = [_words[at + 1] for at, word in enumerate(_words[:-1]) if word in _VARIABLES]
-    named += [word.partition("=")[2] for word in _words if word.startswith(tuple(f"{each}=" for each in _VARIABLES))]
-    return [*named, *([_STORE_VARIABLE] if os.environ.get(_STORE_VARIABLE) else [])]

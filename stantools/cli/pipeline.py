@@ -238,7 +238,7 @@ stores_argument = click_options.stores_argument("STORES...", str)
 
 
 def reading_options(*, unchecked: bool = True, remote: bool = True, local: bool = False) -> Callable[[_F], _F]:
-    """Adds the options for reading stores in tasks, passed on as `reading: TableOptions`, without paths.
+    """Adds the options for reading stores in tasks, passed on as `table_options: TableOptions`, without paths.
 
     The reading task looks up the key; local verbs do so at once.
 
@@ -256,10 +256,10 @@ def reading_options(*, unchecked: bool = True, remote: bool = True, local: bool 
         "encryption_key": KEY.like(notes=(where, where)),
         "accept_unreadable": ACCEPT_UNREADABLE,
     }
-    return folded("reading", _reading, options)
+    return folded("table_options", _table_options, options)
 
 
-def _reading(
+def _table_options(
     crc_poly: int | None,
     encryption_key: Secret,
     accept_unreadable: bool,

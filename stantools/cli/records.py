@@ -32,7 +32,7 @@ _KINDS = ("server", "clients", "subs", "messages", "index", _RAFT)
     data=DATA.like(help="Form of message payloads; default: none in tables, base64 elsewhere."),
 )
 @reading_options(partial=False)
-def command(file: Path, kind: str | None, damaged: bool, data: str | None, reading: ReadOptions) -> int:
+def command(file: Path, kind: str | None, damaged: bool, data: str | None, read_options: ReadOptions) -> int:
     """Dump FILE record by record: offset, length, type, CRC, decoded fields, and the damage in between.
 
     FILE is any single file of a store: server.dat, clients.dat, subs.dat, msgs.N.dat, msgs.N.idx, a .bak, or a copy
@@ -61,19 +61,23 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, readi
     with mapped(file, sequential=not raft) as buffer:
         polynomial = 0
         if known is None:
-            key = reading.encryption_key
+            key = read_options.encryption_key
             records = read_raft_entries(buffer, raft_cipher(key) if key else None)
         else:
-            crc = file_crc(file, buffer, reading)
+            crc = file_crc(file, buffer, read_options)
             polynomial = crc.polynomial
-            records = read_records(buffer, known, crc, channel=_channel_of(file))
+            directory = file.absolute().parent
+            in_store = (directory / "subs.dat").exists() or (directory.parent / "server.dat").exists()
+            channel = directory.name.encode("utf-8", "surrogateescape") if in_store else b""
+            records = read_records(buffer, known, crc, channel=channel)
         counted = _RecordCount(records, damaged)
         output = console.output()
         if output == "table":
             for record in counted:
                 _print_line(record, data or "none")
         elif output == "csv":
-            print_csv(("offset", "length", "type", "ok", "crc", "computed_crc", "detail"), map(_row, counted))
+            rows = ([r.offset, r.length, r.type, r.ok, r.crc, r.computed, r.detail] for r in counted)
+            print_csv(("offset", "length", "type", "ok", "crc", "computed_crc", "detail"), rows)
         else:
             objects = (_json(record, data or "base64") for record in counted)
             if output == "ndjson":
@@ -96,17 +100,6 @@ class _RecordCount:
             self.bad += not record.ok
             if not record.ok or not self._only_damaged:
                 yield record
-
-
-def _channel_of(file: Path) -> bytes:
-    """Returns the channel if the file is in a channel directory of a store."""
-    directory = file.absolute().parent
-    in_store = (directory / "subs.dat").exists() or (directory.parent / "server.dat").exists()
-    return directory.name.encode("utf-8", "surrogateescape") if in_store else b""
-
-
-def _row(record: FileRecord) -> list[Any]:
-    return [record.offset, record.length, record.type, record.ok, record.crc, record.computed, record.detail]
 
 
 def _json(record: FileRecord, data_format: str) -> dict[str, Any]:

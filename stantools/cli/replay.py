@@ -60,7 +60,12 @@ def _to_option(function: _F) -> _F:
 @connection_options
 @reading_options(unchecked=False)
 def command(
-    store: Path, options: ReplayOptions, dry_run: bool, workers: int, connecting: ConnectOptions, reading: ReadOptions
+    store: Path,
+    options: ReplayOptions,
+    dry_run: bool,
+    workers: int,
+    connect_options: ConnectOptions,
+    read_options: ReadOptions,
 ) -> int:
     """Publish the messages of STORE again, in their original order and pace.
 
@@ -78,17 +83,17 @@ def command(
     from stantools.migration.replay.subjects import SubjectRules
 
     options.check()
-    if not dry_run and not connecting.servers:
+    if not dry_run and not connect_options.servers:
         raise UsageError("the target is missing", "add --to nats://HOST:4222, or --dry-run to see the plan")
     subjects = SubjectRules.parse(options.rules, options.prefix)
     pace = ReplaySpeed(options.speed, options.rate, options.max_pause)
     first, last = options.sequences or (None, None)
     chosen = ReplaySelection(first, last, options.since, options.until)
-    identity = options.identity(store, connecting.servers)
+    identity = options.identity(store, connect_options.servers)
     path = options.state or default_path(identity)
     with ReplayStateFile(path, identity, resume=True) if options.resume else nullcontext() as earlier:
         # Nothing is written until the store is known to be readable.
-        source = _source(store, options, workers, reading)
+        source = _source(store, options, workers, read_options)
         if earlier is not None:
             chosen = _resumed_selection(earlier, chosen)
         plan = plan_replay(source, subjects, chosen, streaming=options.kind is PublishKind.STREAMING)
@@ -108,23 +113,23 @@ def command(
         tell_pace(left, pace)
         with nullcontext(earlier) if earlier is not None else ReplayStateFile(path, identity, resume=False) as file:
             file.state.selection = chosen.fixed(source.channels).as_json()
-            outcome = _replay(plan, left, connecting, options, file, pace)
+            outcome = _replay(plan, left, connect_options, options, file, pace)
             show_outcome(left, outcome, source, None if outcome.finished else path)
     return code if outcome.finished else ExitCode.INTERRUPTED
 
 
-def _source(store: Path, options: ReplayOptions, workers: int, reading: ReadOptions) -> StoreSource:
+def _source(store: Path, options: ReplayOptions, workers: int, read_options: ReadOptions) -> StoreSource:
     """Reads the store, and reports the messages that cannot be replayed."""
     from stantools.cli.opening import open_store
     from stantools.cli.progress import ByteProgress
     from stantools.migration.source import SourceOptions
     from stantools.migration.workflow import read_source
 
-    opened = open_store(store, reading, options.channels)
+    opened = open_store(store, read_options, options.channels)
     names = opened.chosen(options.channels)
-    taking = SourceOptions(options.channels, options.generation, options.archived, workers=workers)
+    source_options = SourceOptions(options.channels, options.generation, options.archived, workers=workers)
     with ByteProgress("plan", lambda: opened.data_size(names)) as shown:
-        source = read_source(opened, taking, progress=shown.advance)
+        source = read_source(opened, source_options, progress=shown.advance)
     warn(source, key_given=opened.key is not None)
     return source
 
@@ -149,7 +154,7 @@ def _resumed_selection(file: ReplayStateFile, chosen: ReplaySelection) -> Replay
 def _replay(
     plan: ReplayPlan,
     left: ReplayPlan,
-    connecting: ConnectOptions,
+    connect_options: ConnectOptions,
     options: ReplayOptions,
     file: ReplayStateFile,
     pace: ReplaySpeed,
@@ -180,7 +185,7 @@ def _replay(
                 loop.add_signal_handler(number, on_signal)
         with ByteProgress("replay", left.payload) as shown:
             return await replay(
-                plan, connecting, options, file, pace, stop=stop, say=console.note, progress=shown.advance
+                plan, connect_options, options, file, pace, stop=stop, say=console.note, progress=shown.advance
             )
 
     try:

@@ -35,7 +35,7 @@ class ReportPage:
 @options_of(ReportPage, "page")
 @server_options
 @reading_options()
-def command(store: Path, page: ReportPage, server: ServerFlags, reading: ReadOptions) -> int:
+def command(store: Path, page: ReportPage, server: ServerFlags, read_options: ReadOptions) -> int:
     """Write an HTML page about STORE, for a ticket or a browser.
 
     It combines `stantools doctor`, `verify`, `forecast` and `subs`: the verdict, the one next command, the effects of a
@@ -50,7 +50,7 @@ def command(store: Path, page: ReportPage, server: ServerFlags, reading: ReadOpt
     from stantools.inspection.overview import overview
 
     check_page(page.html, overwrite=page.overwrite)
-    opened = open_store(store, reading)
+    opened = open_store(store, read_options)
 
     from stantools.pages.storepage import Pictures, store_page
 

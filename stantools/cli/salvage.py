@@ -44,7 +44,7 @@ _MANY = 20
 @dry_run_option
 @reading_options(unchecked=False)
 def command(
-    store: Path, out: Path | None, options: SalvageOptions, force: bool, dry_run: bool, reading: ReadOptions
+    store: Path, out: Path | None, options: SalvageOptions, force: bool, dry_run: bool, read_options: ReadOptions
 ) -> int:
     """Write a new store with every intact record of STORE that the real server can start with.
 
@@ -63,7 +63,7 @@ def command(
     from stantools.store.locks import check_not_in_use
 
     check_out(out, dry_run=dry_run)
-    opened = open_store(store, reading, options.patterns)
+    opened = open_store(store, read_options, options.patterns)
     names = opened.chosen(options.patterns)
     for use in check_not_in_use(store, force=force or dry_run):
         console.warning(f"{use.detail}: data being written may look damaged")
@@ -128,7 +128,7 @@ def job(
     options: SalvageOptions,
     force: bool,
     dry_run: bool,
-    reading: TableOptions,
+    table_options: TableOptions,
     cluster: Cluster,
 ) -> int:
     """Write new stores with every intact record of STORES that the real server can start with.
@@ -149,7 +149,7 @@ def job(
     from stantools.pipeline.jobs.salvage import run_salvage
     from stantools.pipeline.jobs.salvageplans import plan_job
 
-    planned = plan_job(reading.of(stores, channels=options.patterns), options, out, dry_run=dry_run, force=force)
+    planned = plan_job(table_options.of(stores, channels=options.patterns), options, out, dry_run=dry_run, force=force)
     with cluster.work("salvage", sum(store.size for store in planned.stores)) as work:
         for each in planned.passed:
             console.note(console.escape(each))

@@ -67,10 +67,10 @@ class StatsOptions:
 
 @pipeline.job("stats", "table", "json", "ndjson", "csv")
 @pipeline.stores_argument
-@options_of(StatsOptions, "counting")
+@options_of(StatsOptions, "stats_options")
 @pipeline.reading_options()
 @pipeline.cluster_options
-def job(stores: tuple[str, ...], counting: StatsOptions, reading: TableOptions, cluster: Cluster) -> int:
+def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: TableOptions, cluster: Cluster) -> int:
     """Count the messages of STORES by channel and hour: number, size, rate and gaps.
 
     Only intact messages are counted; damaged ranges are counted separately. Missing sequences are those between the
@@ -85,16 +85,16 @@ def job(stores: tuple[str, ...], counting: StatsOptions, reading: TableOptions, 
     from stantools.store.ranges import Bounds
 
     require("pyarrow", "pipeline stats")
-    _check_outputs(counting)
-    options = reading.of(
+    _check_outputs(stats_options)
+    options = table_options.of(
         stores,
-        channels=counting.channels,
-        bounds=Bounds(since=counting.since, until=counting.until),
-        archived=counting.archived,
+        channels=stats_options.channels,
+        bounds=Bounds(since=stats_options.since, until=stats_options.until),
+        archived=stats_options.archived,
         **({"partitions": cluster.partitions} if cluster.partitions else {}),
     )
     planned = plan(options)
-    if counting.channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
+    if stats_options.channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
         raise options.no_channel()
     total = sum(split.cost for split in planned.splits)
     from stantools.pipeline.jobs.stats.summary import run_stats  # loads Arrow
@@ -102,17 +102,17 @@ def job(stores: tuple[str, ...], counting: StatsOptions, reading: TableOptions, 
     with ByteProgress("stats", total) as shown, cluster.work("stats", total, shown) as work:
         stats = run_stats(work, planned, options, progress=shown.advance)
     show(stats.as_json, lambda: _print(stats), _COLUMNS, map(_row, stats.channels))
-    _write(stats, counting.directory, counting.report)
+    _write(stats, stats_options.directory, stats_options.report)
     return pipeline.ended(stats)
 
 
-def _check_outputs(counting: StatsOptions) -> None:
+def _check_outputs(stats_options: StatsOptions) -> None:
     from stantools.store.atomic import check_vacant
 
-    if counting.directory is not None:
-        check_vacant(counting.directory)
-    if counting.report is not None:
-        check_page(counting.report, overwrite=counting.overwrite)
+    if stats_options.directory is not None:
+        check_vacant(stats_options.directory)
+    if stats_options.report is not None:
+        check_page(stats_options.report, overwrite=stats_options.overwrite)
 
 
 def _write(stats: Stats, directory: Path | None, report: Path | None) -> None:

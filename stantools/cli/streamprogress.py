@@ -46,7 +46,7 @@ class StreamsProgress(StatusLine, JournalObserver):
         self._tasks: dict[str, _StreamStageLine] = {}
         self._place = place
         self._over = threading.Event()
-        self._looked = self._moved = self._started
+        self._last_look = self._last_advance = self._started
         self._seen = 0
         self._rate = 0.0
 
@@ -73,17 +73,17 @@ class StreamsProgress(StatusLine, JournalObserver):
                     self._show()
 
     def _waiting(self) -> float:
-        return time.monotonic() - self._moved
+        return time.monotonic() - self._last_advance
 
     def begin(self, stream: str, stage: str, messages: int) -> None:
         with self._lock:
-            self._moved = time.monotonic()
-            self._tasks[stream] = _StreamStageLine(stage, messages, started=self._moved)
+            self._last_advance = time.monotonic()
+            self._tasks[stream] = _StreamStageLine(stage, messages, started=self._last_advance)
             self._show()
 
     def advance(self, stream: str, messages: int) -> None:
         with self._lock:
-            self._moved = time.monotonic()
+            self._last_advance = time.monotonic()
             self._done += messages
             if task := self._tasks.get(stream):
                 task.done += messages
@@ -91,7 +91,7 @@ class StreamsProgress(StatusLine, JournalObserver):
 
     def end(self, stream: str) -> None:
         with self._lock:
-            self._moved = time.monotonic()
+            self._last_advance = time.monotonic()
             self._tasks.pop(stream, None)
 
     def note(self, text: str) -> None:
@@ -102,9 +102,9 @@ class StreamsProgress(StatusLine, JournalObserver):
 
     def _look(self, now: float) -> None:
         """Measures the recent rate: streams differ too much for an average from the start."""
-        recent = max(self._done - self._seen, 0) / max(now - self._looked, 1e-6)
+        recent = max(self._done - self._seen, 0) / max(now - self._last_look, 1e-6)
         self._rate = recent if not self._rate else self._rate + _SMOOTHING * (recent - self._rate)
-        self._seen, self._looked = self._done, now
+        self._seen, self._last_look = self._done, now
 
     def _left(self) -> float | None:
         return (self._total - self._done) / self._rate if self._rate and self._total >= self._done else None

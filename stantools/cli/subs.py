@@ -40,7 +40,7 @@ def command(
     ids: tuple[int, ...],
     statuses: tuple[str, ...],
     history: bool,
-    reading: ReadOptions,
+    read_options: ReadOptions,
 ) -> int:
     r"""Show the subscriptions of STORE as the server would recover them: position, pending messages, lag.
 
@@ -63,14 +63,14 @@ def command(
     if node := node_at(store, history=history):
         from stantools.inspection.node import node_overview
 
-        report, result = node_overview(node, reading, patterns=channels)
+        report, result = node_overview(node, read_options, patterns=channels)
         if report.orphans:
             console.note(
                 f"{counted(report.orphans, 'message')} of members that left a queue group and not redelivered since: "
                 "servers count them as acknowledged"
             )
         return _print(result, ids, statuses)
-    opened = open_store(store, reading, channels)
+    opened = open_store(store, read_options, channels)
     names = opened.chosen(channels)
     if history:
         records = (row for name in names for row in _channel_history(opened, name, ids))
@@ -86,7 +86,14 @@ def command(
 
 
 def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) -> int:
-    wanted = [(channel, _select(channel.subscriptions, ids, statuses)) for channel in result.channels]
+    from stantools.store.sublog import SubStatus
+
+    wanted = []
+    for channel in result.channels:
+        subs = channel.subscriptions.with_ids(ids) if ids else channel.subscriptions
+        if statuses:
+            subs = subs.having(*(each for each in SubStatus if each.startswith(statuses)))
+        wanted.append((channel, subs))
     rows = (_row(channel, each) for channel, subs in wanted for each in subs)
     first = None if console.output() in ("json", "table") else next(rows, None)
     show(
@@ -96,13 +103,6 @@ def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) ->
         (list(row.values()) for row in chain([first] if first else [], rows)),
     )
     return _report(result)
-
-
-def _select(all_of_them: SubscriberList, ids: tuple[int, ...], statuses: tuple[str, ...]) -> SubscriberList:
-    from stantools.store.sublog import SubStatus
-
-    chosen = all_of_them.with_ids(ids) if ids else all_of_them
-    return chosen.having(*(each for each in SubStatus if each.startswith(statuses))) if statuses else chosen
 
 
 def _channel_json(channel: ChannelOverview, subs: SubscriberList) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def command(
     yes: bool,
     dry_run: bool,
     server: ServerFlags,
-    reading: ReadOptions,
+    read_options: ReadOptions,
 ) -> int:
     """Repair STORE exactly as a start of the server with -file_truncate_bad_eof would, to the byte.
 
@@ -61,7 +61,7 @@ def command(
     from stantools.recovery.truncate.apply import exit_code, refusal
     from stantools.recovery.truncate.backup import default_backup
 
-    opened = open_store(store, reading)
+    opened = open_store(store, read_options)
     plan = plan_truncation(opened, server.options(opened))
     removed = [_removed_json(each) for each in plan.removed()] if console.output() == "json" else []
     idle = bool(plan.idle) and not force
@@ -132,7 +132,13 @@ def _print_plan(plan: TruncationPlan, force: bool) -> None:
     cut_files = {cut.file for cut in plan.cuts}
     for path, (before, after) in plan.forecast.files_changed().items():
         if path not in cut_files:
-            click.echo(f"also changed: {console.escape(path)}{_change(before, after)}")
+            if after is None:
+                change = ", removed"
+            elif before is None:
+                change = f", created with {counted(after, 'byte')}"
+            else:
+                change = f" from {before} to {counted(after, 'byte')}"
+            click.echo(f"also changed: {console.escape(path)}{change}")
     removed = list(islice(plan.removed(), _MANY + 1))
     if removed:
         rows = [
@@ -146,14 +152,6 @@ def _print_plan(plan: TruncationPlan, force: bool) -> None:
     for refusal in plan.refusals:
         text = f"{'against it' if force else 'refused'}: {console.escape_lines(refusal)}"
         click.echo(console.wrapped(text, 2))
-
-
-def _change(before: int | None, after: int | None) -> str:
-    if after is None:
-        return ", removed"
-    return (
-        f", created with {counted(after, 'byte')}" if before is None else f" from {before} to {counted(after, 'byte')}"
-    )
 
 
 def _print_result(result: TruncationResult) -> None:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 def command(
     store: Path | None,
     monitor: str | None,
-    connecting: ConnectOptions,
+    connect_options: ConnectOptions,
     config: Path | None,
     workers: int,
-    reading: ReadOptions,
+    read_options: ReadOptions,
 ) -> int:
     r"""Browse STORE in the terminal: content, problems, remedies. Nothing is changed unless unlocked.
 
@@ -49,11 +49,11 @@ def command(
 
     Press ? for the keys. NO_COLOR switches colors off.
     """
-    if store is None and monitor is None and not connecting.servers and not connecting.context:
+    if store is None and monitor is None and not connect_options.servers and not connect_options.context:
         from stantools.cli.opening import usual_store
 
         store = Path(usual) if (usual := usual_store(click.get_current_context())) else None
-    if store is None and monitor is None and not connecting.servers and not connecting.context:
+    if store is None and monitor is None and not connect_options.servers and not connect_options.context:
         raise UsageError("no STORE and no server was given", "name a STORE, or a server with --monitor or --server")
     if monitor is not None:
         from tui.live.endpoint import Address
@@ -71,10 +71,12 @@ def command(
 
     node = node_at(store) if store is not None else None
     path = store_of_node(node, "the browser shows stores only") if node else store
-    session = StoreSession(path, reading, workers=workers, files=node) if path is not None else None
-    server = connecting if connecting.servers or connecting.context else None
-    settings = read_settings(config or _usual_config(), must_exist=config is not None)
-    browser = Browser(session, settings=settings, connecting=server, monitor=monitor)
+    session = StoreSession(path, read_options, workers=workers, files=node) if path is not None else None
+    server = connect_options if connect_options.servers or connect_options.context else None
+    base = os.environ.get("XDG_CONFIG_HOME")
+    usual_config = (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"
+    settings = read_settings(config or usual_config, must_exist=config is not None)
+    browser = Browser(session, settings=settings, connect_options=server, monitor=monitor)
     # A big store's facts are hundreds of thousands of objects: a garbage collection of these takes longer than a key
     # may.
     gc.freeze()
@@ -83,12 +85,6 @@ def command(
     if browser.failure is not None:
         raise browser.failure
     return ExitCode.CLEAN
-
-
-def _usual_config() -> Path:
-    """Returns the settings file by the rules of the desktop."""
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"
 
 
 def console() -> None:

@@ -45,7 +45,7 @@ _FORMATS = ("table", "json", "ndjson", "csv")
 @channel_option
 @workers_option
 @reading_options()
-def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions) -> int:
+def command(store: Path, channels: tuple[str, ...], workers: int, read_options: ReadOptions) -> int:
     """Read every byte of STORE, check every record, and say what is intact, damaged and missing.
 
     Nothing is changed. ndjson and csv list the findings; json adds the channels. `stantools explain CODE` explains a
@@ -64,9 +64,9 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
         from stantools.inspection.node import verify_node
 
         with ByteProgress("verify") as shown:
-            verdict = verify_node(node, reading, patterns=channels, workers=workers, on_finding=shown.found)
+            verdict = verify_node(node, read_options, patterns=channels, workers=workers, on_finding=shown.found)
         return _print(verdict, node=True)
-    opened = open_store(store, reading, channels)
+    opened = open_store(store, read_options, channels)
     names = opened.chosen(channels)
     with ByteProgress("verify", lambda: opened.data_size(names)) as shown:
         verdict = verify(
@@ -84,7 +84,7 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
 @channel_option
 @pipeline.reading_options()
 @pipeline.cluster_options
-def job(stores: tuple[str, ...], channels: tuple[str, ...], reading: TableOptions, cluster: Cluster) -> int:
+def job(stores: tuple[str, ...], channels: tuple[str, ...], table_options: TableOptions, cluster: Cluster) -> int:
     """Read every byte of STORES, check every record, and say what is intact, damaged and missing.
 
     Each store has the result of `stantools verify`, in the same words and the same json; slices without a store are
@@ -96,10 +96,10 @@ def job(stores: tuple[str, ...], channels: tuple[str, ...], reading: TableOption
     from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.verify import plan_verify, run_verify
 
-    plan = plan_verify(reading.of(stores, channels=channels))
+    plan = plan_verify(table_options.of(stores, channels=channels))
     with ByteProgress("verify", plan.bytes) as shown, cluster.work("verify", plan.bytes, shown) as work:
         result = run_verify(work, plan, progress=shown.advance, on_finding=shown.found)
-    rows = (row for each in result.stores for row in finding_rows(each.verdict.findings, of=[each.root]))
+    rows = (row for each in result.stores for row in finding_rows(each.verdict.findings, prefix=[each.root]))
     show(result.as_json, lambda: _print_stores(result), ("store", *FINDING_COLUMNS), rows)
     return pipeline.ended(result)
 
@@ -110,12 +110,12 @@ def _print(verdict: Verdict, *, node: bool = False) -> int:
 
 
 def finding_rows(
-    findings: Iterable[Finding], columns: Sequence[str] = FINDING_COLUMNS, *, of: Sequence[object] = ()
+    findings: Iterable[Finding], columns: Sequence[str] = FINDING_COLUMNS, *, prefix: Sequence[object] = ()
 ) -> Iterator[list[Any]]:
-    """Yields findings as rows for csv and ndjson; every row begins with the values of `of`."""
+    """Yields findings as rows for csv and ndjson; every row begins with the values of `prefix`."""
     for finding in findings:
         values = finding.as_json()
-        yield [*of, *(values[name] for name in columns)]
+        yield [*prefix, *(values[name] for name in columns)]
 
 
 def print_verdict(verdict: Verdict, *, node: bool = False) -> None:

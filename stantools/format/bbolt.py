@@ -170,11 +170,11 @@ class BoltFile:
         """Iterates over a bucket (an item of `buckets`) in the order of its keys, with faults in their places."""
         return self._items(self.leaves(bucket))
 
-    def leaves(self, bucket: BoltItem, reached: bytearray | None = None) -> Iterator[LeafPage | Fault]:
+    def leaves(self, bucket: BoltItem, reached_pages: bytearray | None = None) -> Iterator[LeafPage | Fault]:
         """Iterates over the leaves of a bucket in the order of their keys.
 
-        The caller must read each leaf and set its `last` before it takes the next one. `reached` holds one byte per
-        page of the file, set to 1 for every page of the bucket.
+        The caller must read each leaf and set its `last` before it takes the next one. `reached_pages` holds one byte
+        per page of the file, set to 1 for every page of the bucket.
         """
         end = bucket.offset + bucket.size
         if bucket.size < _BUCKET.size:
@@ -183,7 +183,7 @@ class BoltFile:
             return
         root, _ = _BUCKET.unpack_from(self._buffer, bucket.offset)
         if root:
-            yield from self._walk(root, bytearray(self.pages) if reached is None else reached)
+            yield from self._walk(root, bytearray(self.pages) if reached_pages is None else reached_pages)
             return
         at = bucket.offset + _BUCKET.size
         if end - at < PAGE_HEADER_SIZE or _PAGE.unpack_from(self._buffer, at)[1] != _LEAF_PAGE:
@@ -207,15 +207,15 @@ class BoltFile:
         leaf.last = bytes(self._buffer[begin : begin + key_size])
         return BoltItem(leaf.last, begin + key_size, size, flags)
 
-    def loose_items(self, reached: bytearray) -> Iterator[BoltItem]:
+    def loose_items(self, reached_pages: bytearray) -> Iterator[BoltItem]:
         """Iterates over elements of leaves that the tree no longer leads to, page by page.
 
         A page is overwritten no earlier than in the second transaction after it was freed, so these are older
         versions of the tree's elements, and deleted ones. Only the reader of the values can tell which make sense.
-        `reached` marks pages to skip, as `leaves` fills it.
+        `reached_pages` marks pages to skip, as `leaves` fills it.
         """
         for page in range(2, len(self._buffer) // self.page_size):
-            if page < len(reached) and reached[page]:
+            if page < len(reached_pages) and reached_pages[page]:
                 continue
             at = page * self.page_size
             number, flags, count, overflow = _PAGE.unpack_from(self._buffer, at)
@@ -226,12 +226,12 @@ class BoltFile:
             end = min(at + (overflow + 1) * self.page_size, len(self._buffer))
             yield from (each for each in self._elements(at, end, count) if isinstance(each, BoltItem))
 
-    def _walk(self, root: int, reached: bytearray) -> Iterator[LeafPage | Fault]:
+    def _walk(self, root: int, reached_pages: bytearray) -> Iterator[LeafPage | Fault]:
         stack: list[tuple[int, bytes, bytes | None, int]] = [(root, b"", None, 0)]
         last = b""
         while stack:
             page, low, high, depth = stack.pop()
-            problem, at, end, flags, count = self._page(page, reached, depth)
+            problem, at, end, flags, count = self._page(page, reached_pages, depth)
             if problem:
                 yield Fault(FaultKind.PAGE, at, end - at, problem, low, high)
                 continue
@@ -245,7 +245,7 @@ class BoltFile:
             yield leaf
             last = leaf.last or last
 
-    def _page(self, page: int, reached: bytearray, depth: int) -> tuple[str, int, int, int, int]:
+    def _page(self, page: int, reached_pages: bytearray, depth: int) -> tuple[str, int, int, int, int]:
         """Checks the header of a tree page; returns the problem, its start and end, its kind and count."""
         if not 2 <= page < self.pages:
             return f"page {page} is not in the file, which has {self.pages}", len(self._buffer), len(self._buffer), 0, 0
@@ -261,13 +261,13 @@ class BoltFile:
             problem = f"page {page} continues for {overflow} more pages, beyond the end of the file"
         elif depth > _MAX_DEPTH:
             problem = f"page {page} lies {depth} levels below the root"
-        elif reached.find(1, page, page + overflow + 1) >= 0:
+        elif reached_pages.find(1, page, page + overflow + 1) >= 0:
             problem = f"the tree leads to page {page} more than once"
         elif PAGE_HEADER_SIZE + count * _ELEMENT_SIZE > end - at:
             problem = f"page {page} cannot hold {count} elements"
         if problem:
             return problem, at, at + self.page_size, 0, 0
-        reached[page : page + overflow + 1] = b"\x01" * (overflow + 1)
+        reached_pages[page : page + overflow + 1] = b"\x01" * (overflow + 1)
         return "", at, end, flags, count
 
     def _branch(

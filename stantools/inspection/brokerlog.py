@@ -196,7 +196,8 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     # Stores in files.
     line_of(
-        r"Unable to (?:flush|sync|compact|expire|remove|take back|look for a time|store|update)|could not be stored",
+        r"Unable to (?:flush|sync|compact|expire|remove|take back|(?:look|search) for a time|store|update)"
+        r"|could not be stored",
         "a file of the store could not be read or written; unacknowledged messages are refused.",
         "a full or failing disk, or permissions",
         "free space or repair the disk; " + _DOCTOR,

@@ -6,7 +6,7 @@ proof.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
@@ -68,7 +68,10 @@ def find_ciphertext(store: Datastore, names: Iterable[str] | None = None) -> Cip
 
 
 def _state(store: Datastore, channel: ChannelFiles) -> str:
-    samples = [(each.sequence, each.data) for each in _samples(store, channel) if each.data]
+    reader = MessageReader(channel, store.crc.checking)
+    first, last = reader.read(Selection()), reader.read(Selection(tail=_SAMPLES))
+    found = (each for each in chain(islice(first, 2 * _SAMPLES), last) if isinstance(each, StoredMessage))
+    samples = [(sequence, data) for sequence, data in {each.sequence: each.data for each in found}.items() if data]
     if not may_be_encrypted(samples):
         return ""
     if store.key is None:
@@ -76,13 +79,6 @@ def _state(store: Datastore, channel: ChannelFiles) -> str:
     cipher = ChannelCipher(store.key, channel.raw_name)
     sealed = (data for sequence, data in samples if looks_encrypted(data, sequence))
     return "opened" if any(_opens(cipher, data) for data in sealed) else "refused"
-
-
-def _samples(store: Datastore, channel: ChannelFiles) -> Iterator[StoredMessage]:
-    reader = MessageReader(channel, store.crc.checking)
-    first, last = reader.read(Selection()), reader.read(Selection(tail=_SAMPLES))
-    found = chain(islice(first, 2 * _SAMPLES), last)
-    yield from {each.sequence: each for each in found if isinstance(each, StoredMessage)}.values()
 
 
 def _opens(cipher: ChannelCipher, data: bytes) -> bool:

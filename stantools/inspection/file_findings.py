@@ -16,7 +16,7 @@ from stantools.inspection.runs import ChannelHistory, RecordRun, RunPart
 from stantools.inspection.survey import ChannelSurvey, NeighbourSequences, SliceSurvey, stop_text
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.store.limits import is_channel_name
-from stantools.store.logscan import LogDamage, LogDamageKind, LogState
+from stantools.store.logscan import LogDamageKind, LogState
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamageKind
 from stantools.store.sublog import STATUSES, SubsState, SubStatus
@@ -341,15 +341,13 @@ def log_findings(file: str, state: LogState, channel: str | None = None) -> Iter
         code, text = _LOG_CODES[damage.kind], damage.detail
         if damage.stop == ScanStop.DANGLING and damage.length == RECORD_HEADER_SIZE:
             code = "log-dangling-header"
-        elif _unknown_type(damage):
+        elif damage.kind == LogDamageKind.TYPE or (
+            damage.kind == LogDamageKind.UNDECODABLE and "type" in damage.detail
+        ):
             code = "log-unknown-type"
         if damage.repaired:
             text += "; the record is proven and can be kept"
         yield finding(code, text, file=file, offset=damage.offset, length=damage.length, channel=channel)
-
-
-def _unknown_type(damage: LogDamage) -> bool:
-    return damage.kind == LogDamageKind.TYPE or (damage.kind == LogDamageKind.UNDECODABLE and "type" in damage.detail)
 
 
 def subscription_findings(

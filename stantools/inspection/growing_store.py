@@ -176,7 +176,10 @@ class _StoreLook:
             return (extend_survey(survey, files.raw_name, self.crc, mark.end), mark) if mark else (survey, last)
         complete = mark is not None and mark.end == size
         if old is None or (not complete and size <= _MAX_RESCAN):
-            return _readable(survey_slice(each, files.raw_name, self.crc, self.progress)), mark if complete else None
+            survey = survey_slice(each, files.raw_name, self.crc, self.progress)
+            if survey.error:
+                raise StoreUnreadableError(survey.error)
+            return survey, mark if complete else None
         grown = old if old.size == size else extend_survey(old, files.raw_name, self.crc, size)
         return grown, mark if complete else None
 
@@ -186,12 +189,6 @@ class _StoreLook:
             return WatchedSlice(str(each.data), str(each.data.with_suffix(".idx")), files.raw_name, self.crc)
         except FileNotFoundError as error:
             raise StoreUnreadableError(f"{each.data}: is gone since it was listed", "look again") from error
-
-
-def _readable(survey: SliceSurvey) -> SliceSurvey:
-    if survey.error:
-        raise StoreUnreadableError(survey.error)
-    return survey
 
 
 def _ends(survey: ChannelSurvey) -> list[tuple[Path | None, int]]:

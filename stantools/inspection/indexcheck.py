@@ -122,7 +122,11 @@ class IndexCheck:
         self._compare(columns)
 
     def _compare(self, columns: MessageColumns) -> None:
-        seen = self._marks()
+        if self._seen is None:
+            self._seen = np.zeros(len(self.records), dtype=bool)
+            # Up to here every batch agreed, so the records before are all seen.
+            self._seen[: self._next] = True
+        seen = self._seen
         matched = self._order.match(columns.offset)
         known = matched >= 0
         orphan = ~known
@@ -167,13 +171,6 @@ class IndexCheck:
             tuple(int(record[name]) for name in names),
             tuple(int(getattr(columns, name)[row]) for name in names),
         )
-
-    def _marks(self) -> npt.NDArray[np.bool_]:
-        if self._seen is None:
-            self._seen = np.zeros(len(self.records), dtype=bool)
-            # Up to here every batch agreed, so the records before are all seen.
-            self._seen[: self._next] = True
-        return self._seen
 
     def finish(self) -> IndexReport:
         """Returns the report, including the index records without a data record."""

@@ -144,7 +144,7 @@ class NodeReport:
 
 def examine(
     files: NodeFiles,
-    reading: ReadOptions,
+    read_options: ReadOptions,
     *,
     free_pages: bool = False,
 ) -> NodeReport:
@@ -153,17 +153,17 @@ def examine(
     `free_pages`: looks for entries in free pages as well. Raises `StoreChangedError` if the log gets shorter
     meanwhile.
     """
-    return _NodeExamination(files, reading).run(free_pages)
+    return _NodeExamination(files, read_options).run(free_pages)
 
 
 class _NodeExamination:
     """One pass over a node's Raft directory."""
 
-    def __init__(self, files: NodeFiles, reading: ReadOptions) -> None:
+    def __init__(self, files: NodeFiles, read_options: ReadOptions) -> None:
         assert files.raft and files.log
         self._raft, self._path = files.raft, files.log
         self._file = _relative(files.log, files.path)
-        self._cipher = raft_cipher(reading.encryption_key) if reading.encryption_key else None
+        self._cipher = raft_cipher(read_options.encryption_key) if read_options.encryption_key else None
         self._listed: Counter[str] = Counter()
         self._sealed = 0
         self._gaps: list[RaftFlaw] = []
@@ -183,7 +183,10 @@ class _NodeExamination:
                 self._fault(fault, fatal=log.bolt.meta is None)
             for each in log.runs(report.state.index):
                 if isinstance(each, LoggedPublishes):
-                    self._publishes(each)
+                    self._count(each.first, each.last, each.term)
+                    self.report.operations[OPERATIONS[pb.RaftOperation.PUBLISH]] += each.last - each.first + 1
+                    self._span(each.channel, each.first_sequence, each.last_sequence)
+                    self.report.state.advance_run(each)
                 elif isinstance(each, RaftEntry):
                     self._entry(each)
                 elif isinstance(each, Fault):
@@ -200,7 +203,10 @@ class _NodeExamination:
             text_ = f"{counted(self._sealed, 'command')} in the log cannot be read without the encryption key"
             self._add(finding("raft-encrypted", text_))
         self._add_rest()
-        report.node_id = report.node_id or _id_by_vote(report)
+        if not report.node_id and report.files.raft:
+            # Its path may name it as its vote does: a default path contains the id before the log.
+            parent = report.files.raft.absolute().parent.name
+            report.node_id = parent if parent in {each.id for each in report.servers} else ""
         return report
 
     def _add(self, one: Finding) -> None:
@@ -253,12 +259,6 @@ class _NodeExamination:
         self._add(finding("raft-entry", flaw.detail, offset=flaw.offset, length=flaw.length, seq=flaw.first))
         if flaw.kind is not RaftFlawKind.TERM:
             self._lost.append((flaw.first, flaw.last))
-
-    def _publishes(self, run: LoggedPublishes) -> None:
-        self._count(run.first, run.last, run.term)
-        self.report.operations[OPERATIONS[pb.RaftOperation.PUBLISH]] += run.last - run.first + 1
-        self._span(run.channel, run.first_sequence, run.last_sequence)
-        self.report.state.advance_run(run)
 
     def _count(self, first: int, last: int, term: int) -> None:
         report = self.report
@@ -333,12 +333,6 @@ def _range_of_keys(fault: Fault) -> str:
     )
 
 
-def _id_by_vote(report: NodeReport) -> str:
-    """Returns the id of a node whose path names it as its vote does: a default path contains the id before the log."""
-    parent = report.files.raft.absolute().parent.name if report.files.raft else ""
-    return parent if parent in {each.id for each in report.servers} else ""
-
-
 def fold(channel: ClusterChannel) -> SubsState:
     """Returns the subscriptions of a channel in the log as if a subs.dat had held them."""
     crc = Crc(IEEE)
@@ -357,7 +351,7 @@ def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first:
 
 def node_overview(
     files: NodeFiles,
-    reading: ReadOptions,
+    read_options: ReadOptions,
     *,
     patterns: Sequence[str] = (),
     limits: StoreLimits | None = None,
@@ -368,9 +362,9 @@ def node_overview(
     With `limits`, each channel is shown as by a server with these limits. `free_pages`: looks for entries in free
     pages as well.
     """
-    report = examine(files, reading, free_pages=free_pages)
+    report = examine(files, read_options, free_pages=free_pages)
     if files.data:
-        store = open_store(files.data, reading)
+        store = open_store(files.data, read_options)
         result = overview(store, patterns=patterns, limits=limits)
         report.node_id = text(result.server.node_id) if result.server and result.server.node_id else report.node_id
     else:
@@ -418,7 +412,7 @@ def _check_store(report: NodeReport, result: Overview, patterns: Sequence[str]) 
 
 def verify_node(
     files: NodeFiles,
-    reading: ReadOptions,
+    read_options: ReadOptions,
     *,
     patterns: Sequence[str] = (),
     workers: int = 2,
@@ -429,14 +423,14 @@ def verify_node(
     `workers` slices are scanned at the same time. `on_finding` is called with each finding at once.
     """
     begin = time.perf_counter()
-    report, result = node_overview(files, reading, patterns=patterns)
+    report, result = node_overview(files, read_options, patterns=patterns)
     verdict = Verdict(list(report.findings), bytes_scanned=report.bytes_scanned)
     for one in report.findings if on_finding else ():
         on_finding(one)  # type: ignore[misc]
     if files.data is None:
         verdict.findings.append(finding("node-store-missing", result.problems[0]))
     else:
-        store = open_store(files.data, reading)
+        store = open_store(files.data, read_options)
         found = verify(store, patterns=patterns, workers=workers, on_finding=on_finding)
         verdict.findings += [replace(one, file=_relative(files.data / one.file, files.path)) for one in found.findings]
         verdict.channels, verdict.bytes_scanned = found.channels, verdict.bytes_scanned + found.bytes_scanned

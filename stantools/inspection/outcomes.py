@@ -21,7 +21,7 @@ from typing import Any
 from stantools.escaping import escape
 from stantools.format.layout import ScanStop
 from stantools.inspection.file_findings import missing_slices
-from stantools.inspection.runs import ChannelHistory, RecordRun
+from stantools.inspection.runs import ChannelHistory
 from stantools.inspection.survey import ChannelSurvey, NeighbourSequences, SliceSurvey
 from stantools.notation import counted, describe_ranges
 from stantools.store.limits import is_channel_name
@@ -227,7 +227,11 @@ def channel_outcome(
     newest = generations[-1].sequences if generations else Ranges()
     older = tuple(each.sequences for each in generations[:-1])
     raw = survey.files.raw_name
-    own = [run.sequences for run in survey.runs() if run.subject != raw and not _is_channel(run)]
+    own = [
+        run.sequences
+        for run in survey.runs()
+        if run.subject != raw and not is_channel_name(run.subject.decode("utf-8", "surrogateescape"))
+    ]
     intact = Ranges.union((newest, survey.in_strays - Ranges.union(older), survey.repairable, *own))
     # Sequences named by indexes or shown by damaged ranges belong to no certain generation.
     gone = (survey.damaged | survey.missing) if not older else (survey.damaged | newest.holes())
@@ -252,10 +256,6 @@ def channel_outcome(
     )
     gaps = (missing & intact.holes()) - shown
     return ChannelOutcome(survey.files.name, intact, older, archived, missing, gaps, unknown, sent=sent)
-
-
-def _is_channel(run: RecordRun) -> bool:
-    return is_channel_name(run.subject.decode("utf-8", "surrogateescape"))
 
 
 def _unknown(survey: ChannelSurvey, last: int) -> Iterator[UnknownRange]:

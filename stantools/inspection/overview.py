@@ -17,7 +17,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.slicesummary import LogicalView, SliceSummary, logical_view, summarise, totals_of
 from stantools.inspection.subscribers import NOBODY, SubscriberList, fields_json, load_clients, load_subs
-from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, size_of
+from stantools.store.directory import SERVER_FILE, Datastore, size_of
 from stantools.store.limits import StoreLimits
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import ServerFile, ServerOutcome, era_of, read_server_info
@@ -245,14 +245,10 @@ def _channel(
     result.problems += [f"subs.dat: {problem}" for problem in subs.problems]
     shown = result.logical or result
     result.subscriptions = SubscriberList(subs.state, known_clients, shown.first_seq, shown.last_seq)
-    result.disk_bytes = _disk_bytes(files)
-    return result
-
-
-def _disk_bytes(files: ChannelFiles) -> int:
     slices = (*files.slices, *files.archived, *files.lone_indexes)
     others = sum(size_of(path) for path in (files.subs, *files.misnamed) if path)
-    return sum(each.data_size + each.index_size for each in slices) + others
+    result.disk_bytes = sum(each.data_size + each.index_size for each in slices) + others
+    return result
 
 
 class ClientStatus(enum.StrEnum):

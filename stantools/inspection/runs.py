@@ -124,13 +124,15 @@ class RunBuilder:
 
     def _extend(self, columns: MessageColumns, low: int, high: int, subject: bytes) -> None:
         part = columns.part(low, high)
+        first, last = int(part.sequence[0]), int(part.sequence[-1])
+        whole = last - first + 1 == len(part.sequence)
         self.extend(
             RecordRun(
                 self.files,
                 subject,
                 start=int(part.offset[0]),
                 end=part.end,
-                sequences=_as_ranges(part.sequence),
+                sequences=Ranges.of([(first, last)]) if whole else Ranges.from_sequences(part.sequence),
                 count=high - low,
                 bytes=int(part.size.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * (high - low),
                 first_timestamp=int(part.timestamp[0]),
@@ -163,11 +165,6 @@ class RunBuilder:
             self._run.sequences = Ranges.union(self._pieces)
             self.runs.append(self._run)
             self._run = None
-
-
-def _as_ranges(sequence: NDArray[np.uint64]) -> Ranges:
-    whole = int(sequence[-1]) - int(sequence[0]) + 1 == len(sequence)
-    return Ranges.of([(int(sequence[0]), int(sequence[-1]))]) if whole else Ranges.from_sequences(sequence)
 
 
 #: Sequence, timestamp, size, stored CRC: equal in all four means the same record.

@@ -198,6 +198,9 @@ def _from_index(
     files: SliceFiles, data: Buffer, index: TrustedIndex, problem: str, channel: bytes, crc: Crc
 ) -> SliceSummary:
     first, last, count = index[0], index[-1], len(index)
+    # Encryption may have been turned on or off in between.
+    half = SAMPLES // 2
+    sampled = (*range(min(half, count)), *range(max(count - half, half), count))
     return SliceSummary(
         files,
         count,
@@ -208,14 +211,8 @@ def _from_index(
         last.timestamp,
         SummarySource.INDEX,
         (problem,) if problem else (),
-        samples_look_encrypted(data, (index[row].offset for row in _sampled(count)), channel, crc),
+        samples_look_encrypted(data, (index[row].offset for row in sampled), channel, crc),
     )
-
-
-def _sampled(count: int) -> list[int]:
-    """Returns the rows to check: encryption may have been turned on or off in between."""
-    half = SAMPLES // 2
-    return [*range(min(half, count)), *range(max(count - half, half), count)]
 
 
 def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, problem: str) -> SliceSummary:

@@ -269,9 +269,9 @@ def load_clients(path: Path | None, crc: Crc) -> FoldedLog[ClientsState]:
     return _load(path, crc, read_clients, salvage_clients, ClientsState)
 
 
-def load_subs(path: Path | None, crc: Crc, seen: FileSnapshot | None = None) -> FoldedLog[SubsState]:
-    """Folds a subs.dat, up to its size when `seen`; never raises for its content. A missing file is no problem."""
-    return FoldedLog(SubsState()) if path is None else _load(path, crc, read_subs, salvage_subs, SubsState, seen)
+def load_subs(path: Path | None, crc: Crc, snapshot: FileSnapshot | None = None) -> FoldedLog[SubsState]:
+    """Folds a subs.dat, up to its size when `snapshot`; never raises for its content. A missing file is no problem."""
+    return FoldedLog(SubsState()) if path is None else _load(path, crc, read_subs, salvage_subs, SubsState, snapshot)
 
 
 def _load(
@@ -280,10 +280,10 @@ def _load(
     read: Callable[[Buffer, Crc], S],
     salvage: Callable[[Buffer, Crc], S],
     nothing: Callable[[], S],
-    seen: FileSnapshot | None = None,
+    snapshot: FileSnapshot | None = None,
 ) -> FoldedLog[S]:
     try:
-        with mapped(path, seen=seen) as buffer:
+        with mapped(path, snapshot=snapshot) as buffer:
             state = read(buffer, crc)
             if (end := state.end) is None or not end.early:
                 return FoldedLog(state)

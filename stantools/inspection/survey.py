@@ -258,7 +258,7 @@ def scan_sound(
     builder: RunBuilder, data: Buffer, entries: Buffer | None, channel: bytes, crc: Crc, progress: Progress | None
 ) -> tuple[int, int]:
     """Scans a slice up to the first irregular record; returns the offset of that record and its number."""
-    window, named = MappedWindow(data, _STEP, behind=0), MappedWindow(entries) if entries is not None else None
+    window, named = MappedWindow(data, _STEP, retained=0), MappedWindow(entries) if entries is not None else None
     at, done, after = FILE_HEADER_SIZE, 0, 0
     while at < len(data):
         window.reach(at)

@@ -92,15 +92,15 @@ def survey_itself(_channel: ChannelRef, survey: ChannelSurvey) -> ChannelSurvey:
 def survey_each(
     work: Work,
     items: Iterable[ChannelRef | WorkItem[Any]],
-    then: Callable[[ChannelRef, ChannelSurvey], R],
+    on_survey: Callable[[ChannelRef, ChannelSurvey], R],
     *,
     progress: Callable[[int], object] | None = None,
 ) -> Generator[SurveyResult[R], None, None]:
     """Surveys channels and computes a result from each survey.
 
     However many channels there are, in this process only a few are listed ahead and a few slices are open. Small
-    channels are surveyed together; other tasks among the items run as they are. `then` computes a result; it must be
-    picklable unless the work is done here. Each item yields one result, in order if the work is done in order.
+    channels are surveyed together; other tasks among the items run as they are. `on_survey` computes a result; it must
+    be picklable unless the work is done here. Each item yields one result, in order if the work is done in order.
     """
     gathered: dict[int, _ChannelSlices] = {}
     begun: dict[int, tuple[int, ChannelRef | _SliceItem | WorkItem[Any]]] = {}
@@ -117,16 +117,16 @@ def survey_each(
                 number += 1
 
     inside = work.inside(progress)
-    do = partial(_run_item, then, inside)
-    for number, result in work.map(do, pieces(), cost=_cost):
+    do = partial(_run_item, on_survey, inside)
+    for number, result in work.map(do, pieces(), cost=lambda item: _OPENING + max(item.size, 0)):
         place, piece = begun.pop(number)
         if progress and not inside:
             progress(piece.size)
         if not isinstance(piece, _SliceItem):
             yield _surveyed(place, result)
         elif gathered[place].take(piece.place, result) and work.here:
-            yield from _join(work, {place: gathered.pop(place)}, then)
-    yield from _join(work, gathered, then)
+            yield from _join(work, {place: gathered.pop(place)}, on_survey)
+    yield from _join(work, gathered, on_survey)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _split_channel(item: ChannelRef | WorkItem[Any], limit: int) -> ChannelRef |
 
 
 def _join(
-    work: Work, gathered: dict[int, _ChannelSlices], then: Callable[[ChannelRef, ChannelSurvey], R]
+    work: Work, gathered: dict[int, _ChannelSlices], on_survey: Callable[[ChannelRef, ChannelSurvey], R]
 ) -> Iterator[SurveyResult[R]]:
     """Combines channels in parts, and computes their results."""
     whole: list[tuple[int, ChannelRef, ChannelSurvey]] = []
@@ -190,7 +190,7 @@ def _join(
         else:
             surveys = [survey for survey in parts.surveys if survey]
             whole.append((place, parts.channel, ChannelSurvey.of(parts.files, surveys)))
-    for number, result in work.map(partial(_timed_result, then), whole):
+    for number, result in work.map(partial(_timed_result, on_survey), whole):
         place = whole[number][0]
         yield _surveyed(place, result, gathered[place].seconds)
 
@@ -201,12 +201,8 @@ def _surveyed(place: int, result: tuple[Any, float] | WorkFailure, before: float
     return SurveyResult(place, result[0], before + result[1])
 
 
-def _cost(item: ChannelRef | _SliceItem | WorkItem[Any]) -> int:
-    return _OPENING + max(item.size, 0)
-
-
 def _run_item(
-    then: Callable[[ChannelRef, ChannelSurvey], Any],
+    on_survey: Callable[[ChannelRef, ChannelSurvey], Any],
     progress: Progress | None,
     item: ChannelRef | _SliceItem | WorkItem[Any],
 ) -> tuple[Any, float]:
@@ -218,14 +214,14 @@ def _run_item(
     elif isinstance(item, ChannelRef):
         files, error = item.listed()
         surveys = [survey_slice(each, files.raw_name, item.crc, progress) for each in files.all_slices]
-        result = then(item, ChannelSurvey.of(files, surveys, error))
+        result = on_survey(item, ChannelSurvey.of(files, surveys, error))
     else:
         result = item.work()
     return result, time.perf_counter() - begin
 
 
 def _timed_result(
-    then: Callable[[ChannelRef, ChannelSurvey], R], item: tuple[int, ChannelRef, ChannelSurvey]
+    on_survey: Callable[[ChannelRef, ChannelSurvey], R], item: tuple[int, ChannelRef, ChannelSurvey]
 ) -> tuple[R, float]:
     begin = time.perf_counter()
-    return then(item[1], item[2]), time.perf_counter() - begin
+    return on_survey(item[1], item[2]), time.perf_counter() - begin

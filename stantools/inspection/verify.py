@@ -305,13 +305,13 @@ def _server_findings(store: Datastore) -> tuple[list[Finding], int]:
 
 
 def _fold(
-    path: Path | None, fold: Callable[[Buffer], _State], seen: FileSnapshot | None = None
+    path: Path | None, fold: Callable[[Buffer], _State], snapshot: FileSnapshot | None = None
 ) -> tuple[_State | str | None, int]:
     """Folds a log file and returns its size; a text is the reason why it cannot be read, None means it is gone."""
     if path is None:
         return None, 0
     try:
-        with mapped(path, seen=seen) as buffer:
+        with mapped(path, snapshot=snapshot) as buffer:
             return fold(buffer), len(buffer)
     except StoreUnreadableError as error:
         return error.message, 0

@@ -100,7 +100,7 @@ class StepReader:
             start, last = run.start if whole else run.place(wanted.first), 0
             records = data[: run.end]
             for batch in scan_slice(
-                records, run.subject, self._crc, columns=self._columns, start=start, most=self._batch_bytes
+                records, run.subject, self._crc, columns=self._columns, start=start, max_bytes=self._batch_bytes
             ):
                 if isinstance(batch, DamagedRange):
                     raise _changed(path, batch.offset)
@@ -167,9 +167,13 @@ class BatchFinisher:
         """Returns messages with decrypted payloads, and replies that can be header values."""
         buffer, columns = batch.buffer, batch.columns
         content = np.frombuffer(buffer, np.uint8)
-        sealed = _encrypted_rows(content, columns) if self._cipher else None
-        if sealed is not None and not sealed.any():
-            sealed = None
+        sealed: _Rows | None = None
+        if self._cipher:
+            # A server with a key would try to decrypt payloads that begin with the code of a cipher.
+            # A message without data starts at 0, a valid index unless the buffer is empty.
+            first = content[columns.data_start] if len(content) else np.zeros(columns.capacity, np.uint8)
+            coded = (columns.data_size > 0) & ((first == Cipher.AES) | (first == Cipher.CHACHA))
+            sealed = coded if coded.any() else None
         if sealed is None and _replies_are_safe(content, buffer, columns):
             return batch
         return self._rebuild(batch, sealed)
@@ -209,14 +213,6 @@ class BatchFinisher:
                 else "a server with this key could not deliver them either: they were stored with another key, or "
                 "plain and only look encrypted; keep their payloads as they are stored, or exclude the channel",
             )
-
-
-def _encrypted_rows(content: _U8, columns: MessageColumns) -> _Rows:
-    """Returns which payloads a server with a key would try to decrypt: they begin with the code of a cipher."""
-    # A message without data starts at 0, a valid index unless the buffer is empty.
-    first = content[columns.data_start] if len(content) else np.zeros(columns.capacity, np.uint8)
-    sealed: _Rows = (columns.data_size > 0) & ((first == Cipher.AES) | (first == Cipher.CHACHA))
-    return sealed
 
 
 def _replies_are_safe(content: _U8, buffer: Buffer, columns: MessageColumns) -> bool:

@@ -1,6 +1,6 @@
 """A store on this machine, followed into the streams of a server, from the first reading to the cutover.
 
-The rules are in `following`; this module has files, clock and loop.
+The rules are in `store_follower`; this module has files, clock and loop.
 """
 
 from __future__ import annotations
@@ -45,17 +45,19 @@ class FollowedStore:
     def __init__(
         self,
         store: Datastore,
-        taking: SourceOptions,
+        source_options: SourceOptions,
         options: PlanOptions,
         nodes: Sequence[NodeFiles] = (),
-        reading: ReadOptions | None = None,
+        read_options: ReadOptions | None = None,
     ) -> None:
         self._store = store
-        self._source_options = taking
+        self._source_options = source_options
         self._options = options
         self._nodes = nodes
-        self._read_options = reading or ReadOptions()
-        self._growing_store = GrowingStore(store.path, store.crc, taking.patterns, workers=taking.workers)
+        self._read_options = read_options or ReadOptions()
+        self._growing_store = GrowingStore(
+            store.path, store.crc, source_options.patterns, workers=source_options.workers
+        )
 
     def first(self, progress: Progress | None = None, *, ended: bool = False) -> StoreSource:
         """Reads the whole store and tests the key; see `workflow.read_source`.
@@ -76,8 +78,8 @@ class FollowedStore:
 
     def read(self, channels: Collection[str]) -> StoreSource:
         """Returns channels as of the last `look`, without subscriptions."""
-        taking = replace(self._source_options, patterns=tuple(channels))
-        return self._stable(self._source(channels, taking, subscriptions=False))
+        source_options = replace(self._source_options, patterns=tuple(channels))
+        return self._stable(self._source(channels, source_options, subscriptions=False))
 
     def finish(self) -> StoreSource:
         """Returns the whole store with subscriptions; for a cluster, its nodes merged."""
@@ -112,14 +114,14 @@ class FollowedStore:
                 channels.append(channel if end is None else channel.up_to(end))
         return replace(source, channels=channels)
 
-    def _source(self, channels: Collection[str], taking: SourceOptions, *, subscriptions: bool) -> StoreSource:
+    def _source(self, channels: Collection[str], source_options: SourceOptions, *, subscriptions: bool) -> StoreSource:
         surveys = self._growing_store.channels
         wanted = [surveys[name] for name in sorted(channels) if name in surveys]
         if not subscriptions:
             # there may be many, and only the final ones count
             wanted = [replace(each, files=replace(each.files, subs=None)) for each in wanted]
         store = open_datastore(self._store.path, self._store.crc, self._store.key)
-        return open_source(store, taking, surveys=wanted)
+        return open_source(store, source_options, surveys=wanted)
 
 
 @dataclass
@@ -191,33 +193,33 @@ def was_seen(file: Path) -> bool:
     return any(entry.get("seen") == socket.gethostname() for entry in remembered_streams(file).values())
 
 
-async def follow(following: StoreFollower, source: FollowedStore, ending: EndDetector) -> Cutover:
+async def follow(follower: StoreFollower, source: FollowedStore, ending: EndDetector) -> Cutover:
     """Follows a store until its end, and finishes the streams. After an error the same command continues."""
     while True:
         now = time.time()
-        await following.step(now)
+        await follower.step(now)
         if ending.cutover or ending.idle is not None or not ending.seen:
             used = await asyncio.to_thread(source.used)
             counts = ending.idle is not None or (ending.cutover and not used)
             written = await asyncio.to_thread(source.written) if counts else 0.0
             if used and not ending.seen:
-                following.seen()
+                follower.seen()
             if ending.over(now, used=used, written=written):
                 break
         spent = time.time() - now
         await asyncio.sleep(min(max(_EVERY - spent, 2 * spent), _LONGEST))
-    before, delays = source.written(), tuple(following.delays)
-    results = await following.finish()
+    before, delays = source.written(), tuple(follower.delays)
+    results = await follower.finish()
     ready = time.time()
-    assert following.plan
+    assert follower.plan
     return Cutover(
-        following.plan,
+        follower.plan,
         results,
         ending.since,
         ending.why,
         ready,
-        sum(each.appended for each in following.streams.values()),
+        sum(each.appended for each in follower.streams.values()),
         delays,
-        {name: each.removed for name, each in following.streams.items() if each.removed},
+        {name: each.removed for name, each in follower.streams.items() if each.removed},
         source.written() > before,
     )

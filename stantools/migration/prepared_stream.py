@@ -88,13 +88,13 @@ class PreparedStream:
                 progress(len(batch))
 
 
-def estimated_bytes(plan: StreamPlan, *, least: bool = False) -> int:
+def estimated_bytes(plan: StreamPlan, *, minimum: bool = False) -> int:
     """Estimates the bytes of a stream: payloads, subjects, headers, and the frame of every record.
 
-    `least` returns a lower bound, whatever the headers are.
+    `minimum` returns a lower bound, whatever the headers are.
     """
     headers = HEADER_LENGTH_SIZE + (_HEADER_BYTES if plan.origin_headers else _REPLY_BYTES)
-    return plan.bytes_stored(0 if least else headers)
+    return plan.bytes_stored(0 if minimum else headers)
 
 
 def prepare(plan: MigrationPlan, source: StoreSource) -> list[PreparedStream]:

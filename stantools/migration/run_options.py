@@ -48,9 +48,9 @@ class FollowOptions:
     def wanted(self) -> bool:
         return self.follow or self.cutover or self.cutover_when_idle is not None
 
-    def check(self, planning: PlanOptions, *, nodes: bool) -> None:
+    def check(self, plan_options: PlanOptions, *, nodes: bool) -> None:
         """Raises UsageError if this plan cannot be followed; `nodes`: the source is a cluster."""
-        if planning.for_broker:
+        if plan_options.for_broker:
             raise UsageError(
                 "--for-broker takes over the store of a stopped server, which cannot be followed", "stop it first"
             )
@@ -59,12 +59,12 @@ class FollowOptions:
                 "the nodes of a cluster are merged at the end, for which they must be stopped", "give --cutover instead"
             )
 
-    def ending(self, *, seen: bool) -> EndDetector:
-        """Returns the condition of the end; `seen`: an earlier run saw a server use the store."""
+    def ending(self, *, server_seen: bool) -> EndDetector:
+        """Returns the condition of the end; `server_seen`: an earlier run saw a server use the store."""
         from stantools.migration.store_follower import EndDetector
 
         idle = self.cutover_when_idle
-        return EndDetector(self.cutover or idle is not None, None if idle is None else idle / 1e9, seen)
+        return EndDetector(self.cutover or idle is not None, None if idle is None else idle / 1e9, server_seen)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class PlanStoreOptions:
     parallel: int = option("Streams read in parallel.", default=2, kind=int, least=1, most=64)
     workers: int = WORKERS.field()
 
-    def reading(self, source: SourceRef) -> ReadOptions:
+    def read_options(self, source: SourceRef) -> ReadOptions:
         """Returns how the store is read; raises UsageError if the plan needs the encryption key."""
         from stantools.store.read_options import ReadOptions
 
@@ -152,7 +152,7 @@ class PlanStoreOptions:
             )
         return ReadOptions(source.crc_poly, True, key)
 
-    def taking(self, plan: MigrationPlan) -> SourceOptions:
+    def source_options(self, plan: MigrationPlan) -> SourceOptions:
         from stantools.migration.source import SourceOptions
 
         source = plan.source

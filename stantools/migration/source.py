@@ -202,7 +202,11 @@ class ChannelSource:
         return 0
 
     def _sample(self) -> Iterator[MessageBatch]:
-        places = [place for step in self._plan.steps for place in _places(step)]
+        places: list[int] = []  # sequences at which a reader can start directly
+        for step in self._plan.steps:
+            first, last = step.sequences.first, step.sequences.last
+            marks = step.run.marks if isinstance(step, RecordCopy) else ()
+            places += (first, *(sequence for sequence, _ in marks if first < sequence <= last))
         chosen = {places[number * len(places) // _SAMPLE_PLACES] for number in range(_SAMPLE_PLACES) if places}
         for place in sorted(chosen):
             sample = self.read(after=place - 1, batch_bytes=_SAMPLE_BYTES, batch_rows=_SAMPLE_ROWS, finish=False)
@@ -213,13 +217,6 @@ def _stored(batch: MessageBatch) -> Iterator[tuple[int, Buffer]]:
     columns = batch.columns
     rows = zip(columns.sequence.tolist(), columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
     yield from ((sequence, batch.buffer[start : start + size]) for sequence, start, size in rows if size)
-
-
-def _places(step: Step) -> list[int]:
-    """Returns sequences at which a reader can start directly."""
-    first, last = step.sequences.first, step.sequences.last
-    marks = step.run.marks if isinstance(step, RecordCopy) else ()
-    return [first, *(sequence for sequence, _ in marks if first < sequence <= last)]
 
 
 def _ends(step: Step) -> Iterator[tuple[int, int]]:
@@ -312,7 +309,7 @@ def open_source(
 
 
 def open_merged(
-    nodes: Sequence[NodeFiles], reading: ReadOptions, options: SourceOptions, *, progress: Progress | None = None
+    nodes: Sequence[NodeFiles], read_options: ReadOptions, options: SourceOptions, *, progress: Progress | None = None
 ) -> StoreSource:
     """Reads the nodes of a cluster as one source, read-only; of several generations always the newest.
 
@@ -325,8 +322,8 @@ def open_merged(
         workers=options.workers,
         keep_positions=True,
     )
-    plan = plan_merge(nodes, reading, merging, progress=progress)
-    key = DecryptionKey(reading.encryption_key, options.keep_encrypted)
+    plan = plan_merge(nodes, read_options, merging, progress=progress)
+    key = DecryptionKey(read_options.encryption_key, options.keep_encrypted)
     channels = [ChannelSource(channel, plan.crc, key) for channel in plan.channels]
     return StoreSource(plan, channels, key, tuple(each.named for each in plan.nodes))
 

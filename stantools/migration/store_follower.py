@@ -182,26 +182,26 @@ class StoreFollower:
         self.failed: dict[str, StreamResult] = {}  #: results of streams that could not be loaded, by channel
         self.plan: MigrationPlan | None = None  #: the plan of the final state
         self._waiting: set[str] = set()
-        self._trouble = 0
+        self._failures = 0
         self._reported: set[str] = set()
 
     async def begin(self, streams: Sequence[PreparedStream]) -> None:
         try:
             await self._load(streams)
         except StantoolsError as problem:
-            self._tolerate(problem)
+            self._count_failure(problem)
 
     async def step(self, now: float) -> None:
         """Reads the store once and carries new messages; `now` in seconds since 1970."""
         try:
             self._waiting |= set(await asyncio.to_thread(self._source.look, stopped=False))
             if self._waiting:
-                await self._carry(await asyncio.to_thread(self._source.read, self._waiting))
+                await self._append_new(await asyncio.to_thread(self._source.read, self._waiting))
             await self._prove(now)
         except StantoolsError as problem:
-            self._tolerate(problem)
+            self._count_failure(problem)
         else:
-            self._trouble = 0
+            self._failures = 0
 
     def seen(self) -> None:
         """Records beyond this run that a server on this machine was using the store."""
@@ -216,7 +216,7 @@ class StoreFollower:
         await asyncio.to_thread(self._source.look, stopped=True)
         source = await asyncio.to_thread(self._source.finish)
         self.plan = plan = self._source.plan(source)
-        await self._carry(source, plan)
+        await self._append_new(source, plan)
         ready = [
             (stream, max(followed.proven, stream.source.first - 1))
             for stream, followed in self._match_streams(plan, source)
@@ -236,17 +236,17 @@ class StoreFollower:
             results.setdefault(failed.stream, failed)
         return [results[name] for name in sorted(results)]
 
-    def _tolerate(self, problem: StantoolsError) -> None:
+    def _count_failure(self, problem: StantoolsError) -> None:
         """Records a problem that may be temporary: a lost target, or files removed during reading; raises others."""
-        self._trouble += 1
+        self._failures += 1
         reading = isinstance(problem, StoreChangedError | StoreUnreadableError)
-        if not problem.retriable and not (reading and self._trouble < _MAX_FAILURES):
+        if not problem.retriable and not (reading and self._failures < _MAX_FAILURES):
             raise problem
-        if problem.message not in self._reported and (not reading or self._trouble > 1):
+        if problem.message not in self._reported and (not reading or self._failures > 1):
             self._reported.add(problem.message)
             self._watch.note(f"{problem.message}; retrying")
 
-    async def _carry(self, source: StoreSource, plan: MigrationPlan | None = None) -> None:
+    async def _append_new(self, source: StoreSource, plan: MigrationPlan | None = None) -> None:
         """Publishes new messages of channels, and loads new streams."""
         there = {channel.name: channel for channel in source.channels}
         for name in self._waiting - there.keys():

@@ -163,7 +163,7 @@ class MergedSource:
             min(max(_BYTES // len(parts), _MIN_BYTES), _MAX_BYTES),
             min(max(_ROWS // len(parts), _MIN_ROWS), _MAX_ROWS),
         )
-        self._looked_up: tuple[int, list[tuple[_U64, _U64]]] | None = None
+        self._cached_lookup: tuple[int, list[tuple[_U64, _U64]]] | None = None
 
     @cached_property
     def count(self) -> int:
@@ -217,17 +217,14 @@ class MergedSource:
         before = [int(place.sequences[number]) for place in self._places]
         known = [0] * len(sequences)
         for index in sorted(range(len(sequences)), key=lambda index: sequences[index]):
-            existing = self._existing(number, sequences[index])
+            sequence = sequences[index]
+            firsts, lasts = self._ranges[number]
+            at = bisect_right(firsts, sequence) - 1
+            existing = min(sequence, lasts[at]) if at >= 0 else 0
             if existing:
                 own, merged = self._lookup(bisect_left(before, existing) - 1)[number]
                 known[index] = int(merged[np.searchsorted(own, np.uint64(existing))])
         return known
-
-    def _existing(self, number: int, sequence: int) -> int:
-        """Returns the greatest sequence of a channel that is at most `sequence`."""
-        firsts, lasts = self._ranges[number]
-        at = bisect_right(firsts, sequence) - 1
-        return min(sequence, lasts[at]) if at >= 0 else 0
 
     @cached_property
     def _ranges(self) -> list[tuple[list[int], list[int]]]:
@@ -237,7 +234,7 @@ class MergedSource:
 
     def _lookup(self, index: int) -> list[tuple[_U64, _U64]]:
         """Returns, for every channel, its sequences between two places and those in the stream."""
-        if self._looked_up is None or self._looked_up[0] != index:
+        if self._cached_lookup is None or self._cached_lookup[0] != index:
             place = self._places[index]
             end = self._counts[index + 1] if index + 1 < len(self._counts) else self.count
             own: list[list[_U64]] = [[] for _ in self.parts]
@@ -254,8 +251,8 @@ class MergedSource:
                 (np.concatenate(mine), np.concatenate(there)) if mine else (np.empty(0, np.uint64),) * 2
                 for mine, there in zip(own, numbers, strict=True)
             ]
-            self._looked_up = index, found
-        return self._looked_up[1]
+            self._cached_lookup = index, found
+        return self._cached_lookup[1]
 
     @cached_property
     def _start(self) -> _ReadPosition:

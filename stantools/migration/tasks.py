@@ -140,15 +140,15 @@ class Retry:
         self.interruptions = 0  #: number of repetitions
         self.renew()
 
-    async def repeat(self, step: Callable[[], Awaitable[_Result]], reached: Callable[[], int] = int) -> _Result:
+    async def repeat(self, step: Callable[[], Awaitable[_Result]], position: Callable[[], int] = int) -> _Result:
         """Runs a step until it succeeds; growth of `reached()` restarts the time limit. Raises the final error."""
         self.renew()
         while True:
-            before = reached()
+            before = position()
             try:
                 return await step()
             except StantoolsError as problem:
-                if reached() > before:
+                if position() > before:
                     self.renew()
                 self.interruptions += 1
                 await self.bear(problem)

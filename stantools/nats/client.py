@@ -103,13 +103,13 @@ def one_by_one(take: Callable[[NatsMessage], None]) -> Handler:
 class NatsClient:
     """A connection to one of `servers`, which are tried in this order, before those that they announce."""
 
-    def __init__(self, servers: Sequence[NatsAddress], manners: ClientSettings) -> None:
-        self.manners = manners
+    def __init__(self, servers: Sequence[NatsAddress], settings: ClientSettings) -> None:
+        self.manners = settings
         self.server = servers[0]  #: the current or last server
         self.handlers: dict[int, Handler] = {}  #: handlers of the subscriptions by number
         self.info: dict[str, Any] = {}  #: the last INFO of the server
         self._servers = list(servers)
-        self._context = manners.tls
+        self._context = settings.tls
         self._subjects: dict[int, tuple[bytes, bytes]] = {}
         self._sids = 0
         self._session: NatsSession | None = None  # None while there is no usable connection
@@ -130,7 +130,7 @@ class NatsClient:
         """Connects to the first server that can be reached; UnreachableError if none accepts the client."""
         failures = []
         for server in tuple(self._servers):
-            if (failure := await self._try(server)) is None:
+            if (failure := await self._connect_to(server)) is None:
                 return
             failures.append(failure)
         raise UnreachableError(failures)
@@ -171,7 +171,7 @@ class NatsClient:
         size = self.info.get("max_payload")
         return size if isinstance(size, int) else 1 << 20
 
-    async def _try(self, server: NatsAddress) -> ConnectFailure | None:
+    async def _connect_to(self, server: NatsAddress) -> ConnectFailure | None:
         info: dict[str, Any] = {}
         session = NatsSession(self)
         self._error = ""
@@ -242,7 +242,7 @@ class NatsClient:
         while servers := [server for server in self._servers if server not in given_up]:
             await asyncio.sleep(self._tried + manners.pause - loop.time())
             for server in servers:
-                if (failure := await self._try(server)) is None:
+                if (failure := await self._connect_to(server)) is None:
                     self._reconnect_task = None
                     self.on_back()
                     return

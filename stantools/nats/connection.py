@@ -114,7 +114,7 @@ class NatsConnection(NatsClient):
         texts = (subject if isinstance(subject, str) else subject.decode(errors="replace") for subject in subjects)
         self._watches[failed] = frozenset(texts)
         if self.closed:
-            failed.set_result(self._given_up())
+            failed.set_result(self._reconnect_error())
         try:
             yield failed
         finally:
@@ -151,7 +151,7 @@ class NatsConnection(NatsClient):
                 async with asyncio.timeout(timeout):
                     await self._settled.wait()
         if self.closed:
-            raise self._given_up()
+            raise self._reconnect_error()
         if not self.connected:
             raise ConnectionLostError(
                 f"{self.url}: the connection broke and did not come back within {timeout:g} s", _CHECK_SERVER
@@ -271,7 +271,7 @@ class NatsConnection(NatsClient):
         self._reason = _diagnose(failure.problem, self.options, failure.info)[0]
 
     def on_given_up(self) -> None:
-        self._tell(self._given_up())
+        self._tell(self._reconnect_error())
 
     def on_refused(self, text: str) -> None:
         if not (found := _VIOLATION.search(text)):
@@ -298,7 +298,7 @@ class NatsConnection(NatsClient):
         remedy = "let the user subscribe to it, or name an inbox that it may use with --inbox-prefix"
         return PermissionDeniedError(f"{self.manners.inbox}.>", "subscribe to", self.options.user, remedy)
 
-    def _given_up(self) -> ConnectionLostError:
+    def _reconnect_error(self) -> ConnectionLostError:
         reason = f": {self._reason}" if self._reason else ""
         return ConnectionLostError(f"{self.url}: the connection broke and could not be restored{reason}", _CHECK_SERVER)
 
@@ -316,17 +316,15 @@ async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncI
     try:
         await connection.open()
     except UnreachableError as problem:
-        raise _cannot_connect(options, problem) from problem
+        reasons = [
+            (failure.server.url, *_diagnose(failure.problem, options, failure.info)) for failure in problem.failures
+        ]
+        causes = "; ".join(f"{url}: {reason}" for url, reason, _ in reasons)
+        raise CannotConnectError(f"cannot connect to {causes}", reasons[0][2]) from problem
     try:
         yield connection
     finally:
         await connection.close()
-
-
-def _cannot_connect(options: ConnectOptions, problem: UnreachableError) -> CannotConnectError:
-    reasons = [(failure.server.url, *_diagnose(failure.problem, options, failure.info)) for failure in problem.failures]
-    causes = "; ".join(f"{url}: {reason}" for url, reason, _ in reasons)
-    return CannotConnectError(f"cannot connect to {causes}", reasons[0][2])
 
 
 #: (reason, remedy), by the server's refusal in lower case
@@ -349,7 +347,10 @@ def _diagnose(problem: BaseException, options: ConnectOptions, info: Mapping[str
             "give the file of the authority that signed it with --tls-ca, and the name in it if the URL has another",
         )
     if isinstance(problem, ssl.SSLError):
-        return _diagnose_tls(problem, options)
+        reason = (problem.reason or str(problem)).replace("_", " ").lower()
+        if any(word in reason for word in ("certificate required", "bad certificate", "unknown ca")):
+            return _diagnose_certificate(options)
+        return f"TLS failed: {reason}", "check that the server offers TLS on this port"
     if isinstance(problem, NotEncryptedError):
         return (
             "it does not offer TLS, so nothing was sent to it",
@@ -377,13 +378,6 @@ def _diagnose(problem: BaseException, options: ConnectOptions, info: Mapping[str
     if isinstance(problem, OSError):
         return f"{problem.strerror or problem}", "check host, port and network"
     return "it does not speak the NATS protocol", "check host and port"
-
-
-def _diagnose_tls(problem: ssl.SSLError, options: ConnectOptions) -> tuple[str, str]:
-    reason = (problem.reason or str(problem)).replace("_", " ").lower()
-    if any(word in reason for word in ("certificate required", "bad certificate", "unknown ca")):
-        return _diagnose_certificate(options)
-    return f"TLS failed: {reason}", "check that the server offers TLS on this port"
 
 
 def _diagnose_certificate(options: ConnectOptions) -> tuple[str, str]:

@@ -78,7 +78,10 @@ class Inbox:
             last = begin + count - 1
             size = int(frames[last, PAYLOAD]) + int(frames[last, PAYLOAD_SIZE]) - start if count else 0
             if not count or self._filled + size > len(self._buffer):
-                self._begin_block(size)
+                self._finish_batch()
+                self._buffer = memoryview(np.empty(max(_BLOCK_BYTES, size), np.uint8).data)
+                self._columns = FrameColumns(_BLOCK_ROWS)
+                self._filled = self._rows = self._delivered = 0
                 continue
             at = self._filled
             self._buffer[at : at + size] = memoryview(buffer)[start : start + size]
@@ -88,12 +91,6 @@ class Inbox:
             begin += count
         if self._waiting and not self._waiting.done():
             self._waiting.set_result(None)
-
-    def _begin_block(self, size: int) -> None:
-        self._finish_batch()
-        self._buffer = memoryview(np.empty(max(_BLOCK_BYTES, size), np.uint8).data)
-        self._columns = FrameColumns(_BLOCK_ROWS)
-        self._filled = self._rows = self._delivered = 0
 
     def _finish_batch(self) -> None:
         """Makes the messages collected so far a batch of their own."""

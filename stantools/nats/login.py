@@ -62,7 +62,10 @@ class NatsAddress:
             port, host = parts.port, parts.hostname
         except ValueError as problem:
             remedy = _ENCODE if "@" in text else expected
-            raise UsageError(f"the URL of a server is malformed: {_reason(problem)}", remedy) from None
+            # Python's own texts quote parts of the URL.
+            wrong_port = "ort" in str(problem)
+            reason = "the port is not a number from 0 to 65535" if wrong_port else "it cannot be parsed"
+            raise UsageError(f"the URL of a server is malformed: {reason}", remedy) from None
         if parts.scheme not in PORTS:
             raise UsageError(f"there are no servers for {parts.scheme!r} URLs", expected)
         if not host or any(character.isspace() or not character.isprintable() for character in host):
@@ -108,11 +111,6 @@ def _authority(url: str) -> str:
 
 
 _HOST: Final = re.compile(r"([^@]*@)?[^@:]+(:[0-9]{1,5})?")
-
-
-def _reason(problem: ValueError) -> str:
-    """The error of a URL, without the parts of it that Python quotes."""
-    return "the port is not a number from 0 to 65535" if "ort" in str(problem) else "it cannot be parsed"
 
 
 _NO_PORT: Final = re.compile(r"(?<=[^:/]):(?!//|[0-9]{1,5}(?:[/,]|$))[^,\s]+")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final, Never, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,19 +188,13 @@ def _quoted(words: bytes) -> str:
     return '"' + "".join(c if c.isprintable() else _ESCAPES.get(c) or f"\\x{ord(c):02x}" for c in text) + '"'
 
 
+_T = TypeVar("_T")
 _ESCAPES: Final = {"\r": "\\r", "\n": "\\n", "\t": "\\t"}
 
 
-def _connect(words: bytes) -> Event | MalformedOperation:
+def _with_json(make: Callable[[_T], Event], parse: Callable[[bytes], _T], words: bytes) -> Event | MalformedOperation:
     try:
-        return ConnectOperation(parse_options(words))
-    except JsonError as problem:
-        return MalformedOperation("", str(problem))
-
-
-def _info(words: bytes) -> Event | MalformedOperation:
-    try:
-        return InfoOperation(parse_object(words))
+        return make(parse(words))
     except JsonError as problem:
         return MalformedOperation("", str(problem))
 
@@ -257,12 +251,12 @@ _BOTH: Final[dict[bytes, Callable[[bytes], Event | MalformedOperation]]] = {
     b"PONG": lambda words: _PONG,
     b"+OK": lambda words: _OK,
     b"-ERR": lambda words: Err(words.decode("utf-8", "replace")),
-    b"INFO": _info,
+    b"INFO": lambda words: _with_json(InfoOperation, parse_object, words),
 }
 _CLIENT: Final = {
     b"SUB": _sub,
     b"UNSUB": _unsub,
-    b"CONNECT": _connect,
+    b"CONNECT": lambda words: _with_json(ConnectOperation, parse_options, words),
     b"PUB": _publish,
     b"HPUB": _publish_headers,
     **_BOTH,
@@ -330,7 +324,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
     except JsonError:
         raise
     except json.JSONDecodeError as problem:
-        raise JsonError(_said(problem)) from None
+        raise JsonError(_json_error_text(problem)) from None
     except (ValueError, RecursionError):
         raise JsonError("invalid JSON") from None
     if value is None:
@@ -344,7 +338,7 @@ def _constant(name: str) -> Never:
     raise JsonError(f"invalid character {name[0]!r} looking for beginning of value")
 
 
-def _said(problem: json.JSONDecodeError) -> str:
+def _json_error_text(problem: json.JSONDecodeError) -> str:
     if problem.pos >= len(problem.doc.rstrip()):
         return "unexpected end of JSON input"
     character = problem.doc[problem.pos]

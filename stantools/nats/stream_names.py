@@ -49,9 +49,9 @@ def stream_name(channel: str, prefix: str = "") -> str:
     return with_hash(name, channel)
 
 
-def with_hash(name: str, of: str, count: int = 8) -> str:
+def with_hash(name: str, source: str, count: int = 8) -> str:
     """Appends digits of a hash to a name, which is cut to make room for them."""
-    return f"{name[: LONGEST - 1 - count]}-{digits(of, count)}"
+    return f"{name[: LONGEST - 1 - count]}-{digits(source, count)}"
 
 
 def apart(names: Sequence[str], origins: Sequence[str], taken: Collection[str] = ()) -> list[str]:

@@ -32,7 +32,7 @@ def carry_out(root: Path, change: Change, crc: Crc) -> None:
         path.unlink(missing_ok=True)
         fsync_directory(path.parent)
     elif isinstance(action, RebuildIndex):
-        _sweep(path.parent, f".{path.name}.")
+        _remove_temporaries(path.parent, f".{path.name}.")
         with replacing(path) as descriptor:
             _write_index(descriptor, root / action.data_file, action, crc)
     else:
@@ -45,7 +45,7 @@ def carry_out(root: Path, change: Change, crc: Crc) -> None:
             replace_file(path, action.data)
 
 
-def _sweep(directory: Path, prefix: str) -> None:
+def _remove_temporaries(directory: Path, prefix: str) -> None:
     """Removes temporary files that an interrupted run left for the same file."""
     leftover = re.compile(re.escape(prefix) + r"[0-9]{9}")
     for entry in os.scandir(directory):

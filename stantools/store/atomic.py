@@ -38,12 +38,12 @@ _NAME_MAX = 255
 
 
 @contextmanager
-def new_directory(target: Path, *, untouched: str = "", like: Path | None = None) -> Iterator[Path]:
+def new_directory(target: Path, *, untouched: str = "", mode_source: Path | None = None) -> Iterator[Path]:
     """Builds a new directory that appears under its name whole and durable, or not at all.
 
     The block fills the directory it is given. After the block everything in it is synced and it is renamed. An
     exception removes it. `target` must be absent or an empty directory. `untouched` is a sentence for error messages
-    on data that is unchanged. The new directory gets the mode of `like`, and its owner where permitted.
+    on data that is unchanged. The new directory gets the mode of `mode_source`, and its owner where permitted.
 
     Raises StoreUnwritableError if the target is occupied or cannot be written, and RefusedError if another run is
     writing there.
@@ -53,13 +53,13 @@ def new_directory(target: Path, *, untouched: str = "", like: Path | None = None
     with building(target, untouched) as content:
         yield content
         with writing(target, untouched):
-            if like is not None:
-                _adopt(content, like.stat())
+            if mode_source is not None:
+                _adopt(content, mode_source.stat())
             sync_tree(content)
             check_vacant(target)
             content.rename(target)  # replaces an empty directory
-            if like is not None:
-                target.chmod(stat.S_IMODE(like.stat().st_mode))
+            if mode_source is not None:
+                target.chmod(stat.S_IMODE(mode_source.stat().st_mode))
             fsync_directory(target.parent)
 
 
@@ -203,7 +203,11 @@ def _begin(partial: Path, target: Path) -> int:
     directory is ours only if it still has its name when it is locked.
     """
     for _ in range(_MAX_TRIES):
-        made = _make(partial)
+        try:
+            partial.mkdir()
+            made = True
+        except FileExistsError:
+            made = False
         try:
             lock = _lock(partial, target)
         except FileNotFoundError:
@@ -226,14 +230,6 @@ def _begin(partial: Path, target: Path) -> int:
             if lock >= 0:
                 os.close(lock)
     raise StoreUnwritableError(f"{partial}: is in the way", "wait until other runs have ended, or remove it")
-
-
-def _make(partial: Path) -> bool:
-    try:
-        partial.mkdir()
-    except FileExistsError:
-        return False
-    return True
 
 
 def _has_name(descriptor: int, path: Path) -> bool:

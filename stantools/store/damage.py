@@ -115,8 +115,8 @@ DAMAGES: dict[str, StoreDamage] = {}
 
 
 def _damage(name: str, description: str) -> Callable[[Callable[[_DamagedChannel], tuple[Path, str]]], None]:
-    def register(act: Callable[[_DamagedChannel], tuple[Path, str]]) -> None:
-        DAMAGES[name] = StoreDamage(description, act)
+    def register(action: Callable[[_DamagedChannel], tuple[Path, str]]) -> None:
+        DAMAGES[name] = StoreDamage(description, action)
 
     return register
 

@@ -98,22 +98,22 @@ class PatternLimits:
     max_subs: int | None = None
     max_inactivity_ns: int | None = None
 
-    def over(self, wider: ChannelLimits) -> ChannelLimits:
+    def over(self, defaults: ChannelLimits) -> ChannelLimits:
         values = {}
         for each in fields(self):
             own: int | None = getattr(self, each.name)
-            values[each.name] = getattr(wider, each.name) if own is None else max(own, 0)
+            values[each.name] = getattr(defaults, each.name) if own is None else max(own, 0)
         return ChannelLimits(**values)
 
     @classmethod
-    def given(cls, options: LimitOptions, otherwise: ChannelLimits) -> StoreLimits | None:
-        """Returns the limits of a store as users set them, completed by `otherwise`; None if nothing is set."""
+    def given(cls, options: LimitOptions, defaults: ChannelLimits) -> StoreLimits | None:
+        """Returns the limits of a store as users set them, completed by `defaults`; None if nothing is set."""
         found = cls(options.max_msgs, options.max_bytes, options.max_age)
-        return None if found == cls() else found.of_store(otherwise)
+        return None if found == cls() else found.of_store(defaults)
 
-    def of_store(self, wider: ChannelLimits) -> StoreLimits:
+    def of_store(self, defaults: ChannelLimits) -> StoreLimits:
         """Returns store limits with these limits for each channel, completed by wider ones."""
-        return StoreLimits(0, self.over(wider))
+        return StoreLimits(0, self.over(defaults))
 
 
 @dataclass(frozen=True)

@@ -288,12 +288,8 @@ def _damage(buffer: Buffer, layout: LogLayout, crc: Crc, at: int, stop: ScanStop
     if at + RECORD_HEADER_SIZE + size != end:
         return LogDamage(at, length, LogDamageKind.GARBAGE, stop, detail)
     reading = recognise(layout, payload)
-    if reading is not None and type_byte in reading.types and _differ_in_one_byte(stored, computed):
+    different_bytes = sum(byte != 0 for byte in (stored ^ computed).to_bytes(4, "little"))
+    if reading is not None and type_byte in reading.types and different_bytes == 1:
         reading = PayloadReading((type_byte,), reading.message)
         return LogDamage(at, length, LogDamageKind.CRC_FIELD, stop, detail, reading)
     return LogDamage(at, length, LogDamageKind.PAYLOAD, stop, detail)
-
-
-def _differ_in_one_byte(a: int, b: int) -> bool:
-    difference = (a ^ b).to_bytes(4, "little")
-    return sum(byte != 0 for byte in difference) == 1

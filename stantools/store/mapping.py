@@ -61,13 +61,13 @@ class _GuardedMapping(mmap.mmap):
             self._data = begin, end
         return max(at, begin), end
 
-    def _seek(self, at: int, whence: str, otherwise: int) -> int:
+    def _seek(self, at: int, whence: str, default: int) -> int:
         try:
             if not hasattr(os, whence) or (file := self._open_file()) is None:
-                return otherwise
+                return default
             return min(os.lseek(file.fileno(), at, getattr(os, whence)), len(self))
         except OSError as error:
-            return len(self) if error.errno == errno.ENXIO else otherwise
+            return len(self) if error.errno == errno.ENXIO else default
 
     def descriptor(self) -> int | None:
         """Returns the file's descriptor; None if another file has its name."""
@@ -105,17 +105,17 @@ def _truncation_error(path: Path, before: int, now: int) -> StoreChangedError:
 
 
 @contextmanager
-def mapped(path: Path, *, sequential: bool = False, seen: FileSnapshot | None = None) -> Iterator[Buffer]:
+def mapped(path: Path, *, sequential: bool = False, snapshot: FileSnapshot | None = None) -> Iterator[Buffer]:
     """Maps a file read-only for the length of the `with` block; a small one is read.
 
     The buffer has the file's size at the time of opening; bytes that a running server appends later are not in it.
     If the file becomes shorter, the lost bytes read as zeros, and `MappedWindow.reach` or the end of the block raises
     StoreChangedError. `sequential` advises the kernel of a read from start to end.
 
-    Bytes appended after `seen`, an earlier state of the file, are left out. Raises StoreUnreadableError if the file is
-    missing, not a regular file, or must not be read.
+    Bytes appended after `snapshot`, an earlier state of the file, are left out. Raises StoreUnreadableError if the file
+    is missing, not a regular file, or must not be read.
     """
-    content = open_mapped(path, seen)
+    content = open_mapped(path, snapshot)
     view = memoryview(content)
     if isinstance(content, bytes):
         yield view
@@ -154,12 +154,14 @@ def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     return descriptor, status
 
 
-def open_mapped(path: Path, seen: FileSnapshot | None = None) -> _GuardedMapping | bytes:
+def open_mapped(path: Path, snapshot: FileSnapshot | None = None) -> _GuardedMapping | bytes:
     """Maps a file, or reads a small one; `mapped` closes it."""
     descriptor, status = open_regular(path)
     try:
         try:
-            size = min(status.st_size, seen.size) if seen and seen.inode == status.st_ino else status.st_size
+            size = (
+                min(status.st_size, snapshot.size) if snapshot and snapshot.inode == status.st_ino else status.st_size
+            )
             if size <= _MAX_READ:
                 return os.read(descriptor, size)
             mapping = _GuardedMapping(descriptor, size, access=mmap.ACCESS_READ)
@@ -217,16 +219,16 @@ _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14, which Python 3.11 does 
 class MappedWindow:
     """A pass over a mapped file from start to end, with only a part of it in memory.
 
-    The pages ahead are mapped by one call instead of one fault each; those further back than `behind` (a window by
+    The pages ahead are mapped by one call instead of one fault each; those further back than `retained` (a window by
     default) are released, so that a file of any size takes no more than a few windows. `size` is smaller where many
     files are read at once.
     """
 
-    def __init__(self, buffer: Buffer, size: int = WINDOW, behind: int | None = None) -> None:
+    def __init__(self, buffer: Buffer, size: int = WINDOW, retained: int | None = None) -> None:
         mapping = buffer.obj
         self._mapping = mapping if isinstance(mapping, _GuardedMapping) and hasattr(mapping, "madvise") else None
         self._size = size
-        self._retained = size if behind is None else behind
+        self._retained = size if retained is None else retained
         self._populated = 0
         self._released = 0
 

@@ -52,9 +52,9 @@ def refusal(place: Path, refused: list[Path], *, optional: bool = False) -> NotP
     who = f"user {_user_name(os.geteuid())}"
     what = "it" if refused == [place] else what
     text = f"{place}: {who} may not read {what}; owner: {', '.join(owners)}"
-    return NotPermittedError(
-        text, f"read it as a user who may: `{_sudo_command(refused, owners)} stantools COMMAND`", optional=optional
-    )
+    by_owner = len(owners) == 1 and owners[0] != _user_name(os.geteuid()) and all(map(_owner_may_read, refused))
+    sudo = f"sudo -u {owners[0]}" if by_owner else "sudo"
+    return NotPermittedError(text, f"read it as a user who may: `{sudo} stantools COMMAND`", optional=optional)
 
 
 def owner_of(path: Path) -> str:
@@ -63,12 +63,6 @@ def owner_of(path: Path) -> str:
         with suppress(OSError):
             return _user_name(each.lstat().st_uid)
     return "unknown"
-
-
-def _sudo_command(refused: list[Path], owners: list[str]) -> str:
-    if len(owners) == 1 and owners[0] != _user_name(os.geteuid()) and all(map(_owner_may_read, refused)):
-        return f"sudo -u {owners[0]}"
-    return "sudo"
 
 
 def _owner_may_read(path: Path) -> bool:

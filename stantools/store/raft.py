@@ -165,7 +165,13 @@ def _read_meta(result: Snapshot) -> dict[str, Any]:
         if meta.get("Version") != 1:
             raise ValueError(f"its version is {meta.get('Version')!r:.40}, expected 1")
         result.term, result.index = (_uint64(meta.get(name), name) for name in ("Term", "Index"))
-        result.servers = tuple(_servers(meta.get("Configuration")))
+        configuration = meta.get("Configuration")
+        servers = configuration.get("Servers") if isinstance(configuration, dict) else None
+        result.servers = tuple(
+            RaftServer(str(each.get("ID", "")), str(each.get("Address", "")), each.get("Suffrage", 0) == 0)
+            for each in (servers if isinstance(servers, list) else ())
+            if isinstance(each, dict)
+        )
     except StoreUnreadableError as error:
         result.errors.append(error.message)
     except (ValueError, RecursionError) as error:
@@ -179,13 +185,6 @@ def _uint64(value: Any, name: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 64:
         raise ValueError(f"{name} is {value!r:.40}, expected a number")
     return value
-
-
-def _servers(configuration: Any) -> Iterator[RaftServer]:
-    servers = configuration.get("Servers") if isinstance(configuration, dict) else None
-    for each in servers if isinstance(servers, list) else ():
-        if isinstance(each, dict):
-            yield RaftServer(str(each.get("ID", "")), str(each.get("Address", "")), each.get("Suffrage", 0) == 0)
 
 
 def _read_state(result: Snapshot, meta: dict[str, Any]) -> None:

@@ -149,7 +149,9 @@ class ClusterState:
     def apply(self, operation: pb.RaftOperation) -> None:
         kind = operation.op_type
         if kind == _Op.PUBLISH:
-            self._publish(operation)
+            if messages := operation.publish_batch.messages:  # they are consecutive
+                subject, first, last = messages[0].subject, messages[0].sequence, messages[-1].sequence
+                self._messages(subject, operation.channel_id, first, last)
         elif kind == _Op.SEND_AND_ACK:
             self._send_and_ack(operation.sub_sent_ack)
         elif kind == _Op.SUBSCRIBE:
@@ -186,11 +188,6 @@ class ClusterState:
         for sub in channel.subscriptions.values():
             self._owned.get(sub.state.client_id, {}).pop(sub, None)
         del self.channels[channel.name]
-
-    def _publish(self, operation: pb.RaftOperation) -> None:
-        if messages := operation.publish_batch.messages:  # they are consecutive
-            subject, first, last = messages[0].subject, messages[0].sequence, messages[-1].sequence
-            self._messages(subject, operation.channel_id, first, last)
 
     def _messages(self, name: bytes, number: int, first: int, last: int) -> None:
         if channel := self._channel(name, number):

@@ -100,23 +100,17 @@ def recognise(path: Path) -> RecognisedPath:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        return _missing(path)
+        if path.parts[:1] and path.parts[0] in _SCHEMES:
+            url = f"{path.parts[0]}//{'/'.join(path.parts[1:])}"
+            remedy = f"look at a running server: `stantools tui --server {shell_word(url)}`"
+            return RecognisedPath(PathKind.URL, "", remedy)
+        return RecognisedPath(PathKind.MISSING, "", _NAME_STORE)
     except OSError as error:
         return RecognisedPath(PathKind.DIRECTORY, f": {error.strerror}", _NAME_STORE)
     if stat.S_ISDIR(mode):
         return _directory(path)
-    return _file(path) if stat.S_ISREG(mode) else _special_file(mode)
-
-
-def _missing(path: Path) -> RecognisedPath:
-    if path.parts[:1] and path.parts[0] in _SCHEMES:
-        url = f"{path.parts[0]}//{'/'.join(path.parts[1:])}"
-        remedy = f"look at a running server: `stantools tui --server {shell_word(url)}`"
-        return RecognisedPath(PathKind.URL, "", remedy)
-    return RecognisedPath(PathKind.MISSING, "", _NAME_STORE)
-
-
-def _special_file(mode: int) -> RecognisedPath:
+    if stat.S_ISREG(mode):
+        return _file(path)
     kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     return RecognisedPath(PathKind.SPECIAL, f" but {kinds.get(stat.S_IFMT(mode), 'something else')}", _NAME_STORE)
 
@@ -128,9 +122,12 @@ def _file(path: Path) -> RecognisedPath:
             PathKind.RAFT_LOG, "", f"`stantools info {word}` shows it, `stantools records {word}` prints it"
         )
     if of_store := _file_of_store(path):
-        return RecognisedPath(
-            PathKind.FILE_OF_STORE, of_store, f"`stantools records {word}`" + _store_above(path.parent)
-        )
+        remedy = f"`stantools records {word}`"
+        for place in (path.parent, path.parent.absolute().parent):
+            if any(_is_file(place / name) for name in (SERVER_FILE, CLIENTS_FILE)):
+                remedy += f"; for its whole store: `stantools doctor {shell_word(str(place))}`"
+                break
+        return RecognisedPath(PathKind.FILE_OF_STORE, of_store, remedy)
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
@@ -157,13 +154,6 @@ def _file_of_store(path: Path) -> str:
     if match := SLICE_NAME.fullmatch(path.name) or INDEX_NAME.fullmatch(path.name):
         what = "a slice of messages" if ".dat" in path.name else "the index of a slice"
         return f": {what}, {'archived, ' if match[2] else ''}of the channel {path.absolute().parent.name}"
-    return ""
-
-
-def _store_above(directory: Path) -> str:
-    for place in (directory, directory.absolute().parent):
-        if any(_is_file(place / name) for name in (SERVER_FILE, CLIENTS_FILE)):
-            return f"; for its whole store: `stantools doctor {shell_word(str(place))}`"
     return ""
 
 

@@ -125,7 +125,7 @@ class Resync:
             natural <= self._limit
             and not 0 <= following < natural
             and self._lands(natural)
-            and not self._hides_records(at, _own_end(fields), natural)
+            and not self._hides_records(at, next((end for tag, end in fields if tag == _TIMESTAMP_TAG), None), natural)
         ):
             return self._whole_record(at, natural, stop, stored, computed)
         return self._search(at, following, stop, stored, computed)
@@ -370,21 +370,15 @@ class Resync:
                 return value if tail[:1] == b"\x12" and tail[2:].startswith(known) else None
         return None
 
-    def _sequence_at(self, at: int) -> int | None:
-        entry = self._entry(at)
-        return self._index.sequence(entry) if entry is not None else self._guess_sequence(at)
-
     def _damage(
         self, at: int, end: int, kind: DamageKind, stop: ScanStop, stored: int = 0, computed: int = 0
     ) -> DamagedRange:
-        return DamagedRange(at, end - at, kind, stop, self._sequence_at(at), stored, computed)
+        entry = self._entry(at)
+        sequence = self._index.sequence(entry) if entry is not None else self._guess_sequence(at)
+        return DamagedRange(at, end - at, kind, stop, sequence, stored, computed)
 
     def _repaired(
         self, at: int, repair: Repair, kind: DamageKind, stop: ScanStop, stored: int = 0, computed: int = 0
     ) -> DamagedRange:
         length = repair.start + repair.size - at
         return DamagedRange(at, length, kind, stop, repair.message.sequence, stored, computed, repair)
-
-
-def _own_end(fields: list[tuple[int, int]]) -> int | None:
-    return next((end for tag, end in fields if tag == _TIMESTAMP_TAG), None)

@@ -80,18 +80,15 @@ def read_server_info(buffer: Buffer | None, crc: Crc) -> ServerFile:
             ServerOutcome.REFUSED, error=_stop_text(stop, record, crc), reported=True, stop=stop, record=record
         )
     assert record is not None
-    info, error = _decode(record)
+    info, error = None, ""
+    try:
+        info = gogo.decode(pb.ServerInfo, record.payload)
+    except gogo.DecodeError as problem:
+        error = str(problem)
     if record.end != len(buffer):
         error = f"incorrect file size, expected {record.end} bytes, got {len(buffer)} bytes"
     outcome = ServerOutcome.REFUSED if error else ServerOutcome.RECOVERED
     return ServerFile(outcome, info, error, record=record)
-
-
-def _decode(record: RecordEnvelope) -> tuple[pb.ServerInfo | None, str]:
-    try:
-        return gogo.decode(pb.ServerInfo, record.payload), ""
-    except gogo.DecodeError as error:
-        return None, str(error)
 
 
 def _stop_text(stop: ScanStop, record: RecordEnvelope | None, crc: Crc) -> str:

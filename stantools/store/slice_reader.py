@@ -54,29 +54,29 @@ def scan_slice(
     columns: MessageColumns | None = None,
     start: int = FILE_HEADER_SIZE,
     until: int | None = None,
-    most: int = WINDOW,
+    max_bytes: int = WINDOW,
 ) -> Iterator[MessageColumns | DamagedRange]:
     """Scans a mapped data file, or its beginning, from the first record to the last byte.
 
     Yields views of `columns` that are valid until the next step, and damaged ranges. They cover the file: a batch
     begins where the event before it ended. Good records of the slice's `index` help to continue after damage; a
-    function is called at the first damage. The scan stops at the first record or damage at `until` or later. `most`
-    bounds the bytes of a batch, except for a single larger message; the target is half of it, because long messages
-    may follow short ones.
+    function is called at the first damage. The scan stops at the first record or damage at `until` or later.
+    `max_bytes` bounds the bytes of a batch, except for a single larger message; the target is half of it, because
+    long messages may follow short ones.
     """
     columns = columns or MessageColumns(BATCH_ROWS)
     limit = len(buffer)
     until = limit if until is None else min(until, limit)
     resync: Resync | None = None
     # A batch is not used any more when the next one is read.
-    aim = max(most // 2, 1)
-    window = MappedWindow(buffer, aim, behind=0)
+    aim = max(max_bytes // 2, 1)
+    window = MappedWindow(buffer, aim, retained=0)
     at, wanted = start, _FIRST_ROWS if until - start > aim else columns.capacity
     while at < until:
         window.reach(at)
         begin = at
         part = columns if wanted >= columns.capacity else columns.take(wanted)
-        end = min(at + most, until)
+        end = min(at + max_bytes, until)
         rows, at, stop = kernels.scan_messages(buffer, at, end, crc, channel, part)
         if end < limit and stop not in (ScanStop.END, ScanStop.FULL):
             # Either the record extends beyond `end`, or it is bad, which its own scan will show.
@@ -271,7 +271,7 @@ def message_at(data: Buffer, offset: int, channel: bytes, crc: Crc) -> FewMessag
 
     Returns columns with the message in the first row, valid until the thread's next call.
     """
-    columns, stops = _few_columns(), bytearray(1)
+    columns, stops = _small_columns(), bytearray(1)
     kernels.read_messages_at(data, len(data), array("q", [offset]), crc, channel, columns, stops)
     return columns if stops[0] == ScanStop.END else None
 
@@ -301,13 +301,13 @@ def index_ends(files: SliceFiles, channel: bytes, crc: Crc) -> tuple[int, int] |
 def samples_look_encrypted(data: Buffer, offsets: Iterable[int], channel: bytes, crc: Crc) -> bool:
     """Returns whether some messages of a channel, up to `SAMPLES`, may be encrypted."""
     wanted = array("q", offsets)
-    columns, stops = _few_columns().take(len(wanted)), bytearray(len(wanted))
+    columns, stops = _small_columns().take(len(wanted)), bytearray(len(wanted))
     kernels.read_messages_at(data, len(data), wanted, crc.checking, channel, columns, stops)
     places = zip(columns.sequence, columns.data_start, columns.data_size, strict=True)
     return may_be_encrypted((sequence, data[start : start + size]) for sequence, start, size in places if size)
 
 
-def _few_columns() -> FewMessages:
+def _small_columns() -> FewMessages:
     """Returns columns for a few messages; each thread reuses its own, for stores with many channels."""
     if not hasattr(_own, "columns"):
         _own.columns = FewMessages(SAMPLES)

@@ -11,7 +11,7 @@ so that an index never points to missing data. Between two flushes the index may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -387,7 +387,8 @@ class SliceWriter:
             raise ValueError(f"sequences must increase, the last one stored is {self.last_sequence}")
         ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
         at = 0
-        for end in self._gaps(sequence):
+        run_ends = (np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1).tolist() if self.fill_gaps else []
+        for end in (*run_ends, len(sequence)):
             if self.fill_gaps and 0 < self.last_sequence < int(sequence[at]) - 1:
                 self._fill(int(sequence[at]), int(timestamp[at]))
             while at < end:
@@ -401,12 +402,6 @@ class SliceWriter:
                     self._write_data()
                     self._write_index()
                 at = stop
-
-    def _gaps(self, sequence: NDArray[np.uint64]) -> Iterator[int]:
-        """Yields the ends of the runs of consecutive sequences; only one run if gaps are not filled."""
-        if self.fill_gaps:
-            yield from (np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1).tolist()
-        yield len(sequence)
 
     def _slice_for(self, timestamp: int) -> SliceState:
         """Returns the slice for the next message: a new one if there is none or a limit is reached.
@@ -429,7 +424,7 @@ class SliceWriter:
         return self._open_next() if have is None else have
 
     def _count_fitting(
-        self, have: SliceState, ends: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]
+        self, have: SliceState, ends: NDArray[np.int64], used_bytes: int, timestamp: NDArray[np.int64]
     ) -> int:
         """Returns how many of the next messages belong into the current slice, at least one.
 
@@ -441,10 +436,10 @@ class SliceWriter:
             room = min(room, limits.max_msgs - have.count)
         if limits.max_bytes:
             left = limits.max_bytes - have.bytes
-            if int(ends[room - 1]) - spent + room * _INDEX_COST >= left:
+            if int(ends[room - 1]) - used_bytes + room * _INDEX_COST >= left:
                 # the message that reaches the limit still belongs here
                 costs = ends[:room] + np.arange(1, room + 1) * _INDEX_COST
-                room = int(costs.searchsorted(left + spent)) + 1
+                room = int(costs.searchsorted(left + used_bytes)) + 1
         if limits.max_age_ns and self._clock is None:
             first = have.first_timestamp if have.count else int(timestamp[0])
             old = np.flatnonzero(timestamp[:room] - first >= limits.max_age_ns)

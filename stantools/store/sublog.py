@@ -86,9 +86,9 @@ _CLIENT, _DURABLE, _CLOSED = int(SubFlag.HAS_CLIENT), int(SubFlag.HAS_DURABLE), 
 _DURABLE_GROUP = int(SubFlag.HAS_GROUP | SubFlag.IS_DURABLE)
 
 
-def by_flags(judge: Callable[[int], int]) -> bytes:
+def by_flags(predicate: Callable[[int], int]) -> bytes:
     """Returns a predicate on flags as a table, for `SubTable.rows` and `bytes.translate`."""
-    return bytes(map(judge, range(256)))
+    return bytes(map(predicate, range(256)))
 
 
 def _status_of_unknown(flags: int) -> int:

@@ -98,7 +98,11 @@ class StreamArchive:
         small = bytearray()
         for name, content in self.members(batches, consumers, last):
             if isinstance(content, memoryview):
-                yield self._framer.frame(self._in_tar(name, len(content)))
+                size = len(content)
+                end = framing.UNIT + size + framing.padding(size)
+                self._file[: framing.UNIT] = np.frombuffer(framing.file_header(name, size, self._modified), np.uint8)
+                self._file[framing.UNIT + size : end] = 0
+                yield self._framer.frame(self._file.data[:end])
                 continue
             small += framing.whole_file(name, content, self._modified)
             if name == _LAST_OF_STREAM:
@@ -181,13 +185,6 @@ class StreamArchive:
         self._index += 1
         block.position, block.key = 0, highwayhash.block_key(self._stream, self._index)
         return name, content
-
-    def _in_tar(self, name: str, size: int) -> memoryview:
-        """The last finished block in the form of tar, made in place."""
-        end = framing.UNIT + size + framing.padding(size)
-        self._file[: framing.UNIT] = np.frombuffer(framing.file_header(name, size, self._modified), np.uint8)
-        self._file[framing.UNIT + size : end] = 0
-        return self._file.data[:end]
 
     def _record_error(self, batch: MessageBatch, row: int, stop: WriteStop) -> RefusedError:
         number = int(batch.sequence[row])

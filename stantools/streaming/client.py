@@ -287,8 +287,10 @@ class Client:
         if self._session.state is SessionState.LOST and self._ending is None:
             self._ending = asyncio.create_task(self._end_lost(self._session.why_lost))
 
-    async def _end_lost(self, why: str) -> None:
-        problem = SessionLostError(f"the streaming server does not know the client {self.client_id!r} any more: {why}")
+    async def _end_lost(self, reason: str) -> None:
+        problem = SessionLostError(
+            f"the streaming server does not know the client {self.client_id!r} any more: {reason}"
+        )
         await self._end(problem)
         if self._connection_lost is None:
             _LOG.error("%s", problem)

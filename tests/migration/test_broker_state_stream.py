@@ -33,10 +33,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def planned(root: Path, planning: PlanOptions | None = None) -> tuple[MigrationPlan, StoreSource]:
-    planning = planning or PlanOptions(for_broker=ID, replicas=3)
-    source = open_source(open_datastore(root), planning.taking())
-    return make_plan(source, planning.settled(TargetRef(), planning.all_overrides(), decrypted=False)), source
+def planned(root: Path, plan_options: PlanOptions | None = None) -> tuple[MigrationPlan, StoreSource]:
+    plan_options = plan_options or PlanOptions(for_broker=ID, replicas=3)
+    source = open_source(open_datastore(root), plan_options.source_options())
+    return make_plan(source, plan_options.settled(TargetRef(), plan_options.all_overrides(), decrypted=False)), source
 
 
 def test_the_streams_are_those_of_the_broker(store: Path, tmp_path: Path) -> None:

@@ -201,8 +201,8 @@ class Call:
     def __call__(self, *arguments: str, selected: bool = False, **environment: str) -> ConnectOptions:
         @click.command()
         @connection_options
-        def command(connecting: ConnectOptions) -> None:
-            self.got = or_selected(connecting) if selected else connecting
+        def command(connect_options: ConnectOptions) -> None:
+            self.got = or_selected(connect_options) if selected else connect_options
 
         result = CliRunner().invoke(command, arguments, env=environment)
         if isinstance(result.exception, StantoolsError):

@@ -21,7 +21,7 @@ def events(data: bytes, most: int = WINDOW) -> tuple[list[int], list[tuple[int, 
     good: list[int] = []
     bad: list[tuple[int, int, str, int]] = []
     sizes: list[int] = []
-    for event in scan_slice(memoryview(data), b"a", CRC, most=most):
+    for event in scan_slice(memoryview(data), b"a", CRC, max_bytes=most):
         if isinstance(event, DamagedRange):
             bad.append((event.offset, event.length, event.kind.value, event.stop))
         else:

@@ -369,7 +369,7 @@ def test_the_pace() -> None:
         pace.faster()
     assert pace.seconds == STEPS[0]
     assert pace.left(0.1) == pytest.approx(0.1)
-    assert pace.left(0.1, at_least=3.0) == pytest.approx(2.9)
+    assert pace.left(0.1, minimum=3.0) == pytest.approx(2.9)
     pace.toggle_pause()
     assert pace.left(1e9) > 0
 

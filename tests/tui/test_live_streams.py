@@ -43,7 +43,7 @@ class Place:
         )
 
     @property
-    def connecting(self) -> ConnectOptions:
+    def connect_options(self) -> ConnectOptions:
         return ConnectOptions(servers=(self.server.url,))
 
 
@@ -81,7 +81,7 @@ async def test_golden(
     await asyncio.to_thread(with_js, place.server.url, lambda js: js.consumer_create("orders_new", config))
     await asyncio.to_thread(with_js, place.server.url, lambda js: js.delete_message("orders_new", 50))
 
-    async with browse(None, size=size, connecting=place.connecting) as pilot:
+    async with browse(None, size=size, connect_options=place.connect_options) as pilot:
         app, width = pilot.app, size[0]
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
         await settle(pilot)
@@ -99,7 +99,7 @@ async def test_golden(
 async def test_a_tab_counts_the_rows_that_it_shows(browse: Callable[..., Any], place: Place) -> None:
     """A key acts on the rows: what came since they were filled is not announced before."""
 
-    async with browse(None, connecting=place.connecting) as pilot:
+    async with browse(None, connect_options=place.connect_options) as pilot:
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
         screen = pilot.app.screen
         screen.watching.pace.toggle_pause()
@@ -117,7 +117,7 @@ async def test_a_tab_counts_the_rows_that_it_shows(browse: Callable[..., Any], p
 async def test_figures(browse: Callable[..., Any], place: Place) -> None:
     """Messages that come in, a message that is deleted, a consumer that does not acknowledge."""
 
-    async with browse(None, connecting=place.connecting) as pilot:
+    async with browse(None, connect_options=place.connect_options) as pilot:
         app = pilot.app
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
         streams = app.screen.watching.streams
@@ -159,7 +159,7 @@ async def _fetch(url: str, count: int) -> None:
 
 
 async def test_equal_and_after_damage(browse: Callable[..., Any], place: Place) -> None:
-    async with browse("store", connecting=place.connecting) as pilot:
+    async with browse("store", connect_options=place.connect_options) as pilot:
         app = pilot.app
         await pilot.press("8")
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
@@ -194,7 +194,7 @@ async def test_equal_and_after_damage(browse: Callable[..., Any], place: Place) 
         # Nothing was left behind on the server.
         assert await asyncio.to_thread(_consumers, place.server.url) == []
         await pilot.press("escape", "8")
-        assert isinstance(app.screen.watching.streams.connecting, ConnectOptions)
+        assert isinstance(app.screen.watching.streams.connect_options, ConnectOptions)
 
 
 def _consumers(url: str) -> list[str]:
@@ -214,7 +214,7 @@ async def test_durables(browse: Callable[..., Any], place: Place, tmp_path: Path
     )
     write_store(tmp_path / "durables", {"orders.new": rows}, subscriptions={"orders.new": [(state, [])]})
 
-    async with browse("durables", connecting=place.connecting) as pilot:
+    async with browse("durables", connect_options=place.connect_options) as pilot:
         await pilot.press("8")
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
         await pilot.press("G", "equals_sign")
@@ -230,7 +230,7 @@ async def test_a_missing_tail(browse: Callable[..., Any], place: Place, tmp_path
     later = [(MESSAGES + n, rows[-1][1] + n, b"", b"later") for n in range(1, 6)]
     write_store(tmp_path / "longer", {"orders.new": [*rows, *later]})
 
-    async with browse("longer", connecting=place.connecting) as pilot:
+    async with browse("longer", connect_options=place.connect_options) as pilot:
         app = pilot.app
         await pilot.press("8")
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
@@ -243,7 +243,7 @@ async def test_a_missing_tail(browse: Callable[..., Any], place: Place, tmp_path
 
 
 async def test_several_channels_in_one_stream(browse: Callable[..., Any], place: Place) -> None:
-    async with browse("store", connecting=place.connecting) as pilot:
+    async with browse("store", connect_options=place.connect_options) as pilot:
         app = pilot.app
         await pilot.press("8")
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
@@ -271,7 +271,7 @@ async def test_cancelling_a_comparison(
 
     monkeypatch.setattr(ExpectedStream, "prove", for_ever)
 
-    async with browse("store", connecting=place.connecting) as pilot:
+    async with browse("store", connect_options=place.connect_options) as pilot:
         app = pilot.app
         await pilot.press("8")
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
@@ -292,7 +292,7 @@ async def test_cancelling_a_comparison(
 
 
 async def test_without_a_store(browse: Callable[..., Any], place: Place) -> None:
-    async with browse(None, connecting=place.connecting) as pilot:
+    async with browse(None, connect_options=place.connect_options) as pilot:
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
         await pilot.press("equals_sign")
         await until(pilot, lambda: "there is no store to compare" in " ".join(screen_text(pilot.app).split()))
@@ -301,7 +301,7 @@ async def test_without_a_store(browse: Callable[..., Any], place: Place) -> None
 async def test_killed_and_started_again(
     browse: Callable[..., Any], place: Place, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with browse(None, connecting=place.connecting) as pilot:
+    async with browse(None, connect_options=place.connect_options) as pilot:
         app = pilot.app
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
         await asyncio.to_thread(place.server.kill)
@@ -319,7 +319,7 @@ async def test_monitor_and_streams(browse: Callable[..., Any], place: Place) -> 
 
     with MonitoredServer() as stub:
         usual_figures(stub)
-        async with browse(None, monitor=stub.url, connecting=place.connecting) as pilot:
+        async with browse(None, monitor=stub.url, connect_options=place.connect_options) as pilot:
             app = pilot.app
             await until(pilot, lambda: "[Channels 3]" in screen_text(app))
             await pilot.press("shift+tab")
@@ -333,19 +333,19 @@ async def test_monitor_and_streams(browse: Callable[..., Any], place: Place) -> 
 
 
 async def test_nobody_listens(browse: Callable[..., Any]) -> None:
-    async with browse(None, connecting=ConnectOptions(servers=(f"nats://127.0.0.1:{free_port()}",))) as pilot:
+    async with browse(None, connect_options=ConnectOptions(servers=(f"nats://127.0.0.1:{free_port()}",))) as pilot:
         await until(pilot, lambda: "cannot connect to nats://127.0.0.1" in screen_text(pilot.app))
 
 
 async def test_no_jetstream(browse: Callable[..., Any], start_server: Callable[..., Any]) -> None:
     server = start_server(jetstream=False)
 
-    async with browse(None, connecting=ConnectOptions(servers=(server.url,))) as pilot:
+    async with browse(None, connect_options=ConnectOptions(servers=(server.url,))) as pilot:
         await until(pilot, lambda: "has no JetStream for this user" in " ".join(screen_text(pilot.app).split()))
 
 
 async def test_options_that_cannot_be(browse: Callable[..., Any]) -> None:
-    async with browse(None, connecting=ConnectOptions(servers=("embedded",))) as pilot:
+    async with browse(None, connect_options=ConnectOptions(servers=("embedded",))) as pilot:
         await until(pilot, lambda: "must be started before" in " ".join(screen_text(pilot.app).split()))
 
 

@@ -158,7 +158,10 @@ async def test_encrypted(key: bool, golden: Path, browse: Browse, monkeypatch: p
 
     monkeypatch.chdir(golden / "encrypted_aes")
     reading = ReadOptions(encryption_key=secret if key else None)
-    async with opened(browse("datastore", reading=reading), ViewTarget(channel="enc.foo", seq=5)) as (pilot, _screen):
+    async with opened(browse("datastore", read_options=reading), ViewTarget(channel="enc.foo", seq=5)) as (
+        pilot,
+        _screen,
+    ):
         await pilot.press("space")
         await settled(pilot)
         await check_sizes(pilot, f"messages-encrypted-{'key' if key else 'no-key'}")
@@ -189,7 +192,7 @@ async def test_the_key_can_be_given_inside(golden: Path, browse: Browse, monkeyp
         await until(pilot, lambda: "verify datastore --encryption-key-env" in screen_text(pilot.app))
         assert secret not in screen_text(pilot.app)
         await pilot.press("escape", "escape", "E", "enter")
-        await until(pilot, lambda: pilot.app.session.reading.encryption_key is None)
+        await until(pilot, lambda: pilot.app.session.read_options.encryption_key is None)
         await pilot.press("2")
         await until(pilot, lambda: "no key was given" in screen_text(pilot.app))
 

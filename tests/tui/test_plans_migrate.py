@@ -82,7 +82,7 @@ def test_moved_and_proven(target: str, store: Path, start_server: Callable[..., 
 def test_the_server_that_the_browser_was_given(store: Path, start_server: Callable[..., Any]) -> None:
     server = start_server(config={"authorization": {"user": "me", "password": "secret"}})
     connecting = ConnectOptions(servers=(server.url,), user="me", password="secret").checked()
-    wizard = MigrateWizard(wizards.source(store, connecting=connecting))
+    wizard = MigrateWizard(wizards.source(store, connect_options=connecting))
     assert wizard.form.text("server") == server.url and not wizard.form.text("out")
     assert not wizards.look(wizard).obstacles
     assert wizards.run(wizard).code == ExitCode.CLEAN
@@ -92,7 +92,7 @@ def test_the_server_that_the_browser_was_given(store: Path, start_server: Callab
     assert not any("secret" in word for word in words)
     # A login that is typed is used, and not told.
     wizards.fill(wizard, server=server.url.replace("nats://", "nats://me:secret@"))
-    wizard.source = replace(wizard.source, connecting=None)
+    wizard.source = replace(wizard.source, connect_options=None)
     wizards.look(wizard)
     assert not any("secret" in word for word in wizard.command())
 
@@ -150,7 +150,7 @@ def test_cancelled_while_a_server_is_silent(store: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"nats://127.0.0.1:{deaf.getsockname()[1]}"
         connecting = ConnectOptions(servers=(url,), timeout=80).checked()
-        wizard = MigrateWizard(wizards.source(store, connecting=connecting))
+        wizard = MigrateWizard(wizards.source(store, connect_options=connecting))
         job = Job("look", wizard.preview)
         job.start()
         accepted, _ = deaf.accept()
@@ -196,7 +196,7 @@ def test_encrypted_without_a_key(golden_copy: Callable[[str], Path], golden: Pat
     sealed = wizards.look(wizard).obstacles
     assert any("may be encrypted" in each.message for each in sealed)
     assert not wizards.look(wizards.fill(wizard, keep_encrypted="yes")).obstacles
-    wrong = wizards.source(root, reading=ReadOptions(encryption_key=b"not this one"))
+    wrong = wizards.source(root, read_options=ReadOptions(encryption_key=b"not this one"))
     with pytest.raises(StantoolsError):
         wizards.look(wizards.fill(MigrateWizard(wrong), out="there"))
 
@@ -237,7 +237,7 @@ async def test_on_the_screen(
     server = start_server()
     port = f"127.0.0.1:{server.port}"
 
-    async with browse("store", connecting=ConnectOptions(servers=(server.url,)).checked()) as pilot:
+    async with browse("store", connect_options=ConnectOptions(servers=(server.url,)).checked()) as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "migrate")
         await until(pilot, lambda: app.focused is not None)

@@ -386,6 +386,6 @@ async def test_names_are_harmless(tmp_path: Path, browse: Browse) -> None:
 async def test_without_check_of_crcs(golden: Path, browse: Browse) -> None:
     from stantools.store.read_options import ReadOptions
 
-    async with browse(golden / "dmg_crc_flip_noidx" / "datastore", reading=ReadOptions(check_crc=False)) as pilot:
+    async with browse(golden / "dmg_crc_flip_noidx" / "datastore", read_options=ReadOptions(check_crc=False)) as pilot:
         await opened(pilot, "alpha", file="alpha/msgs.2.dat", offset=300)
         assert "CRCs were not checked" in screen_text(pilot.app)

@@ -100,8 +100,8 @@ class Endpoint:
         self, address: Address, *, silence: float = SILENCE, patience: float = PATIENCE, largest: int = LARGEST
     ) -> None:
         self.address = address
-        self._silence = silence
-        self._patience = patience
+        self._read_timeout = silence
+        self._request_timeout = patience
         self._largest = largest
         self._connection: http.client.HTTPConnection | None = None
 
@@ -132,7 +132,12 @@ class Endpoint:
 
     def _ask(self, target: str) -> dict[str, Any]:
         if self._connection is None:
-            self._connection = self._connect()
+            host, port = self.address.host, self.address.port
+            if self.address.tls:
+                context = ssl.create_default_context()
+                self._connection = http.client.HTTPSConnection(host, port, timeout=self._read_timeout, context=context)
+            else:
+                self._connection = http.client.HTTPConnection(host, port, timeout=self._read_timeout)
         headers = {"Accept": "application/json", "User-Agent": "stantools"}
         if self.address.login is not None:
             login = ":".join(self.address.login).encode("utf-8", "surrogateescape")
@@ -146,15 +151,8 @@ class Endpoint:
             raise self._refused(response, path, body)
         return self._document(path, body)
 
-    def _connect(self) -> http.client.HTTPConnection:
-        address = self.address
-        if not address.tls:
-            return http.client.HTTPConnection(address.host, address.port, timeout=self._silence)
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(address.host, address.port, timeout=self._silence, context=context)
-
     def _read(self, response: http.client.HTTPResponse, target: str) -> bytes:
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._request_timeout
         body = bytearray()
         while chunk := response.read1(_CHUNK):
             body += chunk
@@ -165,7 +163,7 @@ class Endpoint:
                 )
             if time.monotonic() > deadline:
                 raise GoneError(
-                    f"{self.address.shown}: the answer to {target} took more than {self._patience:g} s",
+                    f"{self.address.shown}: the answer to {target} took more than {self._request_timeout:g} s",
                     "the server or the network is overloaded",
                 )
         if response.length:
@@ -219,7 +217,7 @@ class Endpoint:
         where = self.address.shown
         if isinstance(problem, TimeoutError):
             return GoneError(
-                f"{where} did not answer within {self._silence:g} s",
+                f"{where} did not answer within {self._read_timeout:g} s",
                 "check host and port; the server may be overloaded",
             )
         if isinstance(problem, ssl.SSLCertVerificationError):

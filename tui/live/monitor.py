@@ -34,12 +34,6 @@ class WatchedServer:
     still: float = 0.0  #: seconds since the last progress while messages wait for delivery or acknowledgement
     state: str = "ok"  #: `stalled`, `not moving`, `offline` or `ok`; the first that applies
 
-    def _see(self, facts: LiveSubscription, at: float) -> None:
-        old = self.facts
-        if (facts.last_sent, facts.pending, facts.offline) != (old.last_sent, old.pending, old.offline):
-            self.since = at
-        self.facts = facts
-
     def _see_lag(self, lag: int, at: float) -> None:
         self.lag = lag
         # The lag of a queue group may be delivered to other members.
@@ -82,7 +76,10 @@ class WatchedChannel:
             watched = self._known.get(each.key)
             if watched is None or each.key in known:
                 watched = WatchedServer(facts.name, each, since=at)
-            watched._see(each, at)
+            old = watched.facts
+            if (each.last_sent, each.pending, each.offline) != (old.last_sent, old.pending, old.offline):
+                watched.since = at
+            watched.facts = each
             known[each.key if each.key not in known else (*each.key, str(len(known)))] = watched
             if each.queue:
                 sent[each.queue] = max(sent.get(each.queue, 0), each.last_sent)
@@ -175,7 +172,7 @@ class Monitor(LiveSource):
                 begun = self._clock()
                 self.ask(job.check)
                 # The interval is at least the duration of a round, so that an overloaded server gets a rest.
-                self.pace.wait(job.check, at_least=self._clock() - begun)
+                self.pace.wait(job.check, minimum=self._clock() - begun)
         finally:
             self._endpoint.close()
 
@@ -187,7 +184,7 @@ class Monitor(LiveSource):
             check()
             self._ask_others()
             check()
-            channels = self._channels(check)
+            channels = list(self._pages("channelsz", facts.read_channels, check, subs=1))
             clients = {each.id: each for each in self._pages("clientsz", facts.read_clients, check)}
             self._take(channels, self._clock())
             self.clients = clients
@@ -255,9 +252,6 @@ class Monitor(LiveSource):
         except MissingError:
             # An external NATS server has its monitoring at another address.
             self.nats = None
-
-    def _channels(self, check: Callable[[], None]) -> list[LiveChannel]:
-        return list(self._pages("channelsz", facts.read_channels, check, subs=1))
 
     def _pages(
         self, name: str, read: Callable[[dict[str, Any]], Iterator[_T]], check: Callable[[], None], **query: int

@@ -80,18 +80,18 @@ class PollInterval:
     def toggle_pause(self) -> None:
         self.paused = not self.paused
 
-    def wait(self, check: Callable[[], None], *, at_least: float = 0.0) -> None:
+    def wait(self, check: Callable[[], None], *, minimum: float = 0.0) -> None:
         """Waits for the next round, at least `at_least` seconds.
 
         `check` is called often; it may raise to end the wait.
         """
         begun = time.monotonic()
-        while self.left(time.monotonic() - begun, at_least) > 0:
+        while self.left(time.monotonic() - begun, minimum) > 0:
             time.sleep(_LOOK)
             check()
 
-    def left(self, waited: float, at_least: float = 0.0) -> float:
-        return float("inf") if self.paused else max(self.seconds, at_least) - waited
+    def left(self, waited: float, minimum: float = 0.0) -> float:
+        return float("inf") if self.paused else max(self.seconds, minimum) - waited
 
 
 #: Number of events kept.
@@ -127,7 +127,7 @@ class LiveSource:
         self.took = 0.0  #: duration of the last complete round in seconds
         self.revision = 0  #: incremented in every round
         self._clock, self._wall = clock, wall
-        self._asked = threading.Lock()
+        self._request_lock = threading.Lock()
 
     @property
     def age(self) -> float:
@@ -140,7 +140,7 @@ class LiveSource:
 
     def job(self) -> Job[None]:
         """Returns the job that polls. It starts when the job of an earlier view has ended."""
-        return Job(self.name, self._alone)
+        return Job(self.name, self._run_exclusively)
 
     def ended(self, job: Job[None]) -> None:
         """Keeps the error of a polling job that ended by itself."""
@@ -148,13 +148,13 @@ class LiveSource:
             self.problem = job.problem
             self.revision += 1
 
-    def _alone(self, job: Job[None]) -> None:
-        while not self._asked.acquire(timeout=0.1):
+    def _run_exclusively(self, job: Job[None]) -> None:
+        while not self._request_lock.acquire(timeout=0.1):
             job.check()
         try:
             self.run(job)
         finally:
-            self._asked.release()
+            self._request_lock.release()
 
     def _fail(self, problem: StantoolsError) -> None:
         if self.problem is None and self.answered is not None:

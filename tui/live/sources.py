@@ -12,11 +12,11 @@ from tui.live.streams_source import StreamsSource
 class LiveSources:
     """The watched servers. `monitor` is the URL of a monitoring, `connecting` names a NATS server with JetStream."""
 
-    def __init__(self, monitor: str | None, connecting: ConnectOptions | None) -> None:
+    def __init__(self, monitor: str | None, connect_options: ConnectOptions | None) -> None:
         self.pace = PollInterval()  #: polling interval of both
         #: the server seen through its monitoring
         self.monitor = Monitor(Address.parse(monitor), self.pace) if monitor else None
-        self.streams = StreamsSource(connecting, self.pace) if connecting else None  #: its streams
+        self.streams = StreamsSource(connect_options, self.pace) if connect_options else None  #: its streams
         #: the watched servers
         self.sources: list[LiveSource] = [each for each in (self.monitor, self.streams) if each is not None]
 

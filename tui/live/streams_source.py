@@ -56,14 +56,14 @@ class WatchedStream:
 class StreamsSource(LiveSource):
     """The streams of a watched account; `connecting` names its server."""
 
-    def __init__(self, connecting: ConnectOptions, pace: PollInterval) -> None:
+    def __init__(self, connect_options: ConnectOptions, pace: PollInterval) -> None:
         super().__init__("streams", pace, time.monotonic, time.time)
-        self.connecting = connecting
+        self.connect_options = connect_options
         self.focus: str | None = None  #: the stream whose consumers are polled
         self.server = ""  #: name and version of the connected server
         self.version = ""
         #: URL of the server, without user and password
-        self.url = ", ".join(connecting.servers) or "the server"
+        self.url = ", ".join(connect_options.servers) or "the server"
         self.account: LiveAccount | None = None  #: use and limits; None before the first answer
         self.streams: dict[str, WatchedStream] = {}  #: by name
 
@@ -73,7 +73,7 @@ class StreamsSource(LiveSource):
     async def _run(self) -> None:
         while True:
             try:
-                async with connect(self.connecting, name="stantools tui") as connection:
+                async with connect(self.connect_options, name="stantools tui") as connection:
                     await self._watch(connection)
             except (CannotConnectError, ConnectionLostError) as problem:
                 self._fail(problem)
@@ -102,7 +102,11 @@ class StreamsSource(LiveSource):
 
     async def _ask(self, js: JetStream) -> None:
         begun = self._clock()
-        account = read(LiveAccount, await self._account(js))
+        try:
+            account = read(LiveAccount, await js.account())
+        except NoResponderError as problem:
+            message = f"{js.connection.url} has no JetStream for this user"
+            raise NoResponderError(message, problem.remedy) from None
         found = [read(LiveStream, info) for info in await self._all(js, "STREAM.LIST", "streams")]
         at = self._clock()
         streams: dict[str, WatchedStream] = {}
@@ -120,13 +124,6 @@ class StreamsSource(LiveSource):
         self.account, self.streams, self.problem = account, streams, None
         self.answered, self.took = at, self._clock() - begun
         self.revision += 1
-
-    async def _account(self, js: JetStream) -> dict[str, Any]:
-        try:
-            return await js.account()
-        except NoResponderError as problem:
-            message = f"{js.connection.url} has no JetStream for this user"
-            raise NoResponderError(message, problem.remedy) from None
 
     async def _all(self, js: JetStream, operation: str, member: str) -> list[dict[str, Any]]:
         """Requests all pages of a list; entries that are not objects are skipped."""

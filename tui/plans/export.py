@@ -75,12 +75,12 @@ class ExportWizard(Wizard[Export]):
         self.form.fields["to"].value = source.beside("-messages")
 
     def look(self, job: Job[PlanPreview], preview: PlanPreview) -> Export:
-        source, exporting = self.source, self._exporting()
-        given = source.reading
+        source, export_options = self.source, self._exporting()
+        given = source.read_options
         key = Secret(given.encryption_key)
-        reading = TableOptions((), polynomial=given.polynomial, check_crc=given.check_crc, key=key)
+        table_options = TableOptions((), polynomial=given.polynomial, check_crc=given.check_crc, key=key)
         job.begin_phase("planning")
-        planned = exporting.planned((os.fspath(source.path),), reading, source.workers)
+        planned = export_options.planned((os.fspath(source.path),), table_options, source.workers)
         job.check()
         preview.attempt(planned.check_target)
         _describe(planned, preview)
@@ -98,10 +98,10 @@ class ExportWizard(Wizard[Export]):
         return form.taken(ExportOptions, to=to)
 
     def question(self) -> str:
-        exporting, layout = self.plan.exporting, self.plan.layout
-        replaced = " An earlier export there is replaced." if exporting.overwrite else ""
+        export_options, layout = self.plan.export_options, self.plan.layout
+        replaced = " An earlier export there is replaced." if export_options.overwrite else ""
         return (
-            f"The table {layout.table.value} is written to {name_text(exporting.to)} as {_kind(layout)}. "
+            f"The table {layout.table.value} is written to {name_text(export_options.to)} as {_kind(layout)}. "
             f"{self.source.shown} is only read.{replaced}"
         )
 
@@ -109,7 +109,7 @@ class ExportWizard(Wizard[Export]):
         from stantools.pipeline.export.run import export_here
 
         plan = self.plan
-        exporting = plan.exporting
+        export_options = plan.export_options
         job.begin_phase("writing", plan.size)
         result = export_here(plan, self.source.workers, job.advance)
         layout, written = result.layout, result.written
@@ -121,12 +121,12 @@ class ExportWizard(Wizard[Export]):
         if damaged:
             outcome.verdict = (f"{text}; {counted(damaged, 'row')} of these mark damage", "warn")
         outcome.facts = [
-            ("in", name_text(exporting.to)),
+            ("in", name_text(export_options.to)),
             ("files", number(len(written.files))),
             ("size", format_size(written.size)),
             ("as", _kind(layout)),
         ]
-        if not exporting.single:
+        if not export_options.single:
             outcome.facts.append(("account", MANIFEST))
         kinds = [f"{what} {number(count)}" for what, count in written.tally.most_common() if what not in layout.good]
         if kinds:
@@ -140,7 +140,7 @@ def _kind(layout: ExportLayout) -> str:
 
 
 def _describe(planned: Export, preview: PlanPreview) -> None:
-    exporting, layout, plan = planned.exporting, planned.layout, planned.plan
+    export_options, layout, plan = planned.export_options, planned.layout, planned.plan
     found: dict[str, _ChannelParts] = {}
     for part in (part for split in plan.splits for part in split.parts):
         name = part.slice.channel if isinstance(part, SlicePiece) else part.channel or ""
@@ -150,11 +150,14 @@ def _describe(planned: Export, preview: PlanPreview) -> None:
     text = f"the table {layout.table.value} of {counted(sum(1 for name in found if name), 'channel')}"
     preview.verdict = (f"{text} would be written; {format_size(planned.size)} to read", "good")
     preview.facts = [
-        ("to", name_text(exporting.to)),
-        ("as", _kind(layout) + (", one file" if exporting.single else f", about {counted(len(plan.splits), 'file')}")),
+        ("to", name_text(export_options.to)),
+        (
+            "as",
+            _kind(layout) + (", one file" if export_options.single else f", about {counted(len(plan.splits), 'file')}"),
+        ),
         ("columns", name_text(", ".join(layout.file_columns)) if layout.columns else "all"),
     ]
-    preview.add_free(Path(exporting.to))
+    preview.add_free(Path(export_options.to))
     bounds = planned.options.bounds
     for label, bound in (("since", bounds.since), ("until", bounds.until)):
         if bound is not None:

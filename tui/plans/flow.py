@@ -143,19 +143,15 @@ class PhaseProgress:
             share = min(max(done / total, 0.0), 1.0)
             cells += [(f"{bar(share, width):<{width}}", "accent"), f" {share:4.0%}"]
         else:
-            cells.append(self._amount(done) if done else "…")
+            amount = format_size(done) if self._unit == "bytes" else counted(done, self._unit.removesuffix("s"))
+            cells.append(amount if done else "…")
         if seconds >= _SETTLED and done > 0:
             rate = done / seconds
-            cells.append((f"  {self._rate(rate)}", "dim"))
+            pace = f"{format_size(int(rate))}/s" if self._unit == "bytes" else f"{short_number(rate)} {self._unit}/s"
+            cells.append((f"  {pace}", "dim"))
             if total > done:
                 cells.append((f"  {duration((total - done) / rate)} left", "dim"))
         return cells
-
-    def _amount(self, count: int) -> str:
-        return format_size(count) if self._unit == "bytes" else counted(count, self._unit.removesuffix("s"))
-
-    def _rate(self, rate: float) -> str:
-        return f"{format_size(int(rate))}/s" if self._unit == "bytes" else f"{short_number(rate)} {self._unit}/s"
 
 
 def duration(seconds: float) -> str:

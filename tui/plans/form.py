@@ -129,9 +129,9 @@ class OptionForm:
         except UsageError as problem:
             raise FieldError(name, problem.message, problem.remedy) from problem
 
-    def needed(self, name: str, why: str) -> Any:
+    def needed(self, name: str, reason: str) -> Any:
         if not self.text(name):
-            raise FieldError(name, why, self.fields[name].help)
+            raise FieldError(name, reason, self.fields[name].help)
         return self.value(name)
 
     def taken(self, taker: type[_Taker], **others: Any) -> _Taker:

@@ -12,7 +12,6 @@ from typing import ClassVar
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.migration.journal import JournalObserver, StreamResult, StreamStage
 from stantools.migration.plan.migration_plan import (
-    LoadMethod,
     MigrationPlan,
     OmittedPart,
     Remark,
@@ -24,7 +23,7 @@ from stantools.migration.plan.overrides import Override, mapping_override, read_
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.run_options import ApplySettings
-from stantools.migration.targets.stream_load import ApplyOptions, ExistingPolicy
+from stantools.migration.targets.stream_load import ExistingPolicy
 from stantools.migration.targets.target import opened
 from stantools.migration.workflow import (
     Migration,
@@ -78,7 +77,7 @@ _LEVELS: dict[RemarkLevel, Role] = {RemarkLevel.PROBLEM: "bad", RemarkLevel.WARN
 class _PreparedPlan:
     migration: Migration
     places: TargetPaths
-    connecting: ConnectOptions
+    connect_options: ConnectOptions
 
 
 class _JobWatch(JournalObserver):
@@ -116,8 +115,8 @@ class MigrateWizard(Wizard[_PreparedPlan]):
     }
 
     def __init__(self, source: SourceStore) -> None:
-        connecting = source.connecting
-        self._given = ",".join(connecting.servers) if connecting else ""
+        connect_options = source.connect_options
+        self._given = ",".join(connect_options.servers) if connect_options else ""
         file = os.fspath(default_plan_file(source.path))
         super().__init__(
             source,
@@ -178,7 +177,7 @@ class MigrateWizard(Wizard[_PreparedPlan]):
                 embedded_store="directory for the streams of an embedded server",
             ),
         )
-        if connecting is None:
+        if connect_options is None:
             self.form.fields["out"].value = source.beside(".backups", new=False)
 
     def command(self) -> list[str]:
@@ -187,21 +186,21 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         if server := self.form.text("server"):
             words += ["--server", _without_secrets(server)]
         words += [*self.form.words(without={"server"}), *source.reading_words()]
-        if source.connecting is not None and not (self.form.text("out") or self.form.text("jetstream-store")):
-            words += _connecting_words(source.connecting)
-        if source.reading.encryption_key is not None:
+        if source.connect_options is not None and not (self.form.text("out") or self.form.text("jetstream-store")):
+            words += _connecting_words(source.connect_options)
+        if source.read_options.encryption_key is not None:
             words += ["--encryption-key-env", "NATS_STREAMING_ENCRYPTION_KEY"]
         return [*words, "--yes"]
 
     def look(self, job: Job[PlanPreview], preview: PlanPreview) -> _PreparedPlan:
         form, source = self.form, self.source
-        places, connecting = self._target()
+        places, connect_options = self._target()
         file: Path = form.needed("plan", "no plan file")
         overrides = self._overrides()
         store = source.open()
         limits = PatternLimits.given(form.taken(LimitOptions), ChannelLimits())
-        planning = form.taken(PlanOptions, limits=limits, workers=source.workers)
-        names = store.chosen(planning.channels)
+        plan_options = form.taken(PlanOptions, limits=limits, workers=source.workers)
+        names = store.chosen(plan_options.channels)
         for use in check_not_in_use(source.path, force=True):
             preview.remarks.append(
                 PlanRemark(
@@ -211,12 +210,14 @@ class MigrateWizard(Wizard[_PreparedPlan]):
                 )
             )
         job.begin_phase("reading", store.data_size(names))
-        found = read_source(store, planning.taking(), progress=job.advance)
+        found = read_source(store, plan_options.source_options(), progress=job.advance)
         job.begin_phase("asking the target")
-        with opened(places, connecting, start=False, check=job.check) as target:
-            wanted = planning.settled(target.reference(), overrides, decrypted=store.key is not None)
+        with opened(places, connect_options, start=False, check=job.check) as target:
+            wanted = plan_options.settled(target.reference(), overrides, decrypted=store.key is not None)
             plan = make_plan(found, wanted, wanted.target.version)
-            migration = Migration(plan, found, target, self._applying(plan.way), file)
+            if form.flag("replace") and form.flag("append-missing"):
+                raise FieldError("replace", "it and --append-missing exclude each other", "choose one of them")
+            migration = Migration(plan, found, target, form.taken(ApplySettings).options(plan.way), file)
             problems = migration.problems()
         preview.attempt(partial(check_plan_file, file, plan))
         _describe(plan, file, problems, preview)
@@ -229,10 +230,10 @@ class MigrateWizard(Wizard[_PreparedPlan]):
             )
         if places.out is not None:
             preview.add_free(places.out / "1")
-        return _PreparedPlan(migration, places, connecting)
+        return _PreparedPlan(migration, places, connect_options)
 
     def _target(self) -> tuple[TargetPaths, ConnectOptions]:
-        form, given = self.form, self.source.connecting
+        form, given = self.form, self.source.connect_options
         out, store, server = form.value("out"), form.value("jetstream-store"), form.text("server")
         if out and store:
             raise FieldError("out", "it and --jetstream-store exclude each other", "give one of them, or a server")
@@ -241,13 +242,13 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         if not (server or out or store or given):
             raise FieldError("server", "no target for the streams", form.fields["server"].help)
         places = form.taken(TargetPaths)
-        connecting = given or ConnectOptions()
+        connect_options = given or ConnectOptions()
         if server and server != self._given:
             try:
-                connecting = replace(connecting, servers=split_servers((server,))).checked()
+                connect_options = replace(connect_options, servers=split_servers((server,))).checked()
             except StantoolsError as problem:
                 raise FieldError("server", problem.message, problem.remedy) from problem
-        return places, connecting
+        return places, connect_options
 
     def _overrides(self) -> tuple[Override, ...]:
         try:
@@ -256,12 +257,6 @@ class MigrateWizard(Wizard[_PreparedPlan]):
             raise FieldError("map", problem.message, problem.remedy) from problem
         file = self.form.value("override")
         return (*mapped, *(read_overrides(file) if file else ()))
-
-    def _applying(self, way: LoadMethod) -> ApplyOptions:
-        form = self.form
-        if form.flag("replace") and form.flag("append-missing"):
-            raise FieldError("replace", "it and --append-missing exclude each other", "choose one of them")
-        return form.taken(ApplySettings).options(way)
 
     def question(self) -> str:
         plan = self.plan.migration.plan
@@ -287,16 +282,16 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         job.begin_phase("asking the target", migration.amount)
         local = made.places.out is not None or made.places.jetstream_store is not None
         watch = _JobWatch(job, stops=local)
-        with opened(made.places, made.connecting, note=watch.note, check=job.check) as target:
+        with opened(made.places, made.connect_options, note=watch.note, check=job.check) as target:
             migration = replace(migration, target=target)
-            if made.connecting.embedded and not local:
+            if made.connect_options.embedded and not local:
                 migration = replace(migration, plan=migration.plan.at(target.reference()))
             migration.keep_plan()
             with migration.journal() as journal:
                 results = migration.apply(journal, watch)
-        return self._told(migration, results, watch.notes)
+        return self._outcome_of(migration, results, watch.notes)
 
-    def _told(self, migration: Migration, results: list[StreamResult], notes: list[str]) -> PlanOutcome:
+    def _outcome_of(self, migration: Migration, results: list[StreamResult], notes: list[str]) -> PlanOutcome:
         plan, file = migration.plan, os.fspath(migration.file or "")
         outcome = self.outcome(ExitCode(exit_code(plan, results, changed=True)), _RESULTS, results)
         failed = [each for each in results if each.error]
@@ -344,9 +339,9 @@ def _without_secrets(servers: str) -> str:
         return "URL"
 
 
-def _connecting_words(connecting: ConnectOptions) -> Iterator[str]:
+def _connecting_words(connect_options: ConnectOptions) -> Iterator[str]:
     for name, option in declared(ConnectOptions):
-        value, flag = getattr(connecting, name), f"--{option.flag(name)}"
+        value, flag = getattr(connect_options, name), f"--{option.flag(name)}"
         if value is True:
             yield flag
         elif value and name not in ("servers", "timeout"):
@@ -376,13 +371,13 @@ def _describe(plan: MigrationPlan, file: Path, problems: list[Remark], preview: 
     notes = [*plan.notes, *(note for note in problems if note.level is not RemarkLevel.PROBLEM)]
     notes.sort(key=lambda note: tuple(RemarkLevel).index(note.level), reverse=True)
     preview.remark([_left_out(each) for each in plan.left_out if each.loss], "more losses")
-    preview.remark([_note(note) for note in notes], "more notes")
+    remarks = []
+    for note in notes:
+        text = (f"{name_text(note.about)}: " if note.about else "") + note.text
+        text += f" → {note.remedy}" if note.remedy else ""
+        remarks.append(PlanRemark(note.level.value, text, _LEVELS[note.level]))
+    preview.remark(remarks, "more notes")
     preview.remark([_left_out(each) for each in plan.left_out if not each.loss], "more parts left out")
-
-
-def _note(note: Remark) -> PlanRemark:
-    text = f"{name_text(note.about)}: {note.text}" if note.about else note.text
-    return PlanRemark(note.level.value, f"{text}{f' → {note.remedy}' if note.remedy else ''}", _LEVELS[note.level])
 
 
 def _left_out(each: OmittedPart) -> PlanRemark:

@@ -108,7 +108,7 @@ class SalvageWizard(Wizard[SalvagePlan]):
             ("account", f"{name_text(result.manifest.name)}, in the new store"),
         ]
         _remarks(plan, outcome)
-        _judge(check, result, outcome)
+        _set_verdict(check, result, outcome)
         return outcome
 
 
@@ -149,7 +149,7 @@ def _dropped(each: DroppedData) -> PlanRemark:
     return PlanRemark(each.fate.value, text, "bad" if each.loss else "dim")
 
 
-def _judge(check: NewStoreCheck | None, result: SalvageResult, outcome: PlanOutcome) -> None:
+def _set_verdict(check: NewStoreCheck | None, result: SalvageResult, outcome: PlanOutcome) -> None:
     if check is not None and check.good:
         outcome.verdict = ("the new store is verified: it is clean, and the server would start with it", "good")
         outcome.next_text = "open the new store (o); start the server on it, not on the old one"

@@ -120,14 +120,18 @@ class TruncateWizard(Wizard[TruncationPlan]):
                 job.phase = "cutting"
 
         result = apply_truncation(self.plan, self._backup, force=self.form.flag("force"), progress=advance)
-        return self._told(result)
+        return self._outcome_of(result)
 
-    def _told(self, result: TruncationResult) -> PlanOutcome:
+    def _outcome_of(self, result: TruncationResult) -> PlanOutcome:
         plan = self.plan
-        sizes = plan.forecast.files_changed()
+        sizes = {
+            file: f"{_size(before)} to {_size(after)}"
+            for file, (before, after) in plan.forecast.files_changed().items()
+            if (before, after) != (None, None)
+        }
         columns: Sequence[TableColumn[str]] = (
             TableColumn("changed", 30, name_text, grows=True),
-            TableColumn("what", 20, lambda file: _changed(*sizes.get(file, (None, None))), grows=True),
+            TableColumn("what", 20, lambda file: sizes.get(file, ""), grows=True),
         )
         outcome = self.outcome(exit_code(plan, result), columns, result.changed)
         outcome.changed = True
@@ -192,7 +196,3 @@ def _describe(plan: TruncationPlan, backup: Path, preview: PlanPreview, force: b
 
 def _size(size: int | None) -> str:
     return "no file" if size is None else f"{number(size)} bytes"
-
-
-def _changed(before: int | None, after: int | None) -> str:
-    return f"{_size(before)} to {_size(after)}" if (before, after) != (None, None) else ""

@@ -44,11 +44,11 @@ class FactTable:
     rows: Sequence[Any] = ()
     remarks: list[PlanRemark] = field(default_factory=list)  #: facts that do not fit into a row
 
-    def remark(self, remarks: Sequence[PlanRemark], many: str) -> None:
+    def remark(self, remarks: Sequence[PlanRemark], plural: str) -> None:
         """Adds remarks up to a limit; beyond it, their number with the noun `many`: "more places"."""
         self.remarks += remarks[:MANY]
         if len(remarks) > MANY:
-            self.remarks.append(PlanRemark("…", f"and {len(remarks) - MANY:,} {many}"))
+            self.remarks.append(PlanRemark("…", f"and {len(remarks) - MANY:,} {plural}"))
 
 
 @dataclass
@@ -87,9 +87,9 @@ class PlanOutcome(FactTable):
 @dataclass(frozen=True)
 class SourceStore:
     path: Path  #: its directory, as the user typed it
-    reading: ReadOptions = field(default_factory=ReadOptions)  #: options for reading it
+    read_options: ReadOptions = field(default_factory=ReadOptions)  #: options for reading it
     workers: int = 2  #: number of files read in parallel
-    connecting: ConnectOptions | None = None  #: connection options of a NATS server, if the user gave some
+    connect_options: ConnectOptions | None = None  #: connection options of a NATS server, if the user gave some
 
     @property
     def name(self) -> str:
@@ -100,19 +100,15 @@ class SourceStore:
     def shown(self) -> str:
         return name_text(self.path)
 
-    @property
-    def _absolute(self) -> Path:
-        return self.path if self.path.name not in ("", "..") else self.path.resolve()
-
     def open(self) -> Datastore:
-        return open_store(self.path, self.reading)
+        return open_store(self.path, self.read_options)
 
     def beside(self, suffix: str, *, new: bool = True) -> str:
         """Returns the path of the store with a suffix; "" if the path cannot be typed.
 
         With `new`, a number is appended until no file of that name exists.
         """
-        place = self._absolute
+        place = self.path if self.path.name not in ("", "..") else self.path.resolve()
         if not os.fspath(place).isprintable():
             return ""  # the user cannot type it
         candidate, number = place.with_name(f"{place.name}{suffix}"), 1
@@ -124,9 +120,9 @@ class SourceStore:
     def reading_words(self, *, unchecked: bool = False) -> list[str]:
         """Returns the command line options for reading the store. With `unchecked`, the verb has --no-crc."""
         words = []
-        if self.reading.polynomial is not None and self.reading.polynomial != IEEE:
-            words += ["--crc-poly", str(self.reading.polynomial)]
-        if unchecked and not self.reading.check_crc:
+        if self.read_options.polynomial is not None and self.read_options.polynomial != IEEE:
+            words += ["--crc-poly", str(self.read_options.polynomial)]
+        if unchecked and not self.read_options.check_crc:
             words.append("--no-crc")
         return words
 

@@ -36,7 +36,7 @@ class BrowserActions(Protocol):
     """The part of `tui.app.Browser` that a view uses."""
 
     unlocked: bool
-    connecting: ConnectOptions | None
+    connect_options: ConnectOptions | None
     monitor: str | None
 
     def view_bindings(self) -> Mapping[View, Binding]: ...
@@ -184,12 +184,12 @@ class ViewScreen(Screen[None]):
         name: str,
         work: Callable[[Job[_T]], _T],
         done: Callable[[_T], None],
-        otherwise: Callable[[], None] = lambda: None,
+        on_failure: Callable[[], None] = lambda: None,
         total: int = 0,
     ) -> None:
         """Runs `work` in a thread, then `done` with its result in the user interface.
 
-        `otherwise` is called after a cancellation, or a failure, which is shown to the user. `total` is the amount
+        `on_failure` is called after a cancellation, or a failure, which is shown to the user. `total` is the amount
         of work.
         """
         job: Job[_T] = Job(name, work, total=total)
@@ -200,7 +200,7 @@ class ViewScreen(Screen[None]):
             if job.state is JobState.DONE:
                 done(job.result)
             else:
-                otherwise()
+                on_failure()
 
         self.watch_job(job, ended)
 

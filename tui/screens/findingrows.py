@@ -88,7 +88,7 @@ class FindingRows(RowSource[FindingGroup | int]):
         self._store: object = None
         self._root: object = None
         self.waiting: list[ChannelFacts] = []  #: channels with findings still to add
-        self._coming: deque[list[Finding]] = deque()
+        self._pending_lists: deque[list[Finding]] = deque()
         self._begun = 0
         self._next = 0
         self._groups: dict[str, FindingGroup] = {}
@@ -126,7 +126,7 @@ class FindingRows(RowSource[FindingGroup | int]):
     @property
     def behind(self) -> bool:
         """Whether `take` has findings left to add."""
-        return bool(self._coming) or self._next < len(self.findings)
+        return bool(self._pending_lists) or self._next < len(self.findings)
 
     def take(self, seconds: float = 0.015) -> bool:
         """Adds new findings for about `seconds`; returns whether there were any."""
@@ -135,8 +135,8 @@ class FindingRows(RowSource[FindingGroup | int]):
             return False
         until = time.monotonic() + seconds
         while self.behind:
-            if self._coming:
-                self._bring()
+            if self._pending_lists:
+                self._add_findings()
             for number in range(self._next, min(self._next + _STEP, len(self.findings))):
                 self._sort_in(number)
                 self._next = number + 1
@@ -151,23 +151,23 @@ class FindingRows(RowSource[FindingGroup | int]):
             self._store, self._root = session.store, None
             self.readings += 1
             self.waiting = list(session.channels.values())
-            self.findings, self._words, self._coming, self._begun = [], [], deque(), 0
+            self.findings, self._words, self._pending_lists, self._begun = [], [], deque(), 0
             self.regroup()
         if session.root_findings is not self._root:
             self._root = session.root_findings
-            self._coming.append(session.root_findings)
+            self._pending_lists.append(session.root_findings)
         done = [facts for facts in self.waiting if facts.verdict is not None]
         if done:
-            self._coming += [facts.findings for facts in done if facts.findings]
+            self._pending_lists += [facts.findings for facts in done if facts.findings]
             self.waiting = [facts for facts in self.waiting if facts.verdict is None]
 
-    def _bring(self) -> None:
-        found = self._coming[0][self._begun : self._begun + _STEP]
+    def _add_findings(self) -> None:
+        found = self._pending_lists[0][self._begun : self._begun + _STEP]
         self.findings += found
         self._words += ["\n".join((each.channel or "", each.code, each.file, each.detail)).casefold() for each in found]
         self._begun += len(found)
-        if self._begun >= len(self._coming[0]):
-            self._coming.popleft()
+        if self._begun >= len(self._pending_lists[0]):
+            self._pending_lists.popleft()
             self._begun = 0
 
     def _name(self, finding: Finding) -> str:

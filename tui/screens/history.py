@@ -105,7 +105,7 @@ class HistoryRows(RowSource[HistoryRecord | StantoolsError]):
             TableColumn("record", 13, lambda each: _WORDS.get(each.record.type, (each.record.type, ""))),
             TableColumn("sequence", 9, lambda each: "" if each.sequence is None else str(each.sequence), right=True),
             TableColumn("pending", 8, lambda each: number(each.pending) if each.pending else ("0", "dim"), right=True),
-            TableColumn("says", 24, lambda each: (" ".join(_said(each)), "dim"), grows=True),
+            TableColumn("says", 24, lambda each: (" ".join(_record_texts(each)), "dim"), grows=True),
         ]
         self.columns = [*columns[:3], columns[5]] if of_client else columns
 
@@ -130,7 +130,7 @@ class HistoryRows(RowSource[HistoryRecord | StantoolsError]):
         )
 
 
-def _said(each: HistoryRecord) -> Iterable[str]:
+def _record_texts(each: HistoryRecord) -> Iterable[str]:
     fields = each.record.fields
     for name in sorted(fields, key=lambda name: name in _LAST):
         value = fields[name]
@@ -155,12 +155,12 @@ class HistoryScreen(ViewScreen):
     ]
 
     def __init__(
-        self, session: StoreSession, place: ViewTarget, path: Path | None, who: int | bytes, about: str
+        self, session: StoreSession, place: ViewTarget, path: Path | None, owner: int | bytes, description: str
     ) -> None:
         super().__init__(session, place)
         self._path = path
-        self._who = who
-        self._about = about
+        self._owner = owner
+        self._description = description
         self.rows: HistoryRows | None = None
         self._job: Job[LogHistory] | None = None
 
@@ -172,43 +172,43 @@ class HistoryScreen(ViewScreen):
     def on_mount(self) -> None:
         self.query_one(RowTable).focus()
         words = ["stantools", "clients", str(self.session.path), "--history"]
-        if isinstance(self._who, int):
+        if isinstance(self._owner, int):
             words = ["stantools", "subs", str(self.session.path), "--channel", self.channel or ""]
-            words += ["--id", str(self._who), "--history"]
+            words += ["--id", str(self._owner), "--history"]
         self.note(*words)
         if self._path is None:
-            self._say(("no such file", "warn"))
+            self._show_texts(("no such file", "warn"))
             return
-        path, session, who = self._path, self.session, self._who
+        path, session, who = self._path, self.session, self._owner
 
         def read(job: Job[LogHistory]) -> LogHistory:
             job.total = path.stat().st_size
             return read_history(path, session.store.crc, who, progress=job.advance)
 
         self._job = self.watch_job(Job("history", read), self._done, self._progress)
-        self._say(("reading …", "dim"))
+        self._show_texts(("reading …", "dim"))
 
-    def _say(self, *cells: Cell) -> None:
-        self.query_one("#subject", TextLine).show((self._about, "strong"), "  ", *cells)
+    def _show_texts(self, *cells: Cell) -> None:
+        self.query_one("#subject", TextLine).show((self._description, "strong"), "  ", *cells)
 
     def _progress(self) -> None:
         assert self._job is not None
         share = self._job.share or 0.0
-        self._say(
+        self._show_texts(
             ("reading ", "dim"), (f"{bar(share, 20):<20} ", "accent"), f"{share:.0%} of {format_size(self._job.total)}"
         )
 
     def _done(self) -> None:
         assert self._job is not None
         if self._job.state is not JobState.DONE:
-            self._say((self._job.problem.message if self._job.problem else "stopped", "bad"))
+            self._show_texts((self._job.problem.message if self._job.problem else "stopped", "bad"))
             return
         history = self._job.result
-        self.rows = HistoryRows(history, of_client=isinstance(self._who, bytes))
+        self.rows = HistoryRows(history, of_client=isinstance(self._owner, bytes))
         damage: list[Cell] = []
         if history.damages:
             damage = [(f", {counted(history.damages, 'damaged range')} in the file", "bad")]
-        self._say(counted(history.good, "record"), *damage)
+        self._show_texts(counted(history.good, "record"), *damage)
         self.query_one(RowTable).source = self.rows
         self._show_record()
 
@@ -221,7 +221,7 @@ class HistoryScreen(ViewScreen):
         record = found.record
         kind = _WORDS[record.type][0] if record.type in _WORDS else record.type
         cells: list[Cell] = [(f"{kind} at {record.offset}: ", "strong")]
-        cells.append(record.detail if not record.ok else " ".join(_said(found)) or f"message {found.sequence}")
+        cells.append(record.detail if not record.ok else " ".join(_record_texts(found)) or f"message {found.sequence}")
         self.query_one("#record", TextLine).show(*cells)
 
     def _record(self) -> HistoryRecord | StantoolsError | None:

@@ -54,7 +54,7 @@ def server_head(monitor: Monitor, width: int) -> Iterable[Sequence[Cell]]:
             yield [("asking ", "dim"), monitor.address.shown]
         return
     grey: Role = "dim" if monitor.problem is not None else ""
-    yield _who(monitor, server, width, grey)
+    yield _server_cells(monitor, server, width, grey)
     yield [
         *_flow("in ", monitor.rates.in_messages, monitor.rates.in_bytes, width // 2, grey),
         *_flow("out", monitor.rates.out_messages, monitor.rates.out_bytes, width // 2, grey),
@@ -69,7 +69,7 @@ def server_head(monitor: Monitor, width: int) -> Iterable[Sequence[Cell]]:
         yield [(f"{name_text(server.role)}: the leader of the cluster serves the subscriptions", "warn")]
 
 
-def _who(monitor: Monitor, server: ServerFacts, width: int, grey: Role) -> Sequence[Cell]:
+def _server_cells(monitor: Monitor, server: ServerFacts, width: int, grey: Role) -> Sequence[Cell]:
     state = name_text(server.state) or "state unknown"
     if server.role:
         state += f" {name_text(server.role)}"
@@ -144,8 +144,8 @@ def account_head(streams: StreamsSource, width: int) -> Iterable[Sequence[Cell]]
     yield [(" · ".join(used), grey)]
 
 
-def _of(what: str, used: str, most: str | int) -> str:
-    return f"{what} {used} of {most}" if most else f"{what} {used}"
+def _of(what: str, used: str, limit: str | int) -> str:
+    return f"{what} {used} of {limit}" if limit else f"{what} {used}"
 
 
 #: Watched servers, kept while other views are open, so that earlier figures are not lost.
@@ -190,7 +190,7 @@ class LiveScreen(TabbedView, LiveView):
         try:
             self._watching = _WATCHED.get(self.app)
             if self._watching is None:
-                self._watching = _WATCHED[self.app] = LiveSources(self.browser.monitor, self.browser.connecting)
+                self._watching = _WATCHED[self.app] = LiveSources(self.browser.monitor, self.browser.connect_options)
         except StantoolsError as problem:
             self._problem = problem
         monitor = self._watching.monitor if self._watching else None
@@ -219,7 +219,7 @@ class LiveScreen(TabbedView, LiveView):
         if self.watching.monitor is not None:
             words += ["--monitor", self.watching.monitor.address.shown]
         if self.watching.streams is not None:
-            words += ["--server", ",".join(self.watching.streams.connecting.servers)]
+            words += ["--server", ",".join(self.watching.streams.connect_options.servers)]
         self.note(*words)
 
     def head(self) -> Iterable[Sequence[Cell]]:

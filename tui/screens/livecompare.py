@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from stantools.errors import StantoolsError
 from stantools.inspection.findings import Finding
-from stantools.migration.proof.match import channels_of, match_stream, stream_info, taking_of
+from stantools.migration.proof.match import channels_of, match_stream, source_options_of, stream_info
 from stantools.migration.proof.stream_proof import ExpectedStream, Proof
 from stantools.migration.source import open_source
 from stantools.nats.connection import connect
@@ -187,13 +187,13 @@ class LiveCompareScreen(ViewScreen):
     async def _compare(self, job: Job[LiveComparison]) -> LiveComparison:
         """Does the same as `stantools diff STORE URL#STREAM`."""
         session, channels = self.session, self._channels
-        taking = taking_of(channels, session.workers)
-        async with connect(self._streams.connecting, name="stantools tui") as connection:
+        source_options = source_options_of(channels, session.workers)
+        async with connect(self._streams.connect_options, name="stantools tui") as connection:
             js = JetStream(connection)
             info = await stream_info(js, self._stream)
-            job.begin_phase("reading the store", session.store.data_size(taking.patterns))
+            job.begin_phase("reading the store", session.store.data_size(source_options.patterns))
             # In a thread, so that the loop keeps the connection alive.
-            source = await asyncio.to_thread(open_source, session.store, taking, progress=job.advance)
+            source = await asyncio.to_thread(open_source, session.store, source_options, progress=job.advance)
             expected = await match_stream(js, info, source, channels)
             job.begin_phase("reading the stream", expected.source.count)
             proof = await expected.prove(js, progress=job.advance)

@@ -10,7 +10,6 @@ from textual.binding import Binding, BindingType
 
 from stantools.notation import format_size
 from tui.cells import Cell, Role, counted, cut, name_text, number
-from tui.live.facts import LiveStream
 from tui.live.monitor import Monitor, WatchedChannel
 from tui.live.sources import LiveSources
 from tui.live.streams_source import StreamsSource
@@ -180,7 +179,10 @@ class LiveStreamScreen(LiveView):
         grey: Role = "dim" if self.source.problem is not None else ""
         facts = watched.facts
         sealed: list[Cell] = [("  sealed", "warn")] if facts.sealed else []
-        yield [name, (f"  {_nature(facts)}", grey), *sealed]
+        kind = [name_text(facts.storage), name_text(facts.retention), counted(facts.replicas, "replica")]
+        if facts.leader:
+            kind.append(f"led by {cut(name_text(facts.leader), 40)}")
+        yield [name, (f"  {' · '.join(filter(None, kind))}", grey), *sealed]
         yield [(f"subjects {subjects_text(facts.subjects) or 'none'}", grey)]
         parts = [
             counted(facts.messages, "message"),
@@ -209,10 +211,3 @@ class LiveStreamScreen(LiveView):
         watched = self.source.streams.get(self._stream)
         if watched is not None:
             compare(self, self.watching, watched.facts)
-
-
-def _nature(facts: LiveStream) -> str:
-    parts = [name_text(facts.storage), name_text(facts.retention), f"{counted(facts.replicas, 'replica')}"]
-    if facts.leader:
-        parts.append(f"led by {cut(name_text(facts.leader), 40)}")
-    return " · ".join(filter(None, parts))

@@ -49,9 +49,9 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def trouble_cells(of: Monitor | WatchedChannel, grey: Role) -> list[Cell]:
-    stalled: list[Cell] = [(f" · ✗ {of.stalled:,} stalled", grey or "bad")] if of.stalled else []
-    still: list[Cell] = [(f" · ! {of.still:,} not moving", grey or "warn")] if of.still else []
+def trouble_cells(watched: Monitor | WatchedChannel, grey: Role) -> list[Cell]:
+    stalled: list[Cell] = [(f" · ✗ {watched.stalled:,} stalled", grey or "bad")] if watched.stalled else []
+    still: list[Cell] = [(f" · ! {watched.still:,} not moving", grey or "warn")] if watched.still else []
     return [*stalled, *still]
 
 
@@ -66,10 +66,10 @@ def inflow_cells(meter: RateMeter, width: int, grey: Role) -> list[Cell]:
     return rate_cells(figures, meter, min(width - 2, 62 + len(figures)), grey)
 
 
-def _state(state: Callable[[_T], str], otherwise: Callable[[_T], Any]) -> TableColumn[_T]:
+def _state(state: Callable[[_T], str], sort_key: Callable[[_T], Any]) -> TableColumn[_T]:
     """Returns the column of a state, sorted by rank, then by another key."""
     return TableColumn(
-        " ", 1, lambda t: state_cell(state(t)), lambda t: (STATES[state(t)][2], otherwise(t)), key="state"
+        " ", 1, lambda t: state_cell(state(t)), lambda t: (STATES[state(t)][2], sort_key(t)), key="state"
     )
 
 
@@ -118,7 +118,7 @@ def channel_rows() -> TableRows[WatchedChannel]:
     return TableRows(columns, lambda c: c.facts.name, lambda c: c.facts.name, "name")
 
 
-def _who(watched: WatchedServer) -> str:
+def _subscription_name(watched: WatchedServer) -> str:
     facts = watched.facts
     kind = "durable " if facts.durable else "queue " if facts.queue else ""
     return f"{kind}{name_text(facts.name)}"
@@ -135,13 +135,13 @@ def subscription_rows(*, channel: bool = True, client: bool = True) -> TableRows
     if client:
         columns.append(TableColumn("client", 10, _client, lambda w: w.facts.client_id, grows=True))
     columns += [
-        TableColumn("subscription", 16, _who, _who, key="name", grows=True),
+        TableColumn("subscription", 16, _subscription_name, _subscription_name, key="name", grows=True),
         _sequence("last sent", 9, lambda w: w.facts.last_sent, "sent"),
         count_column("pending", 8, lambda w: w.facts.pending),
         count_column("at most", 7, lambda w: w.facts.max_in_flight, key="most", zero=True, wide=True),
         TableColumn("ack wait", 8, lambda w: f"{w.facts.ack_wait} s", right=True, wide=True),
         count_column("lag", 7, lambda w: w.lag, "warn"),
-        TableColumn("", 8 if short else 20, lambda w: _doing(w, short=short), key="doing"),
+        TableColumn("", 8 if short else 20, lambda w: _state_cell(w, short=short), key="doing"),
     ]
     return TableRows(
         columns,
@@ -155,7 +155,7 @@ def _client(watched: WatchedServer) -> Cell:
     return name_text(watched.facts.client_id) or ("nobody", "dim")
 
 
-def _doing(watched: WatchedServer, *, short: bool) -> Cell:
+def _state_cell(watched: WatchedServer, *, short: bool) -> Cell:
     _, role, _ = STATES[watched.state]
     if watched.state != "not moving":
         return watched.state, role

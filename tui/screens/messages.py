@@ -63,8 +63,10 @@ class MessagesScreen(ViewScreen):
     def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self._loading: LatestWork[Row] = LatestWork(self)
-        self._asked: bool | None = None  # whether the user wants the detail; None: decided by the size of the screen
-        self._said: Sequence[Cell] = ()
+        self._detail_wanted: bool | None = (
+            None  # whether the user wants the detail; None: decided by the size of the screen
+        )
+        self._notice: Sequence[Cell] = ()
 
     # Layout
 
@@ -97,7 +99,7 @@ class MessagesScreen(ViewScreen):
         beside = self.size.width >= _WIDE
         body = self.query_one("#messages")
         body.set_class(beside, "-beside")
-        self._detail.display = beside if self._asked is None else self._asked
+        self._detail.display = beside if self._detail_wanted is None else self._detail_wanted
         self.table.show_milliseconds(wide=beside and not self._detail.display)
         self._show_detail()
 
@@ -143,11 +145,11 @@ class MessagesScreen(ViewScreen):
             self._loading.start(Job("message", lambda _: mine.row(at)), done, dropped=mine.close)
 
     def action_detail(self) -> None:
-        self._asked = not self._detail.display
+        self._detail_wanted = not self._detail.display
         self._arrange()
         self.table.show(self.table.cursor)
         message = self.table.message()
-        if self._asked and message is not None:
+        if self._detail_wanted and message is not None:
             words = "stantools", "messages", str(self.session.path), self.table.channel
             self.note(*words, "--seq", str(message.sequence), "--cut", "0")
 
@@ -174,8 +176,8 @@ class MessagesScreen(ViewScreen):
     # Status line
 
     @on(MessageTable.Said)
-    def _heard(self, event: MessageTable.Said) -> None:
-        self._said = event.cells
+    def _show_notice(self, event: MessageTable.Said) -> None:
+        self._notice = event.cells
         self._write_line()
 
     @on(MessageTable.Progress)
@@ -196,9 +198,9 @@ class MessagesScreen(ViewScreen):
                 yield ("  encrypted: no key was given (E)", "warn")
         if self._search.running:
             yield from self._search.progress()
-        elif self._said:
+        elif self._notice:
             yield "  "
-            yield from self._said
+            yield from self._notice
         yield from self.table.progress()
         if self.table.state:
             yield (f"  ! {self.table.state}", "bad")

@@ -36,7 +36,7 @@ class MessageSearch:
             yield (f"  searching{self._job.share_text()}, Esc cancels", "accent")
 
     def ask(self) -> None:
-        self._table.app.push_screen(PromptScreen("search for", _SEARCH_HINT, check=_problem), self._asked)
+        self._table.app.push_screen(PromptScreen("search for", _SEARCH_HINT, check=_problem), self._search_entered)
 
     def again(self, way: int) -> None:
         """Goes to the next (1) or previous (-1) match; without an earlier search, asks for one."""
@@ -48,7 +48,7 @@ class MessageSearch:
     def cancel(self) -> None:
         self._job.cancel()
 
-    def _asked(self, text: str | None) -> None:
+    def _search_entered(self, text: str | None) -> None:
         if text is None or not text.strip():
             return
         self._query = parse_query(text)

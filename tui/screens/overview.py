@@ -254,14 +254,14 @@ def _identity(session: StoreSession) -> Iterable[Sequence[Cell]]:
     yield [(", ".join(parts), "dim")]
 
 
-def _top_findings(session: StoreSession, most: int, width: int) -> Iterable[Sequence[Cell]]:
+def _top_findings(session: StoreSession, limit: int, width: int) -> Iterable[Sequence[Cell]]:
     totals = session.totals
     ranked = [*totals.first.get("error", []), *totals.first.get("warning", [])]
     count = totals.severities.get("error", 0) + totals.severities.get("warning", 0)
-    for finding in ranked[:most]:
+    for finding in ranked[:limit]:
         yield _finding_cells(finding, width)
-    if count > most:
-        yield [(f"  … and {counted(count - most, 'more finding')} (f)", "dim")]
+    if count > limit:
+        yield [(f"  … and {counted(count - limit, 'more finding')} (f)", "dim")]
 
 
 def _finding_cells(finding: Finding, width: int) -> Sequence[Cell]:

@@ -92,7 +92,7 @@ class PlansScreen(ViewScreen):
         if self._opening:
             return
         session = self.session
-        source = SourceStore(session.path, session.reading, session.workers, self.browser.connecting)
+        source = SourceStore(session.path, session.read_options, session.workers, self.browser.connect_options)
         # The import of a wizard's modules takes longer than a key press may.
         self._opening = True
         self.begin(f"open {chosen.verb}", lambda _: chosen.make(source), self._opened, self._not_opened)

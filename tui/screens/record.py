@@ -223,19 +223,17 @@ class RecordScreen(ViewScreen):
             return
         flaws = len(reader.map.flaws)
         yield f"{_KINDS[reader.kind]}, {format_size(reader.map.size)}, "
-        yield counted(reader.map.rows - flaws - self._version_rows(), "record")
+        first = reader.map.entries[0] if reader.map.entries else None
+        has_version = isinstance(first, SingleRecord) and first.ok and first.type == "version"
+        yield counted(reader.map.rows - flaws - has_version, "record")
         if flaws:
             yield (f"  ✗ {counted(flaws, 'damaged place')}", "bad")
-        elif reader.map.rows and not self.session.reading.check_crc:
+        elif reader.map.rows and not self.session.read_options.check_crc:
             yield ("  CRCs were not checked", "warn")
         elif reader.map.rows:
             yield ("  ✓ every CRC is correct", "good")
         if reader.size != reader.map.size:
             yield (f"  ! the file has {format_size(reader.size)} now: press R", "warn")
-
-    def _version_rows(self) -> int:
-        first = self._reader.map.entries[0] if self._reader and self._reader.map.entries else None
-        return int(isinstance(first, SingleRecord) and first.ok and first.type == "version")
 
     def _about(self) -> Iterable[Sequence[Cell]]:
         if self._problem is not None:

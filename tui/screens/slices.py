@@ -149,7 +149,7 @@ class SlicesScreen(ViewScreen):
         self._scanning: set[Path] = set()
         self._legend: Sequence[Cell] = ()
         self._known: tuple[object, ...] = ()
-        self._sought = place.seq if place.file is None else None  # sequence of the message to show
+        self._wanted_sequence = place.seq if place.file is None else None  # sequence of the message to show
 
     def compose_body(self) -> Iterable[Widget]:
         yield SliceTable(self._rows, id="slices")
@@ -201,8 +201,8 @@ class SlicesScreen(ViewScreen):
         self.query_one(SliceTable).reload()
         self._write()
         self._scan_archived()
-        if self._sought is not None and facts is not None and facts.survey is not None:
-            sought, self._sought = self._sought, None
+        if self._wanted_sequence is not None and facts is not None and facts.survey is not None:
+            sought, self._wanted_sequence = self._wanted_sequence, None
             if refused := self._open_sequence(sought):
                 self.notify(refused, severity="warning")
 
@@ -281,9 +281,9 @@ class SlicesScreen(ViewScreen):
                 yield from self._file_findings(entry.path, room, ("sequence", "foreign", "subject"))
         yield self._legend
 
-    def _file_findings(self, path: Path, room: int, about: tuple[str, ...] = ("",)) -> Iterable[Sequence[Cell]]:
+    def _file_findings(self, path: Path, room: int, codes: tuple[str, ...] = ("",)) -> Iterable[Sequence[Cell]]:
         name = path.relative_to(self.session.store.path).as_posix()
-        found = [each for each in self.session.findings() if each.file == name and each.code.startswith(about)]
+        found = [each for each in self.session.findings() if each.file == name and each.code.startswith(codes)]
         for finding in found[:3]:
             symbol, role = SYMBOLS[finding.severity.value]
             where = f"at {finding.offset}: " if finding.offset is not None else ""
@@ -396,7 +396,7 @@ def _entries(session: StoreSession, files: ChannelFiles | None, survey: ChannelS
         yield SliceEntry(path, size=size_of(path))
 
 
-def _survey_lines(survey: SliceSurvey, room: int, most: int) -> Iterable[Sequence[Cell]]:
+def _survey_lines(survey: SliceSurvey, room: int, limit: int) -> Iterable[Sequence[Cell]]:
     files = survey.files
     name: list[Cell] = [(name_text(files.name), "strong")]
     if survey.error:
@@ -411,10 +411,10 @@ def _survey_lines(survey: SliceSurvey, room: int, most: int) -> Iterable[Sequenc
     yield [(f"{SYMBOLS[state.level][0]} ", _INDEX_ROLES[state.level]), cut(state.text, room - 2)]
     if survey.header_error:
         yield [(f"✗ {cut(survey.header_error, room - 2)}", "bad")]
-    for neighbours in survey.damages[:most]:
+    for neighbours in survey.damages[:limit]:
         damage = neighbours.damage
         seq = f", sequence {damage.sequence}" if damage.sequence is not None else ""
         text = f"at {damage.offset}: {damage.kind.value}, {counted(damage.length, 'byte')}{seq}"
         yield [("✗ ", "bad"), cut(f"{text}: {stop_text(damage.stop)}", room - 2)]
-    if len(survey.damages) > most:
-        yield [(f"  … and {counted(len(survey.damages) - most, 'more damaged place')}", "dim")]
+    if len(survey.damages) > limit:
+        yield [(f"  … and {counted(len(survey.damages) - limit, 'more damaged place')}", "dim")]

@@ -58,7 +58,7 @@ class SubscriptionsScreen(TabbedView):
         self._stale = True
         self._cost = self._last = 0.0
         self._losses: dict[str, LogLoss | None] = {}
-        self._asked: set[str] = set()
+        self._compared_files: set[str] = set()
         self._read: object = None
         self._facts: tuple[object, ...] = ()
 
@@ -102,7 +102,7 @@ class SubscriptionsScreen(TabbedView):
             return
         if self.session.overview is not self._read:
             # the store was opened again
-            self._read, self._losses, self._asked = self.session.overview, {}, set()
+            self._read, self._losses, self._compared_files = self.session.overview, {}, set()
         self._stale |= self.gathered.update()
         facts = (self.session.forecasts, self.gathered.known)
         if self._stale and time.monotonic() - self._last >= 10 * self._cost:
@@ -148,7 +148,7 @@ class SubscriptionsScreen(TabbedView):
         shown.display = bool(lines)
         shown.show_lines(lines)
 
-    def _problems(self, most: int) -> Iterable[Sequence[Cell]]:
+    def _problems(self, limit: int) -> Iterable[Sequence[Cell]]:
         overview = self.session.overview
         if overview is None:
             return
@@ -162,18 +162,18 @@ class SubscriptionsScreen(TabbedView):
             known = facts.overview if facts else None
             problems = [each for each in known.problems if each.startswith("subs.dat: ")] if known else []
             found += [(f"{name}/subs.dat", FileKind.SUBS, each) for each in problems]
-        for file, kind, problem in found[:most]:
+        for file, kind, problem in found[:limit]:
             self._ask(file, kind)
             what = "subscription" if kind is FileKind.SUBS else "client"
             yield from loss_lines(file, problem.split(": ", 1)[1], self._losses.get(file), what)
-        if len(found) > most:
-            yield [(f"  … and {counted(len(found) - most, 'more damaged file')}; see the findings", "dim")]
+        if len(found) > limit:
+            yield [(f"  … and {counted(len(found) - limit, 'more damaged file')}; see the findings", "dim")]
 
     def _ask(self, file: str, kind: FileKind) -> None:
         path = self._file(file)
-        if file in self._asked or path is None:
+        if file in self._compared_files or path is None:
             return
-        self._asked.add(file)
+        self._compared_files.add(file)
         session = self.session
 
         def done(loss: LogLoss | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -155,7 +154,8 @@ class WizardScreen(ViewScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         step = self.flow.step
         if action == "open":
-            return self._opens() is not None
+            outcome = self.flow.outcome
+            return step is WizardStep.RESULT and outcome is not None and outcome.opens is not None
         if action == "cancel":
             return step in (WizardStep.LOOK, WizardStep.RUN)
         if action == "next":
@@ -168,7 +168,11 @@ class WizardScreen(ViewScreen):
 
     def _show(self) -> None:
         step = self.flow.step
-        self._show_trail()
+        cells: list[Cell] = []
+        for name, steps in _TRAIL:
+            at = step in steps
+            cells += [(f"▸ {name}" if at else name, "accent" if at else "dim"), "   "]
+        self.query_one("#trail", TextLine).show(*cells)
         self._show_command()
         hint = self.query_one("#hint", TextLine)
         hint.display = step is WizardStep.CHOOSE
@@ -193,13 +197,6 @@ class WizardScreen(ViewScreen):
             self._show_progress()
         self.refresh_bindings()
 
-    def _show_trail(self) -> None:
-        cells: list[Cell] = []
-        for name, steps in _TRAIL:
-            at = self.flow.step in steps
-            cells += [(f"▸ {name}" if at else name, "accent" if at else "dim"), "   "]
-        self.query_one("#trail", TextLine).show(*cells)
-
     def _show_command(self) -> None:
         shown = self.query_one("#command", TextLine)
         outcome = self.flow.outcome
@@ -223,7 +220,10 @@ class WizardScreen(ViewScreen):
         elif flow.step is WizardStep.RESULT and flow.cancelled:
             rows.append([("! ", "warn"), ("cancelled: " + flow.wizard.cancelled(), "warn")])
         elif flow.step is WizardStep.RESULT and flow.outcome is not None:
-            rows += _outcome_rows(flow.outcome, self.size.width - 2)
+            outcome = flow.outcome
+            rows += _account_rows(outcome, self.size.width - 2)
+            code = ExitCode(outcome.code)
+            rows.append([("exit code ", "dim"), (str(code.value), outcome.role), f": {outcome.meaning}"])
         elif flow.step is WizardStep.PREVIEW and flow.preview is not None:
             rows += _preview_rows(flow.preview, self.size.width - 2)
         said = self.query_one("#said", TextLine)
@@ -294,19 +294,16 @@ class WizardScreen(ViewScreen):
     def action_next(self) -> None:
         flow = self.flow
         if flow.step is WizardStep.CHOOSE:
-            self._make_plan()
+            job = self.flow.look()
+            self._pace = PhaseProgress(job, "bytes")
+            self.note(*self.flow.wizard.command())
+            self.watch_job(job, lambda: self._plan_made(job), self._show_progress)
+            self._show()
         elif flow.step is WizardStep.PREVIEW:
             if flow.confirm():
                 self._show()
             elif text := flow.obstacle():
                 self.notify(text, severity="warning", markup=False)
-
-    def _make_plan(self) -> None:
-        job = self.flow.look()
-        self._pace = PhaseProgress(job, "bytes")
-        self.note(*self.flow.wizard.command())
-        self.watch_job(job, lambda: self._plan_made(job), self._show_progress)
-        self._show()
 
     def _plan_made(self, job: Job[PlanPreview]) -> None:
         self.flow.looked(job)
@@ -352,9 +349,9 @@ class WizardScreen(ViewScreen):
             job.cancel()
         elif self.flow.step is WizardStep.RUN and self._asking is None:
             self._asking = QuestionScreen(f"Cancel {self.flow.wizard.VERB}?", f"Then {self.flow.wizard.cancelled()}.")
-            self.app.push_screen(self._asking, self._asked)
+            self.app.push_screen(self._asking, self._confirmed)
 
-    def _asked(self, yes: bool | None) -> None:
+    def _confirmed(self, yes: bool | None) -> None:
         self._asking = None
         if yes and self.flow.job is not None:
             self.flow.job.cancel()
@@ -372,10 +369,6 @@ class WizardScreen(ViewScreen):
         following = outcome.next_command if outcome is not None and self.flow.step is WizardStep.RESULT else ()
         self.app.copy_to_clipboard(shlex.join(following) if following else self._line())
         self.notify("copied")
-
-    def _opens(self) -> os.PathLike[str] | None:
-        outcome = self.flow.outcome
-        return outcome.opens if outcome is not None and self.flow.step is WizardStep.RESULT else None
 
     def action_open(self) -> None:
         outcome = self.flow.outcome
@@ -406,13 +399,6 @@ def _preview_rows(preview: PlanPreview, width: int) -> list[list[Cell]]:
         rows.append([(f"  and {len(preview.obstacles) - _OBSTACLES} more reasons", "bad")])
     if preview.idle:
         rows.append([(preview.idle, "strong")])
-    return rows
-
-
-def _outcome_rows(outcome: PlanOutcome, width: int) -> list[list[Cell]]:
-    rows = _account_rows(outcome, width)
-    code = ExitCode(outcome.code)
-    rows.append([("exit code ", "dim"), (str(code.value), outcome.role), f": {outcome.meaning}"])
     return rows
 
 

@@ -90,15 +90,10 @@ class FormView(VerticalScroll, can_focus=False):
 
     def focus_field(self, name: str = "") -> None:
         """Puts the cursor into a field; without a name, into the first one."""
-        for widget in self._controls():
-            if not name or widget.field.name == name:
+        for widget in self.query(".field > *").results(Widget):
+            if isinstance(widget, Choice | _FieldInput) and (not name or widget.field.name == name):
                 widget.focus()
                 return
-
-    def _controls(self) -> Iterable[Choice | _FieldInput]:
-        for widget in self.query(".field > *").results(Widget):
-            if isinstance(widget, Choice | _FieldInput):
-                yield widget
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, Choice | _FieldInput):

@@ -118,7 +118,9 @@ class HexView(LineView):
                 segments.append(Segment(space + "  ", base))
                 continue
             place = places[n]
-            style = self._byte_style(place, base)
+            style = base + self._part_style(self._parts[place].role) if place >= 0 else base
+            if 0 <= place == self._field:
+                style += self.get_component_rich_style("hexview--chosen", partial=True)
             # The space between two bytes of the selected field belongs to it.
             joined = n > 0 and place == places[n - 1] == self._field
             segments.append(Segment(space, style if joined else base))
@@ -127,12 +129,6 @@ class HexView(LineView):
             printable = shown is not None and 0x20 <= shown < 0x7F
             text.append(Segment(chr(shown) if printable and shown is not None else "·", style))
         return Strip([*segments, Segment("  ", base), *text]).simplify()
-
-    def _byte_style(self, place: int, base: Style) -> Style:
-        if place < 0:
-            return base
-        style = base + self._part_style(self._parts[place].role)
-        return style + self.get_component_rich_style("hexview--chosen", partial=True) if place == self._field else style
 
     def _part_style(self, role: PartRole) -> Style:
         return self.get_component_rich_style(f"hexview--{role.value}", partial=True)

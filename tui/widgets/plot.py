@@ -85,11 +85,18 @@ class Plot(Widget, can_focus=True):
         if y < height:
             strip = self._bar_line(y, height)
         elif y == height:
-            strip = self._mark_line()
+            segments = [Segment(" " * (_SCALE - 1) + "│", self._style("scale"))]
+            for symbol, role in self._bars.marks:
+                segments.append(Segment(symbol + " " * (self.bar_width - 1), self._style(role)))
+            strip = Strip(segments).simplify()
         elif y == height + 1:
             strip = self._axis_line()
         else:
-            strip = self._time_line()
+            text = "UTC".rjust(_SCALE - 1) + " "
+            for column, label in self._ticks():
+                if len(text) <= _SCALE + column and _SCALE + column + len(label) <= self.size.width:
+                    text = text.ljust(_SCALE + column) + label
+            strip = Strip([Segment(text, self._style("scale"))])
         return strip.adjust_cell_length(self.size.width, self._style("")).crop(0, self.size.width)
 
     def _style(self, name: str) -> Style:
@@ -111,7 +118,10 @@ class Plot(Widget, can_focus=True):
         text = short_number(labels[y]) if y in labels and (top or y) else ""
         segments = [Segment(f"{text:>{_SCALE - 1}}{'┤' if y in labels else '│'}", self._style("scale"))]
         cursor, gap = self._style("cursor"), each > 2
-        for place, eighths in enumerate(self._heights(top, height)):
+        if self._drawn[0] != height:
+            scale = height * 8 / top if top > 0 else 0.0
+            self._drawn = height, [max(round(value * scale), value > 0) for value in self._bars.values]
+        for place, eighths in enumerate(self._drawn[1]):
             block = _BLOCKS[max(0, min(eighths - (height - 1 - y) * 8, 8))]
             style = self._style((bars.roles[place] if place < len(bars.roles) else "") or "bar")
             if place == bars.cursor:
@@ -120,19 +130,6 @@ class Plot(Widget, can_focus=True):
             if gap:
                 # A space separates wide bars.
                 segments.append(Segment(" ", self._style("")))
-        return Strip(segments).simplify()
-
-    def _heights(self, top: float, height: int) -> Sequence[int]:
-        """The heights of the bars in eighths of a line; every value above zero is drawn."""
-        if self._drawn[0] != height:
-            scale = height * 8 / top if top > 0 else 0.0
-            self._drawn = height, [max(round(value * scale), value > 0) for value in self._bars.values]
-        return self._drawn[1]
-
-    def _mark_line(self) -> Strip:
-        segments = [Segment(" " * (_SCALE - 1) + "│", self._style("scale"))]
-        for symbol, role in self._bars.marks:
-            segments.append(Segment(symbol + " " * (self.bar_width - 1), self._style(role)))
         return Strip(segments).simplify()
 
     def _step(self) -> int:
@@ -173,13 +170,6 @@ class Plot(Widget, can_focus=True):
         else:
             segments.append(Segment("".join(line), self._style("scale")))
         return Strip(segments)
-
-    def _time_line(self) -> Strip:
-        text = "UTC".rjust(_SCALE - 1) + " "
-        for column, label in self._ticks():
-            if len(text) <= _SCALE + column and _SCALE + column + len(label) <= self.size.width:
-                text = text.ljust(_SCALE + column) + label
-        return Strip([Segment(text, self._style("scale"))])
 
     def on_click(self, event: events.Click) -> None:
         place = (event.x - _SCALE) // self.bar_width

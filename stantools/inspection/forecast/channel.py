@@ -87,7 +87,7 @@ def _recover(
     file: str,
     read: Callable[[Buffer, Crc], _S],
     empty: _S,
-    seen: FileSnapshot | None = None,
+    snapshot: FileSnapshot | None = None,
 ) -> LogOutcome[_S]:
     outcome = LogOutcome(empty)
     if error := recovery.denied(file, path):
@@ -97,7 +97,7 @@ def _recover(
         outcome.changes.append(_created(file))
         outcome.state.end = LogEnd(FILE_HEADER_SIZE, ScanStop.END, "", FILE_HEADER_SIZE)
         return outcome
-    with mapped(path, seen=seen) as buffer:
+    with mapped(path, snapshot=snapshot) as buffer:
         if buffer == FILE_HEADER_BYTES:
             outcome.state.end = LogEnd(FILE_HEADER_SIZE, ScanStop.END, "", FILE_HEADER_SIZE)
             return outcome
@@ -223,7 +223,8 @@ def _tasks(recovery: RecoveryContext, store: Datastore, name: str) -> Iterator[W
         return
     files = store.channel(name)
     last = max((each.number for each in files.slices), default=0)
-    for entry in _lexical(files):
+    entries: list[SliceFiles | Path] = [*files.slices, *files.misnamed]
+    for entry in sorted(entries, key=lambda entry: os.fsencode(entry.name)):
         if isinstance(entry, Path):
             misnamed = f"message log has an invalid name: {entry.name}"
             yield part(0, partial(SliceOutcome, error=misnamed))
@@ -233,11 +234,6 @@ def _tasks(recovery: RecoveryContext, store: Datastore, name: str) -> Iterator[W
             size = entry.data_size if entry.index is None else entry.index_size
             yield part(size, partial(recover_slice, recovery, name, channel.raw_name, entry))
     yield part(_SUBS_SIZE, partial(recover_subs, recovery, name, files))
-
-
-def _lexical(files: ChannelFiles) -> list[SliceFiles | Path]:
-    entries: list[SliceFiles | Path] = [*files.slices, *files.misnamed]
-    return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
 
 def _apply_limits(channel: RecoveredChannel, recovery: RecoveryContext) -> None:

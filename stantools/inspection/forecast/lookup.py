@@ -355,8 +355,8 @@ class _Cache:
     position that it would have if each sequence were there once. Each message is kept under the sequence of its row.
     """
 
-    def __init__(self, rows: _UnorderedIndex, source: SliceData, capacity: int, asked: NDArray[np.uint64]) -> None:
-        self._rows, self._source, self._capacity, self._asked = rows, source, capacity, asked
+    def __init__(self, rows: _UnorderedIndex, source: SliceData, capacity: int, sequences: NDArray[np.uint64]) -> None:
+        self._rows, self._source, self._capacity, self._sequences = rows, source, capacity, sequences
         self._ends = rows.offsets + rows.sizes + RECORD_HEADER_SIZE
         plain = rows.good & (rows.got == rows.order)
         plain[1:] &= rows.offsets[1:] == self._ends[:-1]
@@ -364,17 +364,17 @@ class _Cache:
         self._follows[1:] = rows.order[1:] == rows.order[:-1] + np.uint64(1)
         self._plain = plain
         self._breaks = np.flatnonzero(~(plain & self._follows))
-        place = np.searchsorted(asked, rows.order)
-        place[place == len(asked)] = 0
-        self._place = np.where(asked[place] == rows.order, place, -1) if len(asked) else place
-        self._right = bytearray(len(asked))
+        place = np.searchsorted(sequences, rows.order)
+        place[place == len(sequences)] = 0
+        self._place = np.where(sequences[place] == rows.order, place, -1) if len(sequences) else place
+        self._right = bytearray(len(sequences))
         self._other: dict[int, int] = {}
 
     def get(self, at: int) -> tuple[int, str] | None:
-        """Returns the message kept for a sequence, by its position in `asked`; None if there is none."""
+        """Returns the message kept for a sequence, by its position in the sequences; None if there is none."""
         if at in self._other:
             return self._other[at], ""
-        return (int(self._asked[at]), "") if self._right[at] else None
+        return (int(self._sequences[at]), "") if self._right[at] else None
 
     def fill(self, row: int, alone: tuple[int, str] | None) -> tuple[int, str] | None:
         """Reads ahead from a row; returns the result for its own sequence."""

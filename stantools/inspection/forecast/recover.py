@@ -88,7 +88,11 @@ class _RecoverySteps:
             forecast.server_info = server.info
         self._clients()
         self._channels()
-        self._check_cluster_id()
+        info, configured = self.start.forecast.server_info, self._recovery.options.cluster_id
+        assert info is not None
+        if text(info.cluster_id) != configured:
+            recovered = quote(text(info.cluster_id))
+            raise _StartFailedError(f"cluster ID {quote(configured)} does not match recovered value of {recovered}")
         if server.rewritten:
             self._write_server_file()
         forecast.recovered = True
@@ -157,10 +161,3 @@ class _RecoverySteps:
                 raise _StartFailedError(channel.error)
             channel.log, channel.changes = [], []
             self.start.channels.append(channel)
-
-    def _check_cluster_id(self) -> None:
-        info, configured = self.start.forecast.server_info, self._recovery.options.cluster_id
-        assert info is not None
-        if text(info.cluster_id) != configured:
-            recovered = quote(text(info.cluster_id))
-            raise _StartFailedError(f"cluster ID {quote(configured)} does not match recovered value of {recovered}")

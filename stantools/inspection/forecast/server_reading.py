@@ -124,17 +124,12 @@ def scan_data(buffer: Buffer, channel: bytes, crc: Crc, index: Buffer | None) ->
             count += rows
             size += int(batch.size.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * rows
             if compared and index is not None:
-                compared = _compare(index, compared, batch, crc)
+                records = kernels.encode_index(batch.sequence, batch.offset, batch.timestamp, batch.size, crc)
+                end = compared + len(records)
+                compared = end if index[compared:end] == records else 0
     same = index is not None and compared > 0 and compared == len(index)
     error = _error(buffer, at, stop, crc)
     return DataScan(count, size, first, max(last, 0), ascending, at, stop, error, same)
-
-
-def _compare(index: Buffer, position: int, batch: MessageColumns, crc: Crc) -> int:
-    """Compares a batch with the index from a position on; returns the next position, 0 if they differ."""
-    records = kernels.encode_index(batch.sequence, batch.offset, batch.timestamp, batch.size, crc)
-    end = position + len(records)
-    return end if index[position:end] == records else 0
 
 
 def _error(buffer: Buffer, offset: int, stop: ScanStop, crc: Crc) -> str:

@@ -215,7 +215,7 @@ class _SliceStep:
         if result is None:
             result = scan_data(self.data, self.channel, recovery.crc, index)
             recovery.scans[found.data] = result
-        if error := self._judge(result, header_only=header_only):
+        if error := self._data_error(result, header_only=header_only):
             self.outcome.error = error
             self.outcome.changes.append(Change(found.index_file, found.index_size, None, DeleteChange()))
             return
@@ -230,7 +230,7 @@ class _SliceStep:
         if result.count:
             self.outcome.slice = found
 
-    def _judge(self, result: DataScan, *, header_only: bool) -> str:
+    def _data_error(self, result: DataScan, *, header_only: bool) -> str:
         """Returns why the server does not start after a scan, "" if it continues; logs, and sets the new file end."""
         found, recovery, log = self.found, self.recovery, self.outcome.log
         torn = result.stop in (ScanStop.SHORT_HEADER, ScanStop.SHORT_PAYLOAD)

@@ -129,12 +129,9 @@ def _settings(plan: MigrationPlan, stream: StreamPlan) -> Iterator[Remark]:
     version = plan.target.version
     for field in STREAM_FIELDS:
         if version and version[:2] < field.since and field.key in settings and field.key != "metadata":
-            text = f"{field.label} needs server {field.since[0]}.{field.since[1]}, the target has {_version(plan)}"
+            present = ".".join(map(str, version))
+            text = f"{field.label} needs server {field.since[0]}.{field.since[1]}, the target has {present}"
             yield _warning(name, text + ": the server ignores it", "take it out")
-
-
-def _version(plan: MigrationPlan) -> str:
-    return ".".join(map(str, plan.target.version or ()))
 
 
 def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[Remark]:

@@ -192,9 +192,10 @@ def plan_consumers(
     names = choose([_candidates(durable) for durable, _ in durables])
     consumers = []
     for (durable, kind), name, subject in zip(durables, names, filters, strict=True):
+        text = f"NATS Streaming {durable}"
         settings = {
             **CONSUMER_DEFAULTS,
-            "description": _description(durable),
+            "description": text.encode("utf-8", "replace").decode()[:1000],
             "ack_wait": durable.ack_wait_ns,
             "max_ack_pending": max(durable.max_in_flight, len(durable.position.pending), 1),
         }
@@ -234,8 +235,3 @@ def _candidates(durable: Durable) -> list[str]:
     key = "\0".join((durable.channel, durable.client, durable.name, durable.group))
     names = [safe_name(text) for text in wanted]
     return [*names, f"{safe_name(names[0][:180])}-{digits(key, 16)}"]
-
-
-def _description(durable: Durable) -> str:
-    text = f"NATS Streaming {durable}"
-    return text.encode("utf-8", "replace").decode()[:1000]

@@ -75,10 +75,10 @@ def about(count: int) -> str:
     return f"{count} B"
 
 
-def parse_number(text: str, most: int = _MAX_U64) -> int:
+def parse_number(text: str, maximum: int = _MAX_U64) -> int:
     """Reads a number >= 0, with or without `_` between groups of three digits."""
-    if not _NUMBER.fullmatch(text) or int(text) > most:
-        raise ValueError(f"a number from 0 to {most}" if most < _MAX_I64 else "a number such as 1000000")
+    if not _NUMBER.fullmatch(text) or int(text) > maximum:
+        raise ValueError(f"a number from 0 to {maximum}" if maximum < _MAX_I64 else "a number such as 1000000")
     return int(text)
 
 
@@ -140,10 +140,10 @@ class PlanField:
         return self.name or self.key
 
 
-def _number(value: Value, least: int = 0, most: int = _MAX_I64) -> int:
+def _number(value: Value, minimum: int = 0, maximum: int = _MAX_I64) -> int:
     number = value.read(parse_number)
-    if not least <= number <= most:
-        raise value.wrong(f"a number from {least} to {most}")
+    if not minimum <= number <= maximum:
+        raise value.wrong(f"a number from {minimum} to {maximum}")
     return number
 
 
@@ -153,10 +153,10 @@ def _read_limit(value: Value, parse: Callable[[str], int], none: int) -> int:
     return none if text in (NO_LIMIT, "none", "-1") else value.read(parse) or none
 
 
-def _size(text: str, most: int) -> int:
+def _size(text: str, maximum: int) -> int:
     size = read_size(text)
-    if size > most:
-        raise ValueError(f"at most {most} bytes")
+    if size > maximum:
+        raise ValueError(f"at most {maximum} bytes")
     return size
 
 
@@ -181,18 +181,18 @@ def _member(key: str, kind: type[enum.StrEnum]) -> PlanField:
     return PlanField(key, lambda value: kind(value.choice(*kind)), str, default=_REQUIRED)
 
 
-def _count(key: str, default: Any = _REQUIRED, most: int = _MAX_U64) -> PlanField:
-    return PlanField(key, lambda value: value.read(partial(parse_number, most=most)), str, default=default)
+def _count(key: str, default: Any = _REQUIRED, maximum: int = _MAX_U64) -> PlanField:
+    return PlanField(key, lambda value: value.read(partial(parse_number, maximum=maximum)), str, default=default)
 
 
 def _time(key: str, name: str, default: Any = _REQUIRED) -> PlanField:
     return PlanField(key, lambda value: value.read(parse_time), lambda v: quoted(format_time(v)), name, default=default)
 
 
-def _duration(value: Value, least: int = 0) -> int:
+def _duration(value: Value, minimum: int = 0) -> int:
     duration = value.read(read_duration)
-    if duration < least:
-        raise value.wrong(f"at least {format_duration(least)}")
+    if duration < minimum:
+        raise value.wrong(f"at least {format_duration(minimum)}")
     return duration
 
 
@@ -362,17 +362,17 @@ NOTE: tuple[PlanField, ...] = (
 STREAM_FIELDS: tuple[PlanField, ...] = (
     PlanField("description", _description),
     _choice("storage", "file", "memory"),
-    PlanField("num_replicas", partial(_number, least=1, most=5), str, "replicas"),
+    PlanField("num_replicas", partial(_number, minimum=1, maximum=5), str, "replicas"),
     PlanField("placement", _placement, _write_placement),
     PlanField("retention", _retention, str),
     _choice("discard", "old", "new"),
     _limit("max_age", read_duration, format_duration, 0),
-    _limit("max_msgs", partial(parse_number, most=_MAX_I64), str),
+    _limit("max_msgs", partial(parse_number, maximum=_MAX_I64), str),
     _limit("max_bytes", read_size, format_size),
-    _limit("max_msgs_per_subject", partial(parse_number, most=_MAX_I64), str),
-    _limit("max_msg_size", partial(_size, most=_MAX_I32), format_size),
-    _limit("max_consumers", partial(parse_number, most=_MAX_I32), str),
-    PlanField("duplicate_window", partial(_duration, least=_SECOND // 10), format_duration),
+    _limit("max_msgs_per_subject", partial(parse_number, maximum=_MAX_I64), str),
+    _limit("max_msg_size", partial(_size, maximum=_MAX_I32), format_size),
+    _limit("max_consumers", partial(parse_number, maximum=_MAX_I32), str),
+    PlanField("duplicate_window", partial(_duration, minimum=_SECOND // 10), format_duration),
     _choice("compression", "none", "s2", since=(2, 10)),
     _flag("allow_direct"),
     _flag("allow_rollup_hdrs"),
@@ -387,14 +387,14 @@ CONSUMER_FIELDS: tuple[PlanField, ...] = (
     PlanField("filter_subject", partial(_subject, wildcards=True)),
     PlanField("deliver_subject", _subject),
     PlanField("deliver_group", partial(_name, what="group")),
-    PlanField("ack_wait", partial(_duration, least=1), format_duration),
-    _limit("max_ack_pending", partial(parse_number, most=_MAX_I32), str),
-    _limit("max_deliver", partial(parse_number, most=_MAX_I32), str, default=-1),
+    PlanField("ack_wait", partial(_duration, minimum=1), format_duration),
+    _limit("max_ack_pending", partial(parse_number, maximum=_MAX_I32), str),
+    _limit("max_deliver", partial(parse_number, maximum=_MAX_I32), str, default=-1),
     _choice("deliver_policy", "all", default="all"),
     _choice("ack_policy", "explicit", default="explicit"),
     _choice("replay_policy", "instant", "original", default="instant"),
-    PlanField("max_waiting", partial(_number, least=1, most=_MAX_I32), str),
-    PlanField("num_replicas", partial(_number, most=5), str, "replicas"),
+    PlanField("max_waiting", partial(_number, minimum=1, maximum=_MAX_I32), str),
+    PlanField("num_replicas", partial(_number, maximum=5), str, "replicas"),
     PlanField("inactive_threshold", _duration, format_duration),
     PlanField("idle_heartbeat", _duration, format_duration),
     _flag("flow_control"),

@@ -85,7 +85,7 @@ class PlanOptions:
     def way(self) -> LoadMethod:
         return LoadMethod.PUBLISH if self.via == "publish" else LoadMethod.ARCHIVE
 
-    def taking(self) -> SourceOptions:
+    def source_options(self) -> SourceOptions:
         from stantools.migration.source import SourceOptions
 
         return SourceOptions(

@@ -37,6 +37,7 @@ from stantools.migration.plan.fields import (
     TARGET,
     WAY,
     WIDTH,
+    PlanField,
     about,
     read_fields,
     read_record,
@@ -183,8 +184,9 @@ def render_plan(plan: MigrationPlan, next_commands: Sequence[str] = ()) -> str:
         blocks += [_stream(stream, defaults, plan.made_at) for stream in plan.streams]
     else:
         blocks.append(["streams: []"])
-    blocks.append(_left_out(plan.left_out))
-    blocks.append(_notes(plan.notes))
+    omitted = "# Parts of the store that are not migrated, and why. For information only."
+    blocks.append(_remarks("left_out", omitted, LEFT_OUT, plan.left_out))
+    blocks.append(_remarks("notes", "# Remarks of the planner. For information only.", NOTE, plan.notes))
     blocks.append(["# The last line; without it the file is incomplete.", "complete: yes"])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -277,7 +279,7 @@ def _stream(stream: StreamPlan, defaults: dict[str, Any], made_at: int) -> list[
     lines = [*write_fields((first,), vars(stream), 2, item=True), f"  # {visible(_about(stream))}", "  channels:"]
     for part in stream.parts:
         lines += _part(part)
-    lines += write_fields((*more, *STREAM_FIELDS), _unlike({**vars(stream), **stream.settings}, usual), 2)
+    lines += write_fields((*more, *STREAM_FIELDS), _different_values({**vars(stream), **stream.settings}, usual), 2)
     if stream.consumers:
         lines.append("  consumers:")
         for consumer in stream.consumers:
@@ -285,7 +287,7 @@ def _stream(stream: StreamPlan, defaults: dict[str, Any], made_at: int) -> list[
     return lines
 
 
-def _unlike(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+def _different_values(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in usual or usual[key] != value}
 
 
@@ -326,7 +328,7 @@ def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[str]:
     comments = {"delivered": _lag(stream, consumer)}
     if consumer.members > 1:
         comments["group"] = f"{consumer.members} stored subscriptions"
-    yield from write_fields((*CONSUMER, *CONSUMER_FIELDS), _unlike(values, usual), 4, comments, item=True)
+    yield from write_fields((*CONSUMER, *CONSUMER_FIELDS), _different_values(values, usual), 4, comments, item=True)
 
 
 def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:
@@ -338,15 +340,9 @@ def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:
     return text + (f", {len(position.pending)} pending" if position.pending else "")
 
 
-def _left_out(left_out: Sequence[OmittedPart]) -> list[str]:
-    if not left_out:
+def _remarks(
+    name: str, comment: str, fields: Iterable[PlanField], items: Sequence[OmittedPart] | Sequence[Remark]
+) -> list[str]:
+    if not items:
         return []
-    lines = [line for left in left_out for line in write_fields(LEFT_OUT, vars(left), 2, item=True)]
-    return ["# Parts of the store that are not migrated, and why. For information only.", "left_out:", *lines]
-
-
-def _notes(notes: Sequence[Remark]) -> list[str]:
-    if not notes:
-        return []
-    lines = [line for note in notes for line in write_fields(NOTE, vars(note), 2, item=True)]
-    return ["# Remarks of the planner. For information only.", "notes:", *lines]
+    return [comment, f"{name}:", *(line for each in items for line in write_fields(fields, vars(each), 2, item=True))]

@@ -198,13 +198,15 @@ class _Planner:
 
     def _stream(self, draft: _Draft, subjects: tuple[str, ...]) -> StreamPlan:
         renumbered = len(draft.members) > 1
+        wanted = {member.override.origin_headers or self._options.origin_headers for member in draft.members}
+        recommended = renumbered or self._options.way is LoadMethod.PUBLISH
         return StreamPlan(
             draft.name,
             subjects,
             draft.parts,
             self._settings(draft),
             renumbered,
-            self._origin_headers(draft, renumbered=renumbered),
+            OriginHeaders.ON in wanted or (OriginHeaders.AUTO in wanted and recommended),
             tuple(self._consumers(draft, subjects)),
             created_at(draft.parts, self._now),
         )
@@ -214,11 +216,14 @@ class _Planner:
         limits = self._options.limits
         known = [limits.limits_for(member.channel.name) for member in draft.members] if limits else []
         if self._options.for_broker:
-            names = StreamNames(self._options.for_broker, self._options.replicas)
-            config = names.channel_config(draft.members[0].channel.raw_name, known[0] if known else NO_LIMITS)
+            scheme = StreamNames(self._options.for_broker, self._options.replicas)
+            config = scheme.channel_config(draft.members[0].channel.raw_name, known[0] if known else NO_LIMITS)
             return {name: value for name, value in config.items() if name not in ("name", "subjects")}
+        names = [_utf8(member.channel.name) for member in draft.members]
+        single = len(names) == 1
+        several = f"{len(names)} NATS Streaming channels, renumbered"
         settings: dict[str, Any] = {
-            "description": _description(draft),
+            "description": f"{DESCRIPTION}{names[0]}"[:1000] if single else several,
             "storage": self._options.storage,
             "num_replicas": self._options.replicas,
             "retention": "limits",
@@ -232,14 +237,9 @@ class _Planner:
         age = settings["max_age"]
         settings.setdefault("duplicate_window", min(DUPLICATE_WINDOW, age) if age else DUPLICATE_WINDOW)
         if self._target.version is None or self._target.version >= (2, 10, 0):
-            settings["metadata"] = _metadata(draft) | settings.get("metadata", {})
+            metadata = {METADATA_CHANNEL: names[0]} if single else {METADATA_CHANNELS: str(len(names))}
+            settings["metadata"] = metadata | settings.get("metadata", {})
         return settings
-
-    def _origin_headers(self, draft: _Draft, *, renumbered: bool) -> bool:
-        asked = {member.override.origin_headers or self._options.origin_headers for member in draft.members}
-        if OriginHeaders.ON in asked:
-            return True
-        return OriginHeaders.AUTO in asked and (renumbered or self._options.way is LoadMethod.PUBLISH)
 
     def _consumers(self, draft: _Draft, subjects: tuple[str, ...]) -> list[Any]:
         chosen: list[tuple[Durable, ConsumerKind]] = []
@@ -271,20 +271,6 @@ def _override_settings(draft: _Draft) -> dict[str, Any]:
             asked[key] = value
             said_by[key] = member.channel.name
     return asked
-
-
-def _description(draft: _Draft) -> str:
-    if len(draft.members) == 1:
-        name = draft.members[0].channel.name
-        return f"{DESCRIPTION}{_utf8(name)}"[:1000]
-    return f"{len(draft.members)} NATS Streaming channels, renumbered"
-
-
-def _metadata(draft: _Draft) -> dict[str, str]:
-    names = [_utf8(member.channel.name) for member in draft.members]
-    if len(names) == 1:
-        return {METADATA_CHANNEL: names[0]}
-    return {METADATA_CHANNELS: str(len(names))}
 
 
 def _utf8(text: str) -> str:

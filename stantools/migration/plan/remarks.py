@@ -116,18 +116,13 @@ def older_than(channel: ChannelSource, moment: int) -> int:
     low, high = channel.first, channel.sequences.last
     while high - low > 1:
         middle = (low + high) // 2
-        sequence, timestamp = _next_message(channel, middle)
+        batch = next(channel.read(after=middle - 1, finish=False))
+        sequence, timestamp = int(batch.sequence[0]), int(batch.columns.timestamp[0])
         if timestamp >= moment or sequence >= high:
             high = middle
         else:
             low = sequence
     return sum(min(last, low) - first + 1 for first, last in channel.sequences if first <= low)
-
-
-def _next_message(channel: ChannelSource, sequence: int) -> tuple[int, int]:
-    """Returns sequence and time of the first message at or after a sequence."""
-    batch = next(channel.read(after=sequence - 1, finish=False))
-    return int(batch.sequence[0]), int(batch.columns.timestamp[0])
 
 
 _NAMES_SHOWN = 5

@@ -69,7 +69,10 @@ async def match_stream(
     several = len(parts) > 1
     consumers = _consumers(stream, [(channel, subject if several else b"") for channel, subject in parts])
     positions = [(each, stream_position(each, source)) for each in consumers]
-    return ExpectedStream(stream, source, await _has_origin(js, info), True, positions)
+    state = info["state"]
+    message = await js.message(info["config"]["name"], int(state["first_seq"])) if state["messages"] else None
+    has_origin = f"\r\n{SEQUENCE}: ".encode() in base64.b64decode((message or {}).get("hdrs", ""))
+    return ExpectedStream(stream, source, has_origin, True, positions)
 
 
 def _consumers(stream: str, parts: Sequence[tuple[ChannelSource, bytes]]) -> list[ConsumerPlan]:
@@ -79,14 +82,6 @@ def _consumers(stream: str, parts: Sequence[tuple[ChannelSource, bytes]]) -> lis
         durables += [(durable, ConsumerKind.PULL) for durable in sorted_out.durables]
         filters += [os.fsdecode(subject)] * len(sorted_out.durables)
     return plan_consumers(durables, stream, filters, "")
-
-
-async def _has_origin(js: JetStream, info: Mapping[str, Any]) -> bool:
-    """Returns whether the first message of a stream has headers with its origin."""
-    state = info["state"]
-    message = await js.message(info["config"]["name"], int(state["first_seq"])) if state["messages"] else None
-    header = base64.b64decode((message or {}).get("hdrs", ""))
-    return f"\r\n{SEQUENCE}: ".encode() in header
 
 
 def _subject(subjects: Sequence[str], channel: str) -> str:
@@ -131,7 +126,7 @@ def channels_for(info: Mapping[str, Any], names: Sequence[str], store: Path) -> 
     return found
 
 
-def taking_of(channels: Sequence[str], workers: int) -> SourceOptions:
+def source_options_of(channels: Sequence[str], workers: int) -> SourceOptions:
     """Returns options for reading some channels; an older generation lies in the channel's own directory."""
     found = (_GENERATION.fullmatch(name) for name in channels)
     patterns = tuple(older[1] if older else name for older, name in zip(found, channels, strict=True))

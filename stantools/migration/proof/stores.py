@@ -241,7 +241,18 @@ def channel_pairs(a: StoreSource, b: StoreSource) -> Iterator[tuple[ChannelSourc
 
 
 def root_differences(first: Side, second: Side) -> list[Finding]:
-    return [*_identity(first, second), *_clients(first, second)]
+    findings = []
+    # two nodes of a cluster have different ids
+    without = ("node_id",) if first.state is not None and second.state is not None else ()
+    for text in _field_differences(first.server(), second.server(), without):
+        findings.append(finding("server-differs", text, file=SERVER_FILE))
+    a, b = first.clients(), second.clients()
+    file = CLIENTS_FILE if first.state is None and second.state is None else None
+    for name in sorted(a.keys() | b.keys()):
+        for text in _field_differences(a.get(name), b.get(name)):
+            text = f"client {name.decode('utf-8', 'replace')}: {text}"
+            findings.append(finding("client-differs", text, file=file))
+    return findings
 
 
 def only_in_one(a: ChannelSource | None, b: ChannelSource | None) -> Finding:
@@ -274,22 +285,6 @@ _CODES = {
 }
 
 
-def _identity(first: Side, second: Side) -> Iterator[Finding]:
-    a, b = first.server(), second.server()
-    # two nodes of a cluster have different ids
-    without = ("node_id",) if first.state is not None and second.state is not None else ()
-    for text in _field_differences(a, b, without):
-        yield finding("server-differs", text, file=SERVER_FILE)
-
-
-def _clients(first: Side, second: Side) -> Iterator[Finding]:
-    a, b = first.clients(), second.clients()
-    file = CLIENTS_FILE if first.state is None and second.state is None else None
-    for name in sorted(a.keys() | b.keys()):
-        for text in _field_differences(a.get(name), b.get(name)):
-            yield finding("client-differs", f"client {name.decode('utf-8', 'replace')}: {text}", file=file)
-
-
 def _subscriptions(sides: tuple[Side, Side], channel: str) -> Iterator[Finding]:
     a, b = (each.subscriptions(channel) for each in sides)
     for number in sorted(a.keys() | b.keys()):
@@ -299,13 +294,10 @@ def _subscriptions(sides: tuple[Side, Side], channel: str) -> Iterator[Finding]:
         if one and other and one.pending != other.pending:
             texts.append(_pending_difference(one.pending, other.pending))
         if texts:
-            detail = f"subscription {number} ({_subscription_name(state)}): {'; '.join(texts)}"
+            parts = (("client", state.client_id), ("durable", state.durable_name), ("queue group", state.q_group))
+            names = ", ".join(f"{word} {value.decode('utf-8', 'replace')}" for word, value in parts if value)
+            detail = f"subscription {number} ({names or 'no name'}): {'; '.join(texts)}"
             yield finding("subscription-differs", detail, channel=channel, seq=number)
-
-
-def _subscription_name(state: pb.SubState) -> str:
-    parts = (("client", state.client_id), ("durable", state.durable_name), ("queue group", state.q_group))
-    return ", ".join(f"{word} {value.decode('utf-8', 'replace')}" for word, value in parts if value) or "no name"
 
 
 def _pending_difference(a: set[int], b: set[int]) -> str:

@@ -110,7 +110,7 @@ class StreamConsumers:
         """
         for name in self._prepared:
             if not self._is_right(name, info := await _consumer_info(self.js, self.stream, name)):
-                raise self._set_back(name, info)
+                raise self._set_back_error(name, info)
         for name in list(self._prepared):
             await self._configure(self._prepared[name][0])
             del self._prepared[name]
@@ -137,7 +137,7 @@ class StreamConsumers:
         await deliver(self.js, self.stream, name, setup, delivery)
         self._prepared[name] = config, delivery
         if not self._is_right(name, info := await _consumer_info(self.js, self.stream, name)):
-            raise self._set_back(name, info)
+            raise self._set_back_error(name, info)
 
     async def _configure(self, config: Mapping[str, Any]) -> None:
         for pause in (0.05, 0.2, 1.0, None):
@@ -158,7 +158,7 @@ class StreamConsumers:
         reached = int(info["delivered"]["stream_seq"]), int(info["num_ack_pending"])
         return reached == (delivery.last, len(delivery.pending))
 
-    def _set_back(self, name: str, info: Mapping[str, Any]) -> SetBackError:
+    def _set_back_error(self, name: str, info: Mapping[str, Any]) -> SetBackError:
         _, delivery = self._prepared[name]
         return SetBackError(
             f"consumer {name} of stream {self.stream} is at sequence {info['delivered']['stream_seq']} with "

@@ -60,14 +60,14 @@ def loading_config(config: Mapping[str, Any], messages: int) -> dict[str, Any]:
     return loading
 
 
-def with_max_bytes(loading: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def with_max_bytes(loading_config: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Adds `max_bytes` for an account that demands it; excess messages are then an error, none is dropped."""
     if config.get("max_bytes", -1) <= 0:
         raise RefusedError(
             f"stream {config.get('name')}: the account demands that streams have max_bytes",
             "give the stream max_bytes in the plan",
         )
-    return {**loading, "max_bytes": config["max_bytes"], "discard": "new"}
+    return {**loading_config, "max_bytes": config["max_bytes"], "discard": "new"}
 
 
 def final_config(config: Mapping[str, Any]) -> dict[str, Any]:

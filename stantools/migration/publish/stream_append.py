@@ -123,17 +123,17 @@ async def append_part(
     mark = await retry.repeat(job.begin)
     if mark is None:
         return AppendResult(name, None, messages.count, messages.count, interruptions=retry.interruptions)
-    filling = job.filling(mark)
+    stream_fill = job.stream_fill(mark)
     if not job.there:
-        await probe(js, name, filling, consumers=False)
+        await probe(js, name, stream_fill, consumers=False)
     try:
-        await _fill(js, name, filling, retry)
+        await _fill(js, name, stream_fill, retry)
     except StantoolsError as problem:
-        await filling.explain(problem)
+        await stream_fill.explain(problem)
         raise
-    total = messages.count + (filling.preceding or 0)
-    fillers = filling.loader.filled
-    return AppendResult(name, mark, messages.count, filling.found, fillers, total, retry.interruptions)
+    total = messages.count + (stream_fill.preceding or 0)
+    fillers = stream_fill.loader.filled
+    return AppendResult(name, mark, messages.count, stream_fill.found, fillers, total, retry.interruptions)
 
 
 async def extend_stream(
@@ -156,19 +156,19 @@ async def extend_stream(
     """
     part = MessagesPart(messages, floor)
     check_fillers(name, missing(part), options.filler_limit)
-    filling = StreamFill(js, name, config, part, options, progress)
-    filling.writes_part(str(config.get("description") or ""), held)
+    stream_fill = StreamFill(js, name, config, part, options, progress)
+    stream_fill.writes_part(str(config.get("description") or ""), held)
     retry = Retry(js.connection, options.patience)
-    await _fill(js, name, filling, retry)
-    fillers = filling.loader.filled
-    return AppendResult(name, None, part.count, filling.found, fillers, held + part.count, retry.interruptions)
+    await _fill(js, name, stream_fill, retry)
+    fillers = stream_fill.loader.filled
+    return AppendResult(name, None, part.count, stream_fill.found, fillers, held + part.count, retry.interruptions)
 
 
-async def _fill(js: JetStream, name: str, filling: StreamFill, retry: Retry) -> None:
+async def _fill(js: JetStream, name: str, stream_fill: StreamFill, retry: Retry) -> None:
     """Sends the missing messages of a stream until all are stored."""
     acks = AckCollector.open(js.connection, name)
     try:
-        await retry.repeat(lambda: filling.fill(acks), lambda: filling.reported)
+        await retry.repeat(lambda: stream_fill.fill(acks), lambda: stream_fill.reported)
     finally:
         acks.close()
 
@@ -241,12 +241,12 @@ class _StreamAppend:
             await self._update(info, {**info["config"], "description": str(mark)})
         return await self._recount(info, mark)
 
-    def filling(self, mark: AppendMark) -> StreamFill:
+    def stream_fill(self, mark: AppendMark) -> StreamFill:
         part = MessagesPart(self._messages, mark.floor)
-        filling = StreamFill(self._js, self._name, self._config, part, self._options)
+        stream_fill = StreamFill(self._js, self._name, self._config, part, self._options)
         kept = mark.held - extent(part, mark.whole).messages if mark.whole else None
-        filling.writes_part(str(mark), kept)
-        return filling
+        stream_fill.writes_part(str(mark), kept)
+        return stream_fill
 
     async def _mark_complete_stream(self, info: Mapping[str, Any], mark: AppendMark) -> AppendMark | None:
         """Marks a complete stream, which may be a new, empty one."""
@@ -259,20 +259,16 @@ class _StreamAppend:
         state = info["state"]
         mark = replace(mark, whole=int(state["last_seq"]), held=int(state["messages"]))
         # Before the stream is touched: it may belong to another application.
-        await self._compare(
-            MessagesPart(self._messages, mark.floor), min(mark.whole, mark.last), int(state["first_seq"])
-        )
+        part = MessagesPart(self._messages, mark.floor)
+        until = min(mark.whole, mark.last)
+        reach = max(int(state["first_seq"]) - 1, extent(part, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
+        await compare(self._js, self._name, part, reach, until, self._options.generation)
         if mark.whole >= mark.last:
             return None
         self._check_gaps(max(mark.whole, mark.floor))
         loading = settings.loading_config(self._config, self._messages.count)
         await self._update(info, {**info["config"], **loading, "description": str(mark)})
         return await self._recount(await self._js.stream_info(self._name) or info, mark)
-
-    async def _compare(self, part: MessagesPart, until: int, first: int) -> None:
-        """Compares the last messages up to a sequence with those of the stream, which begins at `first`."""
-        reach = max(first - 1, extent(part, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
-        await compare(self._js, self._name, part, reach, until, self._options.generation)
 
     async def _recount(self, info: Mapping[str, Any], mark: AppendMark) -> AppendMark:
         """Counts the earlier messages again: limits may have removed some before they were lifted."""

@@ -164,10 +164,10 @@ class StreamFill:
             reached = int(info["state"]["last_seq"])
         except NatsError:
             if self._created and not self.reported:
-                _say(problem, f"stream {self._name} was created and may still exist", "remove it, or run again")
+                _add_context(problem, f"stream {self._name} was created and may still exist", "remove it, or run again")
                 return
         what = f"stream {self._name} is filled up to sequence {reached} of {self._source.last}"
-        _say(problem, what, "the same command continues from there")
+        _add_context(problem, what, "the same command continues from there")
 
     async def _force_recount(self, problem: ApiError, stored: int) -> None:
         """Makes the server recount a stream whose last sequence it believes to be lower than it is.
@@ -326,7 +326,8 @@ class StreamFill:
         wanted, begins = self._source.count + (self.preceding or 0), self.preceding is None and self._source.count
         if int(state["messages"]) > wanted + beyond:
             # fillers that a killed server had deleted may have reappeared
-            self.loader.fillers = await self._fillers(_sequences(self._gaps()))
+            empty = gaps(self._source.read(), self._first - 1, self._source.last) if self._source.count else ()
+            self.loader.fillers = await self._fillers(_sequences(empty))
             await self.loader.delete_fillers()
             state = (await self._info())["state"]
             beyond = max(int(state["last_seq"]) - self._source.last, 0)
@@ -340,34 +341,30 @@ class StreamFill:
                 REMEDY,
             )
 
-    def _gaps(self) -> Iterator[tuple[int, int]]:
-        if self._source.count:
-            yield from gaps(self._source.read(), self._first - 1, self._source.last)
-
 
 def _sequences(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
     for first, last in ranges:
         yield from range(first, last + 1)
 
 
-def _say(problem: StantoolsError, what: str, remedy: str) -> None:
+def _add_context(problem: StantoolsError, what: str, remedy: str) -> None:
     problem.message = f"{problem.message}; {what}"
     problem.remedy = f"{problem.remedy}; {remedy}" if problem.remedy else remedy
     problem.args = (problem.message,)
 
 
-async def probe(js: JetStream, name: str, filling: StreamFill, *, consumers: bool) -> None:
+async def probe(js: JetStream, name: str, stream_fill: StreamFill, *, consumers: bool) -> None:
     """Sends the later requests for a stream that does not exist, to learn of missing permissions early.
 
     `consumers`: consumers will be made as well. Raises PermissionDeniedError if one of the requests is not
     permitted.
     """
     requests: list[tuple[str, Mapping[str, Any]]] = []
-    if filling.missing_count:
+    if stream_fill.missing_count:
         requests.append((f"STREAM.MSG.DELETE.{name}", {"seq": 0}))
-    if filling.needs_purge:
+    if stream_fill.needs_purge:
         requests.append((f"STREAM.PURGE.{name}", {"seq": 1}))
-    if filling.needs_update:
+    if stream_fill.needs_update:
         # Another writer may create the stream right now: a request with another name in it is refused in any case.
         requests.append((f"STREAM.UPDATE.{name}", {"name": f"{name}-probe"}))
     if consumers:
@@ -378,5 +375,5 @@ async def probe(js: JetStream, name: str, filling: StreamFill, *, consumers: boo
         except ApiError:
             continue  # permitted, as the error is only that the stream does not exist
         except PermissionDeniedError:
-            if not operation.startswith("STREAM.PURGE.") or not filling.begin_by_configuration():
+            if not operation.startswith("STREAM.PURGE.") or not stream_fill.begin_by_configuration():
                 raise

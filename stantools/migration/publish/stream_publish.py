@@ -73,37 +73,39 @@ async def publish_stream(
     before the stream is created. After a NatsError the same call with `resume` continues.
     """
     began = time.monotonic()
-    filling = StreamFill(js, name, config, source, options, progress)
-    check_fillers(name, filling.missing_count, options.filler_limit)
+    stream_fill = StreamFill(js, name, config, source, options, progress)
+    check_fillers(name, stream_fill.missing_count, options.filler_limit)
     there = await js.stream_info(name)
     if there is not None and not resume:
         raise RefusedError(
             f"stream {name} already exists", "choose another name, or remove it; or resume if an earlier run made it"
         )
     if there is None:
-        await probe(js, name, filling, consumers=bool(consumers))
+        await probe(js, name, stream_fill, consumers=bool(consumers))
     retry = Retry(js.connection, options.patience)
     makers = StreamConsumers(js, name, source, consumers)
     acks = AckCollector.open(js.connection, name)
     try:
-        await retry.repeat(lambda: filling.fill(acks), lambda: filling.reported)
-        state = await retry.repeat(partial(_complete, filling, makers, acks))
+        await retry.repeat(lambda: stream_fill.fill(acks), lambda: stream_fill.reported)
+        state = await retry.repeat(partial(_complete, stream_fill, makers, acks))
     except StantoolsError as problem:
-        await filling.explain(problem)
+        await stream_fill.explain(problem)
         raise
     finally:
         acks.close()
     seconds = time.monotonic() - began
-    done = filling.loader
-    return PublishResult(state, done.messages, filling.found, done.filled, makers.made, retry.interruptions, seconds)
+    done = stream_fill.loader
+    return PublishResult(
+        state, done.messages, stream_fill.found, done.filled, makers.made, retry.interruptions, seconds
+    )
 
 
-async def _complete(filling: StreamFill, makers: StreamConsumers, acks: AckCollector) -> dict[str, Any]:
+async def _complete(stream_fill: StreamFill, makers: StreamConsumers, acks: AckCollector) -> dict[str, Any]:
     """Makes the consumers of a filled stream, configures all, and returns the stream's state."""
     # already filled, unless a server was killed since
-    await filling.fill(acks)
-    if await makers.bring() or filling.unsettled:
+    await stream_fill.fill(acks)
+    if await makers.bring() or stream_fill.unsettled:
         await asyncio.sleep(SETTLING)
-        await filling.fill(acks)
+        await stream_fill.fill(acks)
     await makers.finish()
-    return await filling.finish()
+    return await stream_fill.finish()

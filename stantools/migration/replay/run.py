@@ -50,7 +50,7 @@ class Pacer:
         self._step = 0 if pace.rate is None else _SECOND / pace.rate
         self._pause = pace.longest_pause
         self._last: int | None = None
-        self._due = 0.0
+        self._due_time = 0.0
         self._next = 0.0
 
     @property
@@ -78,8 +78,8 @@ class Pacer:
             last = timestamp if self._last is None else self._last
             self._last = max(last, timestamp)
             pause = (self._last - last) / self._speed
-            self._due += pause if self._pause is None else min(pause, self._pause)
-            due = self._due
+            self._due_time += pause if self._pause is None else min(pause, self._pause)
+            due = self._due_time
         if self._step:
             due = max(due, self._next)
             self._next = due + self._step
@@ -96,8 +96,8 @@ class Pacer:
         pauses: npt.NDArray[np.float64] = (numbers[1:] - numbers[:-1]) / self._speed
         if self._pause is not None:
             pauses = np.minimum(pauses, self._pause)
-        due: npt.NDArray[np.float64] = np.cumsum(pauses) + self._due
-        self._due = float(due[-1])
+        due: npt.NDArray[np.float64] = np.cumsum(pauses) + self._due_time
+        self._due_time = float(due[-1])
         return due
 
 
@@ -170,7 +170,7 @@ class Replay:
             while True:
                 try:
                     with connection.watch(*map(shown, self._publisher.subjects)) as failed:
-                        await self._leg(failed)
+                        await self._run_connected(failed)
                     break
                 except NatsError as problem:
                     if not problem.retriable:
@@ -200,7 +200,7 @@ class Replay:
     def _left(self) -> int:
         return self._plan.after(self._ledger.positions()).messages
 
-    async def _leg(self, failed: asyncio.Future[NatsError]) -> None:
+    async def _run_connected(self, failed: asyncio.Future[NatsError]) -> None:
         await self._publisher.begin(failed, resumed=self._resumed)
         self._begun = True
         self._save()
@@ -317,7 +317,7 @@ PUBLISHERS: Mapping[PublishKind, type[ReplayPublisher]] = {
 
 async def replay(
     plan: ReplayPlan,
-    connecting: ConnectOptions,
+    connect_options: ConnectOptions,
     options: ReplayOptions,
     file: ReplayStateFile,
     pace: ReplaySpeed,
@@ -330,6 +330,6 @@ async def replay(
 
     `stop` is set when the user wants to stop; `say` shows a message to the user; `progress` gets sent payload bytes.
     """
-    async with connect(connecting, name="stantools replay") as connection:
+    async with connect(connect_options, name="stantools replay") as connection:
         publisher = PUBLISHERS[options.kind](connection, plan, file.state, options)
         return await Replay(plan, publisher, file, pace, stop=stop, say=say, progress=progress).run()

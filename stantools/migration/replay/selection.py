@@ -54,10 +54,10 @@ class ReplaySelection(Bounds):
             first, last = min(wanted.first or 0, _MAX_SEQUENCE), _MAX_SEQUENCE if wanted.last is None else wanted.last
             channel = channel.narrowed(Ranges.of([(first, min(last, _MAX_SEQUENCE))]))
         if self.since is not None or self.until is not None:
-            channel = channel.narrowed(self._in_time(channel))
+            channel = channel.narrowed(self._sequences_in_time(channel))
         return channel
 
-    def _in_time(self, channel: ChannelSource) -> Ranges:
+    def _sequences_in_time(self, channel: ChannelSource) -> Ranges:
         found = []
         for batch in channel.read(finish=False):
             wanted = np.ones(len(batch), bool)

@@ -183,10 +183,10 @@ class ReplayState:
         if document.get("schema") != _SCHEMA:
             raise ValueError(f"it has schema {document.get('schema')!r}, expected {_SCHEMA}")
         channels = {
-            name.encode("utf-8", "surrogateescape"): ReplayPosition(_whole(sequence), _whole(timestamp))
+            name.encode("utf-8", "surrogateescape"): ReplayPosition(_integer(sequence), _integer(timestamp))
             for name, (sequence, timestamp) in _table(document, "channels").items()
         }
-        streams = {name: _whole(sequence) for name, sequence in _table(document, "streams").items()}
+        streams = {name: _integer(sequence) for name, sequence in _table(document, "streams").items()}
         run = document.get("run")
         if not isinstance(run, str) or not run.isalnum() or not run.isascii():
             raise ValueError("`run` is missing")
@@ -201,7 +201,7 @@ def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def _whole(value: object) -> int:
+def _integer(value: object) -> int:
     if not isinstance(value, int):
         raise ValueError(f"{value!r} is not a whole number")
     return value

@@ -56,7 +56,7 @@ class StreamingPublisher(ReplayPublisher):
         if not self._acks:
             await self._subscribe()
         if self._session is not None:
-            await self._still_there(self._session)
+            await self._check_session(self._session)
         if self._session is None or self._session.state is not SessionState.OPEN:
             await self._connect()
 
@@ -87,7 +87,7 @@ class StreamingPublisher(ReplayPublisher):
         session.connect_answered(answer, _now())
         self._session = session
 
-    async def _still_there(self, session: ReplaySession) -> None:
+    async def _check_session(self, session: ReplaySession) -> None:
         """Asks whether the server still knows the session; the session's state shows the answer."""
         ping = session.ping()
         if ping is None:
@@ -156,7 +156,7 @@ class StreamingPublisher(ReplayPublisher):
             self.fail(problem)
             return
         if not message.data:
-            self._lose(f"the streaming server {self._cluster_id!r} is gone")
+            self._connection_failed(f"the streaming server {self._cluster_id!r} is gone")
         if acked is None or not self.ledger.low <= acked.number < self.ledger.next:
             return
         if not acked.error:
@@ -171,9 +171,11 @@ class StreamingPublisher(ReplayPublisher):
 
     def _look(self, session: ReplaySession) -> None:
         if session.state is SessionState.LOST:
-            self._lose(f"the streaming server {self._cluster_id!r} has dropped the client: {session.why_lost}")
+            self._connection_failed(
+                f"the streaming server {self._cluster_id!r} has dropped the client: {session.why_lost}"
+            )
 
-    def _lose(self, text: str) -> None:
+    def _connection_failed(self, text: str) -> None:
         self.fail(ConnectionLostError(text, "check the server, then continue"))
 
 

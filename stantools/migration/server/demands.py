@@ -209,14 +209,14 @@ def wanted_bytes(
     there: Mapping[str, Mapping[str, Any]],
     *,
     every_replica: bool = False,
-    least: bool = False,
+    minimum: bool = False,
 ) -> int:
     """Returns the bytes needed beyond existing streams that will be replaced or continued.
 
-    With `every_replica` each replica counts. `least` counts certain bytes instead of estimated ones.
+    With `every_replica` each replica counts. `minimum` counts certain bytes instead of estimated ones.
     """
     return sum(
-        (max(each.least_bytes if least else each.bytes, _max_bytes(each)) - _existing_bytes(there.get(each.name)))
+        (max(each.least_bytes if minimum else each.bytes, _max_bytes(each)) - _existing_bytes(there.get(each.name)))
         * (each.replicas if every_replica else 1)
         for each in demands
     )

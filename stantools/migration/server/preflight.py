@@ -149,7 +149,7 @@ async def _server_room(
     problems = []
     for in_memory, kind in ROOM.items():
         some = [each for each in demands if each.in_memory is in_memory]
-        wanted, least = wanted_bytes(some, there), wanted_bytes(some, there, least=True)
+        wanted, least = wanted_bytes(some, there), wanted_bytes(some, there, minimum=True)
         reserved = reserved_bytes(account, f"reserved_{kind}")
         # not reserved on the server, but not free either
         used = 0 if reserved is None else max(0, int(account.get(kind, 0)) - reserved)
@@ -226,7 +226,7 @@ def _overlaps_among(demands: Sequence[StreamDemand]) -> list[Problem]:
     for demand in demands:
         for subject in demand.subjects:
             others = dict.fromkeys(owner for _, owner in taken.add(subject, demand.name) if owner != demand.name)
-            problems += [_taken(demand.name, subject, other) for other in others]
+            problems += [_overlap_problem(demand.name, subject, other) for other in others]
     return problems
 
 
@@ -239,7 +239,9 @@ async def _overlaps_with_others(
     async def look(demand: StreamDemand, subject: str) -> list[Problem]:
         async with slots:
             others = await js.stream_names(subject)
-        return [_taken(demand.name, subject, other) for other in others if other not in {demand.name, *replaced}]
+        return [
+            _overlap_problem(demand.name, subject, other) for other in others if other not in {demand.name, *replaced}
+        ]
 
     try:
         found = await asyncio.gather(*(look(each, subject) for each in demands for subject in each.subjects))
@@ -248,7 +250,7 @@ async def _overlaps_with_others(
     return [problem for some in found for problem in some]
 
 
-def _taken(stream: str, subject: str, other: str) -> Problem:
+def _overlap_problem(stream: str, subject: str, other: str) -> Problem:
     detail = f"its subject {subject} overlaps a subject of stream {other}"
     return Problem(
         "subject-taken", RemarkLevel.PROBLEM, stream, detail, "choose another subject, for instance with a prefix"

@@ -95,7 +95,7 @@ async def find_in_time(js: JetStream, stream: str, subjects: Iterable[str]) -> d
             await js.connection.wait_connected(_ASK_SECONDS)
             return await find(js, stream, subjects)
         except (ApiError, ConnectionLostError, NoAnswerError) as problem:
-            if not problem.retriable or js.connection.closed or _over(deadline):
+            if not problem.retriable or js.connection.closed or _is_past(deadline):
                 raise
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
@@ -108,16 +108,16 @@ async def remove(js: JetStream, stream: str, subjects: Iterable[str]) -> None:
             # A stream without leader is deleted as well, but without an answer.
             await js.delete_stream(stream, timeout=_ASK_SECONDS)
         except (ApiError, ConnectionLostError, NoAnswerError) as problem:
-            if not problem.retriable or _over(deadline):
+            if not problem.retriable or _is_past(deadline):
                 raise
         if await find_in_time(js, stream, subjects) is None:
             return
-        if _over(deadline):
+        if _is_past(deadline):
             raise NoAnswerError(f"stream {stream} still exists", "delete it by hand")
         await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 
-def _over(deadline: float) -> bool:
+def _is_past(deadline: float) -> bool:
     return asyncio.get_running_loop().time() > deadline
 
 
@@ -138,8 +138,8 @@ _active: set[tuple[str, str, str]] = set()
 class RestoreError(NatsError):
     """A failed restore; the message says why, and what is left of the stream."""
 
-    def __init__(self, stream: str, problem: StantoolsError, left: str, said: str) -> None:
-        super().__init__(f"stream {stream} could not be restored: {problem.message}; {said}", problem.remedy)
+    def __init__(self, stream: str, problem: StantoolsError, left: str, state: str) -> None:
+        super().__init__(f"stream {stream} could not be restored: {problem.message}; {state}", problem.remedy)
         self.exit_code = problem.exit_code
         self.stream = stream
         self.left = left  #: `nothing`, `stream` (it exists and is wrong) or `unknown`
@@ -241,29 +241,26 @@ class _Restore:
     def _is_there(self, remedy: str) -> RefusedError:
         return RefusedError(f"stream {self._stream} already exists", remedy)
 
-    async def finish(self, sending: Transfer) -> dict[str, Any]:
+    async def finish(self, transfer: Transfer) -> dict[str, Any]:
         """Ends the archive and waits for the answer; in a cluster only while a server can give it."""
-        answer = asyncio.ensure_future(sending.end())
+        answer = asyncio.ensure_future(transfer.end())
         try:
             doubts = 0
             while self._was_free and doubts < _DOUBTS:
                 await asyncio.wait({answer}, timeout=_LOOK_SECONDS)
                 if answer.done():
                     break
-                doubts = 0 if await self._is_active() else doubts + 1
+                try:  # during a restore the name is taken, without leader and state
+                    active = await find(self._js, self._stream, self._subjects) == {}
+                except NatsError:
+                    active = False
+                doubts = 0 if active else doubts + 1
             if not answer.done() and doubts == _DOUBTS:
-                sending.fail(NoAnswerError("the server that restored the stream is gone", "see the cluster's state"))
+                transfer.fail(NoAnswerError("the server that restored the stream is gone", "see the cluster's state"))
             return read_answer(self.operation, await answer)
         finally:
             answer.cancel()
             await asyncio.gather(answer, return_exceptions=True)
-
-    async def _is_active(self) -> bool:
-        """Returns whether the stream is being restored: its name is taken, without leader and state."""
-        try:
-            return await find(self._js, self._stream, self._subjects) == {}
-        except NatsError:
-            return False
 
     async def after_failure(self, problem: StantoolsError, *, complete: bool) -> dict[str, Any]:
         """Finds the remains of the stream, and removes them if they are ours and wrong."""
@@ -307,10 +304,10 @@ class _Restore:
             return ["state is not known"]
         return state_differences(self._expected, dict(info.get("state") or {}))
 
-    async def _remove(self, problem: StantoolsError, said: str) -> RestoreError:
+    async def _remove(self, problem: StantoolsError, state: str) -> RestoreError:
         try:
             await remove(self._js, self._stream, self._subjects)
         except NatsError as other:
-            said = f"it still exists and must be deleted by hand: {other.message}"
-            return RestoreError(self._stream, problem, "stream", said)
-        return RestoreError(self._stream, problem, "nothing", said)
+            state = f"it still exists and must be deleted by hand: {other.message}"
+            return RestoreError(self._stream, problem, "stream", state)
+        return RestoreError(self._stream, problem, "nothing", state)

@@ -152,14 +152,14 @@ class Transfer:
             "see the server's log, then run the command again: it finds out whether the stream exists",
         )
 
-    async def _wait_alive(self, building: asyncio.Future[Any]) -> None:
+    async def _wait_alive(self, next_part: asyncio.Future[Any]) -> None:
         """Waits for the next part, with signs of life to the server."""
-        while not building.done():
-            either: set[asyncio.Future[Any]] = {building, self._failed}
+        while not next_part.done():
+            either: set[asyncio.Future[Any]] = {next_part, self._failed}
             await asyncio.wait(either, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             self._check()
             idle = self._clock() - self._last_piece
-            if not building.done() and idle >= IDLE_SECONDS and self._frames.between:
+            if not next_part.done() and idle >= IDLE_SECONDS and self._frames.between:
                 await self._publish(STREAM_IDENTIFIER, b"piece")
 
     async def _wait_for_room(self, size: int) -> None:

@@ -236,7 +236,9 @@ class StoreDirectory(FileDestination):
         with parents(self._streams, owner):
             state = self._build(stream, target, owner, watch)
             try:
-                self._check_stopped()
+                for note in self._server_notes(0):
+                    if note.level is RemarkLevel.PROBLEM:  # a server was started meanwhile
+                        raise RefusedError(f"{note.about}: {note.text}; nothing was placed", note.remedy)
             except BaseException:
                 give_up(target)
                 raise
@@ -254,12 +256,6 @@ class StoreDirectory(FileDestination):
         ):
             fill(content, archive.members(stream.batches(progress), stream.entries, stream.source.last), owner)
         return archive.state
-
-    def _check_stopped(self) -> None:
-        """Refuses if a server was started meanwhile."""
-        for note in self._server_notes(0):
-            if note.level is RemarkLevel.PROBLEM:
-                raise RefusedError(f"{note.about}: {note.text}; nothing was placed", note.remedy)
 
     def _server_notes(self, quiet: float) -> Iterator[Remark]:
         if not quiet and time.monotonic() - self._unused_at < RECHECK_SECONDS:

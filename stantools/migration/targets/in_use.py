@@ -55,7 +55,9 @@ def store_setting(
     for value in _STORE_DIR.findall(text):
         place = _unquoted(value)
         if value.startswith("$"):
-            place = _assigned(text, value[1:]) or environment(value[1:])
+            name = value[1:]
+            found = re.search(rf"""(?m)^\s*["']?{re.escape(name)}["']?\s*[:=\s]\s*{_VALUE}""", text)
+            place = (_unquoted(found[1]) if found else "") or environment(name)
             if not place:
                 return StoreSetting(unknown=f"its configuration says {value}, which is not understood here")
         places.append(place)
@@ -78,11 +80,6 @@ def _full_text(path: Path, root: Path) -> str:
         for name in map(_unquoted, _INCLUDE.findall(text)):
             waiting.append(root / name.lstrip("/") if name.startswith("/") else file.parent / name)
     return "\n".join(texts)
-
-
-def _assigned(text: str, name: str) -> str:
-    found = re.search(rf"""(?m)^\s*["']?{re.escape(name)}["']?\s*[:=\s]\s*{_VALUE}""", text)
-    return _unquoted(found[1]) if found else ""
 
 
 def _unquoted(value: str) -> str:

@@ -90,8 +90,10 @@ def read_layout(store_dir: Path, account: str) -> StoreLayout:
             return StoreLayout(root)
         accounts = _accounts(root)
         raft = next((place for each in accounts if (place := root / each / _RAFT).exists()), None)
-        key = next(_keys(root, accounts), None)
-        streams = {} if key else {each.name: each for each in _streams(root / account / STREAMS)}
+        directories = (each for name in accounts for each in _directories(root / name / STREAMS))
+        key = next((path for each in directories if (path := each / _KEY).exists()), None)
+        found = () if key else _directories(root / account / STREAMS)
+        streams = {each.name: StreamDirectory(each.name, each, _config(each)) for each in found}
     return StoreLayout(root, streams, tuple(accounts), raft, key)
 
 
@@ -119,24 +121,12 @@ def _accounts(root: Path) -> list[str]:
     return names
 
 
-def _keys(root: Path, accounts: list[str]) -> Iterator[Path]:
-    for account in accounts:
-        for directory in _directories(root / account / STREAMS):
-            if (directory / _KEY).exists():
-                yield directory / _KEY
-
-
 def _directories(streams: Path) -> Iterator[Path]:
     """Yields the directories that a server takes for streams."""
     if streams.is_dir():
         for entry in os.scandir(streams):
             if entry.is_dir() and not entry.name.startswith("."):
                 yield Path(entry.path)
-
-
-def _streams(streams: Path) -> Iterator[StreamDirectory]:
-    for path in _directories(streams):
-        yield StreamDirectory(path.name, path, _config(path))
 
 
 def _config(directory: Path) -> dict[str, Any] | None:
@@ -241,7 +231,7 @@ def arriving(target: Path, owner: Ownership) -> Iterator[Path]:
 
     `target` is `<account>/streams/<stream>`. Raises RefusedError if another run is placing this stream.
     """
-    new = _beside(target, _NEW)
+    new = _sibling(target, _NEW)
     with new_directory(new, untouched="nothing was placed") as content:
         yield content
         with writing("", "nothing was placed"):
@@ -253,7 +243,7 @@ def move_in(target: Path) -> Path | None:
 
     If the rename fails, the store is unchanged.
     """
-    new = _beside(target, _NEW)
+    new = _sibling(target, _NEW)
     with writing(target, f"the complete new stream is in {new}"):
         if not target.exists():
             new.rename(target)
@@ -265,7 +255,7 @@ def move_in(target: Path) -> Path | None:
 
 
 def give_up(target: Path) -> None:
-    new = _beside(target, _NEW)
+    new = _sibling(target, _NEW)
     with writing(new, "nothing was placed"):
         shutil.rmtree(new)
 
@@ -276,7 +266,7 @@ def tidy(target: Path) -> Path | None:
     A directory without a counterpart in `streams` is removed. With a counterpart it may be the replaced stream, so
     it is kept under that name.
     """
-    new = _beside(target, _NEW)
+    new = _sibling(target, _NEW)
     aside = new.with_name(f"{new.name}.old")
     with writing("", "nothing was placed"):
         if aside.is_dir():
@@ -297,14 +287,14 @@ def tidy(target: Path) -> Path | None:
 
 
 def _set_aside(directory: Path, target: Path) -> Path:
-    place, number = _beside(target, _REPLACED), 1
+    place, number = _sibling(target, _REPLACED), 1
     while os.path.lexists(place):
         number += 1
-        place = _beside(target, f"{_REPLACED}-{number}")
+        place = _sibling(target, f"{_REPLACED}-{number}")
     directory.rename(place)
     fsync_directory(place.parent)
     return place
 
 
-def _beside(target: Path, suffix: str) -> Path:
+def _sibling(target: Path, suffix: str) -> Path:
     return target.parent.parent / f"{target.name}{suffix}"

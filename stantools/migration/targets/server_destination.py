@@ -1,7 +1,7 @@
 """A running server as a target.
 
 It is loaded once, or follows a store that is being written: `FollowingStreams` implements the streams of
-`following.Following` on JetStream.
+`store_follower.StoreFollower` on JetStream.
 """
 
 from __future__ import annotations
@@ -276,15 +276,15 @@ class ServerDestination:
         """
 
         async def main(js: JetStream) -> Cutover:
-            following = StoreFollower(source, FollowingStreams(js, journal, options, watch), watch)
+            follower = StoreFollower(source, FollowingStreams(js, journal, options, watch), watch)
             # Loading takes time; the server may have stopped meanwhile.
             now, used = time.time(), await asyncio.to_thread(source.used)
-            await following.begin(streams)
+            await follower.begin(streams)
             if used:
                 ending.use(now)
-                following.seen()
-            watch.note(f"{counted(len(following.streams), 'stream')} loaded; following new messages of the store")
-            return await follow(following, source, ending)
+                follower.seen()
+            watch.note(f"{counted(len(follower.streams), 'stream')} loaded; following new messages of the store")
+            return await follow(follower, source, ending)
 
         return self._run(main, watched=True)
 
@@ -317,7 +317,7 @@ async def check_server(
             StreamDemand(
                 stream.plan.config,
                 estimated_bytes(stream.plan),
-                estimated_bytes(stream.plan, least=True),
+                estimated_bytes(stream.plan, minimum=True),
                 stream.largest_message,
                 [consumer.config for consumer in stream.plan.consumers],
                 may_exist=keeps,

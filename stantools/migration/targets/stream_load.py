@@ -198,7 +198,10 @@ class _StreamLoad:
         name = self._plan.name
         begun = self._journal.state(name) is not None
         ours = begun or info["config"].get("description") == self._plan.config.get("description")
-        differences = state_differences(self._comparable(expected), info["state"])
+        state = expected.as_json()
+        if self._options.way is not LoadMethod.ARCHIVE:  # published messages have other times, and more headers
+            state = {name: state[name] for name in ("messages", "first_seq", "last_seq")}
+        differences = state_differences(state, info["state"])
         loaded = self._journal.state(name) in (StreamState.LOADED, StreamState.PROVEN)
         if begun and not loaded and self._journal.facts(name).get("way") == LoadMethod.PUBLISH:
             return StreamOutcome.CONTINUED
@@ -240,13 +243,6 @@ class _StreamLoad:
                 f"stream {self._plan.name} is not the beginning of its channel; nothing was appended: {what}",
                 "use --replace to delete it first, or choose another name",
             )
-
-    def _comparable(self, expected: ArchiveState) -> dict[str, Any]:
-        """Returns the comparable part of a state: published messages have other times, and more headers."""
-        state = expected.as_json()
-        if self._options.way is LoadMethod.ARCHIVE:
-            return state
-        return {name: state[name] for name in ("messages", "first_seq", "last_seq")}
 
     async def _restore(self, expected: ArchiveState, *, begun: bool) -> None:
         plan, state = self._plan, expected.as_json() | {"consumer_count": len(self._plan.consumers)}

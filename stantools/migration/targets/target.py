@@ -75,7 +75,7 @@ class PlannedDestination:
 @contextmanager
 def opened(
     places: TargetPaths,
-    connecting: ConnectOptions,
+    connect_options: ConnectOptions,
     *,
     start: bool = True,
     note: Callable[[str], None] | None = None,
@@ -95,18 +95,20 @@ def opened(
         yield BackupDirectory(places.out)
     elif places.jetstream_store:
         yield StoreDirectory(places.jetstream_store, places.account, force=places.force)
-    elif connecting.embedded and not start:
+    elif connect_options.embedded and not start:
         yield PlannedDestination(places.embedded_store)
-    elif connecting.embedded:
+    elif connect_options.embedded:
         with EmbeddedServer(places.embedded_store) as server:
             if note:
                 note(f"a nats-server runs at {server.url}; its streams are in {places.embedded_store}")
-            yield ServerDestination(replace(connecting, servers=(server.url,)), name=EMBEDDED, check=check, note=note)
+            yield ServerDestination(
+                replace(connect_options, servers=(server.url,)), name=EMBEDDED, check=check, note=note
+            )
     else:
         try:
-            yield ServerDestination(connecting, check=check, note=note)
+            yield ServerDestination(connect_options, check=check, note=note)
         except CannotConnectError as problem:
-            if connecting.servers or connecting.context:
+            if connect_options.servers or connect_options.context:
                 raise
             ways = (
                 "name it with --server URL; or use no running server: --server embedded starts one here, "

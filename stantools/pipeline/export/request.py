@@ -92,13 +92,6 @@ class ExportOptions:
             return False
         return self.format in ("sqlite", "duckdb") or bool(_ENDING.fullmatch(self.target.suffix))
 
-    def _implied_formats(self) -> tuple[str | None, str | None]:
-        """Returns the format and the compression that the name implies."""
-        *_, before, last = ["", "", *Path(self.to.lower()).suffixes]
-        if last in _COMPRESSIONS and _FORMATS.get(before) in ("ndjson", "csv"):
-            return _FORMATS[before], _COMPRESSIONS[last]
-        return _FORMATS.get(last), None
-
     def layout(self) -> ExportLayout:
         """Returns the content of the files; raises `StantoolsError` if an optional package is missing."""
         if not self.to.strip("/"):
@@ -114,7 +107,10 @@ class ExportOptions:
         )
         from stantools.pipeline.tables.table_options import check_columns
 
-        named_format, named_compression = self._implied_formats()
+        *_, before, last = ["", "", *Path(self.to.lower()).suffixes]
+        named_format, named_compression = _FORMATS.get(last), None
+        if last in _COMPRESSIONS and _FORMATS.get(before) in ("ndjson", "csv"):
+            named_format, named_compression = _FORMATS[before], _COMPRESSIONS[last]
         if self.single and self.to != STDOUT and not self.format and not named_format:
             raise UsageError(
                 f"--to {self.to}: {self.target.suffix} implies no format",
@@ -155,7 +151,7 @@ class ExportOptions:
             require("duckdb", "a DuckDB database", "choose sqlite, which needs no package")
         return layout
 
-    def planned(self, stores: tuple[str, ...], reading: TableOptions, tasks: int) -> Export:
+    def planned(self, stores: tuple[str, ...], table_options: TableOptions, tasks: int) -> Export:
         """Plans the export of the stores (paths, patterns or URLs).
 
         `tasks` is the least number of parts if there may be several files. Raises `StoreUnreadableError` if nothing
@@ -164,13 +160,13 @@ class ExportOptions:
         from stantools.pipeline.tables.planning import plan
 
         layout = self.layout()
-        options = self._options(stores, reading, layout, 1 if self.single else tasks)
+        options = self._options(stores, table_options, layout, 1 if self.single else tasks)
         export = Export(self, layout, options, plan(options))
         export.check_channels()
         return export
 
     def _options(
-        self, stores: tuple[str, ...], reading: TableOptions, layout: ExportLayout, tasks: int
+        self, stores: tuple[str, ...], table_options: TableOptions, layout: ExportLayout, tasks: int
     ) -> TableOptions:
         from stantools.store.ranges import Bounds
 
@@ -182,7 +178,7 @@ class ExportOptions:
             )
         if self.since is not None and self.until is not None and self.until <= self.since:
             raise UsageError("--since and --until select an empty range", "--until must be later than --since")
-        options = reading.of(
+        options = table_options.of(
             stores,
             table=layout.table,
             columns=layout.read_columns,
@@ -202,18 +198,19 @@ class ExportOptions:
         return options
 
 
-def require(package: str, what: str, otherwise: str = "") -> None:
+def require(package: str, what: str, alternative: str = "") -> None:
     """Raises `StantoolsError` if `what` needs a package that is not installed; does not load the package."""
     if importlib.util.find_spec(package) is None:
         install = f"install it: {install_command(package)}"
         raise StantoolsError(
-            f"{what} needs {package}, which is not installed", f"{install}; or {otherwise}" if otherwise else install
+            f"{what} needs {package}, which is not installed",
+            f"{install}; or {alternative}" if alternative else install,
         )
 
 
 @dataclass(frozen=True)
 class Export:
-    exporting: ExportOptions
+    export_options: ExportOptions
     layout: ExportLayout
     options: TableOptions
     plan: ReadPlan
@@ -235,14 +232,14 @@ class Export:
         """
         from stantools.pipeline.export import targets
 
-        exporting = self.exporting
-        if exporting.to == STDOUT or "://" in exporting.to:
+        export_options = self.export_options
+        if export_options.to == STDOUT or "://" in export_options.to:
             return
-        targets.check_outside(exporting.target, self.plan)
-        if exporting.single:
-            targets.check_file(exporting.target, overwrite=exporting.overwrite)
+        targets.check_outside(export_options.target, self.plan)
+        if export_options.single:
+            targets.check_file(export_options.target, overwrite=export_options.overwrite)
         else:
-            targets.check_directory(exporting.target, overwrite=exporting.overwrite)
+            targets.check_directory(export_options.target, overwrite=export_options.overwrite)
 
     def check_channels(self) -> None:
         """Raises `UsageError` if the channel patterns match no channel."""

@@ -68,7 +68,7 @@ class FinishedPart:
 
 def export_here(export: Export, workers: int, progress: Progress | None) -> Result:
     """Exports in this process, into a directory or a single file; see `export_to_directory`."""
-    if export.exporting.single:
+    if export.export_options.single:
         return export_to_file(export, workers=workers, progress=progress)
     return export_to_directory(export, work=ThreadWork(workers), progress=progress)
 
@@ -80,11 +80,11 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
     existing target, `RefusedError` if the target to replace is not an export, or if another run is writing there.
     """
     work = work or ThreadWork(2)
-    target = export.exporting.target
+    target = export.export_options.target
     layout, options = export.layout, export.options
     targets.check_outside(target, export.plan)
     written = ExportedPart()
-    with targets.new_export(target, overwrite=export.exporting.overwrite) as directory:
+    with targets.new_export(target, overwrite=export.export_options.overwrite) as directory:
         attempts = None if work.here else directory / _ATTEMPTS
         if attempts:
             attempts.mkdir()
@@ -153,11 +153,11 @@ def finished(directory: Path, result: Result, options: TableOptions) -> Result:
 
 def export_to_file(export: Export, *, workers: int = 2, progress: Progress | None = None) -> Result:
     """Writes a table into one file, in its order; see `export_to_directory`."""
-    target, layout = export.exporting.target, export.layout
+    target, layout = export.export_options.target, export.layout
     targets.check_outside(target, export.plan)
     written = ExportedPart()
     run = _SplitReader(export, progress)
-    with targets.new_file(target, overwrite=export.exporting.overwrite) as path:
+    with targets.new_file(target, overwrite=export.export_options.overwrite) as path:
         if layout.format not in TEXTS:
             with File(path, layout) as file, closing(run.ordered(workers)) as batches:
                 for batch in batches:

@@ -164,12 +164,12 @@ def _csv_text(texts: pa.Array) -> pa.Array:
     return _with_strange(texts, texts, strange, _csv_cell)
 
 
-def _with_strange(simple: pa.Array, texts: pa.Array, strange: pa.Array, encoded: Callable[[str], str]) -> pa.Array:
+def _with_strange(simple: pa.Array, texts: pa.Array, mask: pa.Array, encoded: Callable[[str], str]) -> pa.Array:
     """Replaces the simple form of the texts that need escapes, one by one."""
-    if not pc.any(strange).as_py():
+    if not pc.any(mask).as_py():
         return simple
-    careful = pa.array([encoded(text) for text in texts.filter(strange).to_pylist()], simple.type)
-    return pc.replace_with_mask(simple, strange, careful)
+    careful = pa.array([encoded(text) for text in texts.filter(mask).to_pylist()], simple.type)
+    return pc.replace_with_mask(simple, mask, careful)
 
 
 def _times(column: pa.Array, mark: str) -> pa.Array:

@@ -167,7 +167,7 @@ def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> JobRe
 def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], progress: _Progress) -> list[_OpenPair]:
     """Surveys all channels and decides which data of each store counts; failures go to the result."""
     surveys = survey_stores(work, plan.channels, progress=progress)
-    taking = SourceOptions(plan.options.channels)
+    source_options = SourceOptions(plan.options.channels)
     opened: list[_OpenPair] = []
     for pair, sides, *found in zip(plan.pairs, plan.sides, surveys[::2], surveys[1::2], strict=True):
         sources: list[StoreSource] = []
@@ -176,7 +176,7 @@ def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], p
             continue
         for side, survey in zip(sides, found, strict=True):
             try:
-                sources.append(open_source(side, taking, surveys=survey.channels))
+                sources.append(open_source(side, source_options, surveys=survey.channels))
             except StantoolsError as error:
                 result.failed.append(FailedRead.of(str(side.path), error))
                 break

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import UsageError
@@ -42,21 +41,26 @@ def export_by_spark(spark: SparkSession, export: Export) -> Result:
 
     The target is a local directory, built and renamed as that of tasks, or a URL that Spark can write.
     """
-    exporting, layout, unreadable = export.exporting, export.layout, export.unreadable
+    import pyarrow.parquet as pq
+
+    export_options, layout, unreadable = export.export_options, export.layout, export.unreadable
     if layout.format is not Format.PARQUET:
         raise UsageError(f"Spark's writer is for Parquet here, not for {layout.format}", "leave --writer out")
-    if "://" in exporting.to:
-        if exporting.overwrite:
+    if "://" in export_options.to:
+        if export_options.overwrite:
             raise UsageError("--overwrite is for local directories", "remove the existing target first")
-        return Result(exporting.to, layout, _write(spark, export, exporting.to, "errorifexists"), unreadable)
-    target = exporting.target.absolute()
+        return Result(export_options.to, layout, _write(spark, export, export_options.to, "errorifexists"), unreadable)
+    target = export_options.target.absolute()
     targets.check_outside(target, export.plan)
-    with targets.new_export(target, overwrite=exporting.overwrite) as directory:
+    with targets.new_export(target, overwrite=export_options.overwrite) as directory:
         written = _write(spark, export, directory.as_uri(), "append")
         with writing(directory):
             for checksum in directory.rglob(".*.crc"):  # of Hadoop's local file system
                 checksum.unlink()
-            written.files = [_measured(path, directory) for path in sorted(directory.rglob("*.parquet"))]
+            written.files = [
+                WrittenFile(str(path.relative_to(directory)), pq.read_metadata(path).num_rows, path.stat().st_size)
+                for path in sorted(directory.rglob("*.parquet"))
+            ]
         return finished(directory, Result(str(target), layout, written, unreadable), export.options)
 
 
@@ -110,12 +114,6 @@ def _divided(frame: DataFrame, layout: ExportLayout) -> DataFrame:
         frame = frame.withColumn(name, sql.coalesce(sql.col(name), sql.lit(NOTHING)))
     frame = frame.withColumn(_ROW, sql.monotonically_increasing_id()).sortWithinPartitions(*layout.by, _ROW)
     return frame.select(*layout.file_columns, *layout.by)
-
-
-def _measured(path: Path, directory: Path) -> WrittenFile:
-    import pyarrow.parquet as pq
-
-    return WrittenFile(str(path.relative_to(directory)), pq.read_metadata(path).num_rows, path.stat().st_size)
 
 
 @contextmanager

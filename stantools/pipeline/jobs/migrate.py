@@ -162,7 +162,7 @@ class StoresMigration:
         function: Callable[[_StreamTask], _JobStreamOutcome],
         items: Sequence[_StreamTask],
         watch: JournalObserver,
-        remember: Callable[[_JobStreamOutcome], object] | None,
+        on_outcome: Callable[[_JobStreamOutcome], object] | None,
     ) -> MigrateResult:
         """Runs a function for every stream; joins the results by store."""
         results: dict[int, StreamResult] = {}
@@ -172,12 +172,12 @@ class StoresMigration:
                 results[number] = StreamResult(stream.name, error=done.error())
             else:
                 results[number] = done.result
-                if remember:
-                    remember(done)
+                if on_outcome:
+                    on_outcome(done)
             watch.advance(stream.name, stream.messages)
         ordered = (results[number] for number in range(len(items)))
         stores = [(store, [next(ordered) for _ in store.plan.streams]) for store in self.stores]
-        return MigrateResult(stores, changed=remember is not None)
+        return MigrateResult(stores, changed=on_outcome is not None)
 
 
 @dataclass(frozen=True)
@@ -225,16 +225,16 @@ def _plain(result: StreamResult) -> StreamResult:
     return replace(result, outcome=StreamOutcome.FAILED, error=plain)
 
 
-def target_of_tasks(out: Path | None, connecting: ConnectOptions) -> BackupDirectory | ServerDestination:
+def target_of_tasks(out: Path | None, connect_options: ConnectOptions) -> BackupDirectory | ServerDestination:
     """Returns a target that tasks on other machines, in other directories, reach as well.
 
     `out` is the directory of backups; None for a server. Raises `UsageError` if tasks could not reach the target.
     """
     if out is not None:
         return BackupDirectory(out)
-    if connecting.embedded:
+    if connect_options.embedded:
         raise UsageError("tasks cannot reach --server embedded", "start one, and give its URL")
-    return ServerDestination(connecting.absolute())
+    return ServerDestination(connect_options.absolute())
 
 
 def check_speculation(work: Work, way: LoadMethod) -> None:

@@ -48,7 +48,7 @@ class Sources:
         """Returns the key, looked up on this machine."""
         return DecryptionKey(self.options.key.key(), self.keep_encrypted)
 
-    def taking(self) -> SourceOptions:
+    def source_options(self) -> SourceOptions:
         """Returns the options of a task for one store."""
         return SourceOptions(self.options.channels, self.generation, self.archived, self.keep_encrypted, workers=1)
 
@@ -101,7 +101,7 @@ def plan_stores(
     work: Work,
     stores: Sequence[UnplannedStore],
     sources: Sources,
-    planning: PlanOptions,
+    plan_options: PlanOptions,
     *,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[list[PlannedStore], list[FailedRead]]:
@@ -110,7 +110,7 @@ def plan_stores(
     `{store}` in the prefixes of `planning` stands for the name of each store's directory.
     """
     failed = []
-    plan = functools.partial(_plan, sources=sources, planning=planning)
+    plan = functools.partial(_plan, sources=sources, plan_options=plan_options)
     planned: dict[int, PlannedStore] = {}
     for number, result in work.map(plan, stores, cost=lambda store: store.size):
         if progress:
@@ -150,19 +150,19 @@ def prepared_stream(
     return PreparedStream(stream, stream_source(parts))
 
 
-def _plan(item: UnplannedStore, *, sources: Sources, planning: PlanOptions) -> PlannedStore:
+def _plan(item: UnplannedStore, *, sources: Sources, plan_options: PlanOptions) -> PlannedStore:
     root = Path(item.root)
     store = open_datastore(root, Crc(item.polynomial), sources.options.key.key())
     refuse_0_1(store)
     notes = signs_of_use(root)
-    source = read_source(store, sources.taking())
+    source = read_source(store, sources.source_options())
     name = safe_name(root.name)
-    planning = replace(
-        planning,
-        stream_prefix=planning.stream_prefix.replace(STORE, name),
-        subject_prefix=planning.subject_prefix.replace(STORE, name),
+    plan_options = replace(
+        plan_options,
+        stream_prefix=plan_options.stream_prefix.replace(STORE, name),
+        subject_prefix=plan_options.subject_prefix.replace(STORE, name),
     )
-    plan = make_plan(source, planning, planning.target.version)
+    plan = make_plan(source, plan_options, plan_options.target.version)
     notes += [replace(note, about=f"{item.root}/{note.about}") for note in find_encrypted(plan, source)]
     return PlannedStore(
         item.root,

@@ -129,9 +129,9 @@ class _StoreSalvage:
     _out: Path = Path()
     _stack: ExitStack = field(default_factory=ExitStack)
 
-    def begin(self, out: Path, besides: int) -> None:
+    def begin(self, out: Path, extra_bytes: int) -> None:
         self._out = out
-        self.build = self._stack.enter_context(building(self.plan, out, extra_bytes=besides, group=GROUP_BYTES))
+        self.build = self._stack.enter_context(building(self.plan, out, extra_bytes=extra_bytes, group=GROUP_BYTES))
         self.waiting = len(self.build.items)
 
     def finish(self) -> None:
@@ -309,12 +309,12 @@ class _SalvageRun:
             _check_report(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)
         ]
 
-    def _done(self, each: _StoreSalvage, said: dict[str, Any]) -> None:
+    def _done(self, each: _StoreSalvage, document: dict[str, Any]) -> None:
         root, name = each.work.ref.root, each.work.name
-        self.result.stores.append(SalvagedStore(root, name, said, kept=each.there))
+        self.result.stores.append(SalvagedStore(root, name, document, kept=each.there))
         if self._reports is not None:
             try:
-                self._reports.keep(root, name, each.request, said)
+                self._reports.keep(root, name, each.request, document)
             except StantoolsError as error:
                 # The store exists; the next run checks it again.
                 self._fail(each.work, error, writing=True)

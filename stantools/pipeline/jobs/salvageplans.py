@@ -66,8 +66,8 @@ def _joined_name(parts: Sequence[str]) -> str:
     return name if len(os.fsencode(name)) <= _MAX_NAME_BYTES else _with_digits(name, name)
 
 
-def _with_digits(name: str, of: str) -> str:
-    digits = hashlib.sha256(os.fsencode(of)).hexdigest()[:8]
+def _with_digits(name: str, source: str) -> str:
+    digits = hashlib.sha256(os.fsencode(source)).hexdigest()[:8]
     while len(os.fsencode(name)) > _MAX_NAME_BYTES - len(digits) - 1:
         name = name[:-1]
     return f"{name}-{digits}"
@@ -97,12 +97,12 @@ def is_ours(root: str, out: Path) -> bool:
 def seen(root: str) -> str:
     """Returns a fingerprint of a store: a hash of the names, sizes and times of its files."""
     digest = hashlib.sha256()
-    for line in sorted(_lines(Path(root), deeper=1)):
+    for line in sorted(_lines(Path(root), levels=1)):
         digest.update(line)
     return digest.hexdigest()
 
 
-def _lines(directory: Path, *, deeper: int, prefix: str = "") -> Iterator[bytes]:
+def _lines(directory: Path, *, levels: int, prefix: str = "") -> Iterator[bytes]:
     try:
         entries = list(os.scandir(directory))
     except OSError:
@@ -111,8 +111,8 @@ def _lines(directory: Path, *, deeper: int, prefix: str = "") -> Iterator[bytes]
         name, state = f"{prefix}{entry.name}", ""
         with suppress(OSError):
             if entry.is_dir():
-                if deeper:
-                    yield from _lines(Path(entry.path), deeper=deeper - 1, prefix=f"{name}/")
+                if levels:
+                    yield from _lines(Path(entry.path), levels=levels - 1, prefix=f"{name}/")
             else:
                 status = entry.stat()
                 state = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"

@@ -135,7 +135,7 @@ class SinkOptions:
         ),
     )
 
-    def connecting(self) -> ConnectOptions:
+    def connect_options(self) -> ConnectOptions:
         """Returns the connection with the secrets of this machine.
 
         Raises `UsageError` if a variable is not set here, `StoreUnreadableError` if a file cannot be read here.

@@ -223,7 +223,8 @@ class SpoolRows:
                             complete, spool = spool, None
                             yield complete
                         self._check_new(channel, done)
-                        name, spool = channel, self._spool(channel)
+                        _, subject = self.options.names(channel)
+                        name, spool = channel, Spool(_raw(channel), _raw(subject), self.options.spool_folder())
                     self._add(spool, channel, part)
             if spool is not None:
                 complete, spool = spool, None
@@ -231,10 +232,6 @@ class SpoolRows:
         finally:
             if spool is not None:
                 spool.close()
-
-    def _spool(self, channel: str) -> Spool:
-        _, subject = self.options.names(channel)
-        return Spool(_raw(channel), _raw(subject), self.options.spool_folder())
 
     def _check_new(self, channel: str, done: Collection[str]) -> None:
         if channel in done:

@@ -80,7 +80,7 @@ def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> TaskR
         with contextlib.closing(rows.channels(batches)) as channels:
             _write_channels(options, channels, written)
     except StantoolsError as problem:
-        if _is_retriable(problem):
+        if problem.retriable or isinstance(problem, (CannotConnectError, StoreUnwritableError)):
             raise plainly(problem.message, problem.remedy, problem.exit_code) from problem
         return TaskReport(tuple(written), rows.left_out, (problem.message, problem.remedy, int(problem.exit_code)))
     return TaskReport(tuple(written), rows.left_out)
@@ -117,7 +117,7 @@ def check_server(options: SinkOptions) -> None:
 
 def run_with(options: SinkOptions, work: Callable[[JetStream], Awaitable[_Result]]) -> _Result:
     async def main() -> _Result:
-        async with connect(options.connecting()) as connection:
+        async with connect(options.connect_options()) as connection:
             return await work(JetStream(connection))
 
     try:
@@ -163,7 +163,7 @@ class _PublisherThread:
             self._loop = stack.enter_context(_loop())
             opened = contextlib.AsyncExitStack()
             stack.callback(lambda: self._call(opened.aclose()).result())
-            entering = opened.enter_async_context(connect(self._options.connecting()))
+            entering = opened.enter_async_context(connect(self._options.connect_options()))
             self._connection = self._call(entering).result()
             stack.callback(self._cancel)
             self._stack = stack.pop_all()
@@ -239,8 +239,3 @@ async def _write(connection: NatsConnection, options: SinkOptions, spool: Spool)
         remedy = f"{problem.remedy}; rows of one channel belong into one partition: {ARRANGE}"
         raise RefusedError(problem.message, remedy) from None
     return WrittenChannel(channel, part)
-
-
-def _is_retriable(problem: StantoolsError) -> bool:
-    """Returns whether another attempt, perhaps on another machine, may succeed."""
-    return problem.retriable or isinstance(problem, (CannotConnectError, StoreUnwritableError))

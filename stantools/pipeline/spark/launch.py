@@ -251,7 +251,7 @@ class Jvm:
         except Exception as problem:
             os.close(write)
             self._reader.join(1)
-            raise _why(problem, self.last_words) from problem
+            raise _start_error(problem, self.last_words) from problem
         except BaseException:
             # Before it is ready, it neither ends with its stdin nor has a place to write its port to.
             for process in started:
@@ -298,9 +298,9 @@ class Jvm:
         self._reader.join(1)
 
 
-def _why(problem: Exception, said: list[str]) -> SparkStartError:
+def _start_error(problem: Exception, output_lines: list[str]) -> SparkStartError:
     """Makes an error from its last output, without meaningless lines of Java."""
-    lines = [line.strip() for line in said if line.strip() and not line.startswith(_EMPTY_WORDS)]
+    lines = [line.strip() for line in output_lines if line.strip() and not line.startswith(_EMPTY_WORDS)]
     reason = next((line for line in lines if _TELLING.match(line)), lines[-1] if lines else str(problem))
     remedy = "run the command again with -v to see all of Java's output"
     if "heap size" in reason or "memory" in reason:

@@ -192,8 +192,9 @@ def read(spark: SparkSession, *paths: str | os.PathLike[str], **options: Value |
         UsageError: An option is unknown or invalid. The query reports problems of the stores.
     """
     values = _texts(paths, options)
-    if "partitions" not in values and (cores := _cores(spark)):
-        values["partitions"] = str(cores)
+    # With Spark Connect the number of tasks that run at once is unknown.
+    if "partitions" not in values and not type(spark).__module__.startswith("pyspark.sql.connect"):
+        values["partitions"] = str(int(spark.sparkContext.defaultParallelism))
     source_options(values)
     register(spark)
     frame = spark.read.format(FORMAT).options(**values).load()
@@ -242,10 +243,3 @@ def _texts(
         absolute = [str(path) if "://" in str(path) else os.path.abspath(path) for path in paths]  # noqa: PTH100
         values["paths"] = json.dumps(absolute)
     return values
-
-
-def _cores(spark: SparkSession) -> int:
-    """Returns the number of tasks that run at once; 0 if unknown, as with Spark Connect."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        return 0
-    return int(spark.sparkContext.defaultParallelism)

@@ -81,7 +81,9 @@ def open_session(
     if there is not None:
         if remote or master:
             _check_same(there, remote or master or "")
-        _set_needed(there, conf or {})
+        for key, value in {**NEEDED, **(conf or {})}.items():
+            with contextlib.suppress(Exception):  # some cannot be changed in a running session; it is used as it is
+                there.conf.set(key, value)
         return there
     if remote:
         if master:
@@ -172,12 +174,6 @@ def _check_same(there: SparkSession, wanted: str) -> None:
         )
 
 
-def _set_needed(spark: SparkSession, conf: Mapping[str, str]) -> None:
-    for key, value in {**NEEDED, **conf}.items():
-        with contextlib.suppress(Exception):  # some cannot be changed in a running session; it is used as it is
-            spark.conf.set(key, value)
-
-
 def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -246,16 +242,11 @@ def _start(master: Master, name: str, conf: dict[str, str], quiet: bool, seconds
         _own["jvm"] = jvm
         if quiet:
             logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-            logging.getLogger().addFilter(_is_not_py4j)
+            logging.getLogger().addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
         return _first_session(master, jvm, settings, environment["PYSPARK_PYTHON"], seconds)
     except BaseException:
         _clean_up()
         raise
-
-
-def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Drops py4j's tracebacks of lost connections, which are reported anyway."""
-    return "py4j" not in Path(record.pathname).parts
 
 
 def _first_session(master: Master, jvm: Jvm, settings: Mapping[str, str], python: str, seconds: float) -> SparkSession:
@@ -284,13 +275,15 @@ def _first_session(master: Master, jvm: Jvm, settings: Mapping[str, str], python
         timer.cancel()
 
 
-def _start_error(master: Master, problem: Exception, late: bool, seconds: float, said: list[str]) -> SparkStartError:
-    if late:
+def _start_error(
+    master: Master, problem: Exception, timed_out: bool, seconds: float, output_lines: list[str]
+) -> SparkStartError:
+    if timed_out:
         text = f"{master.url} did not accept the application within {seconds:.0f} s"
         return SparkStartError(text, "see the master's page or log for the reason, or run here: --master local[*]")
     java = getattr(problem, "java_exception", None)
     reason = str(java.toString() if java is not None else problem).splitlines()[0] if str(problem) else ""
-    everything = "\n".join([reason, str(problem), *said])
+    everything = "\n".join([reason, str(problem), *output_lines])
     if "unresponsive" in everything or "Failed to connect to master" in everything:
         text = f"no Spark master answers at {master.url}, though the port accepts connections"
         return SparkStartError(text, "compare version and address with the master's log")

@@ -92,7 +92,7 @@ class SparkWork:
         waiting = list(items)
         costs = [max(cost(item), 1) if cost else 1 for item in waiting]
         cores = max(parallelism(self.spark), _MIN_CORES)
-        count = self.partitions or _task_count(costs, cores, weighed=cost is not None)
+        count = self.partitions or _task_count(costs, cores, has_costs=cost is not None)
         tasks = [_TaskItems(tuple((number, waiting[number]) for number in group)) for group in pack(costs, count)]
         wave = max(cores * _TASKS_A_CORE, 1)
         waves = [tasks[at : at + wave] for at in range(0, len(tasks), wave)]
@@ -128,9 +128,9 @@ def pack(costs: Sequence[int], count: int) -> list[list[int]]:
     return [sorted(group) for _, _, group in ordered if group]
 
 
-def _task_count(costs: Sequence[int], cores: int, *, weighed: bool) -> int:
+def _task_count(costs: Sequence[int], cores: int, *, has_costs: bool) -> int:
     wanted = cores * _TASKS_A_CORE
-    if not weighed:
+    if not has_costs:
         return wanted
     total = sum(costs)
     return max(min(wanted, max(cores, total // _MIN_TASK_COST)), -(-total // _MAX_TASK_COST))
@@ -151,7 +151,8 @@ def _run_waves(
             return
         try:
             spark.addTag(tag)
-            results.put(_collect(spark, function, wave))
+            frame = frame_of(spark, functools.partial(_run_task, function), wave, _RESULT)
+            results.put([(int(row[0]), bytes(row[1])) for row in frame.collect()])
         except BaseException as problem:
             results.put(problem)
 
@@ -174,11 +175,6 @@ def _run_waves(
             with contextlib.suppress(Exception):  # Spark may be gone; then there is nothing to cancel
                 spark.interruptTag(tag)
             raise
-
-
-def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_TaskItems[T]]) -> list[tuple[int, bytes]]:
-    frame = frame_of(spark, functools.partial(_run_task, function), wave, _RESULT)
-    return [(int(row[0]), bytes(row[1])) for row in frame.collect()]
 
 
 def _run_task(function: Callable[[T], R], task: _TaskItems[T]) -> Iterator[pa.RecordBatch]:

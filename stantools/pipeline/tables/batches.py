@@ -123,9 +123,9 @@ class SliceRowBuilder:
         """
         codes = np.full(columns.capacity, _REPAIRED, np.uint8) if repaired else None
         part = self._decrypt(_SliceRowSource(buffer, buffer, columns, codes))
-        if (out := self._out_of_range(columns, part.columns)) is not None:
+        if int(columns.sequence.max()) > _HIGHEST or int(part.columns.data_size.max()) > _MOST_DATA:
             part.codes = np.zeros(columns.capacity, np.uint8) if part.codes is None else part.codes
-            part.codes[out] = _OUT_OF_RANGE
+            part.codes[(columns.sequence > _HIGHEST) | (part.columns.data_size > _MOST_DATA)] = _OUT_OF_RANGE
         if part.codes is not None and self._mode is not Mode.PERMISSIVE:
             right = part.codes <= _REPAIRED
             if not right.all():
@@ -220,12 +220,6 @@ class SliceRowBuilder:
         opened.data_start = ends_of - opened.data_size
         return _SliceRowSource(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
 
-    def _out_of_range(self, stored: MessageColumns, opened: MessageColumns) -> npt.NDArray[np.bool_] | None:
-        """Returns the rows that do not fit into their columns; None if all do."""
-        if int(stored.sequence.max()) <= _HIGHEST and int(opened.data_size.max()) <= _MOST_DATA:
-            return None
-        return (stored.sequence > _HIGHEST) | (opened.data_size > _MOST_DATA)
-
     def _fail(self, part: _SliceRowSource, row: int) -> None:
         assert part.codes is not None
         place = f"{self._file}: at offset {int(part.columns.offset[row])}, sequence {int(part.columns.sequence[row])}"
@@ -301,7 +295,8 @@ def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterat
         count = batch.num_rows
         if not count:
             continue
-        payload = _payload(batch)
+        place = batch.schema.get_field_index("data")
+        payload = int(batch.column(place).nbytes) if place >= 0 else 0
         if pending and (rows + count > options.batch_rows or size + payload > options.batch_bytes):
             yield _join(pending)
             pending, rows, size = [], 0, 0
@@ -317,11 +312,6 @@ def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterat
 
 def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-def _payload(batch: pa.RecordBatch) -> int:
-    place = batch.schema.get_field_index("data")
-    return int(batch.column(place).nbytes) if place >= 0 else 0
 
 
 def _repeated(made: dict[str, pa.Array], value: str, rows: int, max_rows: int) -> pa.Array:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
-from stantools.inspection.stored_messages import Selection
 from stantools.pipeline.tables.listing import DirectoryEntry
 from stantools.pipeline.tables.message_rows import INDEXED_COLUMNS
 from stantools.pipeline.tables.model import ReadCounter, SlicePiece, SliceRef, StorePart, StoreRef, TableName
@@ -28,7 +27,6 @@ from stantools.store.directory import (
     SUBS_FILE,
     slice_number,
 )
-from stantools.store.indexes import IndexView
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Bounds
 
@@ -112,19 +110,18 @@ def _copy_selection(remote: RemoteFileSystem, ref: SliceRef, local: SliceRef, op
         mapped(Path(local.data)) as data,
         trusted_chain(local, data, Crc(ref.store.polynomial), ReadCounter()) as records,
     ):
-        start, end = _range_of(records, selection) if records is not None else (0, ref.data_size)
+        start, end = 0, ref.data_size
+        if records is not None:
+            # From the message before the first selected one to the end of the message after the last one.
+            first, last = chosen_rows(records, selection)
+            start, end = 0, 0
+            if first >= 0:
+                start = int(records["offset"][max(first - 1, 0)])
+                end = end_of(records[min(last + 1, len(records) - 1)])
         records = None
     if start < end:
         remote.copy(ref.data, Path(local.data), start, end)
     return all(start <= piece.start and piece.end <= end for piece in _narrowed(local, options, None))
-
-
-def _range_of(records: IndexView, selection: Selection) -> tuple[int, int]:
-    """Returns the bytes from the message before the first selected one to the end of the message after the last one."""
-    first, last = chosen_rows(records, selection)
-    if first < 0:
-        return 0, 0
-    return int(records["offset"][max(first - 1, 0)]), end_of(records[min(last + 1, len(records) - 1)])
 
 
 def _offset_of_last(local: SliceRef, messages: int) -> int | None:

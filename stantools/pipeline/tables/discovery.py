@@ -211,13 +211,6 @@ def absolute(options: TableOptions) -> TableOptions:
     return replace(options, paths=tuple(paths))
 
 
-def _place_of(path: str, options: TableOptions) -> tuple[Listing, str]:
-    """Returns the place of a path, and the path as the table shows it."""
-    if is_remote(path):
-        return remote_place(path, options)
-    return LocalPlace(), str(Path(local_path(path)))
-
-
 class _Search:
     """One search: its results and the directories it visited."""
 
@@ -235,13 +228,17 @@ class _Search:
 
     def path(self, path: str) -> None:
         try:
-            place, plain = _place_of(path, self._options)
+            place: Listing
+            if is_remote(path):
+                place, plain = remote_place(path, self._options)
+            else:
+                place, plain = LocalPlace(), str(Path(local_path(path)))
             if is_pattern(plain) and place.is_directory(plain) is None:
                 self._pattern(place, plain)
             else:
                 self._one(place, plain)
         except StoreUnreadableError as error:
-            self._cannot(path, error)
+            self._add_failure(path, error)
 
     def _pattern(self, place: Listing, pattern: str) -> None:
         matches = [path for each in expand_braces(pattern) for path in place.matches(each)]
@@ -252,7 +249,7 @@ class _Search:
                 try:
                     self._one(place, path, matched=True)
                 except StoreUnreadableError as error:
-                    self._cannot(path, error)
+                    self._add_failure(path, error)
         if len(self.stores) + len(self.unreadable) + len(self._visited) + self._repeats == before:
             what = "nothing matches the pattern" if not matches else "nothing that matches the pattern is of a store"
             raise StoreUnreadableError(f"{pattern}: {what}", _REMEDY)
@@ -264,7 +261,7 @@ class _Search:
         if not directory:
             self._file(place, path)
         elif not self._directory(place, path, place.entries(path), _MAX_DEPTH) and not matched:
-            raise self._nothing(place, path)
+            raise self._not_found_error(place, path)
 
     def _file(self, place: Listing, path: str) -> None:
         directory, name = place.split(path)
@@ -328,7 +325,7 @@ class _Search:
         for child, inside in zip(children, below, strict=True):
             where = place.join(path, child.name)
             if isinstance(inside, StoreUnreadableError):
-                self._cannot(where, inside)
+                self._add_failure(where, inside)
                 found = True
             elif depth and not any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in inside):
                 found |= self._directory(place, where, inside, depth - 1)
@@ -344,7 +341,7 @@ class _Search:
         try:
             ref = StoreRef(path, self._polynomial(place, path, entries))
         except StoreUnreadableError as error:
-            self._cannot(path, error)
+            self._add_failure(path, error)
             return
         directories = [entry.name for entry in entries if entry.directory and not entry.link]
         names = [name for name in directories if not is_system_name(name)]
@@ -398,10 +395,10 @@ class _Search:
             head = b""  # the reader will report it
         return resolve_file_crc(Path(first.name), memoryview(head), self._reading).polynomial
 
-    def _cannot(self, path: str, error: StoreUnreadableError) -> None:
+    def _add_failure(self, path: str, error: StoreUnreadableError) -> None:
         self.unreadable.append(FailedRead.of(path, error))
 
-    def _nothing(self, place: Listing, path: str) -> StoreUnreadableError:
+    def _not_found_error(self, place: Listing, path: str) -> StoreUnreadableError:
         if isinstance(place, LocalPlace):
             try:
                 open_datastore(path)

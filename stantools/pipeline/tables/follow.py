@@ -109,7 +109,7 @@ class TableFollower:
         return self._positions(ChannelWatch.begin)
 
     def newest(self) -> Offsets:
-        return self._positions(lambda watch: watch.latest() or watch.begin(), skipping=True)
+        return self._positions(lambda watch: watch.latest() or watch.begin(), with_aside=True)
 
     def freeze(self) -> None:
         """Makes the present end final: later data is ignored."""
@@ -163,7 +163,7 @@ class TableFollower:
         Raises `StoreUnreadableError` if a channel cannot be listed any more, or a slice cannot be opened any more.
         """
         found: list[FollowPart] = []
-        stores = {each.root: each for each in self._search(fresh=False)[0]}
+        stores = {each.root: each for each in self._search(refresh=False)[0]}
         for root in sorted(start.stores.keys() | end.stores.keys()):
             before, after = start.stores.get(root, {}), end.stores.get(root, {})
             for name in sorted(before.keys() | after.keys()):
@@ -188,16 +188,21 @@ class TableFollower:
         for root, files in sorted(end.aside.items()):
             known = start.aside.get(root, {})
             found += [not_followed(root, file, files[file]) for file in sorted(files.keys() - known.keys())]
-        _log_failures([each.message for each in found if isinstance(each, LostRange | FailedRead)])
+        # Logged as well, whatever becomes of the rows that report them.
+        failures = [each.message for each in found if isinstance(each, LostRange | FailedRead)]
+        for message in failures[:_MAX_LOGGED]:
+            LOG.warning("%s", message)
+        if len(failures) > _MAX_LOGGED:
+            LOG.warning("and %d more that cannot be read", len(failures) - _MAX_LOGGED)
         return found
 
-    def _positions(self, position: Callable[[ChannelWatch], ChannelPosition], *, skipping: bool = False) -> Offsets:
+    def _positions(self, position: Callable[[ChannelWatch], ChannelPosition], *, with_aside: bool = False) -> Offsets:
         """Returns a position of every channel. Unreadable channels are left to the first batch, which reports them."""
         offsets = Offsets()
 
         def ask(watch: ChannelWatch) -> tuple[ChannelPosition, dict[str, str]]:
             at = position(watch)
-            return at, watch.aside(at) if skipping else {}
+            return at, watch.aside(at) if with_aside else {}
 
         for store, names in self._stores(offsets, offsets):
             positions = offsets.stores[store.root] = {}
@@ -244,21 +249,21 @@ class TableFollower:
         end.pass_over(store.root, found.aside)
         return found
 
-    def _advance(self, news: list[_ChannelUpdate], end: Offsets, limit: Limit) -> None:
+    def _advance(self, updates: list[_ChannelUpdate], end: Offsets, limit: Limit) -> None:
         """Advances the offsets over the new data, as far as the limit allows."""
-        available = [each.watch.backlog(each.at) - each.watch.backlog(each.until) for each in news]
+        available = [each.watch.backlog(each.at) - each.watch.backlog(each.until) for each in updates]
         if limit.rows is None and limit.files is None and (limit.bytes is None or sum(available) <= limit.bytes):
-            for each in news:
+            for each in updates:
                 end.stores[each.key[0]][each.key[1]] = each.until
             return
-        news.sort(key=lambda each: (each.key <= self._served, each.key))
+        updates.sort(key=lambda each: (each.key <= self._served, each.key))
         left = ReadAllowance(limit.bytes, limit.rows, limit.files)
-        for number, each in enumerate(news):
+        for number, each in enumerate(updates):
             root, name = each.key
             if left.spent:
                 reached = each.at
             else:
-                share = left.share(len(news) - number)
+                share = left.share(len(updates) - number)
                 reached = self._part(each, share, left, end)
                 self._served = each.key
             if reached != each.until:
@@ -279,7 +284,7 @@ class TableFollower:
 
     def _stores(self, offsets: Offsets, start: Offsets) -> Iterator[tuple[StoreRef, list[str]]]:
         """Yields the stores with the names of their channels; notes in the offsets those that cannot be listed."""
-        stores, unreadable = self._search(fresh=True)
+        stores, unreadable = self._search(refresh=True)
         for each in unreadable:
             offsets.note(each.root, each.channel or "", each.message)
         for root in start.stores.keys() - {store.root for store in stores}:
@@ -295,9 +300,9 @@ class TableFollower:
         if not stores and not start.stores and unreadable:
             raise StoreUnreadableError(unreadable[0].message, unreadable[0].remedy)
 
-    def _search(self, *, fresh: bool) -> Found:
+    def _search(self, *, refresh: bool) -> Found:
         now = time.monotonic()
-        if self._found is None or (fresh and now - self._found_at > _SEARCH_SECONDS):
+        if self._found is None or (refresh and now - self._found_at > _SEARCH_SECONDS):
             try:
                 self._found = self.find()
             except StoreUnreadableError:
@@ -329,11 +334,3 @@ class TableFollower:
             except StoreUnreadableError:
                 continue
         return ask(self._watch(store, name))
-
-
-def _log_failures(messages: list[str]) -> None:
-    """Logs the failures, independent of the rows that report them."""
-    for message in messages[:_MAX_LOGGED]:
-        LOG.warning("%s", message)
-    if len(messages) > _MAX_LOGGED:
-        LOG.warning("and %d more that cannot be read", len(messages) - _MAX_LOGGED)

@@ -160,7 +160,9 @@ class _PieceReader:
         if header:
             yield from self._missing_version_row(header)
         if pending:
-            yield from self._damage_rows(pending, before or self._message_before(start), self._message_after(at))
+            found = message_at(self._data, at, self._channel, self._crc)
+            after = None if found is None else _neighbour(found, 0)
+            yield from self._damage_rows(pending, before or self._message_before(start), after)
         if at > piece.end and piece.end < min(piece.slice.data_size, len(self._data)):
             raise StoreUnreadableError(
                 f"{piece.slice.data}: was cut at offset {piece.end} to be read in parts, where a record was expected "
@@ -173,16 +175,12 @@ class _PieceReader:
             self._data,
             self._channel,
             self._crc,
-            index=self._index,
+            # the good records of the index, which help to continue after damage
+            index=lambda: self._stack.enter_context(good_records(self._piece.slice, self._crc, counter=self._counter)),
             columns=columns,
             start=start,
             until=self._piece.end,
         )
-
-    def _index(self) -> IndexView | None:
-        """Returns the good records of the index, which help to continue after damage."""
-        opened = good_records(self._piece.slice, self._crc, counter=self._counter)
-        return self._stack.enter_context(opened)
 
     def _messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
         if not self._everything:
@@ -226,10 +224,6 @@ class _PieceReader:
             if not len(part) or end_of(part[0]) != start:
                 return None
             return _Neighbour(int(part["sequence"][0]), int(part["timestamp"][0]))
-
-    def _message_after(self, at: int) -> _Neighbour | None:
-        found = message_at(self._data, at, self._channel, self._crc)
-        return None if found is None else _neighbour(found, 0)
 
 
 def _may_hold_selected(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:

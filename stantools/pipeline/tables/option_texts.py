@@ -41,14 +41,14 @@ def _fields(taker: type) -> Iterable[tuple[str, Mapping[str, Option]]]:
 
 
 class GivenOptions:
-    """The given options by name, in any case; `passed_over` are lower-case names that belong to other parties."""
+    """The given options by name, in any case; `ignored_names` are lower-case names that belong to other parties."""
 
-    def __init__(self, values: Mapping[str, str], options: Mapping[str, Option], passed_over: Container[str] = ()):
+    def __init__(self, values: Mapping[str, str], options: Mapping[str, Option], ignored_names: Container[str] = ()):
         self._options = options
         self._texts: dict[str, str] = {}
         by_case = {name.lower(): name for name in options}
         for name, text in values.items():
-            if name.lower() in passed_over:
+            if name.lower() in ignored_names:
                 continue
             if name.lower() not in by_case:
                 raise UsageError(f"unknown option {name!r}", instead(name, list(options), "the options are"))

@@ -80,7 +80,7 @@ class Offsets:
         """Restores an offset; raises `StoreUnreadableError` if it is of another source or a later version."""
         try:
             if value["v"] != VERSION:
-                raise _unfit(f"has version {value['v']!r}; expected {VERSION}")
+                raise _offset_error(f"has version {value['v']!r}; expected {VERSION}")
             if "zlib" in value:
                 value = json.loads(zlib.decompress(base64.b64decode(value["zlib"], validate=True)))
             stores = {
@@ -95,7 +95,7 @@ class Offsets:
                 for told in ("unreadable", "aside")
             )
         except (KeyError, TypeError, ValueError, AttributeError, zlib.error, binascii.Error) as error:
-            raise _unfit(f"was not written by this source ({error!r})") from error
+            raise _offset_error(f"was not written by this source ({error!r})") from error
         return cls(stores, unreadable, aside)
 
 
@@ -104,7 +104,7 @@ def _position(text: str) -> ChannelPosition:
     return ChannelPosition(number, offset, sequence, timestamp, size)
 
 
-def _unfit(reason: str) -> StoreUnreadableError:
+def _offset_error(reason: str) -> StoreUnreadableError:
     return StoreUnreadableError(
         f"the offset in the checkpoint {reason}",
         "use the version that wrote the checkpoint, or start over with another checkpointLocation",

@@ -274,20 +274,17 @@ def sampled(place: Listing, url: str, entries: Sequence[DirectoryEntry]) -> Iter
             _sample(place, place.join(url, entry.name), copy / entry.name)
         if not any(entry.size > _HEADER for entry in files):
             for entry in [entry for entry in entries if entry.directory][:_CHANNELS_SAMPLED]:
-                _sample_channel(place, place.join(url, entry.name), copy / entry.name)
+                channel = place.join(url, entry.name)
+                logs = [each for each in place.entries(channel) if not each.directory]
+                chosen = [each for each in logs if each.name == SUBS_FILE]
+                chosen += [each for each in logs if each.name.startswith("msgs.")][-4:]
+                for each in chosen:
+                    _sample(place, place.join(channel, each.name), copy / entry.name / each.name)
         yield str(copy)
 
 
 #: bytes of a file without any record
 _HEADER = 4
-
-
-def _sample_channel(place: Listing, url: str, copy: Path) -> None:
-    entries = [entry for entry in place.entries(url) if not entry.directory]
-    chosen = [entry for entry in entries if entry.name == SUBS_FILE]
-    chosen += [entry for entry in entries if entry.name.startswith("msgs.")][-4:]
-    for entry in chosen:
-        _sample(place, place.join(url, entry.name), copy / entry.name)
 
 
 def _sample(place: Listing, url: str, copy: Path) -> None:

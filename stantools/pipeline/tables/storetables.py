@@ -51,7 +51,7 @@ from stantools.store.directory import (
     slice_number,
 )
 from stantools.store.mapping import mapped
-from stantools.store.sublog import SubsState, SubStatus
+from stantools.store.sublog import SubStatus
 
 Row = dict[str, Any]
 
@@ -237,7 +237,11 @@ def _clients(here: LocalPart) -> Iterator[Row | FailedRead]:
     yield from here.damaged(CLIENTS_FILE, clients.problems)
     owned: Counter[bytes] = Counter()
     pending: Counter[bytes] = Counter()
-    for channel, subs in _folded(here):
+    for directory in here.directories():
+        path, channel = directory / SUBS_FILE, directory.name
+        if not os.path.lexists(path) and os.access(directory, os.X_OK):
+            continue
+        subs = load_subs(path, here.crc)
         yield from here.damaged(f"{channel}/{SUBS_FILE}", subs.problems, channel)
         for each in subs.state.subscriptions.values():
             owned[each.state.client_id] += 1
@@ -271,14 +275,6 @@ def _clients(here: LocalPart) -> Iterator[Row | FailedRead]:
                 "pending": pending[name],
                 "status": "ok",
             }
-
-
-def _folded(here: LocalPart) -> Iterator[tuple[str, FoldedLog[SubsState]]]:
-    """Yields the subscriptions of every channel that has a subs.dat."""
-    for directory in here.directories():
-        path = directory / SUBS_FILE
-        if os.path.lexists(path) or not os.access(directory, os.X_OK):
-            yield directory.name, load_subs(path, here.crc)
 
 
 def _findings(here: LocalPart) -> Iterator[Row]:

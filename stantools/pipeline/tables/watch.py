@@ -41,9 +41,9 @@ class ReadAllowance:
         """True if one of the limits is used up."""
         return any(left is not None and left <= 0 for left in (self.bytes, self.rows, self.files))
 
-    def share(self, of: int) -> ReadAllowance:
+    def share(self, shares: int) -> ReadAllowance:
         return ReadAllowance(
-            *(None if left is None else -(-left // of) for left in (self.bytes, self.rows, self.files))
+            *(None if left is None else -(-left // shares) for left in (self.bytes, self.rows, self.files))
         )
 
     def pairs(self, other: ReadAllowance) -> list[tuple[int | None, int | None]]:
@@ -72,10 +72,11 @@ class ChannelWatch:
         self.slices = {}
         self._aside: list[SliceFiles] = []
         for each in (*files.archived, *files.slices):
+            plain_name = f"msgs.{each.number}.dat" + (".bak" if each.archived else "")
             have = self.slices.get(each.number)
             if have is None:
                 self.slices[each.number] = each
-            elif have.archived > each.archived or each.name == _plain_name(each):
+            elif have.archived > each.archived or each.name == plain_name:
                 self.slices[each.number] = each
                 self._aside.append(have)
             else:
@@ -354,10 +355,6 @@ class ChannelWatch:
             size,
             files.index_size,
         )
-
-
-def _plain_name(files: SliceFiles) -> str:
-    return f"msgs.{files.number}.dat" + (".bak" if files.archived else "")
 
 
 def _take(watched: WatchedSlice, start: int, end: SlicePosition, allowance: ReadAllowance) -> SlicePosition:

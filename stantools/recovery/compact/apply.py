@@ -58,7 +58,7 @@ def apply_compaction(plan: CompactionPlan, out: Path, *, progress: Progress | No
     source = plan.store.path
     check_outside(source, out)
     check_room(out, room_needed(plan))
-    with new_directory(out, untouched=f"{source} is unchanged", like=source) as content:
+    with new_directory(out, untouched=f"{source} is unchanged", mode_source=source) as content:
         _fill(plan, content, progress)
     return _result(plan, out if out.is_dir() else absolute(out), None)
 
@@ -175,18 +175,15 @@ def _copy_other_files(root: Path, source: Path, target: Path, done: set[str]) ->
                 continue
             path = target / entry.name
             if entry.is_symlink():
-                path.symlink_to(_link_target(Path(entry.path), root))
+                link = Path(entry.path)
+                pointed = link.readlink()
+                place = Path(os.path.abspath(link.parent / pointed))  # noqa: PTH100 (must not follow further links)
+                within = not pointed.is_absolute() and root in place.parents
+                path.symlink_to(pointed if within else place)
             elif entry.is_dir():
                 shutil.copytree(entry.path, path, symlinks=True)
             elif entry.is_file():
                 shutil.copy2(entry.path, path)
-
-
-def _link_target(link: Path, root: Path) -> Path:
-    """Returns the target for the copy of a link; links within the store stay as they are."""
-    target = link.readlink()
-    place = Path(os.path.abspath(link.parent / target))  # noqa: PTH100 (must not follow further links)
-    return target if not target.is_absolute() and root in place.parents else place
 
 
 def _take_mode(old: Path, new: Path) -> None:

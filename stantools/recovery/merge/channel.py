@@ -99,14 +99,14 @@ class ChannelUnion:
         self.differing |= twice - same
         return True
 
-    def _same(self, one: NodeChannel, other: NodeChannel, both: Ranges) -> Ranges:
+    def _same(self, one: NodeChannel, other: NodeChannel, shared: Ranges) -> Ranges:
         found = []
         steps = [step for step in other.plan.steps if isinstance(step, RecordCopy)]
-        for mine in one.plan.steps if both else ():
+        for mine in one.plan.steps if shared else ():
             if not isinstance(mine, RecordCopy):
                 continue
             for theirs in steps:
-                if common := mine.sequences & theirs.sequences & both:
+                if common := mine.sequences & theirs.sequences & shared:
                     sealed = self._sealed(mine) or self._sealed(theirs)
                     found.append(same_records(mine.run, theirs.run, common, self._crc, sealed=sealed))
         return Ranges.union(found)

@@ -41,7 +41,7 @@ from stantools.store.serverinfo import new_server_info, readable_server_info
 
 def plan_merge(
     nodes: Sequence[NodeFiles],
-    reading: ReadOptions,
+    read_options: ReadOptions,
     options: MergeOptions | None = None,
     *,
     progress: Progress | None = None,
@@ -52,7 +52,7 @@ def plan_merge(
     the nodes belong to different clusters or their CRC polynomials differ, `UsageError` if a node is named twice or
     no channel matches.
     """
-    return _Merge(nodes, reading, options or MergeOptions()).run(progress)
+    return _Merge(nodes, read_options, options or MergeOptions()).run(progress)
 
 
 @dataclass
@@ -77,20 +77,20 @@ class _ChannelMerge:
 
 
 class _Merge:
-    def __init__(self, nodes: Sequence[NodeFiles], reading: ReadOptions, options: MergeOptions) -> None:
+    def __init__(self, nodes: Sequence[NodeFiles], read_options: ReadOptions, options: MergeOptions) -> None:
         files = [
             replace(each, raft=each.raft and absolute(each.raft), data=each.data and absolute(each.data))
             for each in nodes
         ]
         self._named = nodes  # with the paths as the user wrote them
-        self._key = reading.encryption_key
+        self._key = read_options.encryption_key
         self._options = options
-        reports = [examine(each, reading) if each.raft else None for each in files]
+        reports = [examine(each, read_options) if each.raft else None for each in files]
         self._stores = [open_datastore(each.data) if each.data else None for each in files]
         for store in filter(None, self._stores):
-            if not reading.accept_unreadable:
+            if not read_options.accept_unreadable:
                 store.check_permitted(store.channel_names)
-        polynomials = {resolve_crc(store, reading).polynomial for store in self._stores if store}
+        polynomials = {resolve_crc(store, read_options).polynomial for store in self._stores if store}
         if len(polynomials) > 1:
             found = " and ".join(sorted(map(polynomial_name, polynomials)))
             raise RefusedError(f"the stores have different CRC polynomials: {found}", "give --crc-poly")
@@ -363,12 +363,12 @@ class _Merge:
             )
         plan.changes += [str(each) for each in log.conflicts]
         plan.changes += [str(each) for each in plan.conflicts]
-        plan.changes += _perhaps_uncommitted(log, stored)
+        plan.changes += _uncommitted_notes(log, stored)
         for found, sequences in plan.free_pages.items():
             plan.changes.append(f"{found}: {describe_sequences(sequences)} came from deleted entries of the Raft logs")
 
 
-def _perhaps_uncommitted(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
+def _uncommitted_notes(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
     """Names entries at the end that may not be committed: their publishers may not have an acknowledgement.
 
     `stored` is the last sequence of each channel in any file store: stored messages are committed.

@@ -78,7 +78,7 @@ def building(plan: SalvagePlan, out: Path, *, extra_bytes: int = 0, group: int =
         check_outside(each, out)
     check_room(out, room_needed(plan) + extra_bytes)
     with (
-        new_directory(out, untouched=f"{plan.source} is unchanged", like=plan.directories[0]) as content,
+        new_directory(out, untouched=f"{plan.source} is unchanged", mode_source=plan.directories[0]) as content,
         Hasher(content, plan.options.workers) as hasher,
     ):
         yield Build(plan, content, hasher, group)

@@ -34,13 +34,13 @@ class MovedMessages:
     note: str = ""  #: differences, if any
 
 
-def write_manifest(content: Path, plan: SalvagePlan, moved: list[MovedMessages], files: dict[str, Any]) -> None:
+def write_manifest(content: Path, plan: SalvagePlan, moves: list[MovedMessages], files: dict[str, Any]) -> None:
     """Writes the manifest into a store that is otherwise complete; `files` has size and hash of each file."""
-    text = json.dumps(describe(plan, moved) | {"files": files}, indent=1)
+    text = json.dumps(describe(plan, moves) | {"files": files}, indent=1)
     (content / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
-def describe(plan: SalvagePlan, moved: list[MovedMessages]) -> dict[str, Any]:
+def describe(plan: SalvagePlan, moves: list[MovedMessages]) -> dict[str, Any]:
     """Returns the content of a manifest, without the hashes of the files."""
     return {
         "schema": 1,
@@ -71,7 +71,7 @@ def describe(plan: SalvagePlan, moved: list[MovedMessages]) -> dict[str, Any]:
                 "sequences": one.sequences.as_json(),
                 "note": one.note,
             }
-            for one in moved
+            for one in moves
         ],
         "dropped": [
             {

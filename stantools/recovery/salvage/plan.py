@@ -10,7 +10,7 @@ from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.outcomes import ChannelOutcome
 from stantools.inspection.runs import ChannelHistory, Generation, RecordRun, arrange, same_records
-from stantools.inspection.survey import ChannelSurvey, NeighbourSequences, SliceSurvey, stop_text, survey_slice
+from stantools.inspection.survey import ChannelSurvey, SliceSurvey, stop_text, survey_slice
 from stantools.inspection.survey_jobs import survey_channels
 from stantools.inspection.verify import channel_verdict
 from stantools.notation import counted, describe_ranges
@@ -257,15 +257,9 @@ def _leave_slice_damage(store: Datastore, survey: SliceSurvey, source: _ChannelF
         if damage.repair and damage.repair.message.sequence:
             source.rewrites.append(RepairedMessage(survey.files.data, damage, damage.repair))
         else:
-            plan.dropped.append(_damaged(file, neighbours))
-
-
-def _damaged(file: str, neighbours: NeighbourSequences) -> DroppedData:
-    damage = neighbours.damage
-    # Zeros and torn ends between consecutive messages hold no data; lost messages are counted by sequence, once.
-    return DroppedData(
-        file, damage.offset, damage.length, f"{damage.kind}: {stop_text(damage.stop)}", fate=DropReason.LEFT_OUT
-    )
+            # Zeros and torn ends between consecutive messages hold no data; lost messages are counted by sequence.
+            reason = f"{damage.kind}: {stop_text(damage.stop)}"
+            plan.dropped.append(DroppedData(file, damage.offset, damage.length, reason, fate=DropReason.LEFT_OUT))
 
 
 def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _ChannelFindings], plan: SalvagePlan) -> None:
@@ -278,7 +272,7 @@ def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _ChannelFindings], pl
     else:
         file = f"{survey.files.name}/{path.name}"
         try:
-            with mapped(path, seen=survey.files.subs_seen) as buffer:
+            with mapped(path, snapshot=survey.files.subs_seen) as buffer:
                 source.subs = salvage_subs(buffer, plan.crc)
         except StoreUnreadableError as error:
             plan.dropped.append(DroppedData(file, -1, 0, error.message))
@@ -320,7 +314,11 @@ def _plan_channel(
             target.filled = target.gaps
         if is_main:
             _note_missing(plan, target, source)
-            target.last_known = max(target.last_known, _last_named(source, history, generation))
+            # Of several generations, only entries of the newest slice or later ones can belong to the newest.
+            several = len(history.generations) > 1
+            newest = max((p.run.slice.number for p in generation.pieces), default=0) if several else 0
+            named = (ranges.last for number, ranges in source.named if number >= newest)
+            target.last_known = max((target.last_known, *named))
             last = target.last_known if plan.options.keep_positions else target.sequences.last
             decided = plan_subscriptions(subs, known_clients, last)
             target.subscriptions = decided.subscriptions
@@ -346,14 +344,6 @@ def _note_missing(plan: SalvagePlan, target: ChannelSalvage, source: _ChannelFin
         target.unknown.append(end.sentence(name))
         if end.suspected:
             plan.dropped.append(DroppedData(name, -1, 0, end.sentence(name), fate=DropReason.UNKNOWN))
-
-
-def _last_named(source: _ChannelFindings, history: ChannelHistory, generation: Generation) -> int:
-    """Returns the last sequence of a generation that only an index still names, 0 if there is none."""
-    # Of several generations, only entries of the newest slice or later ones can belong to the newest.
-    several = len(history.generations) > 1
-    newest = max((p.run.slice.number for p in generation.pieces), default=0) if several else 0
-    return max((ranges.last for number, ranges in source.named if number >= newest), default=0)
 
 
 def _check_filling(target: ChannelSalvage) -> None:

@@ -43,14 +43,11 @@ def default_backup(store: Path) -> Path:
 
 def saved_bytes(steps: Iterable[Change]) -> int:
     """Returns how many bytes go to the backup."""
-    return sum(_saved_size(change) for change in steps)
-
-
-def _saved_size(change: Change) -> int:
-    """Returns how many bytes of a file go to the backup."""
-    if change.before is None:
-        return 0
-    return change.before - (change.after or 0) if isinstance(change.action, CutChange) else change.before
+    return sum(
+        change.before - (change.after or 0 if isinstance(change.action, CutChange) else 0)
+        for change in steps
+        if change.before is not None
+    )
 
 
 def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progress | None = None) -> Path:
@@ -63,7 +60,9 @@ def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progres
     untouched = f"{root} is unchanged"
     with writing(directory, untouched):
         directory.mkdir(parents=True, exist_ok=True)
-    target = _free_path(directory)
+    target = next((each for n in range(1, _MAX_BACKUPS) if not (each := directory / str(n)).exists()), None)
+    if target is None:
+        raise StoreUnwritableError(f"{directory}: is full of backups", "choose another directory")
     try:
         with new_directory(target, untouched=untouched) as content, writing(target, untouched):
             entries = [_save(root, change, content, progress) for change in steps]
@@ -79,14 +78,6 @@ def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progres
             directory.rmdir()
         raise
     return target
-
-
-def _free_path(directory: Path) -> Path:
-    for number in range(1, _MAX_BACKUPS):
-        target = directory / str(number)
-        if not target.exists():
-            return target
-    raise StoreUnwritableError(f"{directory}: is full of backups", "choose another directory")
 
 
 def _save(root: Path, change: Change, content: Path, progress: Progress | None) -> dict[str, Any]:

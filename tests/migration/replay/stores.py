@@ -76,13 +76,13 @@ AT_ONCE = ReplaySpeed(None)
 
 async def replay(
     plan: ReplayPlan,
-    connecting: ConnectOptions,
+    connect_options: ConnectOptions,
     to: ReplayOptions,
     file: ReplayStateFile,
     pace: ReplaySpeed = AT_ONCE,
     **more: Any,
 ) -> ReplayOutcome:
     """Replays a plan from where a state is."""
-    async with connect(connecting) as connection:
+    async with connect(connect_options) as connection:
         run = Replay(plan, PUBLISHERS[to.kind](connection, plan, file.state, to), file, pace, **more)
         return await asyncio.wait_for(run.run(), 180)

@@ -196,10 +196,10 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Secrets are looked up where they are needed, and never shown.
     found = sink_options({"user": "me", "passwordEnv": "SINK_PASSWORD"})
     with pytest.raises(UsageError, match="SINK_PASSWORD, which option passwordEnv names, is not set where a task runs"):
-        found.connecting()
+        found.connect_options()
     monkeypatch.setenv("SINK_PASSWORD", "secret")
-    assert found.connecting().password == "secret"
+    assert found.connect_options().password == "secret"
     file = tmp_path / "token"
     file.write_text("geheim\n")
-    assert sink_options({"tokenFile": str(file)}).connecting().token == "geheim"
+    assert sink_options({"tokenFile": str(file)}).connect_options().token == "geheim"
     assert "geheim" not in repr(sink_options({"token": "geheim"}))

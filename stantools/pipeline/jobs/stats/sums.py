@@ -146,7 +146,9 @@ class _PieceSums:
         if not good.any():
             return
         keep = np.flatnonzero(good)
-        sequence, time, size = (_numbers(batch.column(place))[keep] for place in range(3))
+        # Null, which only rows without a message have, becomes 0.
+        numbers = (batch.column(place).fill_null(0).to_numpy(zero_copy_only=False) for place in range(3))
+        sequence, time, size = (column[keep] for column in numbers)
         self._messages += len(keep)
         self._bytes += int(size.sum())
         self._largest = max(self._largest, int(size.max()))
@@ -250,12 +252,6 @@ def widened(width: int, times: Mapping[tuple[int, int], tuple[int, int]]) -> dic
         before = total.get(at, (0, 0))
         total[at] = before[0] + messages, before[1] + size
     return total
-
-
-def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Returns a column of whole numbers; null, which only rows without a message have, becomes 0."""
-    filled: npt.NDArray[np.int64] = column.fill_null(0).to_numpy(zero_copy_only=False)
-    return filled
 
 
 def _count_into(histogram: dict[int, int], buckets: npt.NDArray[np.int64]) -> None:
