@@ -7,13 +7,10 @@ from collections.abc import Callable
 from time import perf_counter
 
 
-def _no_op() -> None: ...
-
-
 class BusyPoll:
     """Lets the running loop poll for readable sockets instead of sleeping; calls `over` at the end."""
 
-    def __init__(self, over: Callable[[], None] = _no_op) -> None:
+    def __init__(self, over: Callable[[], None] = lambda: None) -> None:
         self._on_end = over
         self._end = 0.0
         self._polling = False

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the broker, or prints help or version; returns the exit code."""
-    _replace_closed_streams()
+    # A data file must not get the number of a standard stream that the shell closed (`2>&-`).
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     # Imported here because loading takes a while, and Ctrl-C must already work.
     from broker.config.broker_options import CommandAnswer, SignalRequest
     from broker.config.reader import parse
@@ -72,13 +75,6 @@ def console() -> None:
     # Until the event loop takes over, an interrupt ends the process silently.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
-
-
-def _replace_closed_streams() -> None:
-    """Replaces standard streams closed by the shell (`2>&-`), so that no data file gets their numbers."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _say(stdout: str = "", stderr: str = "") -> None:

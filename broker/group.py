@@ -221,10 +221,6 @@ class ServerGroup:
             else:
                 return
 
-    def _is_newcomer(self) -> bool:
-        """Returns whether it has seen no leader yet and the last leader may still return."""
-        return self._start_time is not None and asyncio.get_running_loop().time() < self._start_time + _RETURN_TIME
-
     # Standby
 
     async def _stand_by(self) -> None:
@@ -344,11 +340,14 @@ class ServerGroup:
 
         # The answer to the question keeps other servers from trying while this one reads the streams.
         term.bus.listen(Role.GENERAL, self._subject, one_by_one(answer))
-        if not await self._until_lease_loss(term.store.prepare(newcomer=self._is_newcomer())):
+        # It has seen no leader yet, and the last leader may still return.
+        loop = asyncio.get_running_loop()
+        newcomer = self._start_time is not None and loop.time() < self._start_time + _RETURN_TIME
+        if not await self._until_lease_loss(term.store.prepare(newcomer=newcomer)):
             return
         self.role = LEADER
         STREAMING.info("server became leader, performing leader promotion actions")
-        problem: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        problem: asyncio.Future[str] = loop.create_future()
         term.server.start(lambda: problem.set_result(""), problem.set_result)
         if await self._until_lease_loss(problem):
             if problem.result():

@@ -66,20 +66,17 @@ def run(options: BrokerOptions, argv: Sequence[str], sockets: Sequence[socket.so
     Raises:
         ConfigurationError: The log cannot be opened.
     """
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        loop_factory = uvloop.new_event_loop
     with (
         logs.configured(options.logging) as log_files,
         SignalThread({signal.SIGINT: 0, signal.SIGTERM: EXIT_TERMINATED}) as signals,
-        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+        asyncio.Runner(loop_factory=loop_factory) as runner,
     ):
         return runner.run(_Process(options, argv, log_files, sockets, signals).run())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 class _Process:

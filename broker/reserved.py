@@ -27,15 +27,12 @@ class ReservedSubjects:
         #: First two bytes of the prefixes, which rule out nearly all subjects quickly.
         self._heads: Final = frozenset(each[:2] for each in self._servers)
         #: Returns whether the broker may publish to a subject named by a client. The same subjects recur often.
-        self.is_inbox: Final = lru_cache(maxsize=8192)(self._is_inbox)
+        self.is_inbox: Final = lru_cache(maxsize=8192)(lambda subject: valid_subject(subject) and subject not in self)
 
     def __contains__(self, subject: bytes) -> bool:
         if subject[:2] not in self._heads:
             return False
         return subject.startswith(self._servers) and not subject.startswith(_CLIENTS)
-
-    def _is_inbox(self, subject: bytes) -> bool:
-        return valid_subject(subject) and subject not in self
 
 
 #: The reserved subjects of every server, whatever its options.

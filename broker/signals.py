@@ -58,7 +58,7 @@ class SignalThread:
         self._loop, self._actions = loop, actions
         for number in actions:
             # Python's handler does nothing: the number in the pipe is enough.
-            self._old_handlers[number] = signal.signal(number, _no_op)
+            self._old_handlers[number] = signal.signal(number, lambda *_: None)
             signal.siginterrupt(number, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         threading.Thread(target=self._read_signals, name="signals", daemon=True).start()
@@ -108,6 +108,3 @@ class SignalThread:
         )
         for handler in logging.getLogger().handlers:
             handler.flush()
-
-
-def _no_op(number: int, frame: object) -> None: ...

@@ -22,10 +22,9 @@ from stantools.nats.login import Login, NatsAddress, redacted
 from stantools.nats.subjects import valid_pattern
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterable, Sequence
 
-    from broker.config.broker_options import ClientTLSOptions, ConnectionOptions
+    from broker.config.broker_options import ConnectionOptions
     from stantools.nats.client import ConnectFailure, NatsMessage
     from stantools.nats.frames import FrameHandler, Handler, Payloads
 
@@ -56,22 +55,6 @@ def _server(url: str) -> NatsAddress:
     if server.web:
         raise BusError(f"malformed url: {redacted(url)}")
     return server
-
-
-def _client_settings(options: ConnectionOptions) -> ClientSettings:
-    nkey = Path(options.nkey_seed_file) if options.nkey_seed_file else None
-    creds = Path(options.credentials) if options.credentials else None
-    login = Login.read(user=options.user, password=options.password, token=options.token, nkey=nkey, creds=creds)
-    context = _context(options.tls) if options.tls else None
-    return ClientSettings("", login, context, options.tls.server_name if options.tls else "")
-
-
-def _context(options: ClientTLSOptions) -> ssl.SSLContext:
-    try:
-        return tls_context(options.ca, options.cert, options.key, verify=not options.skip_verify)
-    except StoreUnreadableError as problem:
-        files = ", ".join(str(path) for path in (options.ca, options.cert, options.key) if path)
-        raise BusError(f"error parsing TLS files {files}: {problem.message}") from problem
 
 
 class ExternalLink(NatsClient):
@@ -201,6 +184,21 @@ class ExternalLink(NatsClient):
             self._session.ping(lambda good: done())
         else:
             asyncio.get_running_loop().call_soon(done)
+
+
+def _client_settings(options: ConnectionOptions) -> ClientSettings:
+    nkey = Path(options.nkey_seed_file) if options.nkey_seed_file else None
+    creds = Path(options.credentials) if options.credentials else None
+    login = Login.read(user=options.user, password=options.password, token=options.token, nkey=nkey, creds=creds)
+    tls = options.tls
+    if tls is None:
+        return ClientSettings("", login)
+    try:
+        context = tls_context(tls.ca, tls.cert, tls.key, verify=not tls.skip_verify)
+    except StoreUnreadableError as problem:
+        files = ", ".join(str(path) for path in (tls.ca, tls.cert, tls.key) if path)
+        raise BusError(f"error parsing TLS files {files}: {problem.message}") from problem
+    return ClientSettings("", login, context, tls.server_name)
 
 
 class ExternalBus:

@@ -104,11 +104,6 @@ def _option(
     return OptionDeclaration(setting, kind, help, tuple(flags.split()), tuple(keys.split()), default, state, remark)
 
 
-def _field(option: OptionDeclaration) -> str:
-    """Returns the field of `stantools.store.limits.PatternLimits` for a setting."""
-    return option.setting.removeprefix("limits.") + ("_ns" if option.kind is ValueType.DURATION else "")
-
-
 _S, _B, _I, _D, _Z = ValueType.STRING, ValueType.BOOL, ValueType.INT, ValueType.DURATION, ValueType.SIZE
 _M, _L = ValueType.MAP, ValueType.LIST
 _LATER, _WARNED, _NOT_NEEDED = Support.UNAVAILABLE, Support.WARNED, Support.NOT_NEEDED
@@ -201,7 +196,13 @@ CHANNEL_LIMITS: Final = OptionSection(
     "Limits of a channel or pattern",
     "streaming.limits.channels",
     *(
-        replace(option, setting=_field(option), flags=(), default=None)
+        # the setting is a field of `stantools.store.limits.PatternLimits`
+        replace(
+            option,
+            setting=option.setting.removeprefix("limits.") + ("_ns" if option.kind is ValueType.DURATION else ""),
+            flags=(),
+            default=None,
+        )
         for option in LIMITS.options
         if option.flags and option.setting != "limits.max_channels"
     ),

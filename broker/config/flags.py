@@ -62,7 +62,9 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
         if flag is None:
             raise FlagError(f"flag provided but not defined: -{name}")
         if flag.kind is ValueType.BOOL:
-            _set(found, flag, name, _bool(name, value) if separator else True)
+            if separator and value not in _TRUE and value not in _FALSE:
+                raise FlagError(f"invalid boolean value {quote(value)} for -{name}: parse error")
+            _set(found, flag, name, not separator or value in _TRUE)
             continue
         if not separator:
             if position == len(arguments):
@@ -96,12 +98,6 @@ def _set(found: CommandLine, flag: OptionDeclaration, name: str, value: Setting)
     for each in _COMBINED.get(flag.setting, ()):
         found.settings[each] = value
         found.names.setdefault(each, name)
-
-
-def _bool(name: str, value: str) -> bool:
-    if value not in _TRUE and value not in _FALSE:
-        raise FlagError(f"invalid boolean value {quote(value)} for -{name}: parse error")
-    return value in _TRUE
 
 
 def _value(flag: OptionDeclaration, name: str, value: str) -> Setting:

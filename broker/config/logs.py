@@ -363,7 +363,11 @@ class SyslogHandler(logging.Handler):
 
 def _connect(url: str, *, wait: bool = True) -> socket.socket:
     if not url:
-        return _connect_local()
+        for path in _LOCAL:
+            if Path(path).exists():
+                with contextlib.suppress(ConfigurationError):
+                    return _connect_unix(path, path)
+        raise ConfigurationError(f"error connecting to syslog: {quote('Unix syslog delivery error')}")
     try:
         parts = urlsplit(url)
         network = parts.scheme
@@ -399,14 +403,6 @@ def _connect(url: str, *, wait: bool = True) -> socket.socket:
         raise ConfigurationError(f"error connecting to syslog: {quote(problem_text)}") from None
     found.setblocking(False)
     return found
-
-
-def _connect_local() -> socket.socket:
-    for path in _LOCAL:
-        if Path(path).exists():
-            with contextlib.suppress(ConfigurationError):
-                return _connect_unix(path, path)
-    raise ConfigurationError(f"error connecting to syslog: {quote('Unix syslog delivery error')}")
 
 
 def _connect_unix(path: str, what: str) -> socket.socket:

@@ -264,7 +264,10 @@ def read_tls(problems: Problems, node: ConfigNode) -> TLSOptions | None:
             else:
                 problems.error(entry, f"error parsing tls config, expected '{name}' to be a boolean")
         elif name == "timeout":
-            timeout = _timeout(problems, entry)
+            try:
+                timeout = seconds(value)
+            except ConfigurationError as problem:
+                problems.error(entry, f"error parsing tls config, 'timeout' {problem.message}")
         elif name == "cipher_suites":
             ciphers = _choice(problems, entry, name, CIPHERS, "unrecognized cipher")
         elif name == "curve_preferences":
@@ -357,14 +360,6 @@ def _entries(problems: Problems, node: ConfigNode) -> list[tuple[str, ConfigNode
         elif not entry.used:
             problems.error(entry, f"error parsing tls config, unknown field [{quote(name)}]")
     return found
-
-
-def _timeout(problems: Problems, node: ConfigNode) -> float:
-    try:
-        return seconds(node.value)
-    except ConfigurationError as problem:
-        problems.error(node, f"error parsing tls config, 'timeout' {problem.message}")
-        return 0.0
 
 
 def _choice(problems: Problems, node: ConfigNode, name: str, known: Mapping[str, str], unknown: str) -> tuple[str, ...]:

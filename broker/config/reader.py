@@ -205,7 +205,9 @@ def overview() -> str:
             left = f"    {names}{_KINDS.get(option.kind, '')}"
             # at least two blanks, on the next line if necessary
             gap = " " * (_COLUMN - len(left)) if len(left) < _COLUMN - 1 else f"\n{' ' * _COLUMN}"
-            lines.append(f"{left}{gap}{option.help}{_notes(option)}")
+            default = f" (default: {option.shown_default})" if option.shown_default not in ("", "false") else ""
+            note = f" [{option.state}]" if option.state is Support.UNAVAILABLE else ""
+            lines.append(f"{left}{gap}{option.help}{default}{note}")
     return "\n".join((*lines, ""))
 
 
@@ -233,11 +235,6 @@ def tls_help() -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _notes(entry: OptionDeclaration) -> str:
-    default = f" (default: {entry.shown_default})" if entry.shown_default not in ("", "false") else ""
-    return f"{default} [{entry.state}]" if entry.state is Support.UNAVAILABLE else default
 
 
 def read_streaming(top: Mapping[str, ConfigNode]) -> StreamingFile:

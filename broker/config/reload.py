@@ -101,7 +101,8 @@ def _compare(old: BrokerOptions, found: ParsedSettings, tls: TLSOptions | None) 
         ("ports_file_dir", old.ports_file_dir, ports_file_dir),
     ):
         if before != after:
-            lines.append(f"Reloaded: {label} = {_shown(after)}")
+            shown = str(after).lower() if isinstance(after, bool) else after
+            lines.append(f"Reloaded: {label} = {shown}")
     warnings = (*found.misplaced, *found.nats.warnings)
     options = replace(
         old,
@@ -117,7 +118,3 @@ def _compare(old: BrokerOptions, found: ParsedSettings, tls: TLSOptions | None) 
 def _refuse_change(name: str, old: int | str, new: int | str) -> None:
     if old != new:
         raise ReloadProblem(f"config reload not supported for {name}: old={old}, new={new}")
-
-
-def _shown(value: bool | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else value

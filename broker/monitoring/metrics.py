@@ -221,12 +221,8 @@ class Family:
             return
         yield f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.kind}\n"
         for labels, value in self.samples:
-            yield f"{self.name}{_labels(labels.items())} {_number(value)}\n"
-
-
-def _labels(labels: Iterable[tuple[str, str]]) -> str:
-    inner = ",".join([f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels])
-    return f"{{{inner}}}" if inner else ""
+            pairs = ",".join([f'{name}="{text.translate(_ESCAPED)}"' for name, text in labels.items()])
+            yield f"{self.name}{f'{{{pairs}}}' if pairs else ''} {_number(value)}\n"
 
 
 def _number(value: float) -> str:

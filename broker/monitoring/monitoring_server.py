@@ -119,9 +119,12 @@ class MonitoringServer:
         try:
             sockets = open_sockets(host, port)
         except OSError as error:
+            text = str(error)
+            if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+                # asyncio's own text repeats the address
+                text = f"bind: {os.strerror(error.errno).lower()}"
             raise MonitoringError(
-                f"Can't start monitoring: can't listen to the monitor port: listen tcp {address(host, port)}: "
-                f"{_error_text(error)}"
+                f"Can't start monitoring: can't listen to the monitor port: listen tcp {address(host, port)}: {text}"
             ) from error
         self.port = int(sockets[0].getsockname()[1])
         self.loading = asyncio.create_task(self._serve(sockets, context))
@@ -180,8 +183,14 @@ class MonitoringServer:
         return response
 
     async def _reply(self, target: str) -> Reply:
-        # a proxy may send the whole URL
-        path, _, text = target.partition("?") if target.startswith("/") else _split(target)
+        path, _, text = target.partition("?")
+        if not target.startswith("/"):
+            # A proxy may send the whole URL.
+            try:
+                parts = urlsplit(target)
+                path, text = parts.path, parts.query
+            except ValueError:
+                path = text = ""
         path, query = unquote(path, errors="replace"), QueryParameters(text)
         try:
             if path == "/metrics":
@@ -214,14 +223,6 @@ async def _written(value: Any) -> bytes:
     return b"".join([*parts, "".join(pieces).encode()])
 
 
-def _split(target: str) -> tuple[str, str, str]:
-    try:
-        parts = urlsplit(target)
-    except ValueError:
-        return "", "", ""
-    return parts.path, "?", parts.query
-
-
 def _aiohttp() -> Any:
     from aiohttp import web
 
@@ -236,10 +237,3 @@ def _context(tls: TLSOptions) -> ssl.SSLContext:
     except (OSError, ssl.SSLError, ValueError) as error:
         raise MonitoringError(f"Can't start monitoring: error parsing X509 certificate/key pair: {error}") from error
     return context
-
-
-def _error_text(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
-        # asyncio's own text repeats the address
-        return f"bind: {os.strerror(error.errno).lower()}"
-    return str(error)
