@@ -171,9 +171,10 @@ class NatsServer:
         """Starts it, and waits until clients can connect and JetStream is up."""
         file = self.directory / "server.json"
         file.write_text(json.dumps(self.settings, ensure_ascii=False))
-        self.process = subprocess.Popen(
-            [str(binary(self.version)), "-c", str(file)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+        from tests.reaper import ServerProcess
+
+        command = [str(binary(self.version)), "-c", str(file)]
+        self.process = ServerProcess(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         if ready:
             self.wait()
         return self
