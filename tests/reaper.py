@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from functools import cache
-from typing import IO, Any
+from typing import Any
 
 _SHELL = r"""
 trap '' INT TERM HUP
@@ -23,14 +23,13 @@ done
 
 
 @cache
-def _pipe(_: int) -> IO[bytes]:
+def _pipe(_: int) -> int:
     """The pipe of the shell of this process; a fork has one of its own."""
-    shell = subprocess.Popen(
-        ["sh", "-c", _SHELL], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, bufsize=0
-    )
+    end, pipe = os.pipe()
+    shell = subprocess.Popen(["sh", "-c", _SHELL], stdin=end, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     shell.returncode = 0  # it ends after this process: nothing waits for it, and no warning says so
-    assert shell.stdin
-    return shell.stdin
+    os.close(end)
+    return pipe
 
 
 class ServerProcess(subprocess.Popen[bytes]):
@@ -60,4 +59,4 @@ class ServerProcess(subprocess.Popen[bytes]):
             self._tell("-")
 
     def _tell(self, sign: str) -> None:
-        _pipe(os.getpid()).write(f"{sign} {self.pid}\n".encode())
+        os.write(_pipe(os.getpid()), f"{sign} {self.pid}\n".encode())
