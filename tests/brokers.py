@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
 
+from tests.reaper import ServerProcess
 from tests.servers import free_port
 
 #: What scripts wait for in the log (server-operations.md section 11).
@@ -129,7 +130,7 @@ class Broker:
             root = Path(__file__).parents[1]
             environment = {**os.environ, "PYTHONPATH": str(root), **self.environment}
             with self.log.open("ab") as log:
-                self.process = subprocess.Popen(
+                self.process = ServerProcess(
                     command, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, env=environment
                 )
         deadline = time.monotonic() + _START

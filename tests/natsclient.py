@@ -5,9 +5,10 @@ nats-py waits half a second for an answer; on a busy machine that is too short, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
@@ -19,6 +20,7 @@ from stantools.nats.jetstream import JetStream
 
 #: The default timeout of a request, in seconds.
 PATIENCE = 60
+_T = TypeVar("_T")
 
 
 class Client(NatsClient):
@@ -55,7 +57,17 @@ async def connected(url: str, **options: Any) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def jetstream(url: str, **options: Any) -> AsyncIterator[JetStream]:
+async def jetstream(*urls: str, **options: Any) -> AsyncIterator[JetStream]:
     """The JetStream client of stantools, connected for the body."""
-    async with connection.connect(ConnectOptions(servers=(url,), **options)) as link:
+    async with connection.connect(ConnectOptions(servers=urls, **options)) as link:
         yield JetStream(link)
+
+
+def with_jetstream(url: str, work: Callable[[JetStream], Awaitable[_T]], **options: Any) -> _T:
+    """The same for a test that is not a coroutine, as its command has an event loop of its own."""
+
+    async def connected() -> _T:
+        async with jetstream(url, **options) as js:
+            return await work(js)
+
+    return asyncio.run(connected())

@@ -171,9 +171,10 @@ class NatsServer:
         """Starts it, and waits until clients can connect and JetStream is up."""
         file = self.directory / "server.json"
         file.write_text(json.dumps(self.settings, ensure_ascii=False))
-        self.process = subprocess.Popen(
-            [str(binary(self.version)), "-c", str(file)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+        from tests.reaper import ServerProcess
+
+        command = [str(binary(self.version)), "-c", str(file)]
+        self.process = ServerProcess(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         if ready:
             self.wait()
         return self
@@ -295,7 +296,9 @@ def _is_gone(answer: dict[str, Any]) -> bool:
 
 
 class Cluster:
-    """Servers with JetStream, three or five, that know each other and hold replicated streams. A context manager.
+    """Servers with JetStream, three or five, that know each other and hold replicated streams.
+
+    A context manager of coroutines, and of tests whose command has an event loop of its own.
 
     Args:
         directory: For all that they write.
@@ -335,21 +338,28 @@ class Cluster:
         """Where clients connect."""
         return [server.url for server in self.servers]
 
-    def __enter__(self) -> Cluster:
+    async def __aenter__(self) -> Cluster:
         try:
-            self._start()
+            for server in self.servers:
+                server.start(ready=False)
+            for server in self.servers:
+                server.wait()
+            if self._usable:
+                await self._until_usable()
         except RuntimeError:
-            self.__exit__()
+            await self.__aexit__()
             raise
         return self
 
-    def _start(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for server in self.servers:
-            server.start(ready=False)
-        for server in self.servers:
-            server.wait()
-        if self._usable:
-            asyncio.run(self._until_usable())
+            server.kill()
+
+    def __enter__(self) -> Cluster:
+        return asyncio.run(self.__aenter__())
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run(self.__aexit__())
 
     async def _until_usable(self, seconds: float = 120) -> None:
         """Waits until a stream with a replica on each can be made, and all servers say that all have it.
@@ -374,10 +384,6 @@ class Cluster:
             await _ask_until(clients[0], f"STREAM.DELETE.{_PROBE}", _is_gone, deadline)
             for client in clients:
                 await _ask_until(client, f"STREAM.INFO.{_PROBE}", _is_gone, deadline)
-
-    def __exit__(self, *_: object) -> None:
-        for server in self.servers:
-            server.kill()
 
 
 if __name__ == "__main__":

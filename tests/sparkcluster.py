@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.reaper import ServerProcess
+
 #: Seconds until a process of Spark has to say that it is up; the machine may be busy with other tests.
 _START = 90.0
 
@@ -127,7 +129,7 @@ def _process(command: list[str], directory: Path, log: Path, heap: str = "256m")
     }
     full = [str(java), "-cp", f"{home}/jars/*", f"-Xmx{heap}", *_OPENS, *command]
     with log.open("wb") as out:
-        process = subprocess.Popen(
+        process = ServerProcess(
             full,
             stdin=subprocess.DEVNULL,
             stdout=out,

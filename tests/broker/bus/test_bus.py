@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,175 +118,141 @@ REAL = pytest.mark.skipif(
 
 
 @pytest.fixture(params=["embedded", "ours", pytest.param("real", marks=REAL)])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Callable[[Bus], Awaitable[None]]], None]:
-    """Runs something with a bus."""
-
-    def runner(scenario: Callable[[Bus], Awaitable[None]]) -> None:
-        async def main() -> None:
-            async with a_bus(request.param, tmp_path) as bus:
-                await scenario(bus)
-
-        asyncio.run(main())
-
-    return runner
+async def bus(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bus]:
+    async with a_bus(request.param, tmp_path) as bus:
+        yield bus
 
 
-Run = Callable[[Callable[[Bus], Awaitable[None]]], None]
+async def test_messages_and_blocks(bus: Bus) -> None:
+    heard, all_of_it = Heard(), Heard()
+    bus.listen(Role.ACKS, b"a.b", heard)
+    bus.listen(Role.GENERAL, b"a.>", all_of_it)
+    await barrier(bus)
+    assert bus.publish(Role.SEND, b"a.b", b"one", b"r.1")
+    assert bus.publish_block(Role.SEND, b"a.b", block(b"x", b"", b"two", b"3" * 1000, b"y"), 1, 4)
+    assert bus.publish_block(Role.SEND, b"a.b", block(b"x"), 1, 1)
+    assert bus.publish(Role.SEND, b"a.c", b"four")
+    assert not bus.publish_each(Role.SEND, [(b"a.d", b"five"), (b"a d", b"no subject"), (b"a.b", b"six"), (b"", b"")])
+    bus.publish_runs(Role.SEND, [(b"a.b", 0, 1), (b"a.b", 1, 3), (b"a.c", 3, 4)], block(b"1", b"2", b"3", b"4"))
+    assert not heard.messages or isinstance(bus, EmbeddedBus)
+    await heard.wait(8)
+    await all_of_it.wait(11)
+    expected = [
+        (b"a.b", b"r.1", b"one"),
+        (b"a.b", b"", b""),
+        (b"a.b", b"", b"two"),
+        (b"a.b", b"", b"3" * 1000),
+    ]
+    each = [(b"a.b", b"", payload) for payload in (b"six", b"1", b"2", b"3")]
+    assert heard.messages == expected + each
+    expected += [(b"a.c", b"", b"four"), (b"a.d", b"", b"five"), *each, (b"a.c", b"", b"4")]
+    assert all_of_it.messages == expected
 
 
-def test_messages_and_blocks(run: Run) -> None:
-    async def scenario(bus: Bus) -> None:
-        heard, all_of_it = Heard(), Heard()
-        bus.listen(Role.ACKS, b"a.b", heard)
-        bus.listen(Role.GENERAL, b"a.>", all_of_it)
-        await barrier(bus)
-        assert bus.publish(Role.SEND, b"a.b", b"one", b"r.1")
-        assert bus.publish_block(Role.SEND, b"a.b", block(b"x", b"", b"two", b"3" * 1000, b"y"), 1, 4)
-        assert bus.publish_block(Role.SEND, b"a.b", block(b"x"), 1, 1)
-        assert bus.publish(Role.SEND, b"a.c", b"four")
-        assert not bus.publish_each(
-            Role.SEND, [(b"a.d", b"five"), (b"a d", b"no subject"), (b"a.b", b"six"), (b"", b"")]
-        )
-        bus.publish_runs(Role.SEND, [(b"a.b", 0, 1), (b"a.b", 1, 3), (b"a.c", 3, 4)], block(b"1", b"2", b"3", b"4"))
-        assert not heard.messages or isinstance(bus, EmbeddedBus)
-        await heard.wait(8)
-        await all_of_it.wait(11)
-        expected = [
-            (b"a.b", b"r.1", b"one"),
-            (b"a.b", b"", b""),
-            (b"a.b", b"", b"two"),
-            (b"a.b", b"", b"3" * 1000),
-        ]
-        each = [(b"a.b", b"", payload) for payload in (b"six", b"1", b"2", b"3")]
-        assert heard.messages == expected + each
-        expected += [(b"a.c", b"", b"four"), (b"a.d", b"", b"five"), *each, (b"a.c", b"", b"4")]
-        assert all_of_it.messages == expected
-
-    run(scenario)
+async def test_no_subject(bus: Bus) -> None:
+    heard = Heard()
+    bus.listen(Role.ACKS, b">", heard)
+    for subject in (b"", b"a b", b"a\r\nPUB x 1\r\ny", b"a..b", b"*", b"a.>"):
+        assert bus.publish(Role.SEND, subject, b"x")
+        assert bus.publish_block(Role.SEND, subject, block(b"x"), 0, 1)
+        assert (await ask(bus, subject)).outcome is RequestOutcome.NO_RESPONDERS
+    assert bus.publish(Role.SEND, b"good", b"x")
+    await heard.wait(1)
+    assert [m for m in heard.messages if not m[0].startswith(b"_INBOX")] == [(b"good", b"", b"x")]
+    with pytest.raises(ValueError, match="subject"):
+        bus.listen(Role.ACKS, b"a b", heard)
 
 
-def test_no_subject(run: Run) -> None:
-    async def scenario(bus: Bus) -> None:
+async def test_requests(bus: Bus) -> None:
+    def answer(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         heard = Heard()
-        bus.listen(Role.ACKS, b">", heard)
-        for subject in (b"", b"a b", b"a\r\nPUB x 1\r\ny", b"a..b", b"*", b"a.>"):
-            assert bus.publish(Role.SEND, subject, b"x")
-            assert bus.publish_block(Role.SEND, subject, block(b"x"), 0, 1)
-            assert (await ask(bus, subject)).outcome is RequestOutcome.NO_RESPONDERS
-        assert bus.publish(Role.SEND, b"good", b"x")
-        await heard.wait(1)
-        assert [m for m in heard.messages if not m[0].startswith(b"_INBOX")] == [(b"good", b"", b"x")]
-        with pytest.raises(ValueError, match="subject"):
-            bus.listen(Role.ACKS, b"a b", heard)
+        heard(buffer, frames, begin, end)
+        for _, reply, payload in heard.messages:
+            bus.publish(Role.SEND, reply, b"answer to " + payload)
+            bus.publish(Role.SEND, reply, b"too late")
 
-    run(scenario)
-
-
-def test_requests(run: Run) -> None:
-    async def scenario(bus: Bus) -> None:
-        def answer(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-            heard = Heard()
-            heard(buffer, frames, begin, end)
-            for _, reply, payload in heard.messages:
-                bus.publish(Role.SEND, reply, b"answer to " + payload)
-                bus.publish(Role.SEND, reply, b"too late")
-
-        bus.listen(Role.HEARTBEATS, b"help", answer)
-        bus.listen(Role.HEARTBEATS, b"silent", Heard())
-        await barrier(bus)
-        assert await ask(bus, b"help") == RequestAnswer(RequestOutcome.REPLY, b"answer to question")
-        assert await ask(bus, b"nobody") == RequestAnswer(RequestOutcome.NO_RESPONDERS)
-        assert await ask(bus, b"silent", 0.05) == RequestAnswer(RequestOutcome.TIMEOUT)
-        assert await ask(bus, b"help") == RequestAnswer(RequestOutcome.REPLY, b"answer to question")
-
-    run(scenario)
+    bus.listen(Role.HEARTBEATS, b"help", answer)
+    bus.listen(Role.HEARTBEATS, b"silent", Heard())
+    await barrier(bus)
+    assert await ask(bus, b"help") == RequestAnswer(RequestOutcome.REPLY, b"answer to question")
+    assert await ask(bus, b"nobody") == RequestAnswer(RequestOutcome.NO_RESPONDERS)
+    assert await ask(bus, b"silent", 0.05) == RequestAnswer(RequestOutcome.TIMEOUT)
+    assert await ask(bus, b"help") == RequestAnswer(RequestOutcome.REPLY, b"answer to question")
 
 
-def test_unlisten(run: Run) -> None:
-    async def scenario(bus: Bus) -> None:
-        heard, still = Heard(), Heard()
-        subscription = bus.listen(Role.ACKS, b"a", heard)
-        bus.listen(Role.ACKS, b"a", still)
-        await barrier(bus)
-        bus.publish(Role.SEND, b"a", b"1")
-        await still.wait(1)
-        bus.unlisten(subscription)
-        bus.unlisten(subscription)
-        bus.publish(Role.SEND, b"a", b"2")
-        await still.wait(2)
-        assert [m[2] for m in heard.messages] == [b"1"]
-
-    run(scenario)
+async def test_unlisten(bus: Bus) -> None:
+    heard, still = Heard(), Heard()
+    subscription = bus.listen(Role.ACKS, b"a", heard)
+    bus.listen(Role.ACKS, b"a", still)
+    await barrier(bus)
+    bus.publish(Role.SEND, b"a", b"1")
+    await still.wait(1)
+    bus.unlisten(subscription)
+    bus.unlisten(subscription)
+    bus.publish(Role.SEND, b"a", b"2")
+    await still.wait(2)
+    assert [m[2] for m in heard.messages] == [b"1"]
 
 
-def test_a_handler_that_fails_harms_nobody(run: Run) -> None:
-    async def scenario(bus: Bus) -> None:
-        def fail(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-            raise RuntimeError("a mistake")
+async def test_a_handler_that_fails_harms_nobody(bus: Bus) -> None:
+    def fail(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        raise RuntimeError("a mistake")
 
-        heard = Heard()
-        bus.listen(Role.ACKS, b"a", fail)
-        bus.listen(Role.ACKS, b"b", heard)
-        await barrier(bus)
-        bus.publish(Role.SEND, b"a", b"1")
-        bus.publish(Role.SEND, b"b", b"2")
-        await heard.wait(1)
-
-    run(scenario)
+    heard = Heard()
+    bus.listen(Role.ACKS, b"a", fail)
+    bus.listen(Role.ACKS, b"b", heard)
+    await barrier(bus)
+    bus.publish(Role.SEND, b"a", b"1")
+    bus.publish(Role.SEND, b"b", b"2")
+    await heard.wait(1)
 
 
-def test_much_at_once(run: Run) -> None:
-    async def scenario(bus: Bus) -> None:
-        heard = Heard()
-        bus.listen(Role.ACKS, b"a", heard)
-        await barrier(bus)
-        pieces = [b"%d" % i * (1 + i % 50) for i in range(20000)]
-        large = b"z" * (bus.max_payload - 10)
-        assert bus.publish_block(Role.SEND, b"a", block(*pieces), 0, len(pieces))
-        assert bus.publish(Role.SEND, b"a", large)
-        await heard.wait(len(pieces) + 1)
-        assert [m[2] for m in heard.messages] == [*pieces, large]
-        if isinstance(bus, ExternalBus):
-            assert heard.calls < len(pieces) / 20
-
-    run(scenario)
+async def test_much_at_once(bus: Bus) -> None:
+    heard = Heard()
+    bus.listen(Role.ACKS, b"a", heard)
+    await barrier(bus)
+    pieces = [b"%d" % i * (1 + i % 50) for i in range(20000)]
+    large = b"z" * (bus.max_payload - 10)
+    assert bus.publish_block(Role.SEND, b"a", block(*pieces), 0, len(pieces))
+    assert bus.publish(Role.SEND, b"a", large)
+    await heard.wait(len(pieces) + 1)
+    assert [m[2] for m in heard.messages] == [*pieces, large]
+    if isinstance(bus, ExternalBus):
+        assert heard.calls < len(pieces) / 20
 
 
-def test_who_publishes_too_much_is_read_more_slowly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_publishes_too_much_is_read_more_slowly(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the rules say otherwise, or a while has passed; others are served meanwhile."""
     monkeypatch.setattr(router, "_STALL", 3600)
     monkeypatch.setattr(external, "_PAUSE", 3600)
     count, payload = 400, bytes(64 << 10)
 
-    async def scenario(bus: Bus) -> None:
-        heard, other, full = Heard(), Heard(), True
+    heard, other, full = Heard(), Heard(), True
 
-        def too_much(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-            heard(buffer, frames, begin, end)
-            if full:
-                bus.slow_down()
+    def too_much(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        heard(buffer, frames, begin, end)
+        if full:
+            bus.slow_down()
 
-        bus.listen(Role.GENERAL, b"much", too_much)
-        bus.listen(Role.ACKS, b"other", other)
-        await barrier(bus)
-        many = b"".join(b"PUB much %d\r\n%b\r\n" % (len(payload), payload) for _ in range(count))
-        if isinstance(bus, EmbeddedBus):
-            reader, writer = await asyncio.open_connection("127.0.0.1", bus.server.port)
-            await reader.readline()
-            writer.write(b"CONNECT {}\r\n" + many)
-        else:
-            writer = None
-            for _ in range(count):
-                bus.publish(Role.SEND, b"much", payload)
-        await heard.wait(1)
-        for number in range(1, 50):
-            bus.publish(Role.HEARTBEATS, b"other", b"")
-            await other.wait(number)
-        assert len(heard.messages) < count // 2
-        full = False
-        bus.go_on()
-        await heard.wait(count)
-        if writer is not None:
-            writer.close()
-
-    run(scenario)
+    bus.listen(Role.GENERAL, b"much", too_much)
+    bus.listen(Role.ACKS, b"other", other)
+    await barrier(bus)
+    many = b"".join(b"PUB much %d\r\n%b\r\n" % (len(payload), payload) for _ in range(count))
+    if isinstance(bus, EmbeddedBus):
+        reader, writer = await asyncio.open_connection("127.0.0.1", bus.server.port)
+        await reader.readline()
+        writer.write(b"CONNECT {}\r\n" + many)
+    else:
+        writer = None
+        for _ in range(count):
+            bus.publish(Role.SEND, b"much", payload)
+    await heard.wait(1)
+    for number in range(1, 50):
+        bus.publish(Role.HEARTBEATS, b"other", b"")
+        await other.wait(number)
+    assert len(heard.messages) < count // 2
+    full = False
+    bus.go_on()
+    await heard.wait(count)
+    if writer is not None:
+        writer.close()

@@ -18,6 +18,7 @@ from stantools.errors import StantoolsError
 from stantools.nats.login import redacted
 from tests import servers
 from tests.broker.bus.test_bus import REAL, Heard, ask, barrier, our_server
+from tests.broker.nats.serving import both_loops
 from tests.nats.authority import Authority, Operator, new_pair
 
 
@@ -60,57 +61,49 @@ async def test_token() -> None:
         assert await refused(options(server.port, token="x")) == "nats: Authorization Violation"
 
 
-def test_nkey(tmp_path: Path) -> None:
+async def test_nkey(tmp_path: Path) -> None:
     seed, public = new_pair()
     file = tmp_path / "seed.nk"
     file.write_text(seed)
 
-    async def main() -> None:
-        async with our_server(authorization=Authorization(users=(User(nkey=public),))) as server:
-            await works(options(server.port, nkey_seed_file=str(file)))
-            assert await refused(options(server.port)) == "nats: Authorization Violation"
-
-    asyncio.run(main())
-    assert "cannot be read" in asyncio.run(refused(options(1, nkey_seed_file=str(tmp_path / "none"))))
+    async with our_server(authorization=Authorization(users=(User(nkey=public),))) as server:
+        await works(options(server.port, nkey_seed_file=str(file)))
+        assert await refused(options(server.port)) == "nats: Authorization Violation"
+    assert "cannot be read" in await refused(options(1, nkey_seed_file=str(tmp_path / "none")))
 
 
 @REAL
-def test_credentials_file(tmp_path: Path) -> None:
+async def test_credentials_file(tmp_path: Path) -> None:
     operator = Operator()
     good = operator.write_user(tmp_path / "good.creds")
     stranger = Operator().write_user(tmp_path / "stranger.creds")
     with servers.NatsServer(tmp_path / "server", config=operator.config(), jetstream=False) as server:
-        asyncio.run(works(options(server.port, credentials=str(good))))
-        said = asyncio.run(refused(options(server.port, credentials=str(stranger))))
+        await works(options(server.port, credentials=str(good)))
+        said = await refused(options(server.port, credentials=str(stranger)))
         assert said == "nats: Authorization Violation"
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_tls(tmp_path: Path, loop: str) -> None:
-    factory = asyncio.new_event_loop if loop == "asyncio" else pytest.importorskip("uvloop").new_event_loop
+@both_loops
+async def test_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
     cert, key = authority.issue("server", "127.0.0.1")
     mine, my_key = authority.issue("client")
 
-    async def main() -> None:
-        tls = TLSOptions(cert, key, ca=authority.path)
-        async with our_server(tls=tls) as server:
-            await works(options(server.port, tls=ClientTLSOptions(ca=authority.path)))
-            await works(options(server.port, tls=ClientTLSOptions(skip_verify=True)))
-            assert (await refused(options(server.port))).startswith("x509: ")
-            bogus = ClientTLSOptions(ca=authority.path, server_name="bogus")
-            assert (await refused(options(server.port, tls=bogus))).startswith("x509: ")
-        async with our_server(tls=TLSOptions(cert, key, ca=authority.path, verify=True)) as server:
-            await works(options(server.port, tls=ClientTLSOptions(mine, my_key, authority.path)))
-            await refused(options(server.port, tls=ClientTLSOptions(ca=authority.path)))
-        async with our_server() as server:
-            said = await refused(options(server.port, tls=ClientTLSOptions(ca=authority.path)))
-            assert said == "nats: secure connection not available"
-        broken = ClientTLSOptions(ca=tmp_path / "none")
-        assert "error parsing TLS files" in await refused(options(1, tls=broken))
-
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(main())
+    tls = TLSOptions(cert, key, ca=authority.path)
+    async with our_server(tls=tls) as server:
+        await works(options(server.port, tls=ClientTLSOptions(ca=authority.path)))
+        await works(options(server.port, tls=ClientTLSOptions(skip_verify=True)))
+        assert (await refused(options(server.port))).startswith("x509: ")
+        bogus = ClientTLSOptions(ca=authority.path, server_name="bogus")
+        assert (await refused(options(server.port, tls=bogus))).startswith("x509: ")
+    async with our_server(tls=TLSOptions(cert, key, ca=authority.path, verify=True)) as server:
+        await works(options(server.port, tls=ClientTLSOptions(mine, my_key, authority.path)))
+        await refused(options(server.port, tls=ClientTLSOptions(ca=authority.path)))
+    async with our_server() as server:
+        said = await refused(options(server.port, tls=ClientTLSOptions(ca=authority.path)))
+        assert said == "nats: secure connection not available"
+    broken = ClientTLSOptions(ca=tmp_path / "none")
+    assert "error parsing TLS files" in await refused(options(1, tls=broken))
 
 
 def test_urls() -> None:
@@ -129,8 +122,8 @@ def test_urls() -> None:
     assert redacted("nats://u:p@h, tls://t@h") == "nats://[REDACTED]@h, tls://[REDACTED]@h"
 
 
-def test_nobody_there() -> None:
-    assert asyncio.run(refused(options(1))) == "nats: no servers available for connection"
+async def test_nobody_there() -> None:
+    assert await refused(options(1)) == "nats: no servers available for connection"
 
 
 async def test_a_server_that_speaks_something_else() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,9 @@ from tests.broker.monitoring.standins import MEMBER, SUBSCRIPTION, Got, Streamin
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def scrape(streaming: Streaming | None = None, query: str = "") -> tuple[Got, dict[Sample, float]]:
-    async def asking() -> Got:
-        async with monitoring(streaming) as server:
-            return await get(server.port, f"/metrics{query}")
-
-    got = asyncio.run(asking())
+async def scrape(streaming: Streaming | None = None, query: str = "") -> tuple[Got, dict[Sample, float]]:
+    async with monitoring(streaming) as server:
+        got = await get(server.port, f"/metrics{query}")
     found: dict[Sample, float] = {}
     for family in text_string_to_metric_families(got.body.decode()):
         assert family.documentation
@@ -35,8 +31,8 @@ def value(found: dict[Sample, float], name: str, **labels: str) -> float:
     return found[name, tuple(sorted(labels.items()))]
 
 
-def test_a_real_parser_reads_them() -> None:
-    got, found = scrape()
+async def test_a_real_parser_reads_them() -> None:
+    got, found = await scrape()
     assert got.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert value(found, "stan_in_messages_total") == 6
     assert value(found, "stan_limit_age_seconds") == 90
@@ -55,8 +51,8 @@ def test_a_real_parser_reads_them() -> None:
     assert value(found, "nats_connections") == 4
 
 
-def test_lag_of_durables_and_groups() -> None:
-    _, found = scrape()
+async def test_lag_of_durables_and_groups() -> None:
+    _, found = await scrape()
     durable = {"channel": "orders.eu", "client_id": "app-1", "durable": "audit", "queue": ""}
     group = {"channel": "orders.eu", "client_id": "", "durable": "", "queue": "w2:g2"}
     assert value(found, "stan_subscription_lag_messages", **durable) == 4
@@ -67,31 +63,31 @@ def test_lag_of_durables_and_groups() -> None:
     assert value(found, "stan_subscription_members", **group) == 0
 
 
-def test_messages_that_are_gone_are_no_lag() -> None:
+async def test_messages_that_are_gone_are_no_lag() -> None:
     streaming = Streaming()
     channel = streaming.documents["channelsz"]["channels"][1]
     channel["subscriptions"] = [
         SUBSCRIPTION | {"last_sent": 0},
         SUBSCRIPTION | {"durable_name": "other", "last_sent": 9},
     ]
-    _, found = scrape(streaming)
+    _, found = await scrape(streaming)
     labels = {"channel": "orders.eu", "client_id": "app-1", "queue": ""}
     assert value(found, "stan_subscription_lag_messages", durable="audit", **labels) == 5
     assert value(found, "stan_subscription_lag_messages", durable="other", **labels) == 0
 
 
-def test_plain_subscriptions_of_a_client_each_have_to_get_everything() -> None:
+async def test_plain_subscriptions_of_a_client_each_have_to_get_everything() -> None:
     streaming = Streaming()
     channel = streaming.documents["channelsz"]["channels"][1]
     plain = {name: each for name, each in SUBSCRIPTION.items() if name != "durable_name"}
     channel["subscriptions"] = [plain | {"last_sent": 7}, plain | {"last_sent": 5}, plain | {"last_sent": 6}]
-    _, found = scrape(streaming)
+    _, found = await scrape(streaming)
     labels = {"channel": "orders.eu", "client_id": "app-1", "durable": "", "queue": ""}
     assert value(found, "stan_subscription_lag_messages", **labels) == 2
     assert value(found, "stan_subscription_members", **labels) == 3
 
 
-def test_members_of_a_group_are_one() -> None:
+async def test_members_of_a_group_are_one() -> None:
     streaming = Streaming()
     channel = streaming.documents["channelsz"]["channels"][1]
     members = [
@@ -99,7 +95,7 @@ def test_members_of_a_group_are_one() -> None:
         for number in range(4, 7)
     ]
     channel["subscriptions"] = members
-    _, found = scrape(streaming)
+    _, found = await scrape(streaming)
     group = {"channel": "orders.eu", "client_id": "", "durable": "", "queue": "w2:g2"}
     assert value(found, "stan_subscription_lag_messages", **group) == 1
     assert value(found, "stan_subscription_members", **group) == 3
@@ -107,14 +103,14 @@ def test_members_of_a_group_are_one() -> None:
 
 
 @pytest.mark.parametrize("number", [255, 256, 257, 600])
-def test_many_channels(number: int) -> None:
+async def test_many_channels(number: int) -> None:
     streaming = Streaming()
     streaming.documents["channelsz"]["channels"] = [_channel(f"c{each:04}") for each in range(number)]
-    _, found = scrape(streaming)
+    _, found = await scrape(streaming)
     assert sum(name == "stan_channel_messages" for name, _ in found) == number
 
 
-def test_a_channel_that_comes_meanwhile() -> None:
+async def test_a_channel_that_comes_meanwhile() -> None:
     streaming = Streaming()
     channels = [_channel(f"c{each:04}") for each in range(300)]
     streaming.documents["channelsz"]["channels"] = channels
@@ -126,23 +122,23 @@ def test_a_channel_that_comes_meanwhile() -> None:
         return pages(server, offset, limit, subs)
 
     streaming.channelsz = growing  # type: ignore[method-assign]
-    _, found = scrape(streaming)
+    _, found = await scrape(streaming)
     assert sum(name == "stan_channel_messages" for name, _ in found) == 300
 
 
-def test_what_is_too_much_can_be_left_out() -> None:
-    names = {name for name, _ in scrape(query="?subs=0")[1]}
+async def test_what_is_too_much_can_be_left_out() -> None:
+    names = {name for name, _ in (await scrape(query="?subs=0"))[1]}
     assert "stan_channel_messages" in names
     assert not any(name.startswith("stan_subscription_") for name in names)
-    names = {name for name, _ in scrape(query="?channels=0")[1]}
+    names = {name for name, _ in (await scrape(query="?channels=0"))[1]}
     assert "stan_channels" in names
     assert not any(name.startswith("stan_channel_") for name in names)
 
 
-def test_every_name_is_documented() -> None:
+async def test_every_name_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text()
     documented = re.findall(r"^\| `((?:stan|nats)_\w+)` \|", page, re.MULTILINE)
-    got, _ = scrape()
+    got, _ = await scrape()
     assert documented == re.findall(r"^# TYPE (\S+)", got.body.decode(), re.MULTILINE)
 
 

@@ -18,18 +18,15 @@ from tests.conftest import golden_cases
 from tests.nats.authority import Authority
 
 
-def ask(
+async def ask(
     target: str,
     streaming: Streaming | None = None,
     nats: Nats | None = None,
     method: str = "GET",
     body: bytes = b"",
 ) -> Got:
-    async def asking() -> Got:
-        async with monitoring(streaming, nats) as server:
-            return await get(server.port, target, method, body=body)
-
-    return asyncio.run(asking())
+    async with monitoring(streaming, nats) as server:
+        return await get(server.port, target, method, body=body)
 
 
 def types(value: Any) -> Any:
@@ -42,8 +39,8 @@ def types(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("endpoint", ["serverz", "storez"])
-def test_documents_are_written_as_they_are(endpoint: str) -> None:
-    got = ask(f"/streaming/{endpoint}")
+async def test_documents_are_written_as_they_are(endpoint: str) -> None:
+    got = await ask(f"/streaming/{endpoint}")
     assert got.status == 200
     assert got.headers["content-type"] == "application/json"
     assert got.headers["access-control-allow-origin"] == "*"
@@ -76,21 +73,21 @@ async def test_documents_of_the_original_keep_their_shape(case: str) -> None:
         ("channelsz?offset=1", {"names": ["orders.eu"], "total": 2}),
     ],
 )
-def test_lists(target: str, members: dict[str, Any]) -> None:
-    got = ask(f"/streaming/{target}").json
+async def test_lists(target: str, members: dict[str, Any]) -> None:
+    got = (await ask(f"/streaming/{target}")).json
     assert {name: got[name] for name in members} == members
 
 
-def test_subscriptions_only_when_asked_for() -> None:
-    assert "subscriptions" in ask("/streaming/clientsz?subs=1").json["clients"][0]
-    assert "subscriptions" not in ask("/streaming/clientsz").json["clients"][0]
-    assert "subscriptions" in ask("/streaming/channelsz?channel=orders.eu&subs=1").json
-    assert "subscriptions" not in ask("/streaming/channelsz?channel=orders.eu&subs=2").json
+async def test_subscriptions_only_when_asked_for() -> None:
+    assert "subscriptions" in (await ask("/streaming/clientsz?subs=1")).json["clients"][0]
+    assert "subscriptions" not in (await ask("/streaming/clientsz")).json["clients"][0]
+    assert "subscriptions" in (await ask("/streaming/channelsz?channel=orders.eu&subs=1")).json
+    assert "subscriptions" not in (await ask("/streaming/channelsz?channel=orders.eu&subs=2")).json
 
 
-def test_one_client_one_channel() -> None:
-    assert ask("/streaming/clientsz?client=app-2&offset=7").json["hb_inbox"] == "_INBOX.765h5dMq5hSFgtbNgy14xs"
-    got = ask("/streaming/channelsz?channel=%3Cb%3E%26%22%5C")
+async def test_one_client_one_channel() -> None:
+    assert (await ask("/streaming/clientsz?client=app-2&offset=7")).json["hb_inbox"] == "_INBOX.765h5dMq5hSFgtbNgy14xs"
+    got = await ask("/streaming/channelsz?channel=%3Cb%3E%26%22%5C")
     assert got.json["bytes"] == 63
     assert rb'"name": "\u003cb\u003e\u0026\"\\"' in got.body
 
@@ -106,49 +103,49 @@ def test_one_client_one_channel() -> None:
         ("serverz/", "404 page not found\n"),
     ],
 )
-def test_what_is_not_there(target: str, text: str) -> None:
-    got = ask(f"/streaming/{target}")
+async def test_what_is_not_there(target: str, text: str) -> None:
+    got = await ask(f"/streaming/{target}")
     assert got.status == 404
     assert got.headers["content-type"] == "text/plain; charset=utf-8"
     assert got.body.decode() == text
 
 
-def test_callback() -> None:
-    got = ask("/streaming/serverz?callback=show")
+async def test_callback() -> None:
+    got = await ask("/streaming/serverz?callback=show")
     assert got.headers["content-type"] == "application/javascript"
     assert got.body.startswith(b"show({\n")
     assert got.body.endswith(b"\n})")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "PROPFIND"])
-def test_any_method_is_treated_like_get(method: str) -> None:
-    got = ask("/streaming/serverz", method=method, body=b"x" * 1000)
+async def test_any_method_is_treated_like_get(method: str) -> None:
+    got = await ask("/streaming/serverz", method=method, body=b"x" * 1000)
     assert (got.status, got.json["channels"]) == (200, 2)
 
 
-def test_head_has_no_body() -> None:
-    got = ask("/streaming/serverz", method="HEAD")
+async def test_head_has_no_body() -> None:
+    got = await ask("/streaming/serverz", method="HEAD")
     assert (got.status, got.body) == (200, b"")
 
 
 @pytest.mark.parametrize(("state", "status"), [("FT_ACTIVE", 200), ("FT_STANDBY", 204), ("STANDALONE", 204)])
-def test_is_ft_active(state: str, status: int) -> None:
+async def test_is_ft_active(state: str, status: int) -> None:
     streaming = Streaming()
     streaming.documents["serverz"]["state"] = state
-    got = ask("/streaming/isFTActive", streaming)
+    got = await ask("/streaming/isFTActive", streaming)
     assert (got.status, got.body) == (status, b"")
 
 
-def test_a_view_that_fails_is_an_error_of_the_request(caplog: pytest.LogCaptureFixture) -> None:
-    got = ask("/streaming/serverz", Streaming(fails=True))
+async def test_a_view_that_fails_is_an_error_of_the_request(caplog: pytest.LogCaptureFixture) -> None:
+    got = await ask("/streaming/serverz", Streaming(fails=True))
     assert got.status == 500
     assert got.body == b"Error getting information about serverz: the server is on fire\n"
     assert "the server is on fire" in caplog.text
 
 
-def test_pages_with_links() -> None:
+async def test_pages_with_links() -> None:
     for target in ("/", "/streaming"):
-        got = ask(target)
+        got = await ask(target)
         assert got.headers["content-type"] == "text/html; charset=utf-8"
         assert b"<a href=" in got.body
 
@@ -212,23 +209,20 @@ async def test_whole_urls_and_escaped_paths() -> None:
         assert (await get(server.port, "http://[/x")).status in (400, 404)
 
 
-def test_start_is_logged_and_a_taken_port_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_start_is_logged_and_a_taken_port_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        async def asking() -> None:
-            server = MonitoringServer(object(), None, nats_views=Nats())
-            with pytest.raises(MonitoringError) as problem:
-                await server.start("127.0.0.1", port)
-            assert str(problem.value) == (
-                "Can't start monitoring: can't listen to the monitor port: "
-                f"listen tcp 127.0.0.1:{port}: bind: address already in use"
-            )
-            async with monitoring() as other:
-                assert f"Starting http monitor on 127.0.0.1:{other.port}" in caplog.text
-
-        asyncio.run(asking())
+        server = MonitoringServer(object(), None, nats_views=Nats())
+        with pytest.raises(MonitoringError) as problem:
+            await server.start("127.0.0.1", port)
+        assert str(problem.value) == (
+            "Can't start monitoring: can't listen to the monitor port: "
+            f"listen tcp 127.0.0.1:{port}: bind: address already in use"
+        )
+        async with monitoring() as other:
+            assert f"Starting http monitor on 127.0.0.1:{other.port}" in caplog.text
 
 
 async def test_https(tmp_path: Path) -> None:
@@ -241,16 +235,13 @@ async def test_https(tmp_path: Path) -> None:
         assert (await get(server.port, "/varz", ssl=trust)).json["https_port"] == server.port
 
 
-def test_a_bad_certificate_is_an_error(tmp_path: Path) -> None:
+async def test_a_bad_certificate_is_an_error(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.issue("server", "127.0.0.1", passphrase=b"secret")
 
-    async def starting(tls: TLSOptions) -> None:
-        await MonitoringServer(object(), None, nats_views=Nats()).start("127.0.0.1", 0, tls)
-
     for tls in (TLSOptions(cert, key), TLSOptions(cert, tmp_path / "missing"), TLSOptions(key, key)):
         with pytest.raises(MonitoringError, match="X509 certificate/key pair"):
-            asyncio.run(starting(tls))
+            await MonitoringServer(object(), None, nats_views=Nats()).start("127.0.0.1", 0, tls)
 
 
 @pytest.mark.parametrize(
@@ -295,17 +286,14 @@ async def test_a_long_document_lets_others_go_first() -> None:
         b"GET /%s" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
     ],
 )
-def test_a_malformed_request_is_one_line_of_the_log(request_: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async def asking() -> bytes:
+async def test_a_malformed_request_is_one_line_of_the_log(request_: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         async with monitoring() as server:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(request_)
             answer = await asyncio.wait_for(reader.read(), 60)
             writer.close()
-            return answer
-
-    with caplog.at_level(logging.WARNING):
-        assert b" 400 " in asyncio.run(asking()).partition(b"\r\n")[0]
+        assert b" 400 " in answer.partition(b"\r\n")[0]
     [record] = caplog.records
     assert record.exc_info is None
     said = record.getMessage()

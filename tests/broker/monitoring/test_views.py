@@ -120,8 +120,10 @@ async def test_metrics_of_real_servers(world: World) -> None:
 
 
 async def test_endpoints_of_a_real_nats_server() -> None:
-    async with monitored(World()) as (monitoring, server):
-        client = await natsclient.connect(f"nats://127.0.0.1:{server.port}", name="somebody")
+    async with (
+        monitored(World()) as (monitoring, server),
+        natsclient.connected(f"nats://127.0.0.1:{server.port}", name="somebody") as client,
+    ):
         await client.subscribe("foo.>", "workers")
         await client.flush()
         varz = (await get(monitoring.port, "/varz")).json
@@ -143,11 +145,16 @@ async def test_endpoints_of_a_real_nats_server() -> None:
         assert [(each["subject"], each["qgroup"]) for each in listed] == [("foo.>", "workers")]
         for target, text in (
             ("/connz?sort=foo", "invalid sorting option: foo"),
-            ("/connz?auth=x", "Error decoding boolean for 'auth': strconv.ParseBool: parsing \"x\": invalid syntax"),
+            (
+                "/connz?auth=x",
+                "Error decoding boolean for 'auth': strconv.ParseBool: parsing \"x\": invalid syntax",
+            ),
             ("/subsz?test=a..b", "invalid test subject, must be valid publish subject: a..b"),
-            ("/routez?subs=x", "Error decoding boolean for 'subs': strconv.ParseBool: parsing \"x\": invalid syntax"),
+            (
+                "/routez?subs=x",
+                "Error decoding boolean for 'subs': strconv.ParseBool: parsing \"x\": invalid syntax",
+            ),
         ):
             wrong = await get(monitoring.port, target)
             assert (wrong.status, wrong.body.decode()) == (400, text)
         assert (await get(monitoring.port, "/healthz")).body == b'{"status":"ok"}'
-        await client.close()

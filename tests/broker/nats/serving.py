@@ -8,12 +8,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from broker.nats import client_session
 from broker.nats.nats_options import NatsOptions
 from broker.nats.nats_server import NatsServer
 
 #: The longest that something may take on a slow machine.
 PATIENCE = 60.0
+#: A test with either event loop of the broker.
+both_loops = pytest.mark.asyncio(loop_factories=["asyncio", "uvloop"])
 
 
 @contextlib.asynccontextmanager

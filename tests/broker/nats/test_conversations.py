@@ -114,9 +114,9 @@ async def test_what_the_server_answers() -> None:
 
 
 @pytest.mark.parametrize("version", servers.available()[:1])
-def test_nats_server_answers_the_same(tmp_path: Path, version: str) -> None:
+async def test_nats_server_answers_the_same(tmp_path: Path, version: str) -> None:
     with servers.NatsServer(tmp_path, version, LIMITS, jetstream=False) as real:
-        answers = asyncio.run(_all(real.port))
+        answers = await _all(real.port)
     for (said, wanted), got in zip(CONVERSATIONS, answers, strict=True):
         assert got == wanted, said
 

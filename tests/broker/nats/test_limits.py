@@ -8,12 +8,10 @@ import socket
 import time
 from pathlib import Path
 
-import pytest
-
 from broker.nats.client import CloseReason
 from broker.nats.connection import ClientConnection
 from broker.nats.status import resident_memory
-from tests.broker.nats.serving import PATIENCE, Raw, serving
+from tests.broker.nats.serving import PATIENCE, Raw, both_loops, serving
 from tests.brokers import Broker
 from tests.waiting import eventually
 
@@ -33,36 +31,28 @@ async def stuck(port: int) -> socket.socket:
     return client
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_slow_consumer_is_dropped(loop: str) -> None:
-    async def scenario() -> None:
-        async with serving(max_pending=8 << 20) as server:
-            slow = await stuck(server.port)
-            async with await Raw.connect(server.port, QUIET + b"SUB a 1\r\n") as other:
-                await other.until_pong()
-                async with await Raw.connect(server.port, QUIET) as sender:
-                    frame = b"PUB a 60000\r\n" + bytes(60000) + b"\r\n"
-                    before = resident_memory()
-                    read = 0
-                    for _ in range(1000):
-                        sender.send(frame)
-                        await sender.writer.drain()
-                        got = await other.reader.readexactly(len(b"MSG a 1 60000\r\n") + 60002)
-                        read += len(got) > 0
-                        if server.slow_consumers:
-                            break
-                    assert server.slow_consumers == 1
-                    assert [each.reason for each in server.closed] == [CloseReason.SLOW_PENDING]
-                    assert (await sender.until_pong()).endswith(b"PONG\r\n")
-                    assert resident_memory() - before < 64 << 20
-            slow.close()
-
-    if loop == "uvloop":
-        uvloop = pytest.importorskip("uvloop")
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(scenario())
-    else:
-        asyncio.run(scenario())
+@both_loops
+async def test_slow_consumer_is_dropped() -> None:
+    async with serving(max_pending=8 << 20) as server:
+        slow = await stuck(server.port)
+        async with await Raw.connect(server.port, QUIET + b"SUB a 1\r\n") as other:
+            await other.until_pong()
+            async with await Raw.connect(server.port, QUIET) as sender:
+                frame = b"PUB a 60000\r\n" + bytes(60000) + b"\r\n"
+                before = resident_memory()
+                read = 0
+                for _ in range(1000):
+                    sender.send(frame)
+                    await sender.writer.drain()
+                    got = await other.reader.readexactly(len(b"MSG a 1 60000\r\n") + 60002)
+                    read += len(got) > 0
+                    if server.slow_consumers:
+                        break
+                assert server.slow_consumers == 1
+                assert [each.reason for each in server.closed] == [CloseReason.SLOW_PENDING]
+                assert (await sender.until_pong()).endswith(b"PONG\r\n")
+                assert resident_memory() - before < 64 << 20
+        slow.close()
 
 
 async def test_nothing_taken_for_too_long() -> None:
@@ -183,14 +173,16 @@ async def test_many_connections_with_subscriptions() -> None:
         assert time.monotonic() - start < 60
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_closed_connections_are_let_go_at_once(loop: str) -> None:
+@both_loops
+async def test_closed_connections_are_let_go_at_once() -> None:
     """The garbage collector is not needed for it."""
 
     def there() -> int:
         return sum(type(each) is ClientConnection for each in gc.get_objects())
 
-    async def scenario() -> None:
+    gc.collect()
+    gc.disable()
+    try:
         async with serving() as server:
             before = there()
             for _ in range(20):
@@ -200,16 +192,6 @@ def test_closed_connections_are_let_go_at_once(loop: str) -> None:
             assert there() - before == 20
             server.closed.clear()
             await eventually(lambda: there() == before)
-
-    gc.collect()
-    gc.disable()
-    try:
-        if loop == "uvloop":
-            uvloop = pytest.importorskip("uvloop")
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(scenario())
-        else:
-            asyncio.run(scenario())
     finally:
         gc.enable()
 

@@ -155,10 +155,10 @@ async def test_users_and_permissions() -> None:
 
 
 @pytest.mark.parametrize("version", servers.available()[:1])
-def test_nats_server_does_the_same(tmp_path: Path, version: str) -> None:
+async def test_nats_server_does_the_same(tmp_path: Path, version: str) -> None:
     with servers.NatsServer(tmp_path, version, CONFIG, jetstream=False) as real:
-        answers = asyncio.run(_all(real.port))
-        responses = asyncio.run(_respond(real.port))
+        answers = await _all(real.port)
+        responses = await _respond(real.port)
     for (said, wanted), got in zip(CONVERSATIONS, answers, strict=True):
         assert got == wanted, said
     assert responses == RESPONSES

@@ -187,25 +187,8 @@ async def test_what_was_read_before_a_reload_is_under_the_rights_of_then() -> No
     await world.server.stop()
 
 
-def test_nothing_is_parsed_and_nothing_read_while_a_batch_is_applied(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_is_parsed_and_nothing_read_while_a_batch_is_applied(caplog: pytest.LogCaptureFixture) -> None:
     """A handler that tries is stopped at once, and its message is the only one that suffers from it."""
-
-    async def scenario(attempt: Callable[[World], object], rank: int) -> None:
-        world = await World.of(3)
-        world.inner.subscribe(b"try.*", lambda *_: attempt(world), rank=rank)
-        for _ in range(3):
-            await world.feed(0, publish(b"try.0"))
-            world.server.intake.run()
-        world.calls.clear()
-        caplog.clear()
-        await world.feed(1, publish(b"pub.1", b"a"))
-        await world.feed(0, publish(b"try.0") + publish(b"pub.0", b"b"))
-        await world.feed(2, publish(b"pub.2", b"c"))
-        world.server.intake.run()
-        await world.settle()
-        assert caplog.text.count("while") == 1
-        found = sorted(body for name, messages in world.calls for _, body in messages if name == "pub")
-        assert found == [b"a", b"b", b"c"] and not any(each.closed for each in world.connections)
 
     attempts: list[Callable[[World], object]] = [
         lambda world: world.connections[1].hear(publish(b"pub.1", b"wrong")),
@@ -214,7 +197,21 @@ def test_nothing_is_parsed_and_nothing_read_while_a_batch_is_applied(caplog: pyt
     ]
     for attempt in attempts:
         for rank in (0, 1):
-            asyncio.run(scenario(attempt, rank))
+            world = await World.of(3)
+            world.inner.subscribe(b"try.*", lambda *_, attempt=attempt, world=world: attempt(world), rank=rank)
+            for _ in range(3):
+                await world.feed(0, publish(b"try.0"))
+                world.server.intake.run()
+            world.calls.clear()
+            caplog.clear()
+            await world.feed(1, publish(b"pub.1", b"a"))
+            await world.feed(0, publish(b"try.0") + publish(b"pub.0", b"b"))
+            await world.feed(2, publish(b"pub.2", b"c"))
+            world.server.intake.run()
+            await world.settle()
+            assert caplog.text.count("while") == 1
+            found = sorted(body for name, messages in world.calls for _, body in messages if name == "pub")
+            assert found == [b"a", b"b", b"c"] and not any(each.closed for each in world.connections)
 
 
 async def test_nothing_waits_while_the_rest_of_a_batch_is_applied() -> None:
@@ -546,7 +543,7 @@ steps = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(plan=steps)
 @example([(0, "pub", False, 40), (0, "pub", True, 1), (0, "sub", False, 5), (1, "pub", True, 40)])
-def test_each_connection_sees_what_it_saw_without(turn: float, plan: list[tuple[int, str, bool, int]]) -> None:
+async def test_each_connection_sees_what_it_saw_without(turn: float, plan: list[tuple[int, str, bool, int]]) -> None:
     """Per connection: the same messages in the same order at each handler, the same answers, the same counters."""
 
     async def play(ranks: bool) -> list[Any]:
@@ -579,7 +576,7 @@ def test_each_connection_sees_what_it_saw_without(turn: float, plan: list[tuple[
 
     # However long a turn is: without time, each step is one of its own.
     with mock.patch.object(fair_scheduler, "_TURN", turn), mock.patch.object(fair_scheduler, "_MIN_TURN", turn):
-        together, alone = asyncio.run(play(True)), asyncio.run(play(False))
+        together, alone = await play(True), await play(False)
     for number, (one, other) in enumerate(zip(together, alone, strict=True)):
         assert asks_alone(one[0], number) == asks_alone(other[0], number)
         assert one[1:] == other[1:]
@@ -601,11 +598,7 @@ async def test_who_is_gone_when_publishes_are_handed_over_does_not_answer() -> N
     assert [wire.written for wire in world.wires] == [b"", b"HMSG _INBOX.1.a 7 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"]
 
 
-def test_the_loop_is_kept_awake_between_requests_of_one_client() -> None:
-    asyncio.run(_ask_again_and_again())
-
-
-async def _ask_again_and_again() -> None:
+async def test_the_loop_is_kept_awake_between_requests_of_one_client() -> None:
     world = await World.of(2)
     now, kept, loop = 1.0, list[Any](), mock.Mock()
     loop.call_soon = kept.append

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import urllib.error
 import urllib.request
@@ -15,7 +14,7 @@ from broker.monitoring.http import written
 from broker.nats import status
 from broker.nats.nats_options import Authorization, User
 from tests import servers
-from tests.broker.nats.serving import PATIENCE, Raw, serving
+from tests.broker.nats.serving import Raw, serving
 from tests.waiting import eventually
 
 CONNECT = b'CONNECT {"user":"u","pass":"p","verbose":false,"name":"nm","lang":"py","version":"1"}\r\n'
@@ -86,8 +85,8 @@ async def _ours() -> dict[str, Any]:
     return found
 
 
-def test_values() -> None:
-    found = asyncio.run(_ours())
+async def test_values() -> None:
+    found = await _ours()
     varz = found["varz"]
     assert (varz["connections"], varz["total_connections"], varz["subscriptions"]) == (1, 2, 2)
     assert (varz["in_msgs"], varz["in_bytes"], varz["out_msgs"], varz["out_bytes"]) == (2, 6, 2, 6)
@@ -109,8 +108,8 @@ def test_values() -> None:
 
 
 @pytest.mark.parametrize("version", servers.available()[:1])
-def test_nats_server_says_the_same(tmp_path: Path, version: str) -> None:
-    ours = asyncio.run(_ours())
+async def test_nats_server_says_the_same(tmp_path: Path, version: str) -> None:
+    ours = await _ours()
     port = servers.free_port()
     users = {"users": [{"user": "u", "password": "p"}, {"user": "z", "password": "z"}]}
 
@@ -123,20 +122,13 @@ def test_nats_server_says_the_same(tmp_path: Path, version: str) -> None:
                 return refused.read().decode().rstrip("\n")
 
     with servers.NatsServer(tmp_path, version, {"http_port": port, "authorization": users}, jetstream=False) as real:
-
-        async def scenario() -> dict[str, Any]:
-            client = await _use(real.port)
-            async with asyncio.timeout(PATIENCE):
-                while "nm" not in str(await asyncio.to_thread(ask, "connz?state=closed")):
-                    await asyncio.sleep(0.02)
-            found = {"varz": await asyncio.to_thread(ask, "varz")}
-            for name, query in PATHS:
-                path = f"{name}?" + "&".join(f"{key}={value}" for key, value in query.items())
-                found[f"{name} {query}"] = await asyncio.to_thread(ask, path)
-            await client.close()
-            return found
-
-        theirs = asyncio.run(scenario())
+        client = await _use(real.port)
+        await eventually(lambda: "nm" in str(ask("connz?state=closed")))
+        theirs = {"varz": ask("varz")}
+        for name, query in PATHS:
+            path = f"{name}?" + "&".join(f"{key}={value}" for key, value in query.items())
+            theirs[f"{name} {query}"] = ask(path)
+        await client.close()
     for path, wanted in theirs.items():
         got = ours[path]
         if isinstance(wanted, str):

@@ -14,7 +14,7 @@ from broker.nats.auth import Authenticator, ClientCredentials
 from broker.nats.nats_options import Authorization, TLSOptions, User
 from tests import natsclient
 from tests.broker.nats.certificates import Party, old_certificate, party
-from tests.broker.nats.serving import PATIENCE, Raw, serving
+from tests.broker.nats.serving import PATIENCE, Raw, both_loops, serving
 
 
 @pytest.fixture(scope="module")
@@ -41,30 +41,23 @@ def context(parties: dict[str, Party], who: str = "") -> ssl.SSLContext:
     return found
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_messages_over_tls(parties: dict[str, Party], loop: str) -> None:
-    async def scenario() -> None:
-        async with serving(tls=options(parties)) as server:
-            client = await natsclient.connect(f"tls://127.0.0.1:{server.port}", tls=context(parties))
-            inbox = await client.subscribe("a.*")
-            big = bytes(range(256)) * 2000
-            for i in range(200):
-                await client.publish("a.b", b"%d" % i)
-            await client.publish("a.c", big)
-            await client.flush()
-            got = [(await inbox.next_msg(PATIENCE)).data for _ in range(201)]
-            assert got == [b"%d" % i for i in range(200)] + [big]
-            [connection] = server.connections()
-            assert connection.tls_version in ("1.2", "1.3")
-            assert connection.tls_cipher
-            await client.close()
-
-    if loop == "uvloop":
-        uvloop = pytest.importorskip("uvloop")
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(scenario())
-    else:
-        asyncio.run(scenario())
+@both_loops
+async def test_messages_over_tls(parties: dict[str, Party]) -> None:
+    async with (
+        serving(tls=options(parties)) as server,
+        natsclient.connected(f"tls://127.0.0.1:{server.port}", tls=context(parties)) as client,
+    ):
+        inbox = await client.subscribe("a.*")
+        big = bytes(range(256)) * 2000
+        for i in range(200):
+            await client.publish("a.b", b"%d" % i)
+        await client.publish("a.c", big)
+        await client.flush()
+        got = [(await inbox.next_msg(PATIENCE)).data for _ in range(201)]
+        assert got == [b"%d" % i for i in range(200)] + [big]
+        [connection] = server.connections()
+        assert connection.tls_version in ("1.2", "1.3")
+        assert connection.tls_cipher
 
 
 async def test_clients_without_certificate_are_refused(parties: dict[str, Party]) -> None:
@@ -79,18 +72,18 @@ async def test_clients_without_certificate_are_refused(parties: dict[str, Party]
                     allow_reconnect=False,
                     max_reconnect_attempts=0,
                 )
-        client = await natsclient.connect(url, tls=context(parties, "client"))
-        await client.flush()
-        await client.close()
+        async with natsclient.connected(url, tls=context(parties, "client")) as client:
+            await client.flush()
 
 
 async def test_certificates_name_users(parties: dict[str, Party]) -> None:
     users = Authorization(users=(User("bob@example.com"), User("x")))
-    async with serving(tls=options(parties, verify_and_map=True), authorization=users) as server:
-        client = await natsclient.connect(f"tls://127.0.0.1:{server.port}", tls=context(parties, "client"))
+    async with (
+        serving(tls=options(parties, verify_and_map=True), authorization=users) as server,
+        natsclient.connected(f"tls://127.0.0.1:{server.port}", tls=context(parties, "client")) as client,
+    ):
         await client.flush()
         assert [each.user for each in server.clients()] == ["bob@example.com"]
-        await client.close()
     users = Authorization(users=(User("x"),))
     async with serving(tls=options(parties, verify_and_map=True), authorization=users) as server:
         with pytest.raises(nats.errors.Error):
