@@ -90,7 +90,8 @@ class History:
         patches = [mock.patch.object(owner, name, self._write(getattr(owner, name))) for owner, name in _WRITES]
         patches += [mock.patch.object(os, name) for name in _SYNCS]
         # All is noted as it is stored by itself.
-        patches += [mock.patch.object(FileStream, "append", note), mock.patch("broker.streams.server._MIN_BATCH", 1 << 30)]
+        patches.append(mock.patch.object(FileStream, "append", note))
+        patches.append(mock.patch("broker.streams.server._MIN_BATCH", 1 << 30))
         for each in patches:
             each.start()
         try:
