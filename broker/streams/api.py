@@ -219,9 +219,7 @@ class Api:
         # From now on what copies from it has a say, too.
         yield from self._listen(stream)
         if stream.config.retention != before:
-            yield from stream.remove_unneeded(
-                stream.followers.last_delivered if stream.followers else stream.store.contents.last
-            )
+            yield from stream.remove_unneeded(delivered=bool(stream.followers))
             stream.check_not_deleted()
             stream.store.flush()
         self._advisories.stream(name, "modify")

@@ -393,6 +393,10 @@ class Consumer:
         """The last sequence that was delivered."""
         return self.delivered[1]
 
+    def was_given(self, sequence: int, number: int) -> bool:
+        """Returns whether a message, whose subject has a number, was for it and was delivered."""
+        return sequence <= self.delivered[1] and (self._filter is None or self._filter.has(number))
+
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message is still to be delivered or acknowledged; `number` is that of its subject."""
         if self._filter is not None and not self._filter.has(number):

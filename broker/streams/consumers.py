@@ -11,6 +11,7 @@ import string
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -105,7 +106,7 @@ class ConsumerRegistry:
             if state is not None:
                 consumer.restore(state)
             yield
-        self._schedule_cleanup(stream, stream.followers.last_delivered)
+        self._schedule_cleanup(stream, delivered=True)
 
     def create(self, stream: Stream, config: ConsumerConfig, action: str) -> Generator[None, None, Consumer]:
         """Creates or changes a consumer, in steps; raises `RequestError` if that is not possible."""
@@ -216,7 +217,9 @@ class ConsumerRegistry:
         else:
             self._set_dialect(delivery)
             self.schedule(delivery)
-        self._schedule_cleanup(consumer.stream, consumer.stream.store.contents.last)
+        if old.filters != config.filters:
+            # The consumer may need less now; it needed no message up to its acknowledgement floor.
+            self._schedule_cleanup(consumer.stream, consumer.floor[1])
         return consumer
 
     def pause(self, consumer: Consumer, until: int) -> dict[str, Any]:
@@ -273,7 +276,7 @@ class ConsumerRegistry:
         stream.followers.remove(consumer)
         consumer.release()
         # The consumer needed no message up to its acknowledgement floor.
-        self._schedule_cleanup(stream, stream.store.contents.last, consumer.floor[1])
+        self._schedule_cleanup(stream, consumer.floor[1])
 
     def remove_all(self, stream: Stream) -> None:
         """Removes the consumers of a deleted stream."""
@@ -283,10 +286,11 @@ class ConsumerRegistry:
             self._advisories.consumer(consumer, "delete")
         stream.followers.clear()
 
-    def _schedule_cleanup(self, stream: Stream, last: int, first: int = 0) -> None:
-        """Schedules the deletion of the messages, from `first` to `last`, that no consumer needs now."""
+    def _schedule_cleanup(self, stream: Stream, first: int = 0, *, delivered: bool = False) -> None:
+        """Schedules the deletion of messages that no consumer needs now, as `Stream.remove_unneeded`."""
         if stream.config.retention == "interest":
-            self._cleanups[stream] = stream.remove_unneeded(last, first)
+            before = self._cleanups.get(stream, iter(()))
+            self._cleanups[stream] = chain(before, stream.remove_unneeded(first, delivered=delivered))
             self._wake()
 
     def info(self, consumer: Consumer) -> dict[str, Any]:

@@ -30,6 +30,9 @@ class StreamFollower(Protocol):
     def renew(self) -> None:
         """The stream has a new store."""
 
+    def was_given(self, sequence: int, number: int) -> bool:
+        """Returns whether the follower received a message that matched; `number` is that of its subject."""
+
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether the follower still needs a message; `number` is that of its subject."""
 
@@ -47,9 +50,18 @@ class Followers(list[StreamFollower]):
 
     def need(self, contents: Contents, sequence: int) -> bool:
         """Returns whether one of them needs a message."""
-        found = contents.locate(sequence) if self else None
-        number = found[0].subjects[found[1]] if found is not None else 0
+        number = self._number(contents, sequence)
         return any(follower.needs(sequence, number) for follower in self)
+
+    def were_given(self, contents: Contents, sequence: int) -> bool:
+        """Returns whether one of them received a message."""
+        number = self._number(contents, sequence)
+        return any(follower.was_given(sequence, number) for follower in self)
+
+    def _number(self, contents: Contents, sequence: int) -> int:
+        """Returns the number of the subject of a message."""
+        found = contents.locate(sequence) if self else None
+        return found[0].subjects[found[1]] if found is not None else 0
 
     def want(self, subject: bytes) -> bool:
         """Returns whether one of them receives messages with this subject."""

@@ -218,6 +218,10 @@ class StreamCopy:
         """The last sequence that is copied for certain."""
         return self._settled
 
+    def was_given(self, sequence: int, number: int) -> bool:
+        """Returns whether a message was to be copied, and is; `number` is that of its subject."""
+        return sequence <= self._settled and (self._filter is None or self._filter.has(number))
+
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message is still to be copied; `number` is that of its subject."""
         return sequence > self._settled and (self._filter is None or self._filter.has(number))

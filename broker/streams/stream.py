@@ -493,17 +493,26 @@ class Stream:
         self.count()
         return any(went)
 
-    def remove_unneeded(self, last: int, sequence: int = 0) -> Iterator[None]:
-        """Deletes messages that no follower needs, in steps, if the retention allows it.
+    def remove_unneeded(self, sequence: int = 0, *, delivered: bool = False) -> Iterator[None]:
+        """Deletes messages that no follower needs, from a sequence on, in steps, if the retention allows it.
 
-        `last` is the last sequence to check, `sequence` the first one. Messages never delivered may have been for a
-        consumer in memory, which a restart removes: real servers keep them then.
+        With `delivered` only those that were delivered to a follower. Other messages may be for a consumer in memory,
+        which a restart removes: real servers keep them then.
         """
+        if delivered:
+            return self._remove_unneeded(sequence, self.followers.last_delivered, Followers(self.followers))
+        return self._remove_unneeded(sequence, self.store.contents.last, None)
+
+    def _remove_unneeded(self, sequence: int, last: int, delivered: Followers | None) -> Iterator[None]:
         while self.config.retention == "interest" and not self.deleted:
             found = [each for each in self.store.contents.matching(None, sequence, _SMALL_STEP) if each <= last]
             if not found:
                 break
+            if delivered is not None:
+                delivered = Followers(each for each in delivered if each in self.followers)
             for each in found:
+                if delivered is not None and not delivered.were_given(self.store.contents, each):
+                    continue
                 if not self.followers.need(self.store.contents, each):
                     self.remove(each)
             sequence = found[-1] + 1

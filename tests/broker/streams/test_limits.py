@@ -365,3 +365,50 @@ def test_with_interest_from_now_on_nothing_goes_that_is_still_to_be_copied(tmp_p
     world.api("STREAM.UPDATE.C", {"name": "C", "sources": [{"name": "S"}], "max_msgs": 9, "discard": "new"})
     world.settle()
     assert world.state("C")["messages"] == 4
+
+
+@pytest.mark.parametrize("kill", [True, False])
+@pytest.mark.parametrize("acknowledged", [(), (3,), (1, 3)])
+def test_what_was_for_a_consumer_in_memory_stays_until_another_one_wants_less(
+    tmp_path: Path, acknowledged: tuple[int, ...], *, kill: bool
+) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"], retention="interest")
+    world.consumer("S", "m", durable_name="m", ack_policy="explicit", mem_storage=True)
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", filter_subject="s.a")
+    for subject in ("s.a", "s.b", "s.a", "s.b"):
+        world.publish(subject, b"x")
+    if acknowledged:
+        replies = [reply for reply, _, status in world.pull("S", "c", {"batch": 2, "no_wait": True}) if not status]
+        for sequence in acknowledged:
+            world.ask(replies[sequence // 2], b"+ACK")
+    world.pass_time(3 * SECOND)
+
+    def again() -> list[int]:
+        world.crash() if kill else world.restart()
+        world.settle()
+        return _sequences(world)
+
+    # The consumer was given all up to 3, but 2 was not for it.
+    left = [each for each in (1, 2, 3, 4) if each not in acknowledged]
+    assert again() == left
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", filter_subject="s.a", description="x")
+    assert _sequences(world) == left
+    assert again() == left
+    floor = world.api("CONSUMER.INFO.S.c")["ack_floor"]["stream_seq"]
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", filter_subject="s.c")
+    assert _sequences(world) == [each for each in left if each < floor]
+
+
+def test_with_interest_from_now_on_what_no_consumer_matches_stays(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"])
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", filter_subject="s.b")
+    for subject in ("s.a", "s.b", "s.a"):
+        world.publish(subject, b"x")
+    [(reply, _, _)] = world.pull("S", "c")
+    world.ask(reply, b"+ACK")
+    world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.*"], "retention": "interest"})
+    assert _sequences(world) == [1, 3]
+    world.restart()
+    assert _sequences(world) == [1, 3]
