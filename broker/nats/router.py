@@ -232,24 +232,24 @@ class Router:
     def _deliver(
         self, origin: BrokerClient, route: SubjectRoute, delivery: _RowDelivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
-        delivered = False
+        reached = begin  # the first row without a receiver
         for subscription in route.plain:
             client = subscription.client
             if subscription.closed or (client is origin and not origin.echo):
                 continue
             if subscription.limit:
-                delivered |= self._deliver_limited(origin, subscription, delivery, begin, end) > 0
+                reached = max(reached, begin + self._deliver_limited(origin, subscription, delivery, begin, end))
             else:
                 yield from self._hand_over_all(origin, subscription, delivery, begin, end, size)
-                delivered = True
+                reached = end
             yield
         if route.abroad is None:
             for group in route.queues:
-                delivered |= yield from self._deliver_group(origin, group, delivery, begin, end, size)
+                reached = max(reached, (yield from self._deliver_group(origin, group, delivery, begin, end, size)))
         else:
-            delivered |= yield from self._deliver_remote(origin, route, route.abroad, delivery, begin, end)
-        if not delivered and origin.no_responders and delivery.frames[begin:end, REPLY_SIZE].any():
-            for row in range(begin, end):
+            reached = max(reached, (yield from self._deliver_remote(origin, route, route.abroad, delivery, begin, end)))
+        if reached < end and origin.no_responders and delivery.frames[reached:end, REPLY_SIZE].any():
+            for row in range(reached, end):
                 size = int(delivery.frames[row, REPLY_SIZE])
                 if size:
                     start = int(delivery.frames[row, REPLY])
@@ -338,18 +338,18 @@ class Router:
         begin: int,
         end: int,
         size: int,
-    ) -> Generator[None, None, bool]:
-        """Delivers each message to a random member of a queue group. Returns whether there was one."""
+    ) -> Generator[None, None, int]:
+        """Delivers each message to a random member of a queue group. Returns the first row without one, or the end."""
         members = [s for s in group if not (s.closed or (s.client is origin and not origin.echo))]
         if not members:
-            return False
+            return begin
         if len(members) == 1 and not members[0].limit:
             yield from self._hand_over_all(origin, members[0], delivery, begin, end, size)
         elif any(s.limit for s in members):
             for row in range(begin, end):
                 open_members = [s for s in members if not s.closed]
                 if not open_members:
-                    return row > begin
+                    return row
                 chosen = open_members[int(random.random() * len(open_members))]
                 if chosen.limit:
                     self._deliver_limited(origin, chosen, delivery, row, row + 1)
@@ -368,7 +368,7 @@ class Router:
                 size = int(own.frames[:, PAYLOAD_SIZE].sum())
                 yield from self._hand_over_all(origin, members[i], own, 0, len(own.frames), size)
                 yield
-        return True
+        return end
 
     # Messages to and from other servers
 
@@ -380,9 +380,13 @@ class Router:
         delivery: _RowDelivery,
         begin: int,
         end: int,
-    ) -> Generator[None, None, bool]:
-        """Delivers to other servers, and to queue groups with members there. Returns whether there was a receiver."""
-        delivered = False
+    ) -> Generator[None, None, int]:
+        """Delivers to other servers, and to queue groups with members there.
+
+        Returns:
+            The first row without a receiver, or the end.
+        """
+        reached = begin
         for row in range(begin, end):
             near, far = draw(origin, route.queues, abroad)
             for chosen in near:
@@ -400,9 +404,10 @@ class Router:
                 )
                 for server, queues in far.items():
                     server.deliver(subject, reply, queues, values[HEADER_SIZE], payload)
-            delivered |= bool(near or far)
+            if near or far:
+                reached = row + 1
             yield
-        return delivered
+        return reached
 
     def arrive(self, subject: bytes, reply: bytes, payload: bytes, header_size: int, queues: tuple[bytes, ...]) -> None:
         """Delivers a message from another server to all clients outside of queue groups, and a member of each queue."""

@@ -41,6 +41,14 @@ CONVERSATIONS = [
     (C + b"SUB " + b"x" * 5000 + b" 1\r\n", b"-ERR 'maximum control line exceeded'\r\n" + CLOSED),
     (C + b"PUB foo bar 2\r\nhi\r\n", PONG),
     (C + b"SUB bar 1\r\nPUB foo bar 2\r\nhi\r\n", b"HMSG bar 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" + PONG),
+    # A subscription that has all its messages listens no more, also within one read.
+    *(
+        (
+            C + b"SUB bar 1\r\nSUB foo %b2\r\nUNSUB 2 2\r\n" % queue + 4 * b"PUB foo bar 1\r\nx\r\n",
+            2 * b"MSG foo 2 bar 1\r\nx\r\n" + 2 * b"HMSG bar 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" + PONG,
+        )
+        for queue in (b"", b"q ")
+    ),
     (C + b"SUB bar 1\r\nPUB bar foo.x 2\r\nhi\r\n", b"MSG bar 1 foo.x 2\r\nhi\r\n" + PONG),
     (
         C + b"SUB bar 1\r\nHPUB bar 12 14\r\nNATS/1.0\r\n\r\nhi\r\n",
