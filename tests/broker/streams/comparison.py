@@ -12,7 +12,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import nats.errors
@@ -30,16 +30,36 @@ _PLACES: Final = re.compile(r"\$(last|first)([+-]\d+)?")
 class DifferenceError(Exception):
     """Both did not do the same.
 
-    Args:
-        step: The step after which that was seen, and its place in the history.
+    Attributes:
+        step: The step after which that was seen; None at the start or the end of a part.
         ours: What ours has.
         theirs: What the other one has.
+        before: The steps of the part before this one.
+        consumers: Configurations of the consumers of the stream, by name, as they are.
     """
 
-    def __init__(self, place: str, step: Step | None, ours: Any, theirs: Any) -> None:
-        lines = [f"    {name}: {own!r}, not {other!r}" for name, own, other in differing("", ours, theirs)]
-        super().__init__("\n".join((f"{place}: {step}", *lines)))
+    def __init__(
+        self,
+        place: str,
+        step: Step | None,
+        ours: Any,
+        theirs: Any,
+        before: Sequence[Step] = (),
+        consumers: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         self.step, self.ours, self.theirs = step, ours, theirs
+        self.before, self.consumers = before, consumers or {}
+        lines = [f"    {name}: {own!r}, not {other!r}" for name, own, other in self.differing()]
+        super().__init__("\n".join((f"{place}: {step}", *lines)))
+
+    def differing(self) -> list[tuple[str, Any, Any]]:
+        """Returns what differs: where it is, what ours has, what the other one has."""
+        return list(differing("", self.ours, self.theirs))
+
+    def config(self, name: str) -> Mapping[str, Any]:
+        """Returns the configuration of the consumer whose state a name of `differing` belongs to; empty for none."""
+        kind, _, rest = name.partition(".")
+        return self.consumers.get(rest.partition(".")[0], {}) if kind == "consumers" else {}
 
 
 def differing(name: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -315,8 +335,8 @@ def _position(info: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "paused": info.get("paused", False), "bound": info.get("push_bound", False)}
 
 
-#: Gets step, and what ours and the other one has; returns whether that is known, with its reason elsewhere.
-Known = Callable[[Step | None, Any, Any], bool]
+#: Returns whether a difference is known, with its reason elsewhere.
+Known = Callable[[DifferenceError], bool]
 
 
 class Comparison:
@@ -336,6 +356,8 @@ class Comparison:
         self.difference: DifferenceError | None = None
         self.slow = False
         self._before: list[Any] = []
+        self._steps: list[Step] = []  # of this part, up to now
+        self._consumers: dict[str, dict[str, Any]] = {}  # configurations by letter of the stream and name
         self.known_at: int | None = None  #: the part in which it came upon a difference that is known
         self._begun = time.monotonic()
 
@@ -356,6 +378,7 @@ class Comparison:
         try:
             if check:
                 await self._check_again(f"seed {self.history.seed}, at the start of part {part}")
+            self._steps = []
             for row, step in enumerate(self.history.parts[part]):
                 await self._play(f"seed {self.history.seed}, part {part}, step {row}", step)
             await self.check(f"seed {self.history.seed}, after part {part}")
@@ -394,7 +417,7 @@ class Comparison:
         """
         for letter in self.letters:
             await self._agree(place, None, letter)
-            await self._equal(place, None, lambda side, letter=letter: side.contents(letter))
+            await self._equal(place, None, letter, lambda side, letter=letter: side.contents(letter))
 
     async def _play(self, place: str, step: Step) -> None:
         if step.stream and step.stream not in self.letters:
@@ -408,17 +431,21 @@ class Comparison:
             self._begun = time.monotonic()
             return
         ours, theirs = await asyncio.gather(*(side.play(values) for side in self.sides))
+        if step.kind == "consumer" and theirs == "done":
+            self._consumers.setdefault(step.stream, {})[step.values["name"]] = step.values["config"]
         self._in_time()
         if ours != theirs:
-            self._raise(place, values, ours, theirs)
+            self._raise(place, values, step.stream, ours, theirs)
         for letter in self.letters:
             await self._agree(place, values, letter)
         self._in_time()
+        self._steps.append(values)
 
-    def _raise(self, place: str, step: Step | None, ours: Any, theirs: Any) -> NoReturn:
-        if self.known(step, ours, theirs):
+    def _raise(self, place: str, step: Step | None, letter: str, ours: Any, theirs: Any) -> NoReturn:
+        found = DifferenceError(place, step, ours, theirs, self._steps, self._consumers.get(letter))
+        if self.known(found):
             raise _KnownError
-        raise DifferenceError(place, step, ours, theirs)
+        raise found
 
     def _in_time(self) -> None:
         if self.history.timed and time.monotonic() - self._begun > 0.6 * SHORT / 1e9:
@@ -448,9 +475,9 @@ class Comparison:
         return Step(step.kind, step.stream, values)
 
     async def _agree(self, place: str, step: Step | None, letter: str) -> None:
-        self.states[letter] = await self._equal(place, step, lambda side: side.state(letter))
+        self.states[letter] = await self._equal(place, step, letter, lambda side: side.state(letter))
 
-    async def _equal(self, place: str, step: Step | None, see: Callable[[Side], Any]) -> Any:
+    async def _equal(self, place: str, step: Step | None, letter: str, see: Callable[[Side], Any]) -> Any:
         """Waits until both show the same, and returns it."""
         deadline = time.monotonic() + _PATIENCE
         pause = 0.01
@@ -459,7 +486,7 @@ class Comparison:
             if ours == theirs:
                 return ours
             if time.monotonic() > deadline:
-                self._raise(place, step, ours, theirs)
+                self._raise(place, step, letter, ours, theirs)
             self._in_time()
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.3)

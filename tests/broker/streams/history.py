@@ -17,6 +17,8 @@ from typing import Any, Final
 SHORT: Final = 4_000_000_000
 _SECOND: Final = 1_000_000_000
 LONG: Final = 600 * _SECOND
+#: Steps of a history with timers between two waits.
+_BETWEEN_WAITS: Final = 5
 #: Subjects of a stream, behind its prefix.
 _WORDS: Final = ("a", "b", "c", "d.e", "d.f")
 _PATTERNS: Final = ("a", "b", "*", "d.*", "d.>", ">", "*.e", "none")
@@ -80,13 +82,20 @@ class _Writer:
 
     def write(self, parts: int, size: int) -> History:
         steps = [[*self.beginning(), *(self.step() for _ in range(size))]]
-        for _ in range(parts - 1):
-            # Timers of before are over.
-            steps.append([*([Step("wait")] * self.timed), *(self.step() for _ in range(size))])
+        steps += [[self.step() for _ in range(size)] for _ in range(parts - 1)]
         if self.timed:
-            for part in steps:
-                part.insert(self.random.randrange(1, len(part)), Step("wait"))
+            steps = [self.spaced(part, first=part is steps[0]) for part in steps]
         return History(self.seed, self.timed, tuple(tuple(part) for part in steps))
+
+    def spaced(self, steps: list[Step], *, first: bool) -> list[Step]:
+        """Adds waits: few steps lie between two, so that a busy machine plays them before timers go off."""
+        found: list[Step] = []
+        for row, step in enumerate(steps):
+            # At a start, timers of before are over.
+            if row % _BETWEEN_WAITS == 0 and (row or not first):
+                found.append(Step("wait"))
+            found.append(step)
+        return found
 
     def beginning(self) -> list[Step]:
         steps = [self.create("A")]
@@ -140,6 +149,7 @@ class _Writer:
         if self.timed and self.chance(0.25) and found["retention"] == "limits":
             found |= {"subject_delete_marker_ttl": 2 * _SECOND, "allow_msg_ttl": True, "allow_rollup_hdrs": True}
             found.pop("deny_purge", None)
+            self.let_mark(found)
         if self.timed and self.chance(0.3):
             found["duplicate_window"] = SHORT
         if self.chance(0.1):
@@ -153,6 +163,12 @@ class _Writer:
         if self.chance(0.05):
             found["consumer_limits"] = {"max_ack_pending": 3}
         return found
+
+    def let_mark(self, config: dict[str, Any]) -> None:
+        """Leaves room for what marks the end of a subject: without, real servers keep what is too old."""
+        config.pop("max_msg_size", None)
+        config.pop("discard_new_per_subject", None)
+        config["discard"] = "old"
 
     def bucket(self) -> dict[str, Any]:
         """As clients make a bucket of keys."""
@@ -201,6 +217,8 @@ class _Writer:
         if self.chance(0.1):
             name = self.one("allow_direct", "allow_rollup_hdrs", "deny_delete", "deny_purge", "allow_msg_ttl")
             config[name] = not config.get(name, False)
+        if "subject_delete_marker_ttl" in config:
+            self.let_mark(config)
         if self.chance(0.03):
             config["sealed"] = True
         if self.chance(0.05):

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from tests import natsclient, servers
-from tests.broker.streams.comparison import Comparison, Side, differing
+from tests.broker.streams.comparison import Comparison, DifferenceError, Side
 from tests.broker.streams.history import History, Step, make
 from tests.brokers import Broker
 
@@ -34,45 +34,55 @@ _QUIET, _QUIETER = 0.7, 3.0
 _KEPT: Final = 2.5
 
 
-def _acknowledges_more(step: Step | None, ours: Any, theirs: Any) -> bool:
-    """Limits or a roll-up took a message that waited for an acknowledgement of policy `all`."""
-    if step is None or step.kind not in ("publish", "burst", "update", "purge", "delete") or not isinstance(ours, dict):
+def _acknowledges_more(found: DifferenceError) -> bool:
+    """Limits, a roll-up or a deletion took a message that waited for an acknowledgement of policy `all`."""
+    if found.step is None or found.step.kind not in ("publish", "burst", "update", "purge", "delete"):
         return False
-    return any(
-        ("num_ack_pending" in name and own > other) or (name.endswith(".ack_floor") and own < other)
-        for name, own, other in differing("", ours, theirs)
-    )
+    places = [(name, found.config(name).get("ack_policy") == "all") for name, _, _ in found.differing()]
+    return any("num_ack_pending" in name or name.endswith(".ack_floor") for name, every in places if every)
 
 
-def _takes_more_of_a_burst(step: Step | None, ours: Any, theirs: Any) -> bool:
+def _takes_more_of_a_burst(found: DifferenceError) -> bool:
     """Limits took messages of a burst: one of both had sent more of them by then."""
-    found = list(differing("", ours, theirs)) if step is not None and step.kind == "burst" else []
-    return any(name.startswith("pushed.") for name, _, _ in found) and all(
-        name.startswith(("pushed.", "consumers.")) for name, _, _ in found
+    if found.step is None or found.step.kind != "burst":
+        return False
+    names = [name for name, _, _ in found.differing()]
+    return any(name.startswith("pushed.") for name in names) and all(
+        name.startswith(("pushed.", "consumers.")) for name in names
     )
 
 
-def _waits_beyond(step: Step | None, ours: Any, theirs: Any) -> bool:
+def _waits_beyond(found: DifferenceError) -> bool:
     """A consumer that begins beyond the end of its stream was opened again."""
-    found = list(differing("", ours, theirs)) if step is None else []
-    return bool(found) and all(
+    places = found.differing() if found.step is None else []
+    return bool(places) and all(
         name.startswith("consumers.") and name.endswith((".delivered", ".ack_floor")) and own[0] == 0 and own > other
-        for name, own, other in found
+        for name, own, other in places
     )
 
 
-def _counts_what_is_gone(step: Step | None, ours: Any, theirs: Any) -> bool:
+def _counts_what_is_gone(found: DifferenceError) -> bool:
     """A roll-up took messages that a consumer had not been given yet."""
-    if step is None or "Nats-Rollup" not in step.values.get("headers", ()):
+    if found.step is None or "Nats-Rollup" not in found.step.values.get("headers", ()):
         return False
-    return all(name.endswith(".num_pending") and own < other for name, own, other in differing("", ours, theirs))
+    return all(name.endswith(".num_pending") and own < other for name, own, other in found.differing())
 
 
-def _waits_for_what_is_gone(step: Step | None, ours: Any, theirs: Any) -> bool:
+def _counts_what_a_burst_lost(found: DifferenceError) -> bool:
+    """Limits took messages of a burst, some from before the first sequence of a consumer, some from after it."""
+    if found.step is None or found.step.kind != "burst":
+        return False
+    return all(
+        name.endswith(".num_pending") and own < other and found.config(name)["deliver_policy"] == "by_start_sequence"
+        for name, own, other in found.differing()
+    )
+
+
+def _waits_for_what_is_gone(found: DifferenceError) -> bool:
     """A purge of a pattern took a message that waited for an acknowledgement; ours goes on with the next one."""
-    if step is None or step.kind != "purge" or "filter" not in step.values["body"] or not isinstance(ours, dict):
+    if not _purges_a_pattern(found.step) or not isinstance(found.ours, dict):
         return False
-    return all(_is_ahead(name, own, other) for name, own, other in differing("", ours, theirs))
+    return all(_is_ahead(name, own, other) for name, own, other in found.differing())
 
 
 def _is_ahead(name: str, own: Any, other: Any) -> bool:
@@ -83,43 +93,66 @@ def _is_ahead(name: str, own: Any, other: Any) -> bool:
     return name.startswith("consumers.") and bool(own < other if "num_" in name else own > other)
 
 
-def _counts_lasts_only(step: Step | None, ours: Any, theirs: Any) -> bool:
+def _purges_a_pattern(step: Step | None) -> bool:
+    return step is not None and step.kind == "purge" and "filter" in step.values["body"]
+
+
+def _counts_lasts_only(found: DifferenceError) -> bool:
     """A purge of a pattern had them count anew what is left for a consumer that began with the last of each subject."""
-    if step is None or step.kind != "purge" or "filter" not in step.values["body"] or not isinstance(ours, dict):
+    if not _purges_a_pattern(found.step) or not isinstance(found.ours, dict):
         return False
-    return all(name.endswith(".num_pending") and own > other for name, own, other in differing("", ours, theirs))
+    return all(
+        name.endswith(".num_pending") and own > other and found.config(name)["deliver_policy"] == "last_per_subject"
+        for name, own, other in found.differing()
+    )
 
 
-def _shares_a_queue(step: Step | None, ours: Any, theirs: Any) -> bool:
+def _forgets_what_is_queued(found: DifferenceError) -> bool:
+    """A purge or a roll-up came while messages were queued for their next delivery; ours delivers them."""
+    if found.step is None or found.step.kind != "fetch" or "silence" in (found.ours[:1] + found.theirs[:1]):
+        return False
+    if not any(each.kind == "purge" or "Nats-Rollup" in each.values.get("headers", ()) for each in found.before):
+        return False
+    own, other = (side[0][1] for side in (found.ours, found.theirs))
+    return len(own) > 0 and own[0] != "1" and other[:1] in ((), ("1",))
+
+
+def _shares_a_queue(found: DifferenceError) -> bool:
     """A consumer of a queue lost its filters while there are others; ours refuses that, as for a new one."""
     return (
-        step is not None
-        and step.kind == "consumer"
-        and isinstance(ours, str)
-        and ours.startswith(("error 10099", "error 10100"))
-        and theirs == "done"
+        found.step is not None
+        and found.step.kind == "consumer"
+        and isinstance(found.ours, str)
+        and found.ours.startswith(("error 10099", "error 10100"))
+        and (found.theirs == "done" or str(found.theirs).startswith("error 10012"))
     )
 
 
 #: What is different, and why. A history ends where it comes upon one of these.
 KNOWN: Final = {
     "real servers take a pending message that goes by itself for acknowledged, with policy `all` also all before it, "
-    "which nobody has acknowledged": _acknowledges_more,
+    "which no client has acknowledged": _acknowledges_more,
     "real servers forget at a start that a consumer waits for a sequence that is still to come": _waits_beyond,
     "real servers go on waiting for what a purge of a pattern took, where a consumer wants more than that": (
         _waits_for_what_is_gone
     ),
     "real servers count only the last message of each subject, when a purge has them count anew what is left for a "
     "consumer that began with these": _counts_lasts_only,
+    "real servers forget at a purge what is queued for its next delivery, until its wait is over once more": (
+        _forgets_what_is_queued
+    ),
     "real servers let a consumer of a queue have the messages of others too, when it is changed": _shares_a_queue,
     "what is sent of a burst before limits take it is a matter of time": _takes_more_of_a_burst,
     "real servers go on counting what a roll-up of everything took": _counts_what_is_gone,
+    "real servers count messages that are gone for a consumer whose first sequence came in the same burst": (
+        _counts_what_a_burst_lost
+    ),
 }
 
 
-def known(step: Step | None, ours: Any, theirs: Any) -> bool:
+def known(found: DifferenceError) -> bool:
     """Returns whether a difference is known."""
-    return any(each(step, ours, theirs) for each in KNOWN.values())
+    return any(each(found) for each in KNOWN.values())
 
 
 class Pair:
