@@ -163,10 +163,10 @@ def _check_pyspark() -> None:
         )
 
 
-def _check_same(there: SparkSession, wanted: str) -> None:
-    if is_connect(there):
+def _check_same(session: SparkSession, wanted: str) -> None:
+    if is_connect(session):
         return
-    have = there.sparkContext.master
+    have = session.sparkContext.master
     if have != wanted:
         raise UsageError(
             f"a Spark session is running already, on {have} instead of {wanted}",
