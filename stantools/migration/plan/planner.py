@@ -220,8 +220,7 @@ class _Planner:
             config = scheme.channel_config(draft.members[0].channel.raw_name, known[0] if known else NO_LIMITS)
             return {name: value for name, value in config.items() if name not in ("name", "subjects")}
         # Any name is valid text for json.
-        encoded = (member.channel.name.encode("utf-8", "surrogateescape") for member in draft.members)
-        names = [name.decode("utf-8", "replace") for name in encoded]
+        names = [m.channel.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for m in draft.members]
         single = len(names) == 1
         several = f"{len(names)} NATS Streaming channels, renumbered"
         settings: dict[str, Any] = {
