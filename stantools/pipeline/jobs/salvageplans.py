@@ -22,7 +22,6 @@ from typing import Any
 from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
 from stantools.escaping import escape
 from stantools.inspection.survey_jobs import ChannelRef
-from stantools.nats.stream_names import digits
 from stantools.pipeline.jobs.stores import channels_of
 from stantools.pipeline.tables.discovery import FoundStore, discover
 from stantools.pipeline.tables.model import FailedRead, StoreRef
@@ -68,10 +67,10 @@ def _joined_name(parts: Sequence[str]) -> str:
 
 
 def _with_digits(name: str, source: str) -> str:
-    ending = f"-{digits(source)}"
-    while len(os.fsencode(name)) > _MAX_NAME_BYTES - len(ending):
+    digits = hashlib.sha256(os.fsencode(source)).hexdigest()[:8]
+    while len(os.fsencode(name)) > _MAX_NAME_BYTES - len(digits) - 1:
         name = name[:-1]
-    return name + ending
+    return f"{name}-{digits}"
 
 
 def check_folder(out: Path, roots: Sequence[str]) -> None:
