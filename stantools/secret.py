@@ -32,10 +32,10 @@ class Secret:
             return self._from_environment(self.variable)
         return self.value if self.file is None else _read_key(self.file)
 
-    def word(self, what: str) -> str | None:
-        """Returns the password or token, called `what` in messages; None if none was given."""
+    def word(self, noun: str) -> str | None:
+        """Returns the password or token, called `noun` in messages; None if none was given."""
         if self.file is not None:
-            return _read_word(self.file, what)
+            return _read_word(self.file, noun)
         word = self.value if self.variable is None else self._from_environment(self.variable)
         return None if word is None else word.decode("utf-8", "surrogateescape")
 
@@ -60,11 +60,11 @@ def read_secret(path: Path, *, limit: int = 1 << 20) -> bytes:
     return content
 
 
-def _read_word(path: Path, what: str) -> str:
+def _read_word(path: Path, noun: str) -> str:
     try:
         return read_secret(path).decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise StoreUnreadableError(f"{path}: holds no text", f"give the file with the {what}") from None
+        raise StoreUnreadableError(f"{path}: holds no text", f"give the file with the {noun}") from None
 
 
 def _read_key(path: Path) -> bytes:

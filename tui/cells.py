@@ -54,9 +54,9 @@ def number(value: int) -> str:
     return f"{value:,}"
 
 
-def counted(count: int, what: str, plural: str = "") -> str:
+def counted(count: int, noun: str, plural: str = "") -> str:
     """Formats a count with its noun: `1 channel`, `1,234 channels`."""
-    return f"{count:,} {what if count == 1 else plural or what + 's'}"
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def time_text(timestamp_ns: int) -> str:

@@ -82,19 +82,15 @@ def _log(words: tuple[str, ...]) -> _Log | None:
     if words == ("-",) or (not words and not sys.stdin.isatty()):
         return _Log(sys.stdin.buffer)
     path = Path(words[0]) if len(words) == 1 else None
-    if path is None or "\n" in words[0] or not _exists(path):
+    try:
+        if path is None or "\n" in words[0] or not path.exists():
+            return None
+    except OSError:  # a line that is too long for a file name
         return None
     if path.is_dir():
         raise StoreUnreadableError(f"{path}: is a directory, not a log", f"stantools doctor {shell_word(words[0])}")
     with readable(path):
         return _Log(path.open("rb"))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a line that is too long for a file name
-        return False
 
 
 def _print(found: Sequence[Explanation]) -> None:

@@ -62,9 +62,9 @@ class MessageSelection:
 @verb("messages", "table", "ndjson", "json", "csv", tables=False, progress=False)
 @store_argument
 @click.argument("channel", shell_complete=complete_channel)
-@options_of(MessageSelection, "message_selection")
+@options_of(MessageSelection, "options")
 @reading_options()
-def command(store: Path, channel: str, message_selection: MessageSelection, read_options: ReadOptions) -> int:
+def command(store: Path, channel: str, options: MessageSelection, read_options: ReadOptions) -> int:
     """Print the messages of CHANNEL, in order.
 
     Every intact message is printed, even those that the server would not see or deliver. Damaged ranges are reported on
@@ -76,28 +76,28 @@ def command(store: Path, channel: str, message_selection: MessageSelection, read
 
     opened = open_store(store, read_options, [channel])
     files = open_channel(opened, channel)
-    first, last = message_selection.sequences or (None, None)
+    first, last = options.sequences or (None, None)
     selection = Selection(
         first,
         last,
-        message_selection.since,
-        message_selection.until,
-        message_selection.tail,
-        message_selection.pattern(),
+        options.since,
+        options.until,
+        options.tail,
+        options.pattern(),
     )
 
     def make_reader(listing: ChannelFiles) -> MessageReader:
-        return MessageReader(listing, opened.crc, key=opened.key, archived=message_selection.archived)
+        return MessageReader(listing, opened.crc, key=opened.key, archived=options.archived)
 
     reader = make_reader(files)
-    start = reader.last_sequence() if message_selection.following else 0
-    printer = _Printer(message_selection, channel)
+    start = reader.last_sequence() if options.following else 0
+    printer = _Printer(options, channel)
     warnings = _Warnings(channel, encryption_key_given=opened.key is not None)
     with printer:
         for item in warnings.watch(reader.read(selection)):
             printer.show(item)
             start = max(start, item.sequence)
-        if message_selection.following:
+        if options.following:
             printer.flush()
             added = follow(
                 functools.partial(opened.channel, channel),
@@ -174,10 +174,10 @@ class _Warnings:
 
 
 class _Printer:
-    def __init__(self, message_selection: MessageSelection, channel: str) -> None:
+    def __init__(self, options: MessageSelection, channel: str) -> None:
         self._output = console.output()
-        self._format = message_selection.data or ("text" if self._output == "table" else "base64")
-        self._cut = message_selection.cut
+        self._format = options.data or ("text" if self._output == "table" else "base64")
+        self._cut = options.cut
         self._channel = channel
         self._first = True
         self._write: Callable[[str], object] = sys.stdout.write

@@ -107,7 +107,7 @@ _planning = partial(
     title="Selection and streams",
 )
 _follow_options = options_of(FollowOptions, "follow_options", title="Beside a running server")
-_apply_options = options_of(ApplySettings, "apply_settings", title="Execution")
+_apply_options = options_of(ApplySettings, "settings", title="Execution")
 _plan_argument = click.argument("plan_file", type=PathType(), metavar="PLAN")
 _PLAN_FILE = Option(help="The file of the plan.", flags=("--plan",), kind=Path, metavar="FILE")
 
@@ -159,11 +159,10 @@ class PlannedMigration:
         nodes = self.nodes()
         found = None if nodes else open_store(self.stores[0], self.read_options)
         options, source_options = self.options(target), self.plan_options.source_options()
-        source = (
-            read_store(found, source_options)
-            if found
-            else merge_nodes(nodes, self.read_options, source_options, running=running)
-        )
+        if found:
+            source = read_store(found, source_options)
+        else:
+            source = merge_nodes(nodes, self.read_options, source_options, running=running)
         return source, make_plan(source, options, options.target.version)
 
 
@@ -185,9 +184,7 @@ def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
 @_follow_options
 @_apply_options
 @consent_options
-def run(
-    planned: PlannedMigration, follow_options: FollowOptions, apply_settings: ApplySettings, consent: ChangeMode
-) -> int:
+def run(planned: PlannedMigration, follow_options: FollowOptions, settings: ApplySettings, consent: ChangeMode) -> int:
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
     Sequences, gaps, timestamps, payloads, reply subjects and the position of every durable and durable queue group are
@@ -214,13 +211,13 @@ def run(
 
     with planned.target(start=not consent.dry_run) as target:
         if follow_options.wanted:
-            return _follow(planned, target, follow_options, apply_settings, consent)
+            return _follow(planned, target, follow_options, settings, consent)
         source, plan = planned.plan(target, running=planned.places.force or consent.dry_run)
         file = planned.plan_file or default_plan_file(Path(plan.source.path))
         if not consent.dry_run:
             check_plan_file(file, plan)
-        migration = Migration(plan, source, target, apply_settings.options(plan.way), file)
-        return _apply_plan(migration, apply_settings, consent, new=True)
+        migration = Migration(plan, source, target, settings.options(plan.way), file)
+        return _apply_plan(migration, settings, consent, new=True)
 
 
 @_stage("plan")
@@ -258,7 +255,7 @@ def apply_stage(
     plan_file: Path,
     connect_options: ConnectOptions,
     store_options: PlanStoreOptions,
-    apply_settings: ApplySettings,
+    settings: ApplySettings,
     consent: ChangeMode,
 ) -> int:
     """Apply a plan, and prove the result. The same command continues after an interruption."""
@@ -270,8 +267,8 @@ def apply_stage(
     with opened(places, connecting_of(plan, connect_options), note=console.note) as target:
         plan = plan.at(target.reference())
         source = _reopen(plan, store_options, running=store_options.force)
-        migration = Migration(plan, source, target, apply_settings.options(plan.way), plan_file)
-        return _apply_plan(migration, apply_settings, consent)
+        migration = Migration(plan, source, target, settings.options(plan.way), plan_file)
+        return _apply_plan(migration, settings, consent)
 
 
 @_stage("verify")
@@ -323,7 +320,7 @@ def _follow(
     planned: PlannedMigration,
     target: Destination,
     follow_options: FollowOptions,
-    apply_settings: ApplySettings,
+    settings: ApplySettings,
     consent: ChangeMode,
 ) -> int:
     """Shows the plan of the present data, asks, and follows the store into the streams."""
@@ -348,14 +345,16 @@ def _follow(
     with ByteProgress("read", store.data_size(store.chosen(source_options.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
-    how = replace(apply_settings.options(plan.way), existing=ExistingPolicy.APPEND)
-    if (settled := _confirm(Migration(plan, source, target, how, file), "follow", apply_settings, consent)) is not None:
+    apply_options = replace(settings.options(plan.way), existing=ExistingPolicy.APPEND)
+    if (
+        settled := _confirm(Migration(plan, source, target, apply_options, file), "follow", settings, consent)
+    ) is not None:
         return settled
     ending = follow_options.ending(server_seen=was_seen(file))
     with open_journal(file, plan) as journal:
         try:
             with StreamsProgress("follow", plan.messages * 2, place=str(plan.target)) as watch:
-                cutover = target.follow(followed, prepare(plan, source), journal, how, ending, watch)
+                cutover = target.follow(followed, prepare(plan, source), journal, apply_options, ending, watch)
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
                 "interrupted; the streams hold the messages so far, consumers are made at the end",
@@ -366,7 +365,7 @@ def _follow(
 
 
 def _confirm(
-    migration: Migration, verb: str, apply_settings: ApplySettings, consent: ChangeMode, again: str = ""
+    migration: Migration, verb: str, settings: ApplySettings, consent: ChangeMode, again: str = ""
 ) -> ExitCode | None:
     """Shows obstacles, and asks; returns the exit code if nothing is to be done.
 
@@ -379,7 +378,7 @@ def _confirm(
     show_plan(plan, problems)
     if consent.dry_run:
         return foreseen(problems, findings=plan.lossy)
-    refuse(plan, problems, accept_loss=apply_settings.accept_loss)
+    refuse(plan, problems, accept_loss=settings.accept_loss)
     if again:
         migration.keep_plan()
         console.note(f"the plan is in {migration.file}; the journal will be beside it")
@@ -390,12 +389,12 @@ def _confirm(
     return ExitCode.CLEAN
 
 
-def _apply_plan(migration: Migration, apply_settings: ApplySettings, consent: ChangeMode, *, new: bool = False) -> int:
+def _apply_plan(migration: Migration, settings: ApplySettings, consent: ChangeMode, *, new: bool = False) -> int:
     """Asks, and applies the plan; a new one is written first."""
     from stantools.cli.streamprogress import StreamsProgress
 
     plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
-    if (settled := _confirm(migration, "migrate", apply_settings, consent, again if new else "")) is not None:
+    if (settled := _confirm(migration, "migrate", settings, consent, again if new else "")) is not None:
         return settled
     with migration.journal() as journal:
         if journal.resumed:
@@ -445,7 +444,7 @@ def job(
     connect_options: ConnectOptions,
     plan_options: PlanOptions,
     table_options: TableOptions,
-    apply_settings: ApplySettings,
+    settings: ApplySettings,
     cluster: Cluster,
     consent: ChangeMode,
 ) -> int:
@@ -473,7 +472,7 @@ def job(
 
     target = target_of_tasks(job_options.out, connect_options if job_options.out else or_selected(connect_options))
     options = plan_options.settled(target.reference(), plan_options.all_overrides(), decrypted=table_options.key.given)
-    how = apply_settings.options(options.way)
+    apply_options = settings.options(options.way)
     sources = Sources(
         table_options.of(stores, channels=plan_options.channels),
         plan_options.generation,
@@ -484,7 +483,7 @@ def job(
     size = sum(store.size for store in found)
     with cluster.work("migrate", size) as work:
         if job_options.out is None and not job_options.compare:
-            check_speculation(work, how.way)
+            check_speculation(work, apply_options.way)
         with ByteProgress("plan", size) as shown:
             planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
         failed += unread
@@ -493,7 +492,7 @@ def job(
             show_stores(result)
             pipeline.ended(result)
             return ExitCode.UNREACHABLE
-        migration = StoresMigration(planned, sources, target, how, job_options.plans)
+        migration = StoresMigration(planned, sources, target, apply_options, job_options.plans)
         if job_options.compare:
             with StreamsProgress("verify", migration.messages) as watch:
                 result = migration.verify(work, watch)
@@ -503,14 +502,14 @@ def job(
             if consent.dry_run:
                 pipeline.report_failed(failed)
                 return foreseen(problems, findings=bool(migration.lossy or failed))
-            migration.refuse(problems, accept_loss=apply_settings.accept_loss)
+            migration.refuse(problems, accept_loss=settings.accept_loss)
             migration.keep_plans()
             streams = counted(sum(len(store.plan.streams) for store in planned), "stream")
             question = f"migrate {streams} of {counted(len(planned), 'store')} to {target.reference()}?"
             if not console.confirm(question, yes=consent.yes):
                 console.note("nothing was done")
                 return ExitCode.CLEAN
-            limited = work.limited(_parallelism(job_options.out, how, apply_settings, cluster))
+            limited = work.limited(_parallelism(job_options.out, apply_options, settings, cluster))
             with StreamsProgress("migrate", migration.messages) as watch:
                 result = migration.apply(limited, watch)
     result.failed = failed
@@ -518,13 +517,11 @@ def job(
     return pipeline.ended(result)
 
 
-def _parallelism(
-    out: Path | None, options: ApplyOptions, apply_settings: ApplySettings, cluster: Cluster
-) -> int | None:
+def _parallelism(out: Path | None, options: ApplyOptions, settings: ApplySettings, cluster: Cluster) -> int | None:
     """Returns the number of streams to process at the same time; None for no limit."""
     from stantools.migration.plan.migration_plan import LoadMethod
 
     given = click.get_current_context().get_parameter_source("parallel") is not click.core.ParameterSource.DEFAULT
     if given or (out is None and options.way is LoadMethod.ARCHIVE):
-        return apply_settings.parallel
+        return settings.parallel
     return cluster.partitions

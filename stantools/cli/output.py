@@ -141,7 +141,13 @@ def ndjson_line(value: Mapping[str, Any]) -> str:
 def plain(value: Any) -> Any:
     """Converts bytes to base64, and text that is not valid Unicode to valid text."""
     if isinstance(value, str):
-        return value if value.isascii() else _valid(value)
+        if value.isascii():
+            return value
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            return "".join(f"\\x{ord(c) - 0xDC00:02x}" if "\ud800" <= c <= "\udfff" else c for c in value)
+        return value
     if isinstance(value, bytes | memoryview):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, int):  # first the cheapest test: most values of long outputs are numbers
@@ -151,14 +157,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return value
-
-
-def _valid(text: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return "".join(f"\\x{ord(c) - 0xDC00:02x}" if "\ud800" <= c <= "\udfff" else c for c in text)
-    return text
 
 
 def print_csv(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -47,7 +47,7 @@ class StreamsProgress(StatusLine, JournalObserver):
         self._place = place
         self._over = threading.Event()
         self._last_look = self._last_advance = self._started
-        self._seen = 0
+        self._done_at_look = 0
         self._rate = 0.0
 
     def __enter__(self) -> Self:
@@ -102,9 +102,9 @@ class StreamsProgress(StatusLine, JournalObserver):
 
     def _look(self, now: float) -> None:
         """Measures the recent rate: streams differ too much for an average from the start."""
-        recent = max(self._done - self._seen, 0) / max(now - self._last_look, 1e-6)
+        recent = max(self._done - self._done_at_look, 0) / max(now - self._last_look, 1e-6)
         self._rate = recent if not self._rate else self._rate + _SMOOTHING * (recent - self._rate)
-        self._seen, self._last_look = self._done, now
+        self._done_at_look, self._last_look = self._done, now
 
     def _left(self) -> float | None:
         return (self._total - self._done) / self._rate if self._rate and self._total >= self._done else None

@@ -17,7 +17,7 @@ from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
     from stantools.inspection.overview import ChannelOverview, Overview
-    from stantools.inspection.subscribers import Subscriber, SubscriberList
+    from stantools.inspection.subscribers import SubscriberList
     from stantools.store.directory import Datastore
     from stantools.store.read_options import ReadOptions
 
@@ -94,7 +94,9 @@ def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) ->
         if statuses:
             subs = subs.having(*(each for each in SubStatus if each.startswith(statuses)))
         wanted.append((channel, subs))
-    rows = (_row(channel, each) for channel, subs in wanted for each in subs)
+    rows = ({"channel": channel.name, **each.as_json()} for channel, subs in wanted for each in subs)
+    if console.output() == "csv":
+        rows = ({**row, "pending": " ".join(map(str, row["pending"]))} for row in rows)
     first = None if console.output() in ("json", "table") else next(rows, None)
     show(
         lambda: {"path": result.path, "channels": (_channel_json(channel, subs) for channel, subs in wanted)},
@@ -113,11 +115,6 @@ def _channel_json(channel: ChannelOverview, subs: SubscriberList) -> dict[str, A
         "subscriptions": (each.as_json() for each in subs),
         "problems": [problem for problem in channel.problems if problem.startswith("subs.dat")],
     }
-
-
-def _row(channel: ChannelOverview, each: Subscriber) -> dict[str, Any]:
-    row = {"channel": channel.name, **each.as_json()}
-    return {**row, "pending": " ".join(map(str, row["pending"]))} if console.output() == "csv" else row
 
 
 def _print_table(wanted: list[tuple[ChannelOverview, SubscriberList]]) -> None:

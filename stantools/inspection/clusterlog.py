@@ -236,29 +236,29 @@ class MergedLog:
             )
 
     def common_part(
-        self, index: int, here: list[_Cursor], others: list[int], cursors: list[_Cursor], stops: Sequence[int]
+        self, index: int, holders: list[_Cursor], others: list[int], cursors: list[_Cursor], stops: Sequence[int]
     ) -> LoggedPublishes | None:
-        """Returns entries of which all of the nodes `here` have the same copy; None if the copies must be compared."""
-        heads = [each.head for each in here]
+        """Returns entries of which all `holders` have the same copy; None if the copies must be compared."""
+        heads = [each.head for each in holders]
         first, best = heads[0], cursors[self._best].head
         # Entry 1, and terms that reveal damage or a branch, are for `_chosen` and `_compare`.
         if not isinstance(first, LoggedPublishes) or index == 1 or (best and best.term < first.term):
             return None
         stop = stops[at] if (at := bisect_left(stops, index)) < len(stops) else first.last
         end, last = min([first.last, stop, self.log.index, *(other - 1 for other in others)]), first.last_sequence
-        if len(here) == 1 and end < first.last:
+        if len(holders) == 1 and end < first.last:
             return None  # rare
-        for each, head in zip(here, heads, strict=True):
+        for each, head in zip(holders, heads, strict=True):
             if not isinstance(head, LoggedPublishes) or head.term != first.term or not each.sound:
                 return None
-            count, last = here[0].log.same(first, each.log, head, min(end, head.last) - index + 1)
+            count, last = holders[0].log.same(first, each.log, head, min(end, head.last) - index + 1)
             end = index + count - 1
         return first.part(end - index + 1, last) if end >= index else None
 
-    def _chosen(self, here: list[_Cursor], best: _Cursor) -> list[_Cursor]:
+    def _chosen(self, holders: list[_Cursor], best: _Cursor) -> list[_Cursor]:
         """Returns the copies of an entry with the term that counts."""
-        sound = [each for each in here if each.sound]
-        candidates = sound or here
+        sound = [each for each in holders if each.sound]
+        candidates = sound or holders
         if best in candidates:
             term = best.head.term if best.head else 0
             # A node without the entries of a majority cannot be elected: so this log's copy is the damaged one.

@@ -83,7 +83,11 @@ def forecast_cluster(nodes: Sequence[tuple[NodeReport, Overview]]) -> ClusterFor
     """Predicts a start of these nodes and no others; `nodes` are results of `node_overview`."""
     newest = max((report for report, _ in nodes), key=lambda report: (report.last_term, report.last))
     voters = tuple(each.id for each in newest.servers if each.voter)
-    starts = tuple(NodeStart(_name(report, voters), _error(report)) for report, _ in nodes)
+    starts = []
+    for report, _ in nodes:
+        directory = report.files.path.absolute().name
+        name = directory if not report.node_id and directory in voters else report.node_id or directory
+        starts.append(NodeStart(name, _error(report)))
     running = [
         (start.name, report, view)
         for start, (report, view) in zip(starts, nodes, strict=True)
@@ -96,12 +100,7 @@ def forecast_cluster(nodes: Sequence[tuple[NodeReport, Overview]]) -> ClusterFor
         votes = sum((other.last_term, other.last) <= place for _, other, _ in running)
         if votes > len(voters) // 2:
             outcomes.append(ElectionOutcome(name, _forgotten(report, view)))
-    return ClusterForecast(voters, starts, tuple(outcomes))
-
-
-def _name(report: NodeReport, voters: Sequence[str]) -> str:
-    directory = report.files.path.absolute().name
-    return directory if not report.node_id and directory in voters else report.node_id or directory
+    return ClusterForecast(voters, tuple(starts), tuple(outcomes))
 
 
 def _error(report: NodeReport) -> str:

@@ -49,14 +49,14 @@ class GrowingStore:
         self._crc = crc.checking
         self._patterns = patterns
         self._workers = workers
-        self._seen: dict[str, _SurveyedChannel] = {}
+        self._surveyed_channels: dict[str, _SurveyedChannel] = {}
         self._listed: Sign = None
         self._names: list[str] = []
 
     @property
     def channels(self) -> dict[str, ChannelSurvey]:
         """The surveys of the last look, by the channel's name."""
-        return {name: seen.survey for name, seen in self._seen.items()}
+        return {name: seen.survey for name, seen in self._surveyed_channels.items()}
 
     def look(self, *, stopped: bool = False, progress: Progress | None = None) -> list[str]:
         """Surveys the store again; returns the names of the channels whose messages changed, or that are gone.
@@ -69,18 +69,20 @@ class GrowingStore:
         if listed != self._listed or stopped:
             self._names = open_datastore(self.path).matching(self._patterns)
             self._listed = listed
-        gone = self._seen.keys() - set(self._names)
-        known = () if stopped else {name for name, seen in self._seen.items() if seen.unchanged(now)}
+        gone = self._surveyed_channels.keys() - set(self._names)
+        known = () if stopped else {name for name, seen in self._surveyed_channels.items() if seen.unchanged(now)}
         due = [name for name in self._names if name not in known]
         look = _StoreLook(self.path, self._crc, stopped, ThreadWork(self._workers).inside(progress))
         changed = sorted(gone)
         for name in gone:
-            del self._seen[name]
-        for place, found in ThreadWork(self._workers).map(lambda name: look.at(name, self._seen.get(name)), due):
+            del self._surveyed_channels[name]
+        for place, found in ThreadWork(self._workers).map(
+            lambda name: look.at(name, self._surveyed_channels.get(name)), due
+        ):
             if isinstance(found, WorkFailure):
                 raise found.error()
-            before = self._seen.get(due[place])
-            self._seen[due[place]] = found
+            before = self._surveyed_channels.get(due[place])
+            self._surveyed_channels[due[place]] = found
             if before is None or _ends(before.survey) != _ends(found.survey):
                 changed.append(due[place])
         return changed
@@ -91,7 +93,7 @@ class GrowingStore:
         files = [os.fspath(self.path / CLIENTS_FILE)]
         for name in names:
             files.append(f"{self.path}/{name}/{SUBS_FILE}")
-            files += self._seen[name].paths[:1] if name in self._seen else ()
+            files += self._surveyed_channels[name].paths[:1] if name in self._surveyed_channels else ()
         return max((each[2] / 1e9 for each in map(sign, files) if each), default=0.0)
 
 

@@ -97,7 +97,7 @@ class IndexCheck:
         self._window = MappedWindow(entries)
         self._next = 0
         self._order = IndexOrder(records)
-        self._seen: npt.NDArray[np.bool_] | None = None
+        self._matched_rows: npt.NDArray[np.bool_] | None = None
         self._orphans: list[Ranges] = []
         # Numbers of the index records that agree with their message, in the order of the messages.
         self._matched: list[range | npt.NDArray[np.int64]] = []
@@ -105,8 +105,8 @@ class IndexCheck:
     def agrees(self, rows: int) -> None:
         """Skips the next `rows` index records, which were compared elsewhere."""
         end = self._next + rows
-        if self._seen is not None:
-            self._seen[self._next : end] = True
+        if self._matched_rows is not None:
+            self._matched_rows[self._next : end] = True
         self._matched.append(range(self._next, end))
         self._next = end
 
@@ -122,11 +122,11 @@ class IndexCheck:
         self._compare(columns)
 
     def _compare(self, columns: MessageColumns) -> None:
-        if self._seen is None:
-            self._seen = np.zeros(len(self.records), dtype=bool)
+        if self._matched_rows is None:
+            self._matched_rows = np.zeros(len(self.records), dtype=bool)
             # Up to here every batch agreed, so the records before are all seen.
-            self._seen[: self._next] = True
-        seen = self._seen
+            self._matched_rows[: self._next] = True
+        seen = self._matched_rows
         matched = self._order.match(columns.offset)
         known = matched >= 0
         orphan = ~known
@@ -175,10 +175,12 @@ class IndexCheck:
     def finish(self) -> IndexReport:
         """Returns the report, including the index records without a data record."""
         report, dangling, window = self._report, [], MappedWindow(self._entries)
-        for first in range(self._next if self._seen is None else 0, len(self.records), INDEX_ROWS):
+        for first in range(self._next if self._matched_rows is None else 0, len(self.records), INDEX_ROWS):
             part = self.records["sequence"][first : first + INDEX_ROWS]
             left = (
-                np.arange(len(part)) if self._seen is None else np.flatnonzero(~self._seen[first : first + INDEX_ROWS])
+                np.arange(len(part))
+                if self._matched_rows is None
+                else np.flatnonzero(~self._matched_rows[first : first + INDEX_ROWS])
             )
             if not len(left):
                 continue

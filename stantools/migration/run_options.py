@@ -106,7 +106,7 @@ class ApplySettings:
 
             Framer(SNAPPY)
 
-    def options(self, way: Any) -> ApplyOptions:
+    def options(self, method: Any) -> ApplyOptions:
         from stantools.migration.targets.stream_load import ApplyOptions, ExistingPolicy
 
         existing = (
@@ -117,7 +117,7 @@ class ApplySettings:
             else ExistingPolicy.REFUSE
         )
         return ApplyOptions(
-            way=way,
+            way=method,
             existing=existing,
             parallel=self.parallel,
             prove=self.proof == "full",

@@ -117,18 +117,18 @@ class StreamNames:
         }
 
 
-def wrong(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def wrong(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Returns a difference from the wanted configuration that cannot be corrected; empty if none."""
     for name in _FIXED:
-        is_there, should_be = there.get(name) or None, wanted.get(name) or None
+        is_there, should_be = config.get(name) or None, wanted.get(name) or None
         if is_there != should_be:
             return f"its {name} is {is_there or 'not set'}, expected {should_be or 'none'}"
     return ""
 
 
-def differs(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def differs(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Returns whether there is a difference to correct."""
-    return any((there.get(name) or _NONE.get(name)) != (wanted.get(name) or _NONE.get(name)) for name in _SET)
+    return any((config.get(name) or _NONE.get(name)) != (wanted.get(name) or _NONE.get(name)) for name in _SET)
 
 
 #: The start of a record: its version, its last sequence, and the number of members.

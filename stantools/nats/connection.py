@@ -120,10 +120,12 @@ class NatsConnection(NatsClient):
         finally:
             del self._watches[failed]
 
-    async def wait_for(self, wanted: Awaitable[_T], failed: asyncio.Future[NatsError], timeout: float, what: str) -> _T:
+    async def wait_for(
+        self, wanted: Awaitable[_T], failed: asyncio.Future[NatsError], timeout: float, result_name: str
+    ) -> _T:
         """Waits for the first of: the wanted result, a failure seen by `watch`, the timeout in seconds.
 
-        `what` names the result in the message: "the server did not answer <what> within 5 s". Without a result,
+        `result_name` names the result in the message: "the server did not answer <name> within 5 s". Without a result,
         `wanted` is cancelled and a NatsError raised.
         """
         coming = asyncio.ensure_future(wanted)
@@ -139,7 +141,7 @@ class NatsConnection(NatsClient):
         if failed.done():
             raise failed.result()
         raise NoAnswerError(
-            f"{self.url} did not answer {what} within {timeout:g} s",
+            f"{self.url} did not answer {result_name} within {timeout:g} s",
             "see the server's log, or allow more time with --timeout",
         )
 
@@ -249,15 +251,17 @@ class NatsConnection(NatsClient):
         if (sid := self._inboxes.pop(inbox, None)) is not None:
             self.unsubscribe(sid)
 
-    async def receive(self, inbox: Inbox, failed: asyncio.Future[NatsError], timeout: float, what: str) -> Received:
+    async def receive(
+        self, inbox: Inbox, failed: asyncio.Future[NatsError], timeout: float, result_name: str
+    ) -> Received:
         """Returns the messages of an inbox since the last call, and waits for one if there are none.
 
-        `failed` comes from `watch`; `what` names the messages in errors. Raises NoAnswerError after `timeout`
+        `failed` comes from `watch`; `result_name` names the messages in errors. Raises NoAnswerError after `timeout`
         seconds, ConnectionLostError if the connection broke since the last call, and the NatsError of `failed`.
         """
         if failed.done():
             raise failed.result()
-        return await self.wait_for(inbox.receive(None), failed, timeout, what)
+        return await self.wait_for(inbox.receive(None), failed, timeout, result_name)
 
     # Events.
 

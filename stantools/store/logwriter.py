@@ -159,13 +159,13 @@ class SubsLog(AppendLog):
         kept = list(subscriptions)
         alive = len(kept) + sum(len(pending) for _, pending in kept)
         # the counts to subtract at the replacement: records of the live that count twice, and dead records
-        self._gone = self.records - alive, self.dead
+        self._dead_counts = self.records - alive, self.dead
         records = (encode_live(state, pending, self._crc) for state, pending in kept)
         return self._begin_replacement("subs", records, incomplete=incomplete)
 
     def replace(self, *, now: float | None = None) -> Callable[[], None]:
         sync = super().replace(now=now)
-        records, dead = self._gone
+        records, dead = self._dead_counts
         self.records, self.dead = self.records - records, self.dead - dead
         return sync
 

@@ -127,7 +127,7 @@ class SubTable(Mapping[int, StoredSubscription]):
         self._states = states
         self._content = self._copied(memoryview(content))
         self._window = MappedWindow(self._content)
-        self._seen = 0
+        self._record_count = 0
 
     def _copied(self, content: Buffer) -> Buffer:
         """The records alone, if they are few; else the whole log."""
@@ -203,8 +203,8 @@ class SubTable(Mapping[int, StoredSubscription]):
 
     def state(self, row: int) -> pb.SubState:
         """Decodes the state of the subscription of a row into a new object."""
-        self._seen += 1
-        if self._seen % _RELEASE_RECORDS == 0:
+        self._record_count += 1
+        if self._record_count % _RELEASE_RECORDS == 0:
             self._window.drop()
         return self._read(self._place[row], self.flags[row], self.last_sent[row])
 

@@ -136,27 +136,27 @@ def unframe(pieces: Iterable[ReadableBuffer], name: str) -> Iterator[ReadableBuf
             raise ArchiveError(f"{where} is of type {kind}, which is unknown")
 
 
-def _data(pull: ByteSource, kind: int, size: int, limit: int, where: str) -> ReadableBuffer:
+def _data(pull: ByteSource, kind: int, size: int, limit: int, place: str) -> ReadableBuffer:
     # Compressed data is never larger than the data itself.
     if not _CRC_SIZE <= size <= limit + _CRC_SIZE:
-        raise ArchiveError(f"{where} has {size} bytes, at most {limit} are expected")
+        raise ArchiveError(f"{place} has {size} bytes, at most {limit} are expected")
     stored = int.from_bytes(pull.take(_CRC_SIZE), "little")
     data: ReadableBuffer = pull.take(size - _CRC_SIZE)
     if kind == _COMPRESSED_CHUNK:
-        data = _decompressed(bytes(data), limit, where)
+        data = _decompressed(bytes(data), limit, place)
     crc = kernels.crc32c(data)
     if (crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF != stored:
-        raise ArchiveError(f"{where} is damaged: its CRC does not match")
+        raise ArchiveError(f"{place} is damaged: its CRC does not match")
     return data
 
 
-def _decompressed(data: bytes, limit: int, where: str) -> ReadableBuffer:
+def _decompressed(data: bytes, limit: int, place: str) -> ReadableBuffer:
     cramjam = _cramjam()
     try:
         # a claim at the start of the data, so it is bounded before it is used
         size = cramjam.snappy.decompress_raw_len(data)
         if size > limit:
-            raise ArchiveError(f"{where} claims {size} bytes uncompressed, at most {limit} are expected")
+            raise ArchiveError(f"{place} claims {size} bytes uncompressed, at most {limit} are expected")
         out = bytearray(size)
         cramjam.snappy.decompress_raw_into(data, out)
     except cramjam.DecompressionError:
@@ -164,7 +164,7 @@ def _decompressed(data: bytes, limit: int, where: str) -> ReadableBuffer:
         try:
             return s2.decompress(data, limit)
         except ValueError as problem:
-            raise ArchiveError(f"{where} cannot be decompressed: {problem}") from problem
+            raise ArchiveError(f"{place} cannot be decompressed: {problem}") from problem
     return out
 
 
@@ -240,13 +240,13 @@ def read_files(pull: ByteSource) -> Iterator[TarFile]:
         pull.take(padding(size))
 
 
-def _parse(head: bytes, where: str) -> tuple[str, int, bytes]:
+def _parse(head: bytes, place: str) -> tuple[str, int, bytes]:
     checksum = sum(head) - sum(head[148:156]) + 8 * 0x20
     if _number(head[148:156]) != checksum:
-        raise ArchiveError(f"{where} has a wrong checksum")
+        raise ArchiveError(f"{place} has a wrong checksum")
     size = _number(head[124:136])
     if size is None:
-        raise ArchiveError(f"{where} has no size")
+        raise ArchiveError(f"{place} has no size")
     name = _text(head[:100])
     if head[257:263] == b"ustar\0" and head[345]:
         name = f"{_text(head[345:500])}/{name}"

@@ -10,11 +10,11 @@ _MAX_VARINT: Final = 10
 
 
 class VarintReader:
-    """Reads successive numbers; every method raises ArchiveError at the end, which names the data by `what`."""
+    """Reads successive numbers; every method raises ArchiveError at the end, which names the data by `noun`."""
 
-    def __init__(self, data: bytes, position: int, what: str = "it") -> None:
+    def __init__(self, data: bytes, position: int, noun: str = "it") -> None:
         self._data = data
-        self._what = what
+        self._noun = noun
         self.position = position  #: where the next number begins
 
     def take(self) -> int:
@@ -27,7 +27,7 @@ class VarintReader:
                 if value >> 64:
                     break
                 return value
-        raise ArchiveError(f"{self._what} has no number before byte {self.position} of {len(self._data)}")
+        raise ArchiveError(f"{self._noun} has no number before byte {self.position} of {len(self._data)}")
 
     def signed(self) -> int:
         value = self.take()
@@ -35,14 +35,14 @@ class VarintReader:
 
     def raw(self, size: int) -> bytes:
         if size > len(self._data) - self.position:
-            raise ArchiveError(f"{self._what} ends at byte {len(self._data)}")
+            raise ArchiveError(f"{self._noun} ends at byte {len(self._data)}")
         self.position += size
         return self._data[self.position - size : self.position]
 
     def bounded(self, count: int, size: int) -> int:
         """Returns the count, if that many entries of at least `size` bytes can follow."""
         if count > (len(self._data) - self.position) // size:
-            raise ArchiveError(f"{self._what} claims {count} entries and ends at byte {len(self._data)}")
+            raise ArchiveError(f"{self._noun} claims {count} entries and ends at byte {len(self._data)}")
         return count
 
 

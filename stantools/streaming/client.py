@@ -288,10 +288,8 @@ class Client:
             self._ending = asyncio.create_task(self._end_lost(self._session.why_lost))
 
     async def _end_lost(self, reason: str) -> None:
-        problem = SessionLostError(
-            f"the streaming server does not know the client {self.client_id!r} any more: {reason}"
-        )
-        await self._end(problem)
+        client = f"the client {self.client_id!r}"
+        await self._end(problem := SessionLostError(f"the streaming server does not know {client} any more: {reason}"))
         if self._connection_lost is None:
             _LOG.error("%s", problem)
             return

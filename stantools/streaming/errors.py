@@ -12,8 +12,8 @@ class StreamingError(StantoolsError):
 class RefusedByServerError(StreamingError):
     """The server answered with an error."""
 
-    def __init__(self, what: str, text: str) -> None:
-        super().__init__(f"the streaming server refused {what}: {text}")
+    def __init__(self, request_name: str, text: str) -> None:
+        super().__init__(f"the streaming server refused {request_name}: {text}")
         self.text = text  #: the server's own words (streaming-protocol.md section 26)
 
 

@@ -62,19 +62,19 @@ class NatsLink:
         except nats_errors.Error as problem:
             raise StreamingError(f"a message of {len(payload)} bytes could not be sent: {problem}") from problem
 
-    async def request(self, subject: str, payload: bytes, what: str) -> bytes:
-        """Sends a request, called `what` in messages, and returns the answer.
+    async def request(self, subject: str, payload: bytes, request_name: str) -> bytes:
+        """Sends a request, called `request_name` in messages, and returns the answer.
 
         Raises NoServerError if no answer came, and StreamingError if it could not be sent.
         """
         try:
             answer = await self._nats.request(subject, payload, timeout=self._timeout)
         except nats_errors.NoRespondersError:
-            raise NoServerError(f"no streaming server answers {what}: nothing listens on {subject}") from None
+            raise NoServerError(f"no streaming server answers {request_name}: nothing listens on {subject}") from None
         except TimeoutError:
-            raise NoServerError(f"no streaming server answered {what} within {self._timeout:g} s") from None
+            raise NoServerError(f"no streaming server answered {request_name} within {self._timeout:g} s") from None
         except nats_errors.Error as problem:
-            raise StreamingError(f"a request could not be sent ({what}): {problem}") from problem
+            raise StreamingError(f"a request could not be sent ({request_name}): {problem}") from problem
         return bytes(answer.data)
 
     async def close(self) -> None:

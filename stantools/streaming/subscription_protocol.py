@@ -125,15 +125,15 @@ def leave_request(client_id: str, channel: str, inbox: str, durable: str) -> byt
     ).SerializeToString()
 
 
-def read_answer(payload: bytes, what: str) -> str:
-    """Returns the ack inbox from the answer to a request, called `what` in messages."""
+def read_answer(payload: bytes, request_name: str) -> str:
+    """Returns the ack inbox from the answer to a request, called `request_name` in messages."""
     answer = pb.SubscriptionResponse()
     try:
         answer.ParseFromString(payload)
     except DecodeError as problem:
-        raise StreamingError(f"the streaming server's answer to {what} cannot be read") from problem
+        raise StreamingError(f"the streaming server's answer to {request_name} cannot be read") from problem
     if answer.error:
-        raise RefusedByServerError(what, shown(answer.error))
+        raise RefusedByServerError(request_name, shown(answer.error))
     return shown(answer.ack_inbox)
 
 

@@ -73,7 +73,7 @@ class ViewScreen(Screen[None]):
         super().__init__()
         self.place = place
         self._session = session
-        self._seen: tuple[object, ...] = ()
+        self._shown_stamp: tuple[object, ...] = ()
         self._jobs: list[tuple[Job[Any], Timer]] = []
 
     @property
@@ -108,7 +108,7 @@ class ViewScreen(Screen[None]):
 
     def on_screen_resume(self) -> None:
         self.status_changed()
-        self._seen = ()
+        self._shown_stamp = ()
         self._look()
 
     def _stamp(self) -> tuple[object, ...]:
@@ -121,8 +121,8 @@ class ViewScreen(Screen[None]):
         if self._session is None or not self.is_current:
             return
         known = self._stamp()
-        if self._seen != known:
-            self._seen = known
+        if self._shown_stamp != known:
+            self._shown_stamp = known
             self.facts_changed()
             self.status_changed()
         elif self._session.job is not None and self._session.job.running:
@@ -130,7 +130,7 @@ class ViewScreen(Screen[None]):
 
     @property
     def up_to_date(self) -> bool:
-        return self._session is None or self._seen == self._stamp()
+        return self._session is None or self._shown_stamp == self._stamp()
 
     @property
     def working(self) -> bool:

@@ -46,7 +46,7 @@ class PromptScreen(ModalScreen[str | None]):
 
     def __init__(
         self,
-        what: str,
+        noun: str,
         hint: str,
         value: str = "",
         check: Callable[[str], str] | None = None,
@@ -54,14 +54,14 @@ class PromptScreen(ModalScreen[str | None]):
         hidden: bool = False,
     ) -> None:
         super().__init__()
-        self._what, self._hint, self._value = what, hint, value
+        self._noun, self._hint, self._value = noun, hint, value
         self._check, self._hidden = check, hidden
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="prompt"):
             yield Input(
                 self._value,
-                placeholder=self._what,
+                placeholder=self._noun,
                 password=self._hidden,
                 suggester=self._suggester,
                 select_on_focus=False,
@@ -151,9 +151,9 @@ class HelpScreen(ModalScreen[None]):
         self.query_one(".sheet").border_title = "active keys"
         self.query_one("#keys", TextLine).show_lines(self._lines)
 
-    def action_scroll(self, way: str) -> None:
+    def action_scroll(self, direction: str) -> None:
         sheet = self.query_one(VerticalScroll)
-        (sheet.scroll_down if way == "down" else sheet.scroll_up)(animate=False)
+        (sheet.scroll_down if direction == "down" else sheet.scroll_up)(animate=False)
 
 
 def _lines(below: Screen[Any]) -> list[list[Cell]]:

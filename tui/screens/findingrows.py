@@ -231,17 +231,17 @@ class FindingRows(RowSource[FindingGroup | int]):
     def group_of(self, row: int) -> FindingGroup | None:
         return self.groups[bisect_right(self._starts, row) - 1] if 0 <= row < self._count else None
 
-    def row_of(self, what: FindingGroup | int) -> int | None:
+    def row_of(self, entry: FindingGroup | int) -> int | None:
         """Returns the row of a group or finding; the row of the group if it is closed; None if it is filtered out."""
-        if isinstance(what, FindingGroup):
-            group, inside = self._groups.get(what.name), 0
+        if isinstance(entry, FindingGroup):
+            group, inside = self._groups.get(entry.name), 0
         else:
-            finding = self.findings[what]
+            finding = self.findings[entry]
             group, inside = self._groups.get(self._name(finding)), 1
             if group is not None:
                 rank = RANKS[finding.severity]
-                at = bisect_left(group.members[rank], what)
-                if at == len(group.members[rank]) or group.members[rank][at] != what:
+                at = bisect_left(group.members[rank], entry)
+                if at == len(group.members[rank]) or group.members[rank][at] != entry:
                     return None
                 inside += sum(map(len, group.members[:rank])) + at
         if group is None:

@@ -166,17 +166,17 @@ class FindingsScreen(FilteredView):
         what = self.rows.at(self.table.cursor)
         self.pane.show_lines(list(self._explanation(what)))
 
-    def _explanation(self, what: FindingGroup | int | None) -> Iterator[Sequence[Cell]]:
+    def _explanation(self, entry: FindingGroup | int | None) -> Iterator[Sequence[Cell]]:
         rows = self.rows
-        if isinstance(what, int):
-            finding = rows.findings[what]
+        if isinstance(entry, int):
+            finding = rows.findings[entry]
             yield from finding_lines(finding, place_of(self.session, finding), self.session.path)
-        elif what is not None:
-            yield [(f"{rows.title(what)}: ", "strong"), what.counts()]
+        elif entry is not None:
+            yield [(f"{rows.title(entry)}: ", "strong"), entry.counts()]
             if rows.grouping is Grouping.CODE:
-                yield from _explained(what.name, "", self.session.path)
+                yield from _explained(entry.name, "", self.session.path)
             elif rows.grouping is Grouping.SEVERITY:
-                yield [_SEVERITY_WORDS[Severity(what.name)]]
+                yield [_SEVERITY_WORDS[Severity(entry.name)]]
             else:
                 yield [("space folds the group, b changes the grouping", "dim")]
         elif rows.findings:

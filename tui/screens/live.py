@@ -144,8 +144,8 @@ def account_head(streams: StreamsSource, width: int) -> Iterable[Sequence[Cell]]
     yield [(" · ".join(used), grey)]
 
 
-def _of(what: str, used: str, limit: str | int) -> str:
-    return f"{what} {used} of {limit}" if limit else f"{what} {used}"
+def _of(noun: str, used: str, limit: str | int) -> str:
+    return f"{noun} {used} of {limit}" if limit else f"{noun} {used}"
 
 
 #: Watched servers, kept while other views are open, so that earlier figures are not lost.

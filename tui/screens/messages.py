@@ -213,16 +213,16 @@ class MessagesScreen(ViewScreen):
     def go_to(self, text: str) -> str | None:
         return None if text in self.session.channels else self.table.go_to(text)
 
-    def action_note(self, way: int) -> None:
-        self.table.go_to_note(way)
+    def action_note(self, direction: int) -> None:
+        self.table.go_to_note(direction)
 
     # Search
 
     def action_search(self) -> None:
         self._search.ask()
 
-    def action_again(self, way: int) -> None:
-        self._search.again(way)
+    def action_again(self, direction: int) -> None:
+        self._search.again(direction)
 
     # Payload
 

@@ -38,12 +38,12 @@ class MessageSearch:
     def ask(self) -> None:
         self._table.app.push_screen(PromptScreen("search for", _SEARCH_HINT, check=_problem), self._search_entered)
 
-    def again(self, way: int) -> None:
+    def again(self, direction: int) -> None:
         """Goes to the next (1) or previous (-1) match; without an earlier search, asks for one."""
         if self._query is None:
             self.ask()
         else:
-            self._search(self._query, way)
+            self._search(self._query, direction)
 
     def cancel(self) -> None:
         self._job.cancel()
@@ -56,7 +56,7 @@ class MessageSearch:
         cast(ViewScreen, self._table.screen).note(*words, *_options(self._query))
         self._search(self._query, 1)
 
-    def _search(self, query: SearchQuery, way: int) -> None:
+    def _search(self, query: SearchQuery, direction: int) -> None:
         table, window, session = self._table, self._table.window, self._session
         if window is None:
             return
@@ -65,7 +65,7 @@ class MessageSearch:
 
         def work(job: Job[int | None]) -> int | None:
             try:
-                if way > 0:
+                if direction > 0:
                     found = searcher.forward(at + 1, count, job.advance)
                     return found if found is not None else searcher.forward(0, at + 1, job.advance)
                 found = searcher.backward(0, at, job.advance)
@@ -75,12 +75,12 @@ class MessageSearch:
 
         self._job.start(
             Job("search", work, total=count),
-            lambda job: self._ended(job, query, at, way),
+            lambda job: self._ended(job, query, at, direction),
             lambda: table.post_message(table.Progress()),
         )
         table.say()
 
-    def _ended(self, job: Job[int | None], query: SearchQuery, at: int, way: int) -> None:
+    def _ended(self, job: Job[int | None], query: SearchQuery, at: int, direction: int) -> None:
         table, shown = self._table, name_text(query.text)
         if job.state is JobState.CANCELLED:
             table.say(("the search was cancelled", "warn"))
@@ -90,9 +90,9 @@ class MessageSearch:
             table.say((f"not found: {shown}", "warn"))
         else:
             row = job.result
-            wrapped = row <= at if way > 0 else row >= at
+            wrapped = row <= at if direction > 0 else row >= at
             table.go_to_row(row)  # this posts an empty text, so the remark must follow it
-            around = f", from the {'start' if way > 0 else 'end'} on" if wrapped else ""
+            around = f", from the {'start' if direction > 0 else 'end'} on" if wrapped else ""
             table.say((f"found: {shown}{around}", "good"), ("  n next  N previous", "dim"))
 
 

@@ -362,12 +362,12 @@ class MessageTable(RowTable):
     def go_to_row(self, row: int) -> None:
         self._jump(JumpTarget(row))
 
-    def go_to_note(self, way: int) -> None:
+    def go_to_note(self, direction: int) -> None:
         if self.window is None:
             return
-        found = self.window.next_note(self.cursor, backward=way < 0)
+        found = self.window.next_note(self.cursor, backward=direction < 0)
         if found is None:
-            self.say((f"no gap or damage {'above' if way < 0 else 'below'}", "dim"))
+            self.say((f"no gap or damage {'above' if direction < 0 else 'below'}", "dim"))
         else:
             self.go_to_row(found)
 

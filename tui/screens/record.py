@@ -321,14 +321,14 @@ class RecordScreen(ViewScreen):
         self._layout()
         self.query_one("#fields" if self._fields_only else "#hex").focus()
 
-    def action_flaw(self, way: int) -> None:
+    def action_flaw(self, direction: int) -> None:
         if self._reader is None:
             return
         table = self.query_one("#records", RowTable)
         known = self._reader.map
-        flaw = known.next_flaw(table.cursor) if way > 0 else known.flaw_before(table.cursor)
+        flaw = known.next_flaw(table.cursor) if direction > 0 else known.flaw_before(table.cursor)
         if flaw is None:
-            self.notify(f"no damage {'after' if way > 0 else 'before'} this record")
+            self.notify(f"no damage {'after' if direction > 0 else 'before'} this record")
         else:
             table.cursor = flaw.row
 

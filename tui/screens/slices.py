@@ -301,14 +301,14 @@ class SlicesScreen(ViewScreen):
         if entry is not None and entry.path is not None:
             self._open_file(entry.path)
 
-    def action_damage(self, way: int) -> None:
+    def action_damage(self, direction: int) -> None:
         table, entries = self.query_one(SliceTable), self._rows.shown
-        places = range(table.cursor + 1, len(entries)) if way > 0 else range(table.cursor - 1, -1, -1)
+        places = range(table.cursor + 1, len(entries)) if direction > 0 else range(table.cursor - 1, -1, -1)
         for place in places:
             if self._rows.level(entries[place]) in ("error", "warning"):
                 table.cursor = place
                 return
-        self.notify(f"no damage {'below' if way > 0 else 'above'} this")
+        self.notify(f"no damage {'below' if direction > 0 else 'above'} this")
 
     def action_messages(self) -> None:
         entry = self._entry

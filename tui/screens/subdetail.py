@@ -132,7 +132,7 @@ def _client(row: ClientRow) -> Lines:
         yield _field("pending", number(client.pending))
 
 
-def loss_lines(file: str, problem: str, loss: LogLoss | None, what: str) -> Lines:
+def loss_lines(file: str, problem: str, loss: LogLoss | None, noun: str) -> Lines:
     """Yields the lines about a log that the server does not read completely.
 
     Args:
@@ -145,9 +145,9 @@ def loss_lines(file: str, problem: str, loss: LogLoss | None, what: str) -> Line
     yield [("✗ ", "bad") if refused else ("! ", "warn"), (f"{name_text(file)}: ", "strong"), problem]
     if loss is not None:
         same = (loss.found, loss.found_records) == (loss.read, loss.read_records)
-        found = f"intact: {counted(loss.found, what)}, {counted(loss.found_records, 'record')}"
+        found = f"intact: {counted(loss.found, noun)}, {counted(loss.found_records, 'record')}"
         yield [
-            f"  server: {counted(loss.read, what)}, {counted(loss.read_records, 'record')}; ",
+            f"  server: {counted(loss.read, noun)}, {counted(loss.read_records, 'record')}; ",
             "nothing more is intact" if same else (found, "warn"),
             f"; {counted(loss.repaired, 'damaged record')} can be proven" if loss.repaired else "",
         ]

@@ -60,8 +60,8 @@ class FilteredView(ViewScreen):
     def filter_by(self, text: str) -> None:
         raise NotImplementedError
 
-    def action_scroll(self, way: int) -> None:
-        self.pane.scroll_pane(way)
+    def action_scroll(self, direction: int) -> None:
+        self.pane.scroll_pane(direction)
 
     def action_filter(self) -> None:
         self.filter_field.display = True

@@ -236,8 +236,8 @@ class TimelineScreen(ViewScreen):
         self._cursor = self._cursor // self._width * self._width + buckets * self._width
         self._arrange()
 
-    def action_pan(self, way: int) -> None:
-        step = max(self._buckets // 2, 1) * self._width * way
+    def action_pan(self, direction: int) -> None:
+        step = max(self._buckets // 2, 1) * self._width * direction
         self._start += step
         self._cursor += step
         self._arrange()
@@ -246,15 +246,15 @@ class TimelineScreen(ViewScreen):
         self._cursor = self._limits[which]
         self._arrange()
 
-    def action_zoom(self, way: int) -> None:
+    def action_zoom(self, direction: int) -> None:
         """Zooms in (1) or out (-1); the cursor keeps its column."""
-        width = narrower(self._width) if way > 0 else wider(self._width)
+        width = narrower(self._width) if direction > 0 else wider(self._width)
         low, high = self._limits
-        if way < 0 and (high - low) // self._width + 2 <= self._columns:
+        if direction < 0 and (high - low) // self._width + 2 <= self._columns:
             return
         share = (self._cursor - self._start) // self._width / max(self._buckets - 1, 1)
-        self._cursor += min(self._width, width) // 2 if way > 0 and self._cursor % self._width == 0 else 0
-        if way > 0:
+        self._cursor += min(self._width, width) // 2 if direction > 0 and self._cursor % self._width == 0 else 0
+        if direction > 0:
             self._cursor = self._busiest(width)
         self._width = width
         self._start = (self._cursor // width - round(share * (self._columns - 1))) * width
@@ -284,7 +284,7 @@ class TimelineScreen(ViewScreen):
         self._unit = (self._unit + 1) % len(_UNITS)
         self._write()
 
-    def action_next_gap(self, way: int) -> None:
+    def action_next_gap(self, direction: int) -> None:
         if self._timeline is None or self._shown is None:
             return
         source = self._timeline.whole
@@ -292,13 +292,13 @@ class TimelineScreen(ViewScreen):
             source = self._detail
         marked = np.flatnonzero(source.missing + source.damaged)
         bucket = self._cursor // self._width * self._width
-        at = bucket + self._width if way > 0 else bucket
-        place = int(np.searchsorted(marked, (at - source.start) // source.width)) - (way < 0)
+        at = bucket + self._width if direction > 0 else bucket
+        place = int(np.searchsorted(marked, (at - source.start) // source.width)) - (direction < 0)
         if 0 <= place < len(marked):
             self._cursor = source.start + int(marked[place]) * source.width
             self._arrange()
         else:
-            where = "behind" if way > 0 else "before"
+            where = "behind" if direction > 0 else "before"
             self.notify(f"nothing is missing or damaged {where} this")
 
     def action_open(self) -> None:

@@ -36,5 +36,5 @@ class TablePane(Container):
     def show_beginning(self) -> None:
         self.query_one(VerticalScroll).scroll_home(animate=False)
 
-    def scroll_pane(self, way: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=way * _STEP, animate=False)
+    def scroll_pane(self, direction: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=direction * _STEP, animate=False)

@@ -13,17 +13,13 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 
 
-def _separate_outputs() -> None:
-    """Redirects messages and progress to the stderr of spark-submit, which joins both outputs into its stdout."""
+def main() -> None:
+    """Runs `stantools pipeline` with the arguments of spark-submit."""
+    # Messages and progress go to the stderr of spark-submit, which joins both outputs into its stdout.
     with contextlib.suppress(OSError):  # without /proc they stay joined
         theirs = os.open(f"/proc/{os.getppid()}/fd/2", os.O_WRONLY | os.O_APPEND)
         os.dup2(theirs, 2)
         os.close(theirs)
-
-
-def main() -> None:
-    """Runs `stantools pipeline` with the arguments of spark-submit."""
-    _separate_outputs()
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != _HERE]
     try:
         import stantools.cli.main as program

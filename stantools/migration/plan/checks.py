@@ -233,16 +233,16 @@ def _owners(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]
     return owners.items()
 
 
-def _duplicates(about: str, what: str, names: Iterable[str]) -> Iterator[Remark]:
+def _duplicates(about: str, noun: str, names: Iterable[str]) -> Iterator[Remark]:
     for name, all_of_them in _owners((name, name) for name in names):
         if len(all_of_them) > 1:
-            yield _problem(about, f"{what} {name!r} is used {len(all_of_them)} times", "give each its own name")
+            yield _problem(about, f"{noun} {name!r} is used {len(all_of_them)} times", "give each its own name")
 
 
-def _case_collisions(about: str, what: str, names: Iterable[str]) -> Iterator[Remark]:
+def _case_collisions(about: str, noun: str, names: Iterable[str]) -> Iterator[Remark]:
     for _, same in _owners((name.casefold(), name) for name in dict.fromkeys(names)):
         if len(same) > 1:
-            text = f"{what} {', '.join(same)} differ only in case: on some file systems they share one directory"
+            text = f"{noun} {', '.join(same)} differ only in case: on some file systems they share one directory"
             yield _warning(about, text, "choose names that differ in more than case")
 
 

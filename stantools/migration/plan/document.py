@@ -138,30 +138,30 @@ class PlanSection(Value):
                 raise self._members[key].fail(f"`{key}` is not known here", hint)
 
 
-def load(path: Path, what: str) -> PlanSection:
-    """Reads a YAML file that holds one mapping. `what` names the kind of file in messages."""
+def load(path: Path, noun: str) -> PlanSection:
+    """Reads a YAML file that holds one mapping. `noun` names the kind of file in messages."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as problem:
         raise StoreUnreadableError(
-            f"{path}: {what} cannot be read: {problem.strerror or type(problem).__name__}", "check the path"
+            f"{path}: {noun} cannot be read: {problem.strerror or type(problem).__name__}", "check the path"
         ) from problem
     if len(data) > MAX_BYTES:
         raise UsageError(
-            f"{path}: larger than {MAX_BYTES >> 20} MiB, which is too large for {what}", "name another file"
+            f"{path}: larger than {MAX_BYTES >> 20} MiB, which is too large for {noun}", "name another file"
         )
-    return parse(data, path, what)
+    return parse(data, path, noun)
 
 
-def parse(data: bytes, path: Path, what: str) -> PlanSection:
-    remedy = f"name {what}, or correct the file"
+def parse(data: bytes, path: Path, noun: str) -> PlanSection:
+    remedy = f"name {noun}, or correct the file"
     try:
         _check_nesting(data, path)
         node = yaml.compose(data.decode("utf-8"), Loader=LOADER)
     except UnicodeDecodeError as problem:
         number = data.count(b"\n", 0, problem.start) + 1
-        raise UsageError(f"{path}, line {number}: not UTF-8, expected {what}", remedy) from problem
+        raise UsageError(f"{path}, line {number}: not UTF-8, expected {noun}", remedy) from problem
     except yaml.MarkedYAMLError as problem:
         where = _at(path, problem.problem_mark or problem.context_mark)
         said = " ".join(part for part in (problem.context, problem.problem) if part)
@@ -171,7 +171,7 @@ def parse(data: bytes, path: Path, what: str) -> PlanSection:
         said = str(problem).splitlines()[0]
         raise UsageError(f"{path}: not YAML: {said}", remedy) from problem
     if node is None:
-        raise UsageError(f"{path}: empty, expected {what}", remedy)
+        raise UsageError(f"{path}: empty, expected {noun}", remedy)
     return PlanSection(path, node, "")
 
 

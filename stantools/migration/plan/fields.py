@@ -217,10 +217,10 @@ def _subject(value: Value, *, wildcards: bool = False) -> str:
     return text
 
 
-def _name(value: Value, what: str) -> str:
+def _name(value: Value, noun: str) -> str:
     text = value.text()
     if problem := name_problem(text):
-        raise value.fail(f"{text!r} cannot be the name of a {what}: {problem}")
+        raise value.fail(f"{text!r} cannot be the name of a {noun}: {problem}")
     return text
 
 
@@ -310,7 +310,7 @@ ORIGIN_HEADERS = _flag("origin_headers", comment="channel, sequence and time of 
 
 #: members of a `StreamPlan` except settings, channels and consumers
 STREAM: tuple[PlanField, ...] = (
-    PlanField("name", partial(_name, what="stream"), name="stream", default=_REQUIRED),
+    PlanField("name", partial(_name, noun="stream"), name="stream", default=_REQUIRED),
     PlanField("subjects", partial(_listed, read=partial(_subject, wildcards=True)), _write_list),
     ORIGIN_HEADERS,
     _time("created_ns", "created", _UNSET),
@@ -332,7 +332,7 @@ FOUND: tuple[PlanField, ...] = (
 
 #: members of a `ConsumerPlan` and its `Position` except settings
 CONSUMER: tuple[PlanField, ...] = (
-    PlanField("name", partial(_name, what="consumer"), name="consumer", default=_REQUIRED),
+    PlanField("name", partial(_name, noun="consumer"), name="consumer", default=_REQUIRED),
     PlanField("channel"),
     PlanField("durable", default="", shown=True),
     PlanField("group", default=""),
@@ -386,7 +386,7 @@ CONSUMER_FIELDS: tuple[PlanField, ...] = (
     PlanField("description", _description),
     PlanField("filter_subject", partial(_subject, wildcards=True)),
     PlanField("deliver_subject", _subject),
-    PlanField("deliver_group", partial(_name, what="group")),
+    PlanField("deliver_group", partial(_name, noun="group")),
     PlanField("ack_wait", partial(_duration, minimum=1), format_duration),
     _limit("max_ack_pending", partial(parse_number, maximum=_MAX_I32), str),
     _limit("max_deliver", partial(parse_number, maximum=_MAX_I32), str, default=-1),

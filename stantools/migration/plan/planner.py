@@ -219,7 +219,8 @@ class _Planner:
             scheme = StreamNames(self._options.for_broker, self._options.replicas)
             config = scheme.channel_config(draft.members[0].channel.raw_name, known[0] if known else NO_LIMITS)
             return {name: value for name, value in config.items() if name not in ("name", "subjects")}
-        names = [_utf8(member.channel.name) for member in draft.members]
+        # Any name is valid text for json.
+        names = [m.channel.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for m in draft.members]
         single = len(names) == 1
         several = f"{len(names)} NATS Streaming channels, renumbered"
         settings: dict[str, Any] = {
@@ -271,8 +272,3 @@ def _override_settings(draft: _Draft) -> dict[str, Any]:
             asked[key] = value
             said_by[key] = member.channel.name
     return asked
-
-
-def _utf8(text: str) -> str:
-    """Returns a name as text for json."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -178,11 +178,11 @@ class _PendingDelivery:
 
 
 def _plan_delivery(
-    source: Messages, what: str, position: ConsumerPosition, subject: str | None, *, lead: bool
+    source: Messages, name: str, position: ConsumerPosition, subject: str | None, *, lead: bool
 ) -> _PendingDelivery:
     """Plans the deliveries for a position.
 
-    `what` names the consumer in messages; `subject` is its filter, None for any. With `lead` the deliveries begin
+    `name` names the consumer in messages; `subject` is its filter, None for any. With `lead` the deliveries begin
     with the message before the first pending one.
     """
     start = position.ack_floor + 1
@@ -197,7 +197,7 @@ def _plan_delivery(
         left.difference_update(part.tolist())
     if left:
         raise StantoolsError(
-            f"{what}: {len(left)} pending messages are not in the stream, the first is {min(left)}",
+            f"{name}: {len(left)} pending messages are not in the stream, the first is {min(left)}",
             "make the plan again: the store has changed",
         )
     return _PendingDelivery(before or start, count, last, frozenset(position.pending))

@@ -76,23 +76,23 @@ def final_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"duplicate_window": min(_DEFAULT_WINDOW, age), "discard": "old", **config}
 
 
-def check_fixed(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_fixed(name: str, existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raises NotOursError if fixed fields of an existing stream are different."""
     for key in _FIXED:
-        if wanted.get(key) is not None and there.get(key) != wanted[key]:
+        if wanted.get(key) is not None and existing.get(key) != wanted[key]:
             raise NotOursError(
-                f"stream {name} already exists with {key} {there.get(key)}, expected {wanted[key]}",
+                f"stream {name} already exists with {key} {existing.get(key)}, expected {wanted[key]}",
                 "remove it, or choose another name",
             )
 
 
-def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def differences(existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Returns the differences in fields that filling changes: name, actual value, wanted value."""
     fields = [*_LIFTED, "duplicate_window"]
-    found = [(name, _plain(name, there), _plain(name, wanted)) for name in fields if name in wanted]
+    found = [(name, _plain(name, existing), _plain(name, wanted)) for name in fields if name in wanted]
     changed = [each for each in found if each[1] != each[2]]
-    removed = [name for name in _REMOVED if bool(there.get(name)) != bool(wanted.get(name))]
-    return changed + [(name, there.get(name), wanted.get(name)) for name in removed]
+    removed = [name for name in _REMOVED if bool(existing.get(name)) != bool(wanted.get(name))]
+    return changed + [(name, existing.get(name), wanted.get(name)) for name in removed]
 
 
 def _plain(field: str, config: Mapping[str, Any]) -> Any:

@@ -279,15 +279,15 @@ class _StreamAppend:
         await self._update(info, {**info["config"], "description": str(mark)})
         return mark
 
-    def _continuation_mark(self, there: AppendMark, mark: AppendMark) -> AppendMark:
+    def _continuation_mark(self, stored_mark: AppendMark, mark: AppendMark) -> AppendMark:
         """Returns the mark for continuing the part of another writer."""
-        first_is_right = mark.first <= there.first if there.whole else mark.first == there.first
-        if first_is_right and mark.last >= there.last:
-            return replace(mark, whole=there.whole, held=there.held)
+        first_is_right = mark.first <= stored_mark.first if stored_mark.whole else mark.first == stored_mark.first
+        if first_is_right and mark.last >= stored_mark.last:
+            return replace(mark, whole=stored_mark.whole, held=stored_mark.held)
         raise UnfinishedError(
-            f"stream {self._name}: sequences {there.first} to {there.last} are still being written, and these are "
-            f"sequences {mark.first} to {mark.last}",
-            f"write sequences {there.first} to {there.last} again first, or remove the stream",
+            f"stream {self._name}: sequences {stored_mark.first} to {stored_mark.last} are still being written, "
+            f"and these are sequences {mark.first} to {mark.last}",
+            f"write sequences {stored_mark.first} to {stored_mark.last} again first, or remove the stream",
         )
 
     async def _update(self, info: Mapping[str, Any], config: Mapping[str, Any]) -> None:

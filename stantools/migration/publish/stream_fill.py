@@ -226,11 +226,11 @@ class StreamFill:
         wanted = {key: value for key, value in config.items() if key != "first_seq"}
         await self._js.update_stream(wanted | {key: there[key] for key in _PERMANENT if there.get(key)})
 
-    def _check_deletable(self, there: Mapping[str, Any], after: int) -> None:
+    def _check_deletable(self, config: Mapping[str, Any], after: int) -> None:
         """Checks that the server can delete the fillers that are still needed."""
         messages = self._source.count - self.found - self.loader.messages
         fillers = self._source.last - after - messages
-        if there.get("deny_delete") and fillers:
+        if config.get("deny_delete") and fillers:
             raise RefusedError(
                 f"stream {self._name} forbids deleting messages (deny_delete), which is needed for {fillers} gaps "
                 f"after sequence {after}",
@@ -347,8 +347,8 @@ def _sequences(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
         yield from range(first, last + 1)
 
 
-def _add_context(problem: StantoolsError, what: str, remedy: str) -> None:
-    problem.message = f"{problem.message}; {what}"
+def _add_context(problem: StantoolsError, state: str, remedy: str) -> None:
+    problem.message = f"{problem.message}; {state}"
     problem.remedy = f"{problem.remedy}; {remedy}" if problem.remedy else remedy
     problem.args = (problem.message,)
 

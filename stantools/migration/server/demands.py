@@ -123,22 +123,22 @@ ROOM = {in_memory: names[0] for in_memory, names in _LIMITS_OF.items()}
 
 
 def account_problems(
-    account: Mapping[str, Any], demands: Sequence[StreamDemand], there: Mapping[str, Mapping[str, Any]]
+    account: Mapping[str, Any], demands: Sequence[StreamDemand], existing: Mapping[str, Mapping[str, Any]]
 ) -> list[Problem]:
     """Compares the limits of an account with the demands.
 
-    `account` is its info from the API; `there` are infos of existing streams that will be replaced or continued.
+    `account` is its info from the API; `existing` are infos of existing streams that will be replaced or continued.
     """
     tiers = account.get("tiers") or {}
     if not tiers:
-        return _tier_problems("the account", account, demands, there, every_replica=True)
+        return _tier_problems("the account", account, demands, existing, every_replica=True)
     problems = []
     groups: dict[str, list[StreamDemand]] = defaultdict(list)
     for demand in demands:
         groups[f"R{demand.replicas}"].append(demand)
     for name, group in sorted(groups.items()):
         if name in tiers:
-            problems += _tier_problems(f"tier {name} of the account", tiers[name], group, there, every_replica=False)
+            problems += _tier_problems(f"tier {name} of the account", tiers[name], group, existing, every_replica=False)
             continue
         detail = f"the account has no limits for streams with {group[0].replicas} replicas, only {', '.join(tiers)}"
         problems += [
@@ -148,37 +148,37 @@ def account_problems(
 
 
 def _tier_problems(
-    where: str,
+    place: str,
     tier: Mapping[str, Any],
     demands: Sequence[StreamDemand],
-    there: Mapping[str, Mapping[str, Any]],
+    existing: Mapping[str, Mapping[str, Any]],
     *,
     every_replica: bool,
 ) -> list[Problem]:
     limits: Mapping[str, Any] = tier.get("limits") or {}
     problems = []
-    new = [demand for demand in demands if demand.name not in there]
+    new = [demand for demand in demands if demand.name not in existing]
     used, allowed = int(tier.get("streams", 0)), _limit(limits, "max_streams")
     if allowed is not None and used + len(new) > allowed:
-        detail = f"{where} may have {allowed} streams and has {used}; {len(new)} more are needed"
+        detail = f"{place} may have {allowed} streams and has {used}; {len(new)} more are needed"
         problems.append(
             Problem("too-many-streams", RemarkLevel.PROBLEM, "", detail, "raise max_streams of the account")
         )
     for in_memory in (False, True):
         some = [demand for demand in demands if demand.in_memory is in_memory]
         if some:
-            problems += _storage_problems(where, tier, limits, some, there, every_replica)
+            problems += _storage_problems(place, tier, limits, some, existing, every_replica)
     for demand in demands:
-        problems += _demand_problems(where, limits, demand)
+        problems += _demand_problems(place, limits, demand)
     return problems
 
 
 def _storage_problems(
-    where: str,
+    place: str,
     tier: Mapping[str, Any],
     limits: Mapping[str, Any],
     demands: Sequence[StreamDemand],
-    there: Mapping[str, Mapping[str, Any]],
+    existing: Mapping[str, Mapping[str, Any]],
     every_replica: bool,
 ) -> list[Problem]:
     kind, name, _, reserved = _LIMITS_OF[demands[0].in_memory]
@@ -186,10 +186,10 @@ def _storage_problems(
     if allowed is None:
         return []
     used = max(int(tier.get(kind, 0)), reserved_bytes(tier, reserved) or 0)
-    wanted = wanted_bytes(demands, there, every_replica=every_replica)
+    wanted = wanted_bytes(demands, existing, every_replica=every_replica)
     if used + wanted <= allowed:
         return []
-    detail = f"{where} may use {allowed} bytes of {kind} and uses {used}; {wanted} more are needed"
+    detail = f"{place} may use {allowed} bytes of {kind} and uses {used}; {wanted} more are needed"
     return [Problem(kind, RemarkLevel.PROBLEM, "", detail, f"raise {name} of the account, or remove something")]
 
 
@@ -206,7 +206,7 @@ def reserved_bytes(tier: Mapping[str, Any], name: str) -> int | None:
 
 def wanted_bytes(
     demands: Iterable[StreamDemand],
-    there: Mapping[str, Mapping[str, Any]],
+    existing: Mapping[str, Mapping[str, Any]],
     *,
     every_replica: bool = False,
     minimum: bool = False,
@@ -216,13 +216,13 @@ def wanted_bytes(
     With `every_replica` each replica counts. `minimum` counts certain bytes instead of estimated ones.
     """
     return sum(
-        (max(each.least_bytes if minimum else each.bytes, _max_bytes(each)) - _existing_bytes(there.get(each.name)))
+        (max(each.least_bytes if minimum else each.bytes, _max_bytes(each)) - _existing_bytes(existing.get(each.name)))
         * (each.replicas if every_replica else 1)
         for each in demands
     )
 
 
-def _demand_problems(where: str, limits: Mapping[str, Any], demand: StreamDemand) -> Iterable[Problem]:
+def _demand_problems(place: str, limits: Mapping[str, Any], demand: StreamDemand) -> Iterable[Problem]:
     def problem(code: str, detail: str, remedy: str) -> Problem:
         return Problem(code, RemarkLevel.PROBLEM, demand.name, detail, remedy)
 
@@ -231,20 +231,20 @@ def _demand_problems(where: str, limits: Mapping[str, Any], demand: StreamDemand
     if max_bytes <= 0 and limits.get("max_bytes_required"):
         yield problem(
             "max-bytes-required",
-            f"{where} demands max_bytes for every stream",
+            f"{place} demands max_bytes for every stream",
             f"set max_bytes of the stream, to {demand.bytes} or more",
         )
     if allowed and max_bytes > allowed:
         yield problem(
             "max-bytes-too-large",
-            f"its max_bytes of {max_bytes} is over the {allowed} that {where} allows for a stream",
+            f"its max_bytes of {max_bytes} is over the {allowed} that {place} allows for a stream",
             "lower max_bytes, or raise the limit of the account",
         )
     consumers = _limit(limits, "max_consumers")
     if consumers and len(demand.consumers) > consumers:
         yield problem(
             "too-many-consumers",
-            f"it has {len(demand.consumers)} consumers, and {where} allows {consumers} for a stream",
+            f"it has {len(demand.consumers)} consumers, and {place} allows {consumers} for a stream",
             "raise max_consumers of the account, or remove some consumers",
         )
     pending = _limit(limits, "max_ack_pending")
@@ -254,7 +254,7 @@ def _demand_problems(where: str, limits: Mapping[str, Any], demand: StreamDemand
             yield problem(
                 "max-ack-pending",
                 f"consumer {config.get('durable_name') or config.get('name')} has max_ack_pending "
-                f"{config['max_ack_pending']}, and {where} allows {pending}",
+                f"{config['max_ack_pending']}, and {place} allows {pending}",
                 "lower it, or raise max_ack_pending of the account",
             )
 

@@ -134,7 +134,10 @@ async def _existing_streams(
 
 
 async def _server_room(
-    js: JetStream, demands: Sequence[StreamDemand], account: Mapping[str, Any], there: Mapping[str, Mapping[str, Any]]
+    js: JetStream,
+    demands: Sequence[StreamDemand],
+    account: Mapping[str, Any],
+    existing: Mapping[str, Mapping[str, Any]],
 ) -> list[Problem]:
     """Checks the space of a single server (`max_file` and `max_mem` of its configuration).
 
@@ -149,7 +152,7 @@ async def _server_room(
     problems = []
     for in_memory, kind in ROOM.items():
         some = [each for each in demands if each.in_memory is in_memory]
-        wanted, least = wanted_bytes(some, there), wanted_bytes(some, there, minimum=True)
+        wanted, least = wanted_bytes(some, existing), wanted_bytes(some, existing, minimum=True)
         reserved = reserved_bytes(account, f"reserved_{kind}")
         # not reserved on the server, but not free either
         used = 0 if reserved is None else max(0, int(account.get(kind, 0)) - reserved)
@@ -290,6 +293,6 @@ async def _permissions(
             yield Problem("no-permission", RemarkLevel.PROBLEM, "", denied.message, denied.remedy)
 
 
-def _cannot_ask(what: str, problem: NatsError) -> Problem:
-    detail = f"{what} cannot be read: {problem.message}"
+def _cannot_ask(request: str, problem: NatsError) -> Problem:
+    detail = f"{request} cannot be read: {problem.message}"
     return Problem("cannot-ask", RemarkLevel.WARNING, "", detail, "problems with it will show during the work")

@@ -226,9 +226,9 @@ def _received(records: BlockRecords) -> Received:
     return Received(records.buffer, columns)
 
 
-def _config(where: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Finding]:
+def _config(place: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Finding]:
     if wrong := setting_differences(expected, found):
-        yield finding("stream-config", f"{where}: {wrong}")
+        yield finding("stream-config", f"{place}: {wrong}")
 
 
 def _consumers(stream: PreparedStream, written: WrittenStream) -> Iterator[Finding]:

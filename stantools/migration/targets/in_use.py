@@ -152,7 +152,12 @@ class RunningServer:
         """Returns the store directory by options and configuration file."""
         if given := self._flag(_STORE_FLAGS):
             return StoreSetting(places=(given,))
-        setting = StoreSetting(jetstream=any(self._has(flag) for flag in _JETSTREAM_FLAGS))
+        enabled = any(
+            argument in (f"-{flag}", f"--{flag}", f"-{flag}=true", f"--{flag}=true")
+            for flag in _JETSTREAM_FLAGS
+            for argument in self.arguments
+        )
+        setting = StoreSetting(jetstream=enabled)
         if config := self._flag(_CONFIG_FLAGS):
             place = self._visible_path(config)
             if place is None:
@@ -170,11 +175,6 @@ class RunningServer:
             if argument.startswith("-") and name in names:
                 return value if equals else "".join(self.arguments[position + 1 : position + 2])
         return ""
-
-    def _has(self, name: str) -> bool:
-        return any(
-            argument in (f"-{name}", f"--{name}", f"-{name}=true", f"--{name}=true") for argument in self.arguments
-        )
 
     def _visible_path(self, place: str) -> Path | None:
         """Returns our path of a path of the process, which may run in a container; None if it is invisible."""

@@ -145,9 +145,9 @@ def _config(directory: Path) -> dict[str, Any] | None:
     return dict(config) if name == directory.name else None
 
 
-def _unknown(path: Path, what: str) -> RefusedError:
+def _unknown(path: Path, flaw: str) -> RefusedError:
     return RefusedError(
-        f"{path}: {what}; this is not the store directory of a nats-server",
+        f"{path}: {flaw}; this is not the store directory of a nats-server",
         "name the directory that is `store_dir` in the server's configuration",
     )
 

@@ -198,12 +198,12 @@ class ExportOptions:
         return options
 
 
-def require(package: str, what: str, alternative: str = "") -> None:
-    """Raises `StantoolsError` if `what` needs a package that is not installed; does not load the package."""
+def require(package: str, feature: str, alternative: str = "") -> None:
+    """Raises `StantoolsError` if `feature` needs a package that is not installed; does not load the package."""
     if importlib.util.find_spec(package) is None:
         install = f"install it: {install_command(package)}"
         raise StantoolsError(
-            f"{what} needs {package}, which is not installed",
+            f"{feature} needs {package}, which is not installed",
             f"{install}; or {alternative}" if alternative else install,
         )
 

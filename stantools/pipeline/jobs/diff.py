@@ -206,11 +206,11 @@ class _OpenPair:
             for after, until in pairwise(cuts):
                 yield _Range(self.number, channel, one, other, after, until, size)
 
-    def take(self, what: _Range, compared: ChannelComparison | WorkFailure) -> None:
+    def take(self, part: _Range, compared: ChannelComparison | WorkFailure) -> None:
         if isinstance(compared, WorkFailure):
-            self.failed.append(FailedRead.of(f"{self.pair.first.root}/{what.one.name}", compared))
+            self.failed.append(FailedRead.of(f"{self.pair.first.root}/{part.one.name}", compared))
         else:
-            self.compared.setdefault(what.channel, ChannelComparison()).add(compared)
+            self.compared.setdefault(part.channel, ChannelComparison()).add(compared)
 
     def finished(self, *, everything: bool) -> PairDifference:
         """Joins the findings in the order of the local verb."""
@@ -239,11 +239,11 @@ class _Range:
     size: int
 
 
-def _compare(options: TableOptions, what: _Range) -> ChannelComparison:
+def _compare(options: TableOptions, part: _Range) -> ChannelComparison:
     """In a task: compares messages; the key is looked up here."""
     key = options.key.key()
     one, other = (
-        source.with_key(DecryptionKey(key)).read(after=what.after, until=what.until, finish=key is not None)
-        for source in (what.one, what.other)
+        source.with_key(DecryptionKey(key)).read(after=part.after, until=part.until, finish=key is not None)
+        for source in (part.one, part.other)
     )
     return compare_messages(one, other)

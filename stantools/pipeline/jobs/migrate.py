@@ -237,9 +237,9 @@ def target_of_tasks(out: Path | None, connect_options: ConnectOptions) -> Backup
     return ServerDestination(connect_options.absolute())
 
 
-def check_speculation(work: Work, way: LoadMethod) -> None:
+def check_speculation(work: Work, method: LoadMethod) -> None:
     """Refuses to restore while Spark may run a task twice: two restores of a stream harm each other."""
-    if not isinstance(work, SparkWork) or way is not LoadMethod.ARCHIVE:
+    if not isinstance(work, SparkWork) or method is not LoadMethod.ARCHIVE:
         return
     if work.spark.conf.get("spark.speculation", "false") == "true":
         raise RefusedError(

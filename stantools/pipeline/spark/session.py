@@ -90,7 +90,9 @@ def open_session(
             raise UsageError("--remote and --master exclude each other", "give one of them")
         return _connect(remote, name, conf or {})
     _clean_up()  # remains of a session that was stopped and not closed
-    if submitted() or _has_java():
+    # pyspark keeps the Java process of a stopped session.
+    context = sys.modules.get("pyspark.core.context")
+    if submitted() or (context is not None and context.SparkContext._gateway is not None):
         return _start_in_existing_java(master, name, conf or {}, quiet)
     return _start(parse_master(master or DEFAULT_MASTER), name, dict(conf or {}), quiet, start_seconds)
 
@@ -163,10 +165,10 @@ def _check_pyspark() -> None:
         )
 
 
-def _check_same(there: SparkSession, wanted: str) -> None:
-    if is_connect(there):
+def _check_same(session: SparkSession, wanted: str) -> None:
+    if is_connect(session):
         return
-    have = there.sparkContext.master
+    have = session.sparkContext.master
     if have != wanted:
         raise UsageError(
             f"a Spark session is running already, on {have} instead of {wanted}",
@@ -194,12 +196,6 @@ def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
         ) from problem
     except PySparkException as problem:
         raise SparkStartError(f"Spark Connect at {remote} refused the session: {problem}") from problem
-
-
-def _has_java() -> bool:
-    """Returns whether a Java process exists: pyspark keeps the one of a stopped session."""
-    context = sys.modules.get("pyspark.core.context")
-    return context is not None and context.SparkContext._gateway is not None
 
 
 def _start_in_existing_java(master: str | None, name: str, conf: Mapping[str, str], quiet: bool) -> SparkSession:

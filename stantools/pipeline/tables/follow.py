@@ -77,7 +77,7 @@ class _ChannelUpdate:
     watch: ChannelWatch
     at: ChannelPosition  #: the stream's position
     until: ChannelPosition  #: the furthest position it can reach
-    seen: _FollowedSnapshot | None  #: state to keep if it advances there
+    snapshot: _FollowedSnapshot | None  #: state to keep if it advances there
     aside: dict[str, str]  #: data files that are not followed
 
     @property
@@ -97,7 +97,7 @@ class TableFollower:
     archived: bool = False
     lag: Lag = field(default_factory=Lag)  #: backlog at the last look
     _crcs: dict[int, Crc] = field(default_factory=dict, repr=False)
-    _seen: dict[str, dict[str, _FollowedSnapshot]] = field(default_factory=dict, repr=False)
+    _snapshots: dict[str, dict[str, _FollowedSnapshot]] = field(default_factory=dict, repr=False)
     _matching: dict[str, bool] = field(default_factory=dict, repr=False)
     _found: Found | None = field(default=None, repr=False)
     _found_at: float = field(default=0.0, repr=False)
@@ -129,7 +129,7 @@ class TableFollower:
         for store, names in self._stores(end, start):
             known = store.root in start.stores
             positions = end.stores.setdefault(store.root, {})
-            seen = self._seen.setdefault(store.root, {})
+            seen = self._snapshots.setdefault(store.root, {})
             for name in names:
                 at = positions.get(name) or (BEGINNING if known else ANYWHERE)
                 look = seen.get(name)
@@ -141,7 +141,7 @@ class TableFollower:
                         news.append(new)
                     elif new is not None and name not in positions:
                         positions[name] = at
-                    look = new.seen if new is not None else None
+                    look = new.snapshot if new is not None else None
                     if look is None:
                         seen.pop(name, None)
                     else:
@@ -267,7 +267,7 @@ class TableFollower:
                 reached = self._part(each, share, left, end)
                 self._served = each.key
             if reached != each.until:
-                self._seen[root].pop(name, None)
+                self._snapshots[root].pop(name, None)
                 self.lag.add(each.watch.backlog(reached) - each.watch.backlog(each.until))
             end.stores[root][name] = reached
 

@@ -134,26 +134,26 @@ def int64(value: int | None) -> int | None:
     return value if value is not None and -_INT64_MAX - 1 <= value <= _INT64_MAX else None
 
 
-def _records(here: LocalPart) -> Iterator[Row]:
+def _records(local_part: LocalPart) -> Iterator[Row]:
     """Yields the raw records of one file, and every range of bytes without a record.
 
     `status` is `ok`, `damaged`, or `unreadable` for a file that cannot be opened; the `type` of damage is its kind.
     `fields` holds the values of the record as json, payloads in base64.
     """
-    options, part = here.options, here.part
-    kind = kind_of(here.file.name)
+    options, part = local_part.options, local_part.part
+    kind = kind_of(local_part.file.name)
     assert kind is not None
-    base = {"store": here.store, "channel": plain_text(part.channel), "file": plain_text(part.file)}
+    base = {"store": local_part.store, "channel": plain_text(part.channel), "file": plain_text(part.file)}
     channel = b"" if part.channel is None else os.fsencode(part.channel)
     wants_fields = not options.columns or "fields" in options.columns
     try:
-        with mapped(here.file, sequential=True) as buffer:
-            for record in read_records(buffer, kind, here.crc, channel=channel):
+        with mapped(local_part.file, sequential=True) as buffer:
+            for record in read_records(buffer, kind, local_part.crc, channel=channel):
                 if not record.ok and options.mode is not Mode.PERMISSIVE:
                     if options.mode is Mode.DROPMALFORMED:
                         continue
                     raise _DamagedError(
-                        f"{here.file}: damaged at offset {record.offset}, {counted(record.length, 'byte')}: "
+                        f"{local_part.file}: damaged at offset {record.offset}, {counted(record.length, 'byte')}: "
                         f"{record.detail or record.type}",
                         "use mode PERMISSIVE to see it as a row, or look at it with `stantools records FILE`",
                     )
@@ -191,20 +191,20 @@ def _plain(value: Any) -> Any:
     return plain_text(value) if isinstance(value, str) else value
 
 
-def _subscriptions(here: LocalPart) -> Iterator[Row | FailedRead]:
+def _subscriptions(local_part: LocalPart) -> Iterator[Row | FailedRead]:
     """Yields the subscriptions of one channel, and the problems of clients.dat and subs.dat."""
-    crc = here.crc
-    clients = here.clients.recovered(here.root, crc)
-    if here.part.channel is None:
-        yield from here.damaged(CLIENTS_FILE, clients.problems)
+    crc = local_part.crc
+    clients = local_part.clients.recovered(local_part.root, crc)
+    if local_part.part.channel is None:
+        yield from local_part.damaged(CLIENTS_FILE, clients.problems)
         return
-    files = here.channel()
+    files = local_part.channel()
     subs = load_subs(files.subs or files.path / SUBS_FILE, crc, files.subs_seen)
-    yield from here.damaged(f"{here.part.channel}/{SUBS_FILE}", subs.problems, here.part.channel)
+    yield from local_part.damaged(f"{local_part.part.channel}/{SUBS_FILE}", subs.problems, local_part.part.channel)
     if not subs.state.subscriptions:
         return
     first, last = channel_ends(files.slices, files.raw_name, crc)
-    base = {"store": here.store, "channel": plain_text(here.part.channel)}
+    base = {"store": local_part.store, "channel": plain_text(local_part.part.channel)}
     for each in SubscriberList(subs.state, clients.state.clients, first, last):
         yield base | _subscription_row(each)
 
@@ -231,24 +231,24 @@ def _subscription_row(each: Subscriber) -> Row:
     }
 
 
-def _clients(here: LocalPart) -> Iterator[Row | FailedRead]:
+def _clients(local_part: LocalPart) -> Iterator[Row | FailedRead]:
     """Yields the clients of clients.dat, the unregistered owners of subscriptions, and the problems of these files."""
-    clients = here.clients.recovered(here.root, here.crc)
-    yield from here.damaged(CLIENTS_FILE, clients.problems)
+    clients = local_part.clients.recovered(local_part.root, local_part.crc)
+    yield from local_part.damaged(CLIENTS_FILE, clients.problems)
     owned: Counter[bytes] = Counter()
     pending: Counter[bytes] = Counter()
-    for directory in here.directories():
+    for directory in local_part.directories():
         path, channel = directory / SUBS_FILE, directory.name
         if not os.path.lexists(path) and os.access(directory, os.X_OK):
             continue
-        subs = load_subs(path, here.crc)
-        yield from here.damaged(f"{channel}/{SUBS_FILE}", subs.problems, channel)
+        subs = load_subs(path, local_part.crc)
+        yield from local_part.damaged(f"{channel}/{SUBS_FILE}", subs.problems, channel)
         for each in subs.state.subscriptions.values():
             owned[each.state.client_id] += 1
             pending[each.state.client_id] += len(each.pending)
     for name, info in clients.state.clients.items():
         yield {
-            "store": here.store,
+            "store": local_part.store,
             "id": plain_text(info.id),
             "hb_inbox": plain_text(info.hb_inbox),
             "conn_id": info.conn_id,
@@ -263,7 +263,7 @@ def _clients(here: LocalPart) -> Iterator[Row | FailedRead]:
     for name in sorted(owned):
         if name:
             yield {
-                "store": here.store,
+                "store": local_part.store,
                 "id": plain_text(name),
                 "hb_inbox": "",
                 "conn_id": b"",
@@ -277,10 +277,10 @@ def _clients(here: LocalPart) -> Iterator[Row | FailedRead]:
             }
 
 
-def _findings(here: LocalPart) -> Iterator[Row]:
+def _findings(local_part: LocalPart) -> Iterator[Row]:
     """Yields the findings of a store's root, of a channel, or of a slice without a store."""
-    for each in _found(here):
-        yield _finding_row(here.part.store.root, each)
+    for each in _found(local_part):
+        yield _finding_row(local_part.part.store.root, each)
 
 
 def unreadable_finding(part: FailedRead) -> Row:
@@ -307,37 +307,37 @@ def _finding_row(root: str, each: Finding) -> Row:
     }
 
 
-def _found(here: LocalPart) -> list[Finding]:
-    crc = here.crc
-    if here.part.channel is None:
-        return verify_root(open_datastore(here.root, crc)).findings
-    if here.part.file is not None:
-        return list(_slice_findings(here))
-    (survey,) = survey_channels(Datastore(here.root, crc=crc), [here.part.channel], workers=1)
-    return verify_channel(here.root, survey, crc, registered_clients(here.root, crc)).findings
+def _found(local_part: LocalPart) -> list[Finding]:
+    crc = local_part.crc
+    if local_part.part.channel is None:
+        return verify_root(open_datastore(local_part.root, crc)).findings
+    if local_part.part.file is not None:
+        return list(_slice_findings(local_part))
+    (survey,) = survey_channels(Datastore(local_part.root, crc=crc), [local_part.part.channel], workers=1)
+    return verify_channel(local_part.root, survey, crc, registered_clients(local_part.root, crc)).findings
 
 
-def _slice_findings(here: LocalPart) -> Iterator[Finding]:
+def _slice_findings(local_part: LocalPart) -> Iterator[Finding]:
     """Yields the findings of a slice without a store: of itself, its index and its sequences."""
-    assert here.part.channel is not None
-    files = slice_files(here.file)
-    survey = survey_slice(files, os.fsencode(here.part.channel), here.crc)
-    channel = ChannelSurvey(ChannelFiles(here.part.channel, here.root, [files]), [survey])
+    assert local_part.part.channel is not None
+    files = slice_files(local_part.file)
+    survey = survey_slice(files, os.fsencode(local_part.part.channel), local_part.crc)
+    channel = ChannelSurvey(ChannelFiles(local_part.part.channel, local_part.root, [files]), [survey])
     try:
-        yield from loose_findings(here.root, channel, arrange(channel.own_runs(), here.crc))
+        yield from loose_findings(local_part.root, channel, arrange(channel.own_runs(), local_part.crc))
     except StoreUnreadableError as error:
-        yield finding("file-unreadable", error.message, file=str(Path(here.part.file or "")))
+        yield finding("file-unreadable", error.message, file=str(Path(local_part.part.file or "")))
 
 
-def _slices(here: LocalPart) -> Iterator[Row]:
+def _slices(local_part: LocalPart) -> Iterator[Row]:
     """Yields the row of one slice, from its index if that can be trusted. Never raises for the content of its files."""
-    part = here.part
+    part = local_part.part
     assert part.channel is not None
-    files = slice_files(here.file)
-    summary = summarise(files, os.fsencode(part.channel), here.crc)
+    files = slice_files(local_part.file)
+    summary = summarise(files, os.fsencode(part.channel), local_part.crc)
     filled = summary.count > 0
     yield {
-        "store": here.store,
+        "store": local_part.store,
         "channel": plain_text(part.channel),
         "slice": plain_text(part.file),
         "number": files.number,

@@ -198,9 +198,9 @@ def _check_unchanged(plan: CompactionPlan) -> None:
             raise _changed(f"{plan.store.path / name}:")
 
 
-def _changed(where: str) -> RefusedError:
+def _changed(place: str) -> RefusedError:
     return RefusedError(
-        f"{where} has changed during the compaction; nothing was replaced",
+        f"{place} has changed during the compaction; nothing was replaced",
         "stop the server that uses the store, then run it again",
     )
 
@@ -225,9 +225,9 @@ def _check_result(plan: CompactionPlan, content: Path, progress: Progress | None
         raise _plan_mismatch(wrong[0])
 
 
-def _plan_mismatch(what: str) -> StoreUnwritableError:
+def _plan_mismatch(difference: str) -> StoreUnwritableError:
     return StoreUnwritableError(
-        f"the new store differs from the plan ({what}); the old store is unchanged",
+        f"the new store differs from the plan ({difference}); the old store is unchanged",
         "check the disk and the memory of this machine, and run it again",
     )
 
