@@ -532,18 +532,17 @@ class JetStreamStore:
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE
         self._state.finish()
-        while loop.time() < until and not self._idle:
+        while loop.time() < until and (
+            self._syncing
+            or self._unsynced
+            or not self._state.idle
+            or not all(messages.idle for messages, _ in self._channels.values())
+        ):
             await asyncio.sleep(_LOOK)
         self._state.finish()
         self._state.give_back()
         while loop.time() < until and not self._state.idle:
             await asyncio.sleep(_LOOK)
-
-    @property
-    def _idle(self) -> bool:
-        if self._syncing or self._unsynced:
-            return False
-        return self._state.idle and all(messages.idle for messages, _ in self._channels.values())
 
     def unwritten(self) -> list[str]:
         """Returns the channels with writes in progress."""
