@@ -119,11 +119,13 @@ class LoopDriver:
     ) -> None:
         self.rounds: Final = rounds or LoopRounds(loop)
         self._loop = loop
-        self._on_fatal = on_fatal
+        self.fatal: Final = on_fatal
         self._stopped = False
         self._busy_poll = BusyPoll(self._commit_if_scheduled)
         self._scheduled = False  # a commit after the end of polling
         self._timer: asyncio.TimerHandle | None = None
+
+    _now = staticmethod(time.monotonic_ns)
 
     def commit_soon(self) -> None:
         """Commits after the loop has handed over all readable input."""
@@ -177,9 +179,6 @@ class LoopDriver:
         except RuntimeError:  # no more threads are possible
             work()
 
-    def fatal(self, message: str) -> None:
-        self._on_fatal(message)
-
     def abort(self, message: str) -> None:
         """Ends the process at once, as a panic ends the original."""
         STREAMING.critical("panic: %s", message)
@@ -191,10 +190,6 @@ class LoopDriver:
             self._timer = None
         self._stopped = True
         self.rounds.forget(self)
-
-    @staticmethod
-    def _now() -> int:
-        return time.monotonic_ns()
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -85,8 +85,11 @@ class JetStreamLink:
         # server.
         self._reading = JetStream(self._connection, change=_TIMEOUT)
         self._sids: dict[bytes, int] = {}
+        self.send: Final = self._connection.send
         self.create_stream = self._js.create_stream
         self.update_stream = self._js.update_stream
+        self.purge_stream = self._js.purge_stream
+        self.delete_message = self._js.delete_message
         self.stream_info = self._js.stream_info
         self.stream_names: Callable[[str], Any] = self._js.stream_names
         self.delete_stream: Callable[[str], Any] = self._js.delete_stream
@@ -124,17 +127,6 @@ class JetStreamLink:
         if (sid := self._sids.pop(prefix, None)) is not None:
             self._connection.unsubscribe(sid)
             del self._connection.told[prefix]
-
-    def send(self, frames: bytes) -> bool:
-        """Sends complete frames; returns False without a connection."""
-        return self._connection.send(frames)
-
-    async def purge_stream(self, name: str, *, below: int) -> int:
-        """Removes messages before a sequence; returns their number."""
-        return await self._js.purge_stream(name, below=below)
-
-    async def delete_message(self, stream: str, sequence: int) -> None:
-        await self._js.delete_message(stream, sequence)
 
     async def read(self, name: str, state: Mapping[str, Any], after: int) -> AsyncIterator[Received]:
         """Yields the messages of a stream after a sequence."""

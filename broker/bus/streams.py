@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.nats.nats_server import NatsServer
-    from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Handler
+    from stantools.nats.frames import Handler
 
 #: gathered messages come after the acknowledgements of channels, which make room
 _RANK: Final = 2
@@ -27,6 +26,11 @@ class StreamsBus:
         self._reserved = ReservedSubjects(discover_prefix)
         self._client: SystemClient = server.system_client("JETSTREAM", self._reserved)
         self.publish: Final = self._client.publish_anything
+        self.publish_rows: Final = self._client.publish_rows
+        self.deliver: Final = self._client.send
+        self.deliver_rows: Final = self._client.send_rows
+        self.reaches: Final = server.subscriptions.reaches
+        self.congested: Final = server.subscriptions.congested
         self.send_now: Final = server.flush
 
     @property
@@ -50,20 +54,6 @@ class StreamsBus:
         assert isinstance(subscription, NatsSubscription)
         self._client.unsubscribe(subscription)
 
-    def deliver(
-        self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
-    ) -> None:
-        """Delivers a message with another subject to the subscribers of `to`, or to one of a queue group."""
-        self._client.send(to, subject, payload, reply, header, group)
-
-    def publish_rows(self, buffer: Buffer, frames: Frames) -> None:
-        """Publishes the rows of a table as the server itself."""
-        self._client.publish_rows(buffer, frames)
-
-    def deliver_rows(self, to: bytes, buffer: Buffer, frames: Frames) -> None:
-        """Delivers the rows of a table to the subscribers of `to`, for which `takes_rows` holds."""
-        self._client.send_rows(to, buffer, frames)
-
     def takes_rows(self, to: bytes) -> bool:
         """Returns whether `to` has subscribers, all without a limit of messages."""
         return to not in self._reserved and self._server.subscriptions.takes_rows(to)
@@ -71,14 +61,6 @@ class StreamsBus:
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
         """Returns whether a subject itself has a subscriber, or one in this queue group."""
         return subject not in self._reserved and self._server.subscriptions.interested(subject, group)
-
-    def reaches(self, subject: bytes) -> bool:
-        """Returns whether a subject has a receiver, here or on another server."""
-        return self._server.subscriptions.reaches(subject)
-
-    def congested(self, subject: bytes) -> bool:
-        """Returns whether much data waits for subscribers of a subject."""
-        return self._server.subscriptions.congested(subject)
 
     def watch(self, changed: Callable[[bytes], None]) -> None:
         """Calls `changed` with each subject or pattern whose subscribers change."""

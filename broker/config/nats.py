@@ -319,7 +319,10 @@ def check_files(options: TLSOptions, *, weak: bool = True) -> None:
     try:
         load_certificate(context, options)
     except (ssl.SSLError, ValueError, OSError) as problem:
-        reason = certificate_problem(options.cert, options.key) or _ssl_reason(problem)
+        reason = certificate_problem(options.cert, options.key)
+        if not reason:
+            code = getattr(problem, "reason", None)  # attribute of ssl.SSLError
+            reason = code.lower().replace("_", " ") if code else str(problem) or "no certificate found"
         text = f"error parsing X509 certificate/key pair: tls: {reason}"
         if not too_weak(problem):
             raise ConfigurationError(text) from None
@@ -339,13 +342,6 @@ def _check_readable(path: Path, prefix: str) -> None:
             pass
     except (OSError, ValueError) as problem:
         raise ConfigurationError(f"{prefix}open {path}: {reason(problem)}") from None
-
-
-def _ssl_reason(problem: Exception) -> str:
-    named = getattr(problem, "reason", None)  # attribute of ssl.SSLError
-    if isinstance(named, str) and named:
-        return named.lower().replace("_", " ")
-    return str(problem) or "no certificate found"
 
 
 def _entries(problems: Problems, node: ConfigNode) -> list[tuple[str, ConfigNode]]:

@@ -334,7 +334,7 @@ class SlowChecks:
 
 def _secret_check(identity: Identity, stored: str, given: str) -> Check:
     if is_bcrypt(stored):
-        proof = _proof(stored, given)
+        proof = hmac.digest(_key, f"{stored}\0{given}".encode("utf-8", "surrogatepass"), "sha256")
         if proof in _proofs:
             _proofs.move_to_end(proof)
             return Check(identity, _accept)
@@ -349,10 +349,6 @@ def is_bcrypt(secret: str) -> bool:
 #: Keyed hashes of verified passwords: their users need not wait after clients with wrong passwords.
 _proofs: Final[OrderedDict[bytes, None]] = OrderedDict()
 _key: Final = os.urandom(32)
-
-
-def _proof(stored: str, given: str) -> bytes:
-    return hmac.digest(_key, f"{stored}\0{given}".encode("utf-8", "surrogatepass"), "sha256")
 
 
 def _bcrypt(stored: str, given: str, proof: bytes) -> bool:
@@ -440,6 +436,7 @@ class Permit:
             # Only answers may be published.
             self._publish.allow = []
         self._subscribe = _PermissionRules(permissions.subscribe, with_queues=True)
+        self.may_subscribe: Final = self._subscribe.permit
         self._remembered: dict[bytes, bool] = {}
 
     def may_publish(self, subject: bytes) -> bool:
@@ -452,9 +449,6 @@ class Permit:
                     self._remembered.clear()
                 self._remembered[subject] = known
         return known
-
-    def may_subscribe(self, pattern: bytes, queue: bytes = b"") -> bool:
-        return self._subscribe.permit(pattern, queue)
 
     def narrows(self, pattern: bytes) -> bool:
         """Returns whether an allowed pattern also matches denied subjects."""

@@ -202,14 +202,13 @@ class ClientSession(BrokerClient):
         self.close(_REASONS.get(problem.closed, CloseReason.VIOLATION), problem.answer)
 
     def unauthorized(self) -> None:
-        NATS.error("%s - authentication error%s", self, self._claim())
-        self.close(CloseReason.AUTHENTICATION_FAILURE, "Authorization Violation")
-
-    def _claim(self) -> str:
-        said = self.credentials
+        claim = ""
         if self.server.authenticator.nkeys:
-            return f' - Nkey "{said.nkey}"'
-        return f' - User "{said.user}"' if said.user else ""
+            claim = f' - Nkey "{self.credentials.nkey}"'
+        elif self.credentials.user:
+            claim = f' - User "{self.credentials.user}"'
+        NATS.error("%s - authentication error%s", self, claim)
+        self.close(CloseReason.AUTHENTICATION_FAILURE, "Authorization Violation")
 
     def before_publishes(self, data: Buffer, frames: Frames, rows: int) -> None:
         """Answers each publish of verbose and pedantic clients."""

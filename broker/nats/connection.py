@@ -30,7 +30,7 @@ from stantools.notation import format_go_duration
 if TYPE_CHECKING:
     from broker.nats.client_session import SessionServer
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Payloads, Span
+    from stantools.nats.frames import Frames, Payloads
 
 #: A larger frame gets a buffer of its own while it arrives.
 LARGE: Final = 64 * 1024
@@ -352,8 +352,14 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
                 if self.pedantic or self.verbose:
                     self.before_publishes(data, frames, rows)
                 if spans:
-                    small = end <= SMALL and not (one_by_one or frames[0, HEADER_SIZE])
-                    self._gathered = small and self._may_be_gathered(spans)
+                    # Judging by these publishes: may the next ones be gathered?
+                    self._gathered = (
+                        end <= SMALL
+                        and not (one_by_one or frames[0, HEADER_SIZE])
+                        and self.permit is None
+                        and self.tls is None
+                        and all(number > 0 and server.subscriptions.ranks[number] for number, _, _ in spans)
+                    )
                     taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
                         # Remaining rows are parsed again later, at most the rows of a turn.
@@ -381,11 +387,6 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
                 break
             self.handle(event)
         return at, 0
-
-    def _may_be_gathered(self, spans: list[Span]) -> bool:
-        """Returns whether its next publishes may be gathered, judging by these."""
-        ranks = self.server.subscriptions.ranks
-        return self.permit is None and self.tls is None and all(number > 0 and ranks[number] for number, _, _ in spans)
 
     def hold(self) -> None:
         """Stops reading until each `hold` has its `release`."""

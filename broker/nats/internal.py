@@ -274,7 +274,9 @@ class SystemClient(InternalClient):
             payload = header + payload
         self.server.router.answer(self, subject, payload, len(header), reply)
 
-    def send(self, to: bytes, subject: bytes, payload: bytes, reply: bytes, header: bytes, group: bytes) -> None:
+    def send(
+        self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
+    ) -> None:
         """Hands a message to the subscribers of `to`, who see `subject`.
 
         `header` is a header block with its empty line, or empty. With a `group`, only one member of that queue group

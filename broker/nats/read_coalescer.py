@@ -57,9 +57,6 @@ _MAX_IDLE_POLLS: Final = 8
 _RARE_POLL: Final = 64
 
 
-def _no_op() -> None: ...
-
-
 class ReadCoalescer:
     """Input that was read and not applied yet.
 
@@ -82,7 +79,7 @@ class ReadCoalescer:
         self._answer_time = 0.0
         self._idle_polls = 0
         self._busy_poll = BusyPoll()
-        self.soon: Callable[[], None] = _no_op
+        self.soon: Callable[[], None] = lambda: None
 
     def __bool__(self) -> bool:
         return bool(self._ends)

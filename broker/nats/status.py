@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
@@ -289,7 +289,13 @@ def subsz(server: NatsServer, query: Mapping[str, str]) -> Document:
         numbers = dict.fromkeys(numbers, 0)
     if not listed and not test:
         return numbers
-    chosen = list(islice(_subscriptions(server, test), offset, offset + limit)) if ours else []
+    subscriptions: Iterable[NatsSubscription] = ()
+    if ours and test:
+        found = server.subscriptions.interest.match(test)
+        subscriptions = sorted((*found.plain, *chain(*found.queues)), key=lambda each: each.client.cid)
+    elif ours:
+        subscriptions = (each for client in server.clients() for each in client.subscriptions.values())
+    chosen = list(islice(subscriptions, offset, offset + limit))
     return {
         "server_id": server.id,
         "now": format_moment(time.time_ns()),
@@ -299,14 +305,6 @@ def subsz(server: NatsServer, query: Mapping[str, str]) -> Document:
         "limit": limit,
         "subscriptions_list": ({"account": _ACCOUNT} | _subscription(each) for each in chosen),
     }
-
-
-def _subscriptions(server: NatsServer, test: bytes) -> Iterator[NatsSubscription]:
-    if not test:
-        yield from (each for client in server.clients() for each in client.subscriptions.values())
-        return
-    found = server.subscriptions.interest.match(test)
-    yield from sorted((*found.plain, *chain(*found.queues)), key=lambda each: each.client.cid)
 
 
 def healthz(server: NatsServer, query: Mapping[str, str]) -> tuple[int, list[Document]]:

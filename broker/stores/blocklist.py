@@ -94,7 +94,9 @@ class BlockList:
         else:
             self._small += 1
             if self._small == _RUN:
-                self._merge()
+                self._blocks[-_RUN:] = [joined(self._blocks[-_RUN:])]
+                del self._firsts[1 - _RUN :]
+                self._small = 0
 
     def _merge_single(self) -> None:
         """Makes a block of the single messages."""
@@ -136,7 +138,7 @@ class BlockList:
         head = self._head
         while head + 1 < len(self._firsts) and self._firsts[head + 1] <= sequence:
             self.size -= size_of(self._blocks[head])
-            self._blocks[head] = _NOTHING
+            self._blocks[head] = EMPTY
             head += 1
         self._head = head
         self._small = min(self._small, len(self._blocks) - head)
@@ -174,13 +176,6 @@ class BlockList:
     def clear(self) -> None:
         self._blocks, self._firsts, self._lone = [], [], []
         self.first = self.last = self.size = self._head = self._small = 0
-
-    def _merge(self) -> None:
-        """Merges the small blocks at the end."""
-        count = self._small
-        self._blocks[-count:] = [joined(self._blocks[-count:])]
-        del self._firsts[1 - count :]
-        self._small = 0
 
     def _join_from(self, place: int, size: int) -> None:
         """Merges a block with those after it, as long as they have few messages, and not many bytes in all."""
@@ -256,10 +251,6 @@ def joined(blocks: list[MessageRecordBuffer]) -> MessageRecordBuffer:
     return MessageRecordBuffer(b"".join(pieces), np.concatenate(starts), sizes, sequences, timestamps)
 
 
-def empty() -> MessageRecordBuffer:
-    return _NOTHING
-
-
-_NOTHING = MessageRecordBuffer(
+EMPTY = MessageRecordBuffer(
     b"", np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.int64)
 )

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from broker.log import FailedLookups
 from broker.record_buffer import MessageRecordBuffer
-from broker.stores.blocklist import block_of, decoded, empty
-from broker.stores.interface import ChannelStore, Flush, MessageStore, Recovered, StateStore, StorageError
+from broker.stores.blocklist import EMPTY, block_of, decoded
+from broker.stores.interface import ChannelStore, MessageStore, Recovered, StateStore, StorageError
 from broker.stores.store_options import EncryptionOptions
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
@@ -35,6 +35,11 @@ class EncryptedMessages:
         self._crc = crc
         self._crypt = ChannelCipher(key, name, last_sequence=inner.last)
         self._failed = FailedLookups(name)
+        # Named one by one: a method that is added to stores must not bypass the encryption.
+        self.flush: Final = inner.flush
+        self.end_reading: Final = inner.end_reading
+        self.sequence_at: Final = inner.sequence_at
+        self.expire: Final = inner.expire
 
     @property
     def first(self) -> int:
@@ -67,9 +72,6 @@ class EncryptedMessages:
         ]
         self._inner.append(self._encode(records, columns, payloads))
 
-    def flush(self) -> Flush | None:
-        return self._inner.flush()
-
     def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
         records = self._inner.read(first, count, size)
         if not len(records.sizes):
@@ -85,18 +87,9 @@ class EncryptedMessages:
             except DecryptError as error:
                 if not row:
                     self._failed.report(int(records.sequences[0]), error)
-                    return empty()
+                    return EMPTY
                 break
         return self._encode(records, columns.take(len(payloads)), payloads)
-
-    def end_reading(self) -> None:
-        self._inner.end_reading()
-
-    def sequence_at(self, timestamp: int) -> int:
-        return self._inner.sequence_at(timestamp)
-
-    def expire(self, now: int) -> int | None:
-        return self._inner.expire(now)
 
     def _encode(
         self, records: MessageRecordBuffer, columns: MessageColumns, payloads: list[_Bytes]
@@ -123,7 +116,11 @@ class EncryptedStore:
         self.crc: Crc | None = None
         self._inner = inner
         self._key = options.key
-        self._cipher = cipher_named(options.cipher) if options.cipher else _default_cipher()
+        if options.cipher:
+            self._cipher = cipher_named(options.cipher)
+        else:
+            has_aes = platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
+            self._cipher = Cipher.AES if has_aes else Cipher.CHACHA
 
     def recover(self) -> Recovered | None:
         found = self._inner.recover()
@@ -156,7 +153,3 @@ class EncryptedStore:
         crc = self._inner.crc or Crc()
         messages = EncryptedMessages(name, store.messages, self._key, self._cipher, crc)
         return ChannelStore(messages, store.subscriptions, store.making)
-
-
-def _default_cipher() -> Cipher:
-    return Cipher.AES if platform.machine().lower() in ("x86_64", "amd64", "i386", "i686") else Cipher.CHACHA

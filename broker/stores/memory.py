@@ -9,7 +9,7 @@ import numpy as np
 
 from broker.log import STREAMING
 from broker.record_buffer import MessageRecordBuffer, Record
-from broker.stores.blocklist import BlockList, empty
+from broker.stores.blocklist import EMPTY, BlockList
 from broker.stores.interface import ANY_SIZE, ChannelStore, Flush, Recovered, StorageError, first_sequence
 from broker.stores.limits import limits_reached
 from stantools.format.crc import Crc
@@ -55,7 +55,7 @@ class MemoryMessages:
     def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
         first = max(first, self.first)
         if first > self.last or not first or count <= 0:
-            return empty()
+            return EMPTY
         return self._list.read(first, count, size)
 
     def end_reading(self) -> None: ...

@@ -36,54 +36,45 @@ class MessageDelivery:
     def __init__(self, context: Context, sender: Sender, redelivery: Redelivery) -> None:
         self._clock = context.clock
         self._bus = context.bus
-        self._congested = context.bus.congested
         self._sender = sender
         self._arm = redelivery.arm
         self._too_large: dict[bytes, int] = {}  # sequence of the last logged message per channel
 
     def to_subscription(self, subscription: ChannelSubscription) -> bool:
-        """Sends a bounded number of new messages to a plain subscription. Returns True if there may be more."""
+        """Sends a block of new messages to a plain subscription. Returns True if there may be more to send now."""
         channel = subscription.channel
-        end = self._clock.monotonic() + _TURN_TIME
-        for turn in range(_TURN):
-            if subscription.last_sent >= channel.visible or not subscription.ready:
-                return False
-            if turn and (self._congested(subscription.inbox) or self._clock.monotonic() > end):
-                return True
-            room = subscription.max_in_flight - len(subscription.pending)
-            if room <= 0:
-                subscription.stalled = True
-                return False
-            block, begin, sequences = self._read(channel, subscription.last_sent + 1, room)
-            if not sequences or not self._send(subscription, block, begin, sequences):
-                return False
-        return True
+        if subscription.last_sent >= channel.visible or not subscription.ready:
+            return False
+        room = subscription.max_in_flight - len(subscription.pending)
+        if room <= 0:
+            subscription.stalled = True
+            return False
+        block, begin, sequences = self._read(channel, subscription.last_sent + 1, room)
+        if not sequences or not self._send(subscription, block, begin, sequences):
+            return False
+        return subscription.last_sent < channel.visible and not subscription.stalled
 
     def to_group(self, group: QueueGroup) -> bool:
-        """Sends a bounded number of new messages to a queue group. Returns True if there may be more."""
+        """Sends a block of new messages to a queue group. Returns True if there may be more to send now."""
         channel = group.channel
-        end = self._clock.monotonic() + _TURN_TIME
-        for turn in range(_TURN):
-            if group.last_sent >= channel.visible or not group.members:
+        if group.last_sent >= channel.visible or not group.members:
+            return False
+        if len(group.members) == 1:
+            only = group.members[0]
+            room = only.room()
+            if room <= 0:
+                only.stalled = True
+            if room <= 0 or not only.ready:
                 return False
-            if turn and self._clock.monotonic() > end:
-                return True
-            if len(group.members) == 1:
-                only = group.members[0]
-                room = only.room()
-                if room <= 0:
-                    only.stalled = True
-                if room <= 0 or not only.ready:
-                    return False
-                block, begin, sequences = self._read(channel, group.last_sent + 1, room)
-                if not sequences or not self._send(only, block, begin, sequences):
-                    return False
-                group.last_sent = only.last_sent
-            else:
-                block, begin, sequences = self._read(channel, group.last_sent + 1, _GROUP_BLOCK)
-                if not sequences or not self._hand_out(group, block, begin, sequences):
-                    return False
-        return True
+            block, begin, sequences = self._read(channel, group.last_sent + 1, room)
+            if not sequences or not self._send(only, block, begin, sequences):
+                return False
+            group.last_sent = only.last_sent
+        else:
+            block, begin, sequences = self._read(channel, group.last_sent + 1, _GROUP_BLOCK)
+            if not sequences or not self._hand_out(group, block, begin, sequences):
+                return False
+        return group.last_sent < channel.visible
 
     def _read(self, channel: Channel, first: int, count: int) -> tuple[MessageRecordBuffer, int, Sequence[int]]:
         """Reads as `Channel.read` does, up to the first message too large for the bus."""
@@ -279,21 +270,31 @@ class Dispatcher:
         receivers.clear()
 
     def _serve(self, unit: ChannelSubscription | QueueGroup) -> None:
+        """Sends a bounded number of new messages, unless redeliveries hold them back."""
         if isinstance(unit, ChannelSubscription):
             if self._congested(unit.inbox):
                 self._ready.later(unit)
                 return
-            free = unit.hold is _NONE or self._release(unit)
-            more = not free or self._delivery.to_subscription(unit)
+            held = unit.hold is not _NONE and not self._release(unit)
         else:
             # A group pauses only if all of its members are congested.
             if unit.members and all(self._congested(member.inbox) for member in unit.members):
                 self._ready.later(unit)
                 return
-            held = [member for member in unit.members if not self._release(member)]
-            more = bool(held) or self._delivery.to_group(unit)
-        if more:
-            self._ready.again(unit)
+            held = bool([member for member in unit.members if not self._release(member)])
+        if not held:
+            end = self._clock.monotonic() + _TURN_TIME
+            for _ in range(_TURN):
+                if isinstance(unit, ChannelSubscription):
+                    if not self._delivery.to_subscription(unit):
+                        return
+                    if self._congested(unit.inbox):
+                        break
+                elif not self._delivery.to_group(unit):
+                    return
+                if self._clock.monotonic() > end:
+                    break
+        self._ready.again(unit)
 
     def _release(self, subscription: ChannelSubscription) -> bool:
         if subscription.hold is _NONE or not subscription.started or not subscription.active:

@@ -67,7 +67,7 @@ class PendingByDeadline(dict[int, int]):
                 break
             if self.get(sequence) == deadline:
                 found[sequence] = deadline
-        return _in_order(found)[:limit]
+        return in_order(found)[:limit]
 
     def earliest(self, limit: int) -> int | None:
         """Returns the time of the next check for due messages, late by at most the tolerance. None without messages.
@@ -79,9 +79,6 @@ class PendingByDeadline(dict[int, int]):
         if first is not None and self._moved:
             return min(first, self._moved[0][0])
         return first
-
-    def in_order(self) -> list[int]:
-        return _in_order(self)
 
     def shorten(self, count: int) -> None:
         """Drops the last `count` messages, whatever their deadlines."""
@@ -99,6 +96,6 @@ class PendingByDeadline(dict[int, int]):
         del moved[:outdated]
 
 
-def _in_order(deadlines: dict[int, int]) -> list[int]:
+def in_order(deadlines: dict[int, int]) -> list[int]:
     """Sorts by deadline and then by sequence. Two sorts are faster than pairs."""
     return sorted(sorted(deadlines), key=deadlines.__getitem__)

@@ -128,7 +128,8 @@ class Redelivery:
             self.arm(subscription)
             return False
         now = self._clock.monotonic()
-        if self._congested(subscription):
+        members = subscription.group.members if subscription.group is not None else ()
+        if all(self._bus.congested(each.inbox) for each in members or (subscription,)):
             # The due messages stay due until there is room.
             self._rearm(subscription, now, _PAUSE)
             return False
@@ -150,10 +151,6 @@ class Redelivery:
             return True
         self._rearm(subscription, now, _SOON)
         return False
-
-    def _congested(self, subscription: ChannelSubscription) -> bool:
-        members = subscription.group.members if subscription.group is not None else ()
-        return all(self._bus.congested(each.inbox) for each in members or (subscription,))
 
     def _rearm(self, subscription: ChannelSubscription, now: int, pause: int) -> None:
         """Sets the timer to the next deadline, but not before a pause."""

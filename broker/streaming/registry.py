@@ -6,7 +6,7 @@ Facts: streaming-protocol.md sections 7 and 10.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker import log
 from broker.streaming.expiry import Expiry
@@ -53,6 +53,8 @@ class Clients:
         self._waiting = waiting
         self._clients: dict[bytes, StreamingSession] = {}
         self._by_connection: dict[bytes, StreamingSession] = {}
+        self.get: Final = self._clients.get  #: the client with an id
+        self.by_connection: Final = self._by_connection.get  #: the client with a connection id
         self.numbered: SubscriptionSlots[StreamingSession] = SubscriptionSlots()  #: by the numbers that the kernels use
         self.names = Names()  #: numbers of the client ids
         self.connections = Names()  #: numbers of the connection ids
@@ -62,12 +64,6 @@ class Clients:
 
     def __iter__(self) -> Iterator[StreamingSession]:
         return iter(self._clients.values())
-
-    def get(self, client_id: bytes) -> StreamingSession | None:
-        return self._clients.get(client_id)
-
-    def by_connection(self, connection_id: bytes) -> StreamingSession | None:
-        return self._by_connection.get(connection_id)
 
     def publisher(self, client_id: bytes, connection_id: bytes) -> StreamingSession | None:
         """Returns the publisher: a connection id identifies it alone (streaming-protocol.md section 7.2)."""
@@ -116,6 +112,7 @@ class Channels:
         self._store = context.store
         self._audience = context.audience
         self._channels: dict[bytes, Channel] = {}
+        self.get: Final = self._channels.get  #: the channel with a name
         self._spellings: dict[str, list[bytes]] = {}
         self.numbered: SubscriptionSlots[Channel] = SubscriptionSlots()  #: by the numbers that the kernels use
         self.names = Names()  #: numbers of the names
@@ -127,9 +124,6 @@ class Channels:
 
     def __iter__(self) -> Iterator[Channel]:
         return iter(self._channels.values())
-
-    def get(self, name: bytes) -> Channel | None:
-        return self._channels.get(name)
 
     def obtain(self, name: bytes) -> Channel:
         """Returns the channel of a valid name; creates it if there is none.

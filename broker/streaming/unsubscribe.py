@@ -9,7 +9,7 @@ from broker.stores.interface import StorageError
 from broker.streaming import request_errors
 from broker.streaming.inflight import store_sent
 from broker.streaming.names import durable_key, text
-from broker.streaming.pending import PendingByDeadline
+from broker.streaming.pending import PendingByDeadline, in_order
 from broker.streaming.ports import Role
 from broker.streaming.request_errors import RequestRefusedError
 from broker.streaming.requests import StreamingRequest, decode
@@ -207,7 +207,7 @@ class UnsubscribeRules:
             self._discard(subscription)
             return
         now = self._clock.monotonic()
-        order = subscription.pending.in_order()
+        order = in_order(subscription.pending)
         subscription.pending = PendingByDeadline()
         for position, member in enumerate(heirs):
             share = order[position :: len(heirs)]

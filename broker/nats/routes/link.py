@@ -122,14 +122,12 @@ class Route(asyncio.Protocol):
         self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
         self.local_host = str((transport.get_extra_info("sockname") or ("",))[0])
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._net.cluster.timeout, self._on_timeout)
+        reason = "Authentication Timeout"
+        self._timer = loop.call_later(self._net.cluster.timeout, self.close, reason, reason if self.url is None else "")
         self._net.connected(self)
         NATS.debug("%s - Route connection created", self)
         if self.url is None:
             self.send(wire.info(self._net.about(self)))
-
-    def _on_timeout(self) -> None:
-        self.close("Authentication Timeout", "Authentication Timeout" if self.url is None else "")
 
     def eof_received(self) -> bool | None:
         return None

@@ -240,15 +240,11 @@ class RouteMesh:
         if cluster.advertise:
             fields["ip"] = f"nats-route://{cluster.advertise}/"
         if not cluster.no_advertise:
-            fields["connect_urls"] = [self._client_url(link.local_host)]
+            # as a client reaches this server at the link's local address
+            options, here = host.options, link.local_host
+            client_host = here if unspecified(options.host) and here else options.host
+            fields["connect_urls"] = [options.client_advertise or address(client_host, host.port)]
         return fields
-
-    def _client_url(self, local_host: str) -> str:
-        """Returns the URL for clients of this server, for a client that reaches it at an address."""
-        options = self._host.options
-        if options.client_advertise:
-            return options.client_advertise
-        return address(local_host if unspecified(options.host) and local_host else options.host, self._host.port)
 
     def credentials(self, link: Route) -> dict[str, Any]:
         fields: dict[str, Any] = {

@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.log import STREAMING
 from broker.record_buffer import MessageRecordBuffer
-from broker.stores.blocklist import BlockList, empty
+from broker.stores.blocklist import EMPTY, BlockList
 from broker.stores.file.reading import ReadAhead, SliceReader
 from broker.stores.file.services import Services
 from stantools.store.retention import Retention
@@ -86,7 +86,7 @@ class ChannelReader:
             return found
         if not self._write():
             # The next flush fails as well, and reports the error.
-            return empty()
+            return EMPTY
         held = self._ahead.size
         found = self._ahead.read(self._states(), first, count, size)
         if self._ahead.size != held:

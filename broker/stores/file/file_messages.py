@@ -20,7 +20,7 @@ from pathlib import Path
 
 from broker.log import STREAMING
 from broker.record_buffer import MessageRecordBuffer, Record
-from broker.stores.blocklist import empty
+from broker.stores.blocklist import EMPTY
 from broker.stores.file.channelreader import ChannelReader
 from broker.stores.file.directories import ChannelDirectory
 from broker.stores.file.services import Services
@@ -552,7 +552,7 @@ class FileMessages:
     def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
         first = max(first, self.first)
         if first > self.last or not self.count or count <= 0:
-            return empty()
+            return EMPTY
         return self.reader.read(first, count, size)
 
     def end_reading(self) -> None:

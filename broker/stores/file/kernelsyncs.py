@@ -168,14 +168,10 @@ class KernelSyncs:
         self._first = ctypes.addressof(self._requests)
         self._pointers = (ctypes.c_void_p * REQUESTS)()
         self._free = [*range(REQUESTS)]
-        self._syncs: list[_Sync] = [_Sync(0, _nothing)] * REQUESTS
+        self._syncs: list[_Sync] = [_Sync(0, lambda _: None)] * REQUESTS
         self._events = (_IoEvent * REQUESTS)()
         self._timeout = (ctypes.c_long * 2)()
         return True
-
-
-def _nothing(_problem: Exception | None) -> None:
-    """The conclusion of an unused entry."""
 
 
 #: `f_type` of ext4, and the first Linux version whose syncfs() reports errors of earlier writes.
@@ -192,7 +188,11 @@ class FileSystem:
 
     def __init__(self, directory: Path) -> None:
         self._descriptor: int | None = None
-        if not _reports_all_errors():
+        if sys.platform != "linux":
+            return
+        release = os.uname().release.split(".")[:2]
+        major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in release)
+        if (major, minor) < _REPORTING_VERSION:
             return
         self._libc = ctypes.CDLL(None, use_errno=True)
         found = (ctypes.c_long * 64)()  # `struct statfs` begins with the type, and is smaller
@@ -214,10 +214,3 @@ class FileSystem:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-
-def _reports_all_errors() -> bool:
-    if sys.platform != "linux":
-        return False
-    major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in os.uname().release.split(".")[:2])
-    return (major, minor) >= _REPORTING_VERSION

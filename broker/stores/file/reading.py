@@ -15,7 +15,7 @@ import numpy as np
 
 from broker.log import FailedLookups
 from broker.record_buffer import MessageRecordBuffer
-from broker.stores.blocklist import empty, part_of
+from broker.stores.blocklist import EMPTY, part_of
 from broker.stores.file.services import OpenFileCount
 from stantools.format import index as index_format
 from stantools.format import kernels
@@ -268,9 +268,9 @@ class ReadAhead:
             block = self._read(states, first, min(wanted, MAX_ROWS), max_size)
         except UnreadableError as error:
             self._failed.report(error.sequence, error)
-            return empty()
+            return EMPTY
         if block is None:
-            return empty()
+            return EMPTY
         self._next = int(block.sequences[-1]) + 1
         if len(block.sizes) > count or block.starts[-1] > size:
             self._blocks.insert(0, (first, block))

@@ -89,7 +89,11 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
         for change in start.forecast.changes.values():
             carry_out(root, change, crc)
         if not start.forecast.starts:
-            raise _refusal(start.forecast.error or "the store cannot be recovered", root)
+            problem = start.forecast.error or "the store cannot be recovered"
+            if "does not match recovered value" in problem or "too many" in problem:
+                # A different cluster id or a reached limit is no damage.
+                raise StorageError(problem)
+            raise DamagedStoreError(problem, root)
         if not start.forecast.recovered:
             return RecoveredDirectory()
         clients = ClientsState(clients=start.forecast.clients)
@@ -102,12 +106,6 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
         raise
     except StantoolsError as error:
         raise StorageError(error.message) from error
-
-
-def _refusal(error: str, root: Path) -> StorageError:
-    # A different cluster id or a reached limit is no damage.
-    of_options = "does not match recovered value" in error or "too many" in error
-    return StorageError(error) if of_options else DamagedStoreError(error, root)
 
 
 def _list_directory(root: Path) -> Datastore:

@@ -188,7 +188,12 @@ class ChannelCopy:
         async for received in self._streams.read(stream, state, after):
             records = self._records(received)
             if compared:
-                if not _same(records, self.files.read(compared, 1)):
+                copy = self.files.read(compared, 1)
+                if (
+                    not len(copy)
+                    or records.payload(0) != copy.payload(0)
+                    or records.timestamps[0] != copy.timestamps[0]
+                ):
                     STREAMING.warning(
                         "Channel %s: the copy in files has another message at sequence %d than the stream, and is "
                         "rebuilt",
@@ -287,12 +292,6 @@ class _RepublishOwner:
 def _holes(state: Mapping[str, Any]) -> int:
     """Returns the number of missing messages. An empty stream may count all that it ever had, so it has none."""
     return int(state.get("num_deleted") or 0) if int(state["messages"]) else 0
-
-
-def _same(records: MessageRecordBuffer, copy: MessageRecordBuffer) -> bool:
-    if not len(copy):
-        return False
-    return records.payload(0) == copy.payload(0) and bool(records.timestamps[0] == copy.timestamps[0])
 
 
 def _parts(buffer: Buffer, starts: NDArray[np.int64], sizes: NDArray[np.uint32]) -> list[bytes]:

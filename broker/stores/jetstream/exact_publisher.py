@@ -190,8 +190,10 @@ class Chain:
         self._send()
 
     def _send(self) -> None:
-        if self._gathers():
-            return
+        if self._chunks and self._unsent:
+            rows = min(self._queue[-1].last, self.proven + MAX_WINDOW) - self._sent
+            if rows < _GATHERED and self._unsent_bytes < _GATHERED_BYTES:
+                return  # The next write waits for more messages.
         while self._unsent:
             piece = self._unsent[0]
             rows = min(_CHUNK, piece.last - self._sent, self.proven + MAX_WINDOW - self._sent)
@@ -213,13 +215,6 @@ class Chain:
                 self._watch_over()
             self._chunks.append((self._sent, len(frames)))
             self._bytes += len(frames)
-
-    def _gathers(self) -> bool:
-        """Returns whether the next write waits for more messages."""
-        if not (self._chunks and self._unsent):
-            return False
-        rows = min(self._queue[-1].last, self.proven + MAX_WINDOW) - self._sent
-        return rows < _GATHERED and self._unsent_bytes < _GATHERED_BYTES
 
     def _encode(self, piece: ChainLink, row: int, rows: int) -> bytes:
         """Returns frames of at least one message, and advances the last sent sequence."""

@@ -238,11 +238,11 @@ class JetStreamMessages:
 
     # The stream
 
-    def make(self, after: asyncio.Task[None] | None = None, made: Callable[[], None] = lambda: None) -> None:
+    def make(self, after: asyncio.Task[None] | None = None, made: Callable[[], object] = lambda: None) -> None:
         """Creates the stream of a new channel, after a task; `made` is called when the stream exists."""
         self._spawn(self._make(after, made))
 
-    async def _make(self, after: asyncio.Task[None] | None, made: Callable[[], None]) -> None:
+    async def _make(self, after: asyncio.Task[None] | None, made: Callable[[], object]) -> None:
         if after is not None:
             await asyncio.wait([after])
         pause, most = _PAUSES

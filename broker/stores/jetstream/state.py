@@ -19,6 +19,7 @@ the streams, and the store fails; if another server has taken the lease, that se
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -320,8 +321,11 @@ class BrokerState:
                     found.add(subject)
                     if self._own not in received.header(row):
                         stranger = True
-                        if subject.startswith(LEASE) and (lease := _lease(received.data(row))).epoch >= max(epoch, 1):
-                            rival = lease
+                        if subject.startswith(LEASE):
+                            with contextlib.suppress(ValueError):
+                                lease = Lease.decode(received.data(row))
+                                if lease.epoch >= max(epoch, 1):
+                                    rival = lease
         return found, int(info["state"]["last_seq"]), stranger, rival
 
     def _remove(self, gone: Iterable[int]) -> None:
@@ -341,10 +345,3 @@ class BrokerState:
                     STREAMING.debug("Record %d of stream %s stays: %s", sequence, self._names.state, problem)
 
         self._removing = asyncio.get_running_loop().create_task(remove())
-
-
-def _lease(record: bytes) -> Lease:
-    try:
-        return Lease.decode(record)
-    except ValueError:
-        return Lease()

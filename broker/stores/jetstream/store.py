@@ -173,11 +173,18 @@ class JetStreamStore:
                 continue
             lease = self._next_lease(found.lease, before)
             before = found.lease
-            self.led = self._led_since(found.lease)
+            known = self._known
+            # This server led last, with a durable copy.
+            self.led = known is not None and known.node in ("", self._node) and known.follows(found.lease)
             if newcomer and self._durable and not self.led:
                 self._wait_for_last(found.lease)
             if self.led:
-                self._take_lost_channels(found)
+                for name in sorted(set(self._copies) - set(found.channels)):
+                    if self._copies[name].messages.last:
+                        STREAMING.error(
+                            "Channel %s: JetStream has lost it; it is made again from the copy", quote(name)
+                        )
+                        found.channels.append(name)
             # The state must know all subscriptions before it writes: it would remove unknown records.
             subscribed = {
                 name: JetStreamSubscriptions(
@@ -245,11 +252,6 @@ class JetStreamStore:
                 "this node waits for it"
             )
 
-    def _led_since(self, lease: Lease) -> bool:
-        """Returns whether this server led last, with a durable copy."""
-        known = self._known
-        return known is not None and known.node in ("", self._node) and known.follows(lease)
-
     def _note(self, lease: Lease) -> None:
         """Writes the last lease beside a durable copy."""
         if not self._durable:
@@ -265,13 +267,6 @@ class JetStreamStore:
             return Lease.decode((self._directory / _LEASE).read_bytes()) if self._durable else None
         except (OSError, ValueError):
             return None
-
-    def _take_lost_channels(self, found: FoundStreams) -> None:
-        """Adds the channels that exist only in the copy."""
-        for name in sorted(set(self._copies) - set(found.channels)):
-            if self._copies[name].messages.last:
-                STREAMING.error("Channel %s: JetStream has lost it; it is made again from the copy", quote(name))
-                found.channels.append(name)
 
     def _contested(self, lease: Lease, begin: float) -> bool:
         """Returns whether another server may have taken the lease just now.
@@ -308,7 +303,7 @@ class JetStreamStore:
         """Opens the copy in files once. A damaged copy is cut or set aside."""
         if self._opened:
             return
-        attempts = [self._set_copy_aside]
+        attempts: list[Callable[[], object]] = [partial(set_aside, self._directory)]
         known = self._last_noted()
         if self._durable:
             attempts.insert(0, self._cut_copy)
@@ -349,9 +344,6 @@ class JetStreamStore:
         if known is not None and self._known is None and known.node not in ("", self._node):
             # The last known lease of another server holds although the copy is new.
             self._note(known)
-
-    def _set_copy_aside(self) -> None:
-        set_aside(self._directory)
 
     def _cut_copy(self) -> None:
         try:
@@ -401,11 +393,8 @@ class JetStreamStore:
         self._state.put(CHANNEL + name, BEGUN)
         subscriptions = JetStreamSubscriptions(name, messages.limits, self._state)
         self._channels[name] = messages, subscriptions
-        messages.make(self._removals.get(name), partial(self._made, name))
+        messages.make(self._removals.get(name), partial(self._state.put, CHANNEL + name, MADE))
         return ChannelStore(messages, subscriptions)
-
-    def _made(self, name: bytes) -> None:
-        self._state.put(CHANNEL + name, MADE)
 
     def delete_channel(self, name: bytes) -> None:
         """Removes a channel with all its data. Its stream is deleted in the background."""
@@ -543,18 +532,17 @@ class JetStreamStore:
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE
         self._state.finish()
-        while loop.time() < until and not self._idle:
+        while loop.time() < until and (
+            self._syncing
+            or self._unsynced
+            or not self._state.idle
+            or not all(messages.idle for messages, _ in self._channels.values())
+        ):
             await asyncio.sleep(_LOOK)
         self._state.finish()
         self._state.give_back()
         while loop.time() < until and not self._state.idle:
             await asyncio.sleep(_LOOK)
-
-    @property
-    def _idle(self) -> bool:
-        if self._syncing or self._unsynced:
-            return False
-        return self._state.idle and all(messages.idle for messages, _ in self._channels.values())
 
     def unwritten(self) -> list[str]:
         """Returns the channels with writes in progress."""

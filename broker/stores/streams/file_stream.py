@@ -224,7 +224,8 @@ class FileStream(KeptConsumers):
             return None
         frames = frame_table(count)
         starts = (places[:count] - first).astype(np.uint32)
-        good = find_messages(buffer, starts, sizes[:count], block.key, _places(frames))
+        columns = (frames[:, column] for column in (SUBJECT, SUBJECT_SIZE, HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE))
+        good = find_messages(buffer, starts, sizes[:count], block.key, MessagePlaces(*columns))
         times = np.frombuffer(segment.times, np.int64)[rows[:good]]
         return MessageTableColumns(buffer, end, frames[:good], times) if good else None
 
@@ -485,11 +486,6 @@ def _is_worth_a_look(segment: RowSegment, lost: int = 1) -> bool:
     """Returns whether a segment has lost its last message, or another sixteenth of its rows."""
     live, step = segment.live, max(16, len(segment.sizes) >> 4)
     return -live % step < lost
-
-
-def _places(frames: Frames) -> MessagePlaces:
-    """Returns the columns with the positions of messages."""
-    return MessagePlaces(*(frames[:, column] for column in (SUBJECT, SUBJECT_SIZE, HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE)))
 
 
 def needed_tombstones(contents: Contents, block: MessageBlock) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

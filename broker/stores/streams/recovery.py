@@ -91,6 +91,7 @@ class StreamRecovery:
         self._claimed = 0  # the highest sequence in a damaged record
         self._complete = False  # whether the last sequence is certain
         self._lost = False  # whether the index knows of lost messages or blocks
+        self._empty: dict[int, int] = {}  # the last sequence before each empty block
         self.repeated: set[int] = set()
 
     # Blocks
@@ -123,6 +124,7 @@ class StreamRecovery:
             )
             NATS.warning(text, self._blocks[number].path, aside)
         self._read_indexes()
+        self._report_empty_blocks()
 
     def _end_purge(self) -> None:
         """Completes or undoes a purge that a server had begun."""
@@ -224,7 +226,7 @@ class StreamRecovery:
         block.size = position
         contents = self._contents
         if not data and block.number not in self._mended and len(self._blocks) > 1:
-            NATS.warning("%s is empty: what was there is lost", block.path)
+            self._empty[block.number] = contents.last
         begun, place = False, 0
         for columns in batches:
             for sequence, flags, time, size, start, length in _rows(columns):
@@ -296,6 +298,17 @@ class StreamRecovery:
         if behind:
             text = "%s: the messages end at sequence %d, but %s names %d: the next message gets %d"
             NATS.warning(text, self._messages, contents.last, INDEX, known.last, known.last + 1)
+
+    def _report_empty_blocks(self) -> None:
+        """Warns of empty blocks that had messages, according to the index or to the sequences around them.
+
+        The file of a new block is empty until its first write: a kill in between loses nothing.
+        """
+        for number, last in self._empty.items():
+            entry = self._index.blocks.get(number) if self._index is not None else None
+            next_first = min((each.first for each in self._contents.segments if each.block > number), default=0)
+            if (entry is not None and entry.messages > 0) or next_first > last + 1:
+                NATS.warning("%s is empty: its messages are lost", self._blocks[number].path)
 
     def _held(self, number: int, first: int, last: int) -> int:
         segments = (segment for segment in self._contents.segments if segment.block == number)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.streaming import redelivery
-from broker.streaming.pending import TOLERANCE, PendingByDeadline
+from broker.streaming.pending import TOLERANCE, PendingByDeadline, in_order
 from broker.streaming.state import ChannelSubscription
 from stantools.format.proto import store_pb2 as pb
 from tests.broker.streaming.world import Subscriber, World
@@ -73,7 +73,7 @@ def test_what_is_due_is_found_in_order(seed: int) -> None:
         else:
             assert earliest is not None
             assert first <= earliest <= first + TOLERANCE
-        assert story.pending.in_order() == story.due(1 << 62)
+        assert in_order(story.pending) == story.due(1 << 62)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -208,6 +208,31 @@ def test_a_missing_block_is_told(folder: Path, number: int) -> None:
     found.tells(f"{number}.blk is missing", f"{len(lost)} messages", "lost")
 
 
+@pytest.mark.parametrize("index", [True, False])
+def test_a_new_block_without_a_record_has_lost_nothing(folder: Path, index: bool) -> None:
+    """A broker that is killed between making the file of a block and the first write leaves this."""
+    newest = last_block(folder)
+    newest.with_name(f"{int(newest.stem) + 1}.blk").touch()
+    if not index:
+        (newest.parent / "index.db").unlink()
+    found = Found(folder)
+    found.lacks()
+    assert (found.lines, found.next) == ([], COUNT + 1)
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_an_empty_block_that_had_messages_is_told(folder: Path, index: bool) -> None:
+    path = block(folder, 2)
+    path.write_bytes(b"")
+    if not index:
+        (path.parent / "index.db").unlink()
+    with logged() as lines:
+        place = StreamsDirectory(folder)
+        place.open(NAME)
+    place.close()
+    assert any(line.endswith("2.blk is empty: its messages are lost") for line in lines), lines
+
+
 def test_garbage_at_the_end(folder: Path) -> None:
     path = last_block(folder)
     path.write_bytes(path.read_bytes() + bytes(range(200)))
