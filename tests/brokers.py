@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import signal
@@ -10,10 +11,11 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tests.reaper import ServerProcess
 from tests.servers import free_port
@@ -112,6 +114,11 @@ class Broker:
     @property
     def monitoring(self) -> str:
         return f"http://127.0.0.1:{self.http_port}"
+
+    def figures(self, path: str) -> Any:
+        """What its monitoring says, from JSON."""
+        with urllib.request.urlopen(f"{self.monitoring}/{path}", timeout=_START) as answer:
+            return json.load(answer)
 
     def command(self) -> list[str]:
         words = [sys.executable, "-m", "broker", "-a", "127.0.0.1", "-p", str(self.port)]

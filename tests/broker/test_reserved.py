@@ -226,8 +226,8 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
         yield real.url, CHANNELS
 
 
-def test_subjects_that_clients_name_reach_clients_only(broker: tuple[str, tuple[str, ...]]) -> None:
-    asyncio.run(try_all(*broker))
+async def test_subjects_that_clients_name_reach_clients_only(broker: tuple[str, tuple[str, ...]]) -> None:
+    await try_all(*broker)
 
 
 async def try_all(url: str, ways: tuple[str, ...]) -> None:
@@ -275,9 +275,9 @@ async def try_all(url: str, ways: tuple[str, ...]) -> None:
             assert "error" not in await victim.api("STREAM.INFO.victim")
 
 
-def test_configurations_that_name_subjects_of_servers_are_refused(tmp_path: Path) -> None:
-    async def ask(url: str) -> None:
-        async with await connect(url) as client:
+async def test_configurations_that_name_subjects_of_servers_are_refused(tmp_path: Path) -> None:
+    with Broker(tmp_path, "-js", "-sd", tmp_path / "js") as broker:
+        async with await connect(broker.url) as client:
             sender = Sender(client, 1, "")
             name = await sender.stream()
             to = "$JS.API.STREAM.DELETE.victim"
@@ -290,6 +290,3 @@ def test_configurations_that_name_subjects_of_servers_are_refused(tmp_path: Path
             assert (await sender.api(f"CONSUMER.CREATE.{name}", config))["error"]["err_code"] == 10112
             said = await sender.api(f"STREAM.SNAPSHOT.{name}", {"deliver_subject": to})
             assert said["error"]["err_code"] == 10015
-
-    with Broker(tmp_path, "-js", "-sd", tmp_path / "js") as broker:
-        asyncio.run(ask(broker.url))

@@ -46,7 +46,7 @@ def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("how", "number", "code"), [("busy", signal.SIGTERM, 143), ("blocked", signal.SIGINT, 0)])
-def test_a_loop_that_never_comes_back_does_not_keep_the_process(
+async def test_a_loop_that_never_comes_back_does_not_keep_the_process(
     tmp_path: Path, how: str, number: int, code: int
 ) -> None:
     port, log = free_port(), tmp_path / "log"
@@ -56,19 +56,15 @@ def test_a_loop_that_never_comes_back_does_not_keep_the_process(
         process = subprocess.Popen([sys.executable, "-c", script, *words], cwd=ROOT, stdout=file, stderr=file)
     try:
         _wait_for(log, READY, process)
-
-        async def publish() -> list[int]:
-            client = await natsclient.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
-            await client.jetstream().add_stream(name="S", subjects=["s.>"])
-            answers = await asyncio.gather(*(client.request(f"s.{each}", b"x") for each in range(200)))
-            # The last ones may never be acknowledged.
-            for each in range(200):
-                await client.publish(f"s.{each}", b"y")
-            await client.publish("$JS.API.STREAM.INFO.STUCK", b"")
-            await client._flush_pending(force_flush=True)
-            return [json.loads(answer.data)["seq"] for answer in answers]
-
-        acknowledged = asyncio.run(publish())
+        client = await natsclient.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
+        await client.jetstream().add_stream(name="S", subjects=["s.>"])
+        answers = await asyncio.gather(*(client.request(f"s.{each}", b"x") for each in range(200)))
+        acknowledged = [json.loads(answer.data)["seq"] for answer in answers]
+        # The last ones may never be acknowledged.
+        for each in range(200):
+            await client.publish(f"s.{each}", b"y")
+        await client.publish("$JS.API.STREAM.INFO.STUCK", b"")
+        await client._flush_pending(force_flush=True)
         _wait_for(log, "stuck", process)
         process.send_signal(number)
         assert process.wait(_PATIENCE) == code
@@ -77,23 +73,19 @@ def test_a_loop_that_never_comes_back_does_not_keep_the_process(
         process.kill()
         process.wait()
 
-    async def check(url: str) -> None:
-        client = await natsclient.connect(url)
-        for sequence in acknowledged:
-            assert (await client.jetstream().get_msg("S", sequence)).data == b"x"
-        await client.close()
-
     with Broker(tmp_path / "again", "-st", "memory", "-js", "-sd", tmp_path / "store") as broker:
-        asyncio.run(check(broker.url))
+        async with natsclient.connected(broker.url) as client:
+            for sequence in acknowledged:
+                assert (await client.jetstream().get_msg("S", sequence)).data == b"x"
         assert broker.stop(signal.SIGTERM, _PATIENCE) == 143
         assert "takes longer than" not in broker.said()
 
 
-def test_many_requests_at_work_do_not_keep_the_process(tmp_path: Path) -> None:
+async def test_many_requests_at_work_do_not_keep_the_process(tmp_path: Path) -> None:
     """Requests that are interrupted all the time are dropped: the end is one in order."""
 
-    async def ask(url: str) -> None:
-        client = await natsclient.connect(url, allow_reconnect=False)
+    with Broker(tmp_path, "-st", "memory", "-js", "-sd", tmp_path / "store") as broker:
+        client = await natsclient.connect(broker.url, allow_reconnect=False)
         js = client.jetstream()
         await js.add_stream(name="KV", subjects=["kv.>"], allow_direct=True)
         for number in range(20_000):
@@ -105,9 +97,6 @@ def test_many_requests_at_work_do_not_keep_the_process(tmp_path: Path) -> None:
         for _ in range(200):
             await client.publish("$JS.API.DIRECT.GET.KV", patterns, reply=inbox)
         await client._flush_pending(force_flush=True)
-
-    with Broker(tmp_path, "-st", "memory", "-js", "-sd", tmp_path / "store") as broker:
-        asyncio.run(ask(broker.url))
         assert broker.stop(signal.SIGTERM, _PATIENCE) == 143
         assert "takes longer than" not in broker.said()
 

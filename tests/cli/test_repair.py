@@ -217,7 +217,7 @@ class Printed(Broker):
         return ["bash", "-c", f"exec env {self.line} -a 127.0.0.1 -p {self.port}"]
 
 
-def test_salvage_says_how_to_start_the_server(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_salvage_says_how_to_start_the_server(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The printed line, as it stands, starts our broker on the new store, and everything can be read there."""
     monkeypatch.delenv("NATS_STREAMING_ENCRYPTION_KEY", raising=False)
     key = tmp_path / "the key"
@@ -234,14 +234,10 @@ def test_salvage_says_how_to_start_the_server(run, tmp_path: Path, monkeypatch: 
     kept = run("messages", out, "a", "-o", "ndjson", "--encryption-key-file", key).ndjson()
     assert len(kept) == 99
     with Printed(tmp_path / "run", ours) as broker:
-
-        async def read() -> list[Message]:
-            got: asyncio.Queue[Message] = asyncio.Queue()
-            async with await connect(broker.url, "orders", "reader") as client:
-                await client.subscribe("a", got.put, SubscriptionOptions(start=Start.first()))
-                return [await asyncio.wait_for(got.get(), 60) for _ in kept]
-
-        got = asyncio.run(read())
+        queue: asyncio.Queue[Message] = asyncio.Queue()
+        async with await connect(broker.url, "orders", "reader") as client:
+            await client.subscribe("a", queue.put, SubscriptionOptions(start=Start.first()))
+            got = [await asyncio.wait_for(queue.get(), 60) for _ in kept]
         assert broker.stop() == 0
     assert [(each.sequence, each.data) for each in got] == [
         (each["seq"], base64.b64decode(each["data"])) for each in kept

@@ -173,49 +173,44 @@ EVERY: list[Fault] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_chaos(tmp_path: Path, seed: int) -> None:
+async def test_chaos(tmp_path: Path, seed: int) -> None:
     """What was acknowledged is there once, in its order, and delivered; and is so when everything has started again."""
     chance = random.Random(seed)
     faults = chance.sample(EVERY, FAULTS)
     with cluster(tmp_path) as of:
-        logs = asyncio.run(_play(of, faults, chance))
+        logs = await _play(of, faults, chance)
         for node in of.nodes:
             node.die()
         for node in of.nodes:
             node.start(wait=False)
         of.whole()
-        assert _logs(of) == logs
+        assert await _logs(of) == logs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["leader", "another"])
-def test_cut_off(tmp_path: Path, who: str) -> None:
+async def test_cut_off(tmp_path: Path, who: str) -> None:
     """A node that nobody hears acknowledges nothing; the others serve, and it follows when it is heard again."""
     with cluster(tmp_path) as of:
         leads = leader(of.nodes)
         node = leads if who == "leader" else next(each for each in of.nodes if each is not leads)
         others = [each for each in of.nodes if each is not node]
 
-        async def scenario() -> None:
-            history = History([each.url for each in others], "test-cluster")
-            try:
-                await history.begin(CHANNELS)
-                of.cut(node, off=True)
-                await history.goes_on()
-                await asyncio.to_thread(
-                    until, lambda: role(node)[1] != "Leader", "it does not take itself for the leader"
-                )
-                assert leader(others) is not node
-                of.cut(node, off=False)
-                await asyncio.to_thread(of.whole)
-                await history.goes_on()
-                await history.end()
-                history.check(await asyncio.to_thread(_logs, of))
-            finally:
-                of.cut(node, off=False)
-                await history.close()
-
-        asyncio.run(scenario())
+        history = History([each.url for each in others], "test-cluster")
+        try:
+            await history.begin(CHANNELS)
+            of.cut(node, off=True)
+            await history.goes_on()
+            await asyncio.to_thread(until, lambda: role(node)[1] != "Leader", "it does not take itself for the leader")
+            assert leader(others) is not node
+            of.cut(node, off=False)
+            await asyncio.to_thread(of.whole)
+            await history.goes_on()
+            await history.end()
+            history.check(await _logs(of))
+        finally:
+            of.cut(node, off=False)
+            await history.close()
 
 
 async def _play(of: Cluster, faults: list[Fault], chance: random.Random) -> dict[str, list[tuple[int, bytes]]]:
@@ -229,7 +224,7 @@ async def _play(of: Cluster, faults: list[Fault], chance: random.Random) -> dict
             await history.goes_on()
             await asyncio.to_thread(of.whole)
         await history.end()
-        logs = await asyncio.to_thread(_logs, of)
+        logs = await _logs(of)
         history.check(logs)
         print(f"{sum(map(len, logs.values()))} messages, {history.repeated:.2%} of the deliveries repeated")
         return logs
@@ -237,9 +232,9 @@ async def _play(of: Cluster, faults: list[Fault], chance: random.Random) -> dict
         await history.close()
 
 
-def _logs(of: Cluster) -> dict[str, list[tuple[int, bytes]]]:
+async def _logs(of: Cluster) -> dict[str, list[tuple[int, bytes]]]:
     url = leader(of.nodes).url
-    return {channel: contents(url, f"test-cluster_{channel}") for channel in CHANNELS}
+    return {channel: await contents(url, f"test-cluster_{channel}") for channel in CHANNELS}
 
 
 @pytest.mark.slow

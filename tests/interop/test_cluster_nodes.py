@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import re
@@ -12,7 +11,6 @@ import signal
 import socket
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,7 +101,7 @@ def acknowledged(client: Client, count: int, begin: int) -> list[bytes]:
     return data
 
 
-def test_three_nodes(tmp_path: Path) -> None:
+async def test_three_nodes(tmp_path: Path) -> None:
     """The leader's machine dies, later all of them: what was acknowledged is there, in its order, and is delivered."""
     nodes = configured(tmp_path, "abc")
     with running(nodes):
@@ -120,7 +118,7 @@ def test_three_nodes(tmp_path: Path) -> None:
             first.start(wait=False)
             until(lambda: first.said().count("following until it leads") == 2)
             until(lambda: role(first) == (first.name[-1], "Follower"))
-            seen = contents(first.url, STREAM)
+            seen = await contents(first.url, STREAM)
             assert [sequence for sequence, _ in seen] == list(range(1, len(seen) + 1))
             assert list(dict.fromkeys(data for _, data in seen)) == stored
             until(lambda: {each.sequence for each in durable.messages} == {sequence for sequence, _ in seen})
@@ -136,12 +134,12 @@ def test_three_nodes(tmp_path: Path) -> None:
             client = connected(nats, "me", cluster="orders")
             assert client.subscribe(b"a", durable_name=b"d") is not None
             goes_on(client, b"a", b"last")
-        assert contents(last.url, STREAM)[: len(seen)] == seen
+        assert (await contents(last.url, STREAM))[: len(seen)] == seen
         for node in nodes:
             assert node.stop(signal.SIGTERM) in (0, 143)
 
 
-def test_all_lose_power(tmp_path: Path) -> None:
+async def test_all_lose_power(tmp_path: Path) -> None:
     """Streams are as they were at an earlier sync; with `sync` what was acknowledged since is in the leader's copy."""
     nodes = configured(tmp_path, "abc")
     for node in nodes:
@@ -176,7 +174,7 @@ def test_all_lose_power(tmp_path: Path) -> None:
             shutil.move(synced, path)
         assert started() is first
         assert re.search(r"the stream has lost 3\d messages that were stored", first.said())
-        seen = contents(first.url, STREAM)
+        seen = await contents(first.url, STREAM)
         assert [sequence for sequence, _ in seen] == list(range(1, len(seen) + 1))
         assert list(dict.fromkeys(data for _, data in seen)) == stored
 
@@ -208,7 +206,7 @@ FAULTS = (stop_for_a_while, start_again, kill_broker, end, lambda node: os.kill(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_rounds_of_faults(tmp_path: Path, seed: int) -> None:
+async def test_rounds_of_faults(tmp_path: Path, seed: int) -> None:
     """What was acknowledged is in the log, in its order, whatever happens to one of the nodes at a time, or to all."""
     chance = random.Random(seed)
     nodes = configured(tmp_path, "abc")
@@ -233,7 +231,7 @@ def test_rounds_of_faults(tmp_path: Path, seed: int) -> None:
                 for node in nodes:
                     node.start(wait=False)
         last = leader(nodes)
-        seen = contents(last.url, STREAM)
+        seen = await contents(last.url, STREAM)
         assert [sequence for sequence, _ in seen] == list(range(1, len(seen) + 1))
         assert list(dict.fromkeys(data for _, data in seen)) == stored
         with Talker(last.port) as nats:
@@ -263,8 +261,7 @@ def test_one_node(tmp_path: Path) -> None:
             client = connected(nats, "me2")
             goes_on(client, b"a", b"again")
             assert [each.data for each in client.subscribe(b"a", start_position=4).wait(2)] == [b"0", b"again"]
-        with urllib.request.urlopen(f"{node.monitoring}/streaming/serverz", timeout=30) as page:
-            name = json.load(page)["node_id"]
+        name = node.figures("streaming/serverz")["node_id"]
         assert node.stop() == 0
         # It keeps the name that it was given by chance, and its messages.
         node.start()

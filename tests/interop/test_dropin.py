@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,6 @@ def healthy() -> list[str]:
         for case in golden_cases()
         if load_expected(case)["server_open"]["started"] and "damage" not in load_expected(case)
     ]
-
-
-def ask(broker: Broker, path: str) -> Any:
-    with urllib.request.urlopen(f"{broker.monitoring}/streaming/{path}", timeout=10) as answer:
-        return json.load(answer)
 
 
 def settled(subscription: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +57,7 @@ def test_a_golden_store_is_served_and_continued(case: str, golden_copy: Callable
     )
     with broker:
         golden = expected["monitoring"]
-        channels = ask(broker, "channelsz?subs=1&limit=100000")
+        channels = broker.figures("streaming/channelsz?subs=1&limit=100000")
         assert [each["name"] for each in channels.get("channels", [])] == [
             each["name"] for each in golden["channelsz"].get("channels", [])
         ]
@@ -78,15 +72,15 @@ def test_a_golden_store_is_served_and_continued(case: str, golden_copy: Callable
                     assert mine == its
                 else:
                     assert mine["last_sent"] >= its["last_sent"]
-        clients = ask(broker, "clientsz?limit=100000")
+        clients = broker.figures("streaming/clientsz?limit=100000")
         assert [(each["id"], each["hb_inbox"]) for each in clients["clients"]] == [
             (each["id"], each["hb_inbox"]) for each in golden["clientsz"]["clients"]
         ]
-        storez = ask(broker, "storez")
+        storez = broker.figures("streaming/storez")
         assert list(storez) == list(golden["storez"])
         for key in ("type", "limits", "total_msgs", "total_bytes"):
             assert storez[key] == golden["storez"][key]
-        serverz = ask(broker, "serverz")
+        serverz = broker.figures("streaming/serverz")
         for key in ("cluster_id", "state", "clients", "subscriptions", "channels", "total_msgs", "total_bytes"):
             assert serverz[key] == golden["serverz"][key], key
         for number, (name, channel) in enumerate(expected["channels"].items()):
@@ -99,7 +93,7 @@ def test_a_golden_store_is_served_and_continued(case: str, golden_copy: Callable
         publisher.stopping.set()
         publisher.join(90)
         assert not publisher.refused
-        after = {each["name"]: each for each in ask(broker, "channelsz?subs=1&limit=100000")["channels"]}
+        after = {each["name"]: each for each in broker.figures("streaming/channelsz?subs=1&limit=100000")["channels"]}
         for name in with_room:
             mine = sum(each == name.encode() for each, _ in publisher.sent)
             # One message more marked the end of reading.

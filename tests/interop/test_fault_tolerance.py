@@ -69,8 +69,7 @@ class Member(Broker):
 
     def state(self) -> tuple[str, int]:
         """What monitoring says: the state, and the status of isFTActive."""
-        with urllib.request.urlopen(f"{self.monitoring}/streaming/serverz", timeout=10) as answer:
-            state = json.load(answer)["state"]
+        state = self.figures("streaming/serverz")["state"]
         with urllib.request.urlopen(f"{self.monitoring}/streaming/isFTActive", timeout=10) as answer:
             assert answer.read() == b""
             return state, answer.status

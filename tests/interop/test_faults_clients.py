@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import selectors
@@ -12,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -132,8 +130,7 @@ def test_connections_that_break_in_all_ways_leave_nothing_behind(tmp_path: Path)
     with Broker(tmp_path, http=True) as broker, Watch(broker) as watch:
 
         def subscriptions() -> int:
-            with urllib.request.urlopen(f"{broker.monitoring}/subsz", timeout=20) as page:
-                return int(json.load(page)["num_subscriptions"])
+            return int(broker.figures("subsz")["num_subscriptions"])
 
         before = subscriptions()
         for number in range(200):

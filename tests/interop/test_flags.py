@@ -78,7 +78,7 @@ def test_limits(tmp_path: Path) -> None:
         assert client.publish(b"e").error == b"too many channels"
         with pytest.raises(RefusedError, match=r"^too many channels$"):
             client.subscribe(b"f")
-        limits = fetch(f"{broker.monitoring}/streaming/storez")["limits"]
+        limits = broker.figures("streaming/storez")["limits"]
         assert (limits["max_channels"], limits["max_msgs"], limits["max_bytes"]) == (4, 5, 1024)
         said = broker.said()
         for line in (
@@ -96,7 +96,7 @@ def test_age_and_inactivity(tmp_path: Path) -> None:
         client = Client(nats, "me")
         began = time.monotonic()
         client.store(b"old", b"1", b"2")
-        until(lambda: fetch(f"{broker.monitoring}/streaming/channelsz?channel=old")["msgs"] == 0)
+        until(lambda: broker.figures("streaming/channelsz?channel=old")["msgs"] == 0)
         assert time.monotonic() - began >= 0.7
         until(lambda: 'Channel "old" has been deleted' in broker.said())
         assert time.monotonic() - began >= 6.0
@@ -162,7 +162,7 @@ def test_what_a_process_leaves_and_says(tmp_path: Path) -> None:
             assert first.close() == "stan: invalid subscription"
             second.ack(1)
             assert client.close() == ""
-        assert fetch(f"{broker.monitoring}/streaming/serverz")["cluster_id"] == "mine"
+        assert broker.figures("streaming/serverz")["cluster_id"] == "mine"
         assert broker.stop() == 0
         assert not ports.exists()
         assert (tmp_path / "pid").exists()
@@ -580,21 +580,21 @@ def test_endpoints(tmp_path: Path) -> None:
         client = Client(nats, "me")
         client.store(b"a", b"1", b"2")
         client.subscribe(b"a").wait(2)
-        server = fetch(f"{broker.monitoring}/streaming/serverz")
+        server = broker.figures("streaming/serverz")
         assert (server["state"], server["clients"], server["channels"]) == ("STANDALONE", 1, 1)
         assert (server["total_msgs"], server["in_msgs"], server["out_msgs"]) == (2, 2, 2)
         assert f"ServerID: {server['server_id']}\n" in broker.said()
-        assert fetch(f"{broker.monitoring}/streaming/channelsz?channel=a&subs=1")["subscriptions"][0]["last_sent"] == 2
-        assert fetch(f"{broker.monitoring}/streaming/clientsz?client=me")["id"] == "me"
-        assert fetch(f"{broker.monitoring}/varz")["connections"] == 5
-        names = {each.get("name") for each in fetch(f"{broker.monitoring}/connz")["connections"]}
+        assert broker.figures("streaming/channelsz?channel=a&subs=1")["subscriptions"][0]["last_sent"] == 2
+        assert broker.figures("streaming/clientsz?client=me")["id"] == "me"
+        assert broker.figures("varz")["connections"] == 5
+        names = {each.get("name") for each in broker.figures("connz")["connections"]}
         assert names == {f"_NSS-test-cluster-{role}" for role in ("send", "general", "acks", "hb")} | {"talker"}
         for page in ("routez", "subsz", "healthz", "streaming/storez"):
-            assert fetch(f"{broker.monitoring}/{page}")
+            assert broker.figures(f"{page}")
         with urllib.request.urlopen(f"{broker.monitoring}/streaming/isFTActive", timeout=10) as answer:
             assert answer.status == 204
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            fetch(f"{broker.monitoring}/streaming/clientsz?client=nobody")
+            broker.figures("streaming/clientsz?client=nobody")
 
 
 # Ends before it begins.

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 import shutil
 import signal
-import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
+from nats.js import JetStreamContext
 from nats.js.errors import ServiceUnavailableError
 
 from stantools.format.proto import protocol_pb2 as protocol
 from tests import natsclient, servers
-from tests.broker.bus.test_bus import our_server
+from tests.broker.nats.serving import serving
 from tests.brokers import Broker
 from tests.interop.talker import Client, NobodyAnsweredError, Talker
 from tests.interop.test_other_clients import play
 from tests.servers import Cluster, NatsServer
 from tests.waiting import until
 
-T = TypeVar("T")
 OLD_AND_NEW = [servers.OLDEST, servers.NEWEST]
 STREAM, STATE = "test-cluster_a", "test-cluster-state"
 
@@ -40,36 +37,26 @@ def broker_on(folder: Path, url: str, *words: object, http: bool = False) -> Bro
     return Broker(folder / "broker", "-ns", url, "-st", "jetstream", "-dir", folder / "copy", *words, http=http)
 
 
-def with_streams(url: str, ask: Callable[[Any, Any], Awaitable[T]]) -> T:
-    """Does something with a connection of nats-py and its JetStream context."""
-
-    async def work() -> T:
-        client = await natsclient.connect(url)
-        try:
-            return await ask(client, client.jetstream())
-        finally:
-            await client.close()
-
-    return asyncio.run(work())
+@contextlib.asynccontextmanager
+async def streams(url: str) -> AsyncIterator[JetStreamContext]:
+    """The JetStream context of nats-py."""
+    async with natsclient.connected(url) as client:
+        yield client.jetstream()
 
 
-def contents(url: str, stream: str = STREAM) -> list[tuple[int, bytes]]:
+async def contents(url: str, stream: str = STREAM) -> list[tuple[int, bytes]]:
     """What a new service reads of a channel: sequences and data."""
-
-    async def read(_: Any, js: Any) -> list[tuple[int, bytes]]:
+    async with streams(url) as js, asyncio.timeout(120):
         state = (await js.stream_info(stream)).state
         last = state.last_seq if state.messages else 0
-        found = []
-        async with asyncio.timeout(120):
-            while state.first_seq + len(found) <= last:
-                try:
-                    message = await js.get_msg(stream, state.first_seq + len(found))
-                    found.append((message.seq, message.data))
-                except ServiceUnavailableError:  # the stream has no leader at the moment
-                    await asyncio.sleep(0.1)
+        found: list[tuple[int, bytes]] = []
+        while state.first_seq + len(found) <= last:
+            try:
+                message = await js.get_msg(stream, state.first_seq + len(found))
+                found.append((message.seq, message.data))
+            except ServiceUnavailableError:  # the stream has no leader at the moment
+                await asyncio.sleep(0.1)
         return found
-
-    return with_streams(url, read)
 
 
 def goes_on(client: Client, channel: bytes, data: bytes) -> None:
@@ -102,7 +89,7 @@ def test_published_clients(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("copy", ["its own", "an older one", "none"])
-def test_killed_and_started_again(tmp_path: Path, copy: str) -> None:
+async def test_killed_and_started_again(tmp_path: Path, copy: str) -> None:
     """Messages, timestamps, durables and what is pending are as before, whatever the copy in files has."""
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
         with broker_on(tmp_path, server.url) as broker, Talker(server.port) as nats:
@@ -134,11 +121,11 @@ def test_killed_and_started_again(tmp_path: Path, copy: str) -> None:
             # What was not acknowledged comes again, and what was does not.
             until(lambda: {each.sequence for each in durable.messages if each.redelivered} >= {3, 5})
             assert not {each.sequence for each in durable.messages if each.redelivered} & {1, 2, 4}
-        assert contents(server.url) == [(number + 1, b"%d" % number) for number in range(7)]
+        assert await contents(server.url) == [(number + 1, b"%d" % number) for number in range(7)]
 
 
 @pytest.mark.parametrize("version", OLD_AND_NEW)
-def test_the_nats_server_is_killed(tmp_path: Path, version: str) -> None:
+async def test_the_nats_server_is_killed(tmp_path: Path, version: str) -> None:
     """Nothing that was acknowledged is lost, and the broker goes on when the server is back."""
     server = NatsServer(tmp_path / "nats", needs(version))
     with server, broker_on(tmp_path, server.url) as broker:
@@ -160,7 +147,7 @@ def test_the_nats_server_is_killed(tmp_path: Path, version: str) -> None:
             until(lambda turn=turn: broker.said().count("reconnected to NATS Server") >= 5 * (turn + 1))
         with Talker(server.port) as nats:
             goes_on(Client(nats, "last"), b"a", b"last")
-        log = contents(server.url)
+        log = await contents(server.url)
         assert [sequence for sequence, _ in log] == list(range(1, len(log) + 1))
         there = [data for _, data in log if data != b"last"]
         assert len(set(there)) == len(there)
@@ -169,9 +156,9 @@ def test_the_nats_server_is_killed(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(5, marks=pytest.mark.slow)])
-def test_a_cluster(tmp_path: Path, count: int) -> None:
+async def test_a_cluster(tmp_path: Path, count: int) -> None:
     """Streams with a replica on each server: as many die as may, and the broker goes on by the others."""
-    with Cluster(tmp_path / "nats", needs(servers.NEWEST), count=count) as cluster:
+    async with Cluster(tmp_path / "nats", needs(servers.NEWEST), count=count) as cluster:
         urls, port = ",".join(cluster.urls), cluster.servers[-1].port
         with broker_on(tmp_path, urls, "-jetstream_replicas", count) as broker:
             with Talker(port) as nats:
@@ -188,13 +175,12 @@ def test_a_cluster(tmp_path: Path, count: int) -> None:
                 assert messages[10].data == b"after"
             assert broker.stop() == 0
 
-        async def replicas(_: Any, js: Any) -> list[int]:
-            return [(await js.stream_info(name)).config.num_replicas for name in (STREAM, STATE)]
+        async with streams(cluster.servers[-1].url) as js:
+            for name in (STREAM, STATE):
+                assert (await js.stream_info(name)).config.num_replicas == count
 
-        assert with_streams(cluster.servers[-1].url, replicas) == [count, count]
 
-
-def test_limits(tmp_path: Path) -> None:
+async def test_limits(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
         with (
             broker_on(tmp_path, server.url, "-mm", 5, "-mb", "5KB", "-ma", "1h") as broker,
@@ -203,15 +189,14 @@ def test_limits(tmp_path: Path) -> None:
             client = Client(nats, "me")
             client.store(b"a", *[b"%d" % number for number in range(12)])
             assert client.subscribe(b"a").wait(5)[0].sequence == 8
-            assert [sequence for sequence, _ in contents(server.url)] == [8, 9, 10, 11, 12]
+            assert [sequence for sequence, _ in await contents(server.url)] == [8, 9, 10, 11, 12]
             client.store(b"a", bytes(2000), bytes(2000), bytes(2000))
             # The limit of bytes is the broker's, and the stream follows.
-
-            async def bounds(_: Any, js: Any) -> tuple[int, int]:
+            async with streams(server.url) as js:
                 state = (await js.stream_info(STREAM)).state
-                return state.first_seq, state.last_seq
-
-            until(lambda: with_streams(server.url, bounds) == (14, 15))
+                while (state.first_seq, state.last_seq) != (14, 15):
+                    await asyncio.sleep(0.05)
+                    state = (await js.stream_info(STREAM)).state
             broker.kill()
             broker.start()
             assert [each.sequence for each in client.subscribe(b"a").wait(2)] == [14, 15]
@@ -221,14 +206,12 @@ def test_limits(tmp_path: Path) -> None:
             broker.start()
             assert broker.stop() == 0
 
-        async def limit(_: Any, js: Any) -> int:
-            return int((await js.stream_info(STREAM)).config.max_msgs)
-
-        assert with_streams(server.url, limit) == 1
-        assert [sequence for sequence, _ in contents(server.url)] == [15]
+        async with streams(server.url) as js:
+            assert (await js.stream_info(STREAM)).config.max_msgs == 1
+        assert [sequence for sequence, _ in await contents(server.url)] == [15]
 
 
-def test_somebody_else_publishes_to_a_stream(tmp_path: Path) -> None:
+async def test_somebody_else_publishes_to_a_stream(tmp_path: Path) -> None:
     """It is in the log then, for everybody; the broker says so and goes on behind it."""
     with (
         NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server,
@@ -239,18 +222,16 @@ def test_somebody_else_publishes_to_a_stream(tmp_path: Path) -> None:
         reader = client.subscribe(b"a")
         client.store(b"a", b"1")
 
-        async def publish(_: Any, js: Any) -> None:
+        async with streams(server.url) as js:
             await js.publish("stan.test-cluster.a", b"strange")
-
-        with_streams(server.url, publish)
         goes_on(client, b"a", b"2")
         assert "only the broker may write to it" in broker.said()
         assert [each.data for each in reader.wait(3)] == [b"1", b"strange", b"2"]
-        assert contents(server.url) == [(1, b"1"), (2, b"strange"), (3, b"2")]
+        assert await contents(server.url) == [(1, b"1"), (2, b"strange"), (3, b"2")]
         assert broker.stop() == 0
 
 
-def test_messages_that_the_servers_have_lost(tmp_path: Path) -> None:
+async def test_messages_that_the_servers_have_lost(tmp_path: Path) -> None:
     """What was acknowledged and is only in the copy is published again."""
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
         with broker_on(tmp_path, server.url) as broker, Talker(server.port) as nats:
@@ -270,11 +251,11 @@ def test_messages_that_the_servers_have_lost(tmp_path: Path) -> None:
         server.start()
         broker.start()
         assert "the stream has lost 1 messages that were stored" in broker.said()
-        assert contents(server.url) == [(1, b"1"), (2, b"2"), (3, b"3")]
+        assert await contents(server.url) == [(1, b"1"), (2, b"2"), (3, b"3")]
         assert broker.stop() == 0
 
 
-def test_an_idle_channel_is_deleted(tmp_path: Path) -> None:
+async def test_an_idle_channel_is_deleted(tmp_path: Path) -> None:
     with (
         NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server,
         broker_on(tmp_path, server.url, "-mi", "500ms") as broker,
@@ -283,13 +264,12 @@ def test_an_idle_channel_is_deleted(tmp_path: Path) -> None:
         client = Client(nats, "me")
         client.store(b"a", b"1")
 
-        async def names(_: Any, js: Any) -> list[str]:
-            return [each.config.name for each in await js.streams_info()]
-
-        until(lambda: with_streams(server.url, names) == [STATE])
+        async with streams(server.url) as js:
+            while [each.config.name for each in await js.streams_info()] != [STATE]:
+                await asyncio.sleep(0.05)
         client.store(b"a", b"anew")
         assert client.subscribe(b"a").wait(1)[0].data == b"anew"
-        assert contents(server.url) == [(1, b"anew")]
+        assert await contents(server.url) == [(1, b"anew")]
         assert broker.stop() == 0
 
 
@@ -302,7 +282,7 @@ def refusal(broker: Broker) -> str:
     return lines[0].partition("STREAM: Failed to start: ")[2]
 
 
-def test_messages_that_do_not_fit_with_their_headers(tmp_path: Path) -> None:
+async def test_messages_that_do_not_fit_with_their_headers(tmp_path: Path) -> None:
     """Each is refused by itself, however it came; the largest that is stored is in the stream, and delivered."""
     with (
         NatsServer(tmp_path / "nats", needs(servers.NEWEST), {"max_payload": 4096}) as server,
@@ -330,7 +310,7 @@ def test_messages_that_do_not_fit_with_their_headers(tmp_path: Path) -> None:
         errors = [protocol.PubAck.FromString(each.data).error for each in acks.wait(5)]
         assert [bool(error) for error in errors] == [False, True, False, True, False]
         assert [len(each.data) for each in client.subscribe(b"a").wait(3)] == [10, most, 20]
-        assert [len(data) for _, data in contents(server.url)] == [10, most, 20]
+        assert [len(data) for _, data in await contents(server.url)] == [10, most, 20]
         assert broker.stop() == 0
 
 
@@ -339,15 +319,12 @@ def test_refused_without_jetstream(tmp_path: Path) -> None:
         assert "JetStream is not enabled there" in refusal(broker_on(tmp_path, server.url))
 
 
-def test_refused_servers_that_are_too_old(tmp_path: Path) -> None:
+async def test_refused_servers_that_are_too_old(tmp_path: Path) -> None:
     """None of those years can be had: it is the broker's own, which says that it is one."""
 
-    async def main() -> str:
-        async with our_server() as server:
-            server.version = "2.8.4"
-            return await asyncio.to_thread(refusal, broker_on(tmp_path, f"nats://127.0.0.1:{server.port}"))
-
-    said = asyncio.run(main())
+    async with serving() as server:
+        server.version = "2.8.4"
+        said = await asyncio.to_thread(refusal, broker_on(tmp_path, f"nats://127.0.0.1:{server.port}"))
     assert re.match(r"JetStream: the NATS server at .*127\.0\.0\.1:\d+ is 2\.8\.4, and has to be 2\.9 or newer", said)
 
 
@@ -382,7 +359,7 @@ def test_refused_options(tmp_path: Path) -> None:
     assert "only FILE or SQL stores supported in FT mode" in refusal(Broker(tmp_path, *more, "-ft_group", "g"))
 
 
-def test_refused_streams(tmp_path: Path) -> None:
+async def test_refused_streams(tmp_path: Path) -> None:
     """Streams that somebody has changed are not gone on with, and nothing is changed in them."""
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
         with broker_on(tmp_path, server.url) as broker, Talker(server.port) as nats:
@@ -391,32 +368,24 @@ def test_refused_streams(tmp_path: Path) -> None:
         # Too many replicas for one server.
         assert "replicas" in refusal(broker_on(tmp_path, server.url, "-jetstream_replicas", 3))
 
-        async def delete(_: Any, js: Any) -> None:
+        async with streams(server.url) as js:
             await js.delete_msg(STREAM, 2)
-
-        with_streams(server.url, delete)
         said = refusal(broker_on(tmp_path, server.url))
         assert 'stream test-cluster_a of channel "a" has holes, 1 messages' in said
 
-        async def remove(_: Any, js: Any) -> None:
+        async with streams(server.url) as js:
             await js.delete_stream(STREAM)
-
-        with_streams(server.url, remove)
         assert 'stream test-cluster_a of channel "a" is gone' in refusal(broker_on(tmp_path, server.url))
 
-        async def replace(_: Any, js: Any) -> None:
+        async with streams(server.url) as js:
             await js.add_stream(name=STREAM, subjects=["other"])
-
-        with_streams(server.url, replace)
         said = refusal(broker_on(tmp_path, server.url))
         assert "stream test-cluster_a is not as the broker makes it: its subjects is ['other']" in said
         assert "correct that (nats stream edit)" in said
 
-        async def put_elsewhere(_: Any, js: Any) -> None:
+        async with streams(server.url) as js:
             await js.delete_stream(STREAM)
             await js.add_stream(name="theirs", subjects=["stan.test-cluster.a"])
-
-        with_streams(server.url, put_elsewhere)
         said = refusal(broker_on(tmp_path, server.url))
         assert "stream theirs takes 'stan.test-cluster.a', which is a subject of the channels of cluster ID" in said
 
@@ -455,7 +424,7 @@ def test_refused_directory_of_another_broker(tmp_path: Path) -> None:
             assert first.stop() == 0
 
 
-def test_encrypted(tmp_path: Path) -> None:
+async def test_encrypted(tmp_path: Path) -> None:
     """Data is encrypted in the streams as well."""
     words = ("--encrypt", "--encryption_key", "secret")
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
@@ -467,7 +436,7 @@ def test_encrypted(tmp_path: Path) -> None:
             broker.start()
             assert client.subscribe(b"a").wait(1)[0].data == b"plain text"
             assert broker.stop() == 0
-        assert b"plain text" not in contents(server.url)[0][1]
+        assert b"plain text" not in (await contents(server.url))[0][1]
 
 
 def test_monitoring(tmp_path: Path) -> None:
@@ -477,22 +446,19 @@ def test_monitoring(tmp_path: Path) -> None:
         Talker(server.port) as nats,
     ):
         Client(nats, "me").store(b"a", b"1")
-        with urllib.request.urlopen(f"{broker.monitoring}/streaming/storez", timeout=30) as page:
-            assert json.load(page)["type"] == "JETSTREAM"
-        with urllib.request.urlopen(f"{broker.monitoring}/streaming/channelsz?channel=a", timeout=30) as page:
-            seen = json.load(page)
+        assert broker.figures("streaming/storez")["type"] == "JETSTREAM"
+        seen = broker.figures("streaming/channelsz?channel=a")
         assert (seen["msgs"], seen["first_seq"], seen["last_seq"]) == (1, 1, 1)
         assert broker.stop() == 0
 
 
 def role(broker: Broker) -> tuple[str, str]:
-    with urllib.request.urlopen(f"{broker.monitoring}/streaming/serverz", timeout=30) as page:
-        seen = json.load(page)
+    seen = broker.figures("streaming/serverz")
     assert seen["state"] == "CLUSTERED"
     return seen["node_id"], seen["role"]
 
 
-def test_a_group(tmp_path: Path) -> None:
+async def test_a_group(tmp_path: Path) -> None:
     """The leader is killed, stopped, ended; another one serves, nothing is lost, and durables skip nothing."""
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
         nodes = [
@@ -529,7 +495,7 @@ def test_a_group(tmp_path: Path) -> None:
                 assert role(first) == ("a", "Leader")
                 assert first.stop() == 0
                 goes_on(client, b"a", b"ended")
-                log = contents(server.url)
+                log = await contents(server.url)
                 assert [sequence for sequence, _ in log] == list(range(1, len(log) + 1))
                 assert [data for _, data in log][:20] == [b"%d" % number for number in range(20)]
                 until(lambda: {each.sequence for each in durable.messages} == {sequence for sequence, _ in log})

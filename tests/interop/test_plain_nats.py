@@ -100,10 +100,10 @@ async def test_nats_py_at_work(plain: Broker) -> None:
     await two.close()
 
 
-def test_reconnecting(tmp_path: Path) -> None:
+async def test_reconnecting(tmp_path: Path) -> None:
     """Clients come back after a restart, with their subscriptions and what they have kept."""
 
-    async def main(broker: Broker) -> None:
+    with Broker(tmp_path) as broker:
         back = asyncio.Event()
 
         async def reconnected() -> None:
@@ -141,15 +141,12 @@ def test_reconnecting(tmp_path: Path) -> None:
         assert json.loads(output) == {"seen": ["before", "after"]}
         await client.close()
 
-    with Broker(tmp_path) as broker:
-        asyncio.run(main(broker))
-
 
 async def _ignore(problem: Exception) -> None:
     """What is reported while the broker is away."""
 
 
-def test_nkeys_and_wrong_credentials(tmp_path: Path) -> None:
+async def test_nkeys_and_wrong_credentials(tmp_path: Path) -> None:
     seed, public = new_pair()
     (tmp_path / "seed").write_text(seed)
     (tmp_path / "config").write_text(
@@ -159,7 +156,7 @@ def test_nkeys_and_wrong_credentials(tmp_path: Path) -> None:
         """
     )
 
-    async def main(broker: Broker) -> None:
+    with Broker(tmp_path, "-c", tmp_path / "config") as broker:
         for options in ({"nkeys_seed": str(tmp_path / "seed")}, {"user": "u", "password": "p"}):
             client = await join(broker.url, **options)
             await client.flush()
@@ -169,9 +166,6 @@ def test_nkeys_and_wrong_credentials(tmp_path: Path) -> None:
         for options in (*bad, {"nkeys_seed": str(tmp_path / "other")}):
             with pytest.raises(nats.errors.Error, match="Authorization Violation"):
                 await join(broker.url, **options, error_cb=_ignore)
-
-    with Broker(tmp_path, "-c", tmp_path / "config") as broker:
-        asyncio.run(main(broker))
         # The same codes as with a server of the original.
         assert play(broker.url, "nkey", seed=seed, nkey=public) == {"problem": "NATS_PROTOCOL_ERR"}
         assert [code for code, _ in play(broker.url, "wrong")["problems"]] == ["SIG_REQ"] * 3
@@ -179,12 +173,12 @@ def test_nkeys_and_wrong_credentials(tmp_path: Path) -> None:
         assert play(broker.url, "wrong")["problems"] == [["NATS_PROTOCOL_ERR", "'Authorization Violation'"]] * 3
 
 
-def test_tls_with_nats_py(tmp_path: Path) -> None:
+async def test_tls_with_nats_py(tmp_path: Path) -> None:
     authority = party(tmp_path, "authority")
     server = party(tmp_path, "server", authority)
     (tmp_path / "config").write_text(f'tls {{ cert_file: "{server.cert}", key_file: "{server.key}" }}\n')
 
-    async def main(broker: Broker) -> None:
+    with Broker(tmp_path, "-c", tmp_path / "config", "--tls_client_cacert", authority.cert) as broker:
         context = ssl.create_default_context(cafile=str(authority.cert))
         client = await join(broker.url, tls=context)
         inbox = await client.subscribe("tls")
@@ -193,6 +187,3 @@ def test_tls_with_nats_py(tmp_path: Path) -> None:
         await client.close()
         with pytest.raises((ssl.SSLError, OSError, nats.errors.Error)):
             await join(broker.url, tls=ssl.create_default_context(), error_cb=_ignore)
-
-    with Broker(tmp_path, "-c", tmp_path / "config", "--tls_client_cacert", authority.cert) as broker:
-        asyncio.run(main(broker))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import ssl
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +20,9 @@ from tests.brokers import Broker
 FILES = Path(__file__).parents[2] / "samples" / "broker"
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 120))
-
-
 def place(folder: Path, name: str) -> None:
     """Copies a file to where its broker will run."""
     shutil.copy(FILES / name, folder / name)
-
-
-def fetch(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.load(answer)
 
 
 async def test_file(tmp_path: Path) -> None:
@@ -59,7 +47,7 @@ async def test_file(tmp_path: Path) -> None:
 def test_limits(tmp_path: Path) -> None:
     place(tmp_path, "limits.conf")
     with Broker(tmp_path, "-c", "limits.conf", http=True) as broker:
-        limits = fetch(f"{broker.monitoring}/streaming/storez")["limits"]
+        limits = broker.figures("streaming/storez")["limits"]
     assert (limits["max_channels"], limits["max_subscriptions"], limits["max_msgs"]) == (200, 0, 10000)
     hour = 3600 * 10**9
 
@@ -80,7 +68,7 @@ def keep(someone: Party, folder: Path, name: str) -> None:
     shutil.copy(someone.key, folder / f"{name}.key")
 
 
-def test_locked(tmp_path: Path) -> None:
+async def test_locked(tmp_path: Path) -> None:
     place(tmp_path, "locked.conf")
     authority = party(tmp_path, "our-authority")
     shutil.copy(authority.cert, tmp_path / "ca.pem")
@@ -90,40 +78,30 @@ def test_locked(tmp_path: Path) -> None:
     with_certificate.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
     environment = {"BROKER_PASSWORD": "b0123456789"}
     with Broker(tmp_path, "-c", "locked.conf", "-a", "127.0.0.1", environment=environment) as broker:
-
-        async def app() -> None:
-            got: asyncio.Queue[Message] = asyncio.Queue()
-            client = await connect(broker.url, "orders", "app", user="app", password="app secret", tls=with_certificate)
-            async with client:
-                await client.publish("orders", b"first")
-                await client.subscribe("orders", got.put, SubscriptionOptions(start=Start.first(), durable="d"))
-                assert (await got.get()).data == b"first"
-
-        async def sensor() -> None:
-            options = ClientOptions(ack_timeout=5)
-            client = await connect(
-                broker.url,
-                "orders",
-                "sensor",
-                options,
-                user="sensor",
-                password="sensor secret",
-                tls=with_certificate,
-            )
-            async with client:
-                await client.publish("readings", b"21")
-                with pytest.raises(AckTimeoutError):  # the broker never sees it
-                    await client.publish("orders", b"not allowed")
-
-        async def strangers() -> None:
-            with pytest.raises(NoServerError):
-                await connect(broker.url, "orders", "app", user="app", password="guessed", tls=with_certificate)
-            with pytest.raises(NoServerError):
-                await connect(broker.url, "orders", "app", user="app", password="app secret", tls=without)
-
-        run(app)
-        run(sensor)
-        run(strangers)
+        got: asyncio.Queue[Message] = asyncio.Queue()
+        client = await connect(broker.url, "orders", "app", user="app", password="app secret", tls=with_certificate)
+        async with client:
+            await client.publish("orders", b"first")
+            await client.subscribe("orders", got.put, SubscriptionOptions(start=Start.first(), durable="d"))
+            assert (await got.get()).data == b"first"
+        options = ClientOptions(ack_timeout=5)
+        client = await connect(
+            broker.url,
+            "orders",
+            "sensor",
+            options,
+            user="sensor",
+            password="sensor secret",
+            tls=with_certificate,
+        )
+        async with client:
+            await client.publish("readings", b"21")
+            with pytest.raises(AckTimeoutError):  # the broker never sees it
+                await client.publish("orders", b"not allowed")
+        with pytest.raises(NoServerError):
+            await connect(broker.url, "orders", "app", user="app", password="guessed", tls=with_certificate)
+        with pytest.raises(NoServerError):
+            await connect(broker.url, "orders", "app", user="app", password="app secret", tls=without)
         assert broker.stop() == 0
 
 

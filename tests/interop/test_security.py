@@ -9,7 +9,6 @@ import json
 import re
 import ssl
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -286,8 +285,7 @@ def test_users_that_certificates_name(tmp_path: Path, parties: dict[str, Party],
         context.load_cert_chain(app.cert, app.key)
         with Talker(broker.port, tls=context) as nats:
             works(nats)
-            with urllib.request.urlopen(f"{broker.monitoring}/connz?auth=1", timeout=10) as answer:
-                users = {each["name"]: each["authorized_user"] for each in json.load(answer)["connections"]}
+            users = {each["name"]: each["authorized_user"] for each in broker.figures("connz?auth=1")["connections"]}
             assert users.pop("_NSS-test-cluster-send") == (
                 "OU=brokers, CN=broker" if way == "client_cert" else "internal"
             )
@@ -394,8 +392,7 @@ def test_example_with_limits(tmp_path: Path) -> None:
     with Configured(broker, "-c", str(tmp_path / "config")) as running, Talker(running.port) as nats:
         works(nats, cluster="orders")
         assert (tmp_path / "data" / "orders" / "server.dat").exists()
-        with urllib.request.urlopen(f"{running.monitoring}/streaming/storez", timeout=10) as answer:
-            stores = json.load(answer)
+        stores = running.figures("streaming/storez")
         assert stores["type"] == "FILE"
         assert stores["limits"] == {
             "max_channels": 200,

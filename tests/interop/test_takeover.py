@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,18 +133,13 @@ def heard(messages: list[Message]) -> list[tuple[Any, ...]]:
     ]
 
 
-def page(broker: Broker, query: str) -> Any:
-    with urllib.request.urlopen(f"{broker.monitoring}/streaming/{query}", timeout=30) as answer:
-        return json.load(answer)
-
-
 def account(case: Case, broker: Broker, port: int) -> dict[Any, Any]:
     """What a broker says and delivers: clients, limits, every message, and to each durable what comes next."""
     told: dict[Any, Any] = {
-        "clients": sorted(each["id"] for each in page(broker, "clientsz?limit=10000")["clients"] or ())
+        "clients": sorted(each["id"] for each in broker.figures("streaming/clientsz?limit=10000")["clients"] or ())
     }
     for channel in case.source.channels:
-        state = page(broker, f"channelsz?channel={channel.name}&subs=1")
+        state = broker.figures(f"streaming/channelsz?channel={channel.name}&subs=1")
         told[channel.name] = [
             *(state[name] for name in ("msgs", "first_seq", "last_seq")),
             sorted(

@@ -8,9 +8,7 @@ several attempts counts.
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,11 +64,6 @@ def talk(shared: Broker) -> Iterator[Callable[[], Talker]]:
 @pytest.fixture
 def nats(talk: Callable[[], Talker]) -> Talker:
     return talk()
-
-
-def ask(broker: Broker, path: str) -> Any:
-    with urllib.request.urlopen(f"{broker.monitoring}/streaming/{path}", timeout=10) as answer:
-        return json.load(answer)
 
 
 def shape(messages: list[Message]) -> list[tuple[int, int]]:
@@ -207,7 +200,7 @@ def test_6_heartbeats(tmp_path: Path) -> None:
         removed: dict[str, float] = {}
         while len(removed) < 2:
             # What is said after a moment cannot have been so before it.
-            there = {each["id"] for each in ask(broker, "clientsz")["clients"]}
+            there = {each["id"] for each in broker.figures("streaming/clientsz")["clients"]}
             for name in {"silent", "gone"} - there - set(removed):
                 removed[name] = time.monotonic()
             assert time.monotonic() - asked < PATIENCE
@@ -331,7 +324,7 @@ def test_11_a_message_that_the_limit_has_removed(shared: Broker, nats: Talker) -
     got = subscription.wait(2)
     assert shape(got[:2]) == [(1, 0), (6, 0)]
     assert got[1].at - began >= 2 - EARLY
-    channel = ask(shared, "channelsz?channel=five")
+    channel = shared.figures("streaming/channelsz?channel=five")
     assert (channel["msgs"], channel["first_seq"], channel["last_seq"]) == (5, 6, 10)
     assert 'Reached limits for store "five" (msgs=6/5' in shared.said()
 
@@ -340,11 +333,11 @@ def test_12_a_channel_whose_messages_are_too_old(shared: Broker, nats: Talker) -
     client = Client(nats, "t12")
     client.store(b"short.one", b"1", b"2", b"3")
     stored = time.monotonic()
-    channel = ask(shared, "channelsz?channel=short.one")
+    channel = shared.figures("streaming/channelsz?channel=short.one")
     if time.monotonic() - stored < 0.5:
         assert (channel["msgs"], channel["first_seq"], channel["last_seq"]) == (3, 1, 3)
-    until(lambda: ask(shared, "channelsz?channel=short.one")["msgs"] == 0)
-    channel = ask(shared, "channelsz?channel=short.one")
+    until(lambda: shared.figures("streaming/channelsz?channel=short.one")["msgs"] == 0)
+    channel = shared.figures("streaming/channelsz?channel=short.one")
     assert (channel["bytes"], channel["first_seq"], channel["last_seq"]) == (0, 4, 3)
     ways: list[dict[str, int]] = [{"start_position": position} for position in (0, 1, 4)]
     ways += [{"start_position": 2, "start_time_delta": 3600 * 10**9}]

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
@@ -213,11 +212,6 @@ def check(publisher: Publisher, subscriber: Subscriber, held: list[tuple[int, by
         assert numbers == subscriber.got == publisher.acked
 
 
-def connected(url: str) -> Any:
-    """A connection to a server, closed by its block."""
-    return natsclient.connect(url)
-
-
 class Rehearsal:
     """One round of leaving: publisher and subscriber go on, while everything else is killed and started again.
 
@@ -267,7 +261,7 @@ class Rehearsal:
             await asyncio.to_thread(self.happen, fault)
         self.migration.kill()
         self.migration.start(*cutover)
-        async with await connected(self.server.url) as client:
+        async with natsclient.connected(self.server.url) as client:
             js = client.jetstream(timeout=WAIT)
             await self.is_carried(js)  # by loading, perhaps
             await self.is_carried(js)

@@ -40,8 +40,7 @@ async def patiently(ask: Callable[[], Awaitable[_T]]) -> _T:
 
 async def read_stream(url: str, stream: str, **connect: Any) -> list[Seen]:
     """Reads every message of a stream, in order."""
-    client = await natsclient.connect(url, **connect)
-    try:
+    async with natsclient.connected(url, **connect) as client:
         js = client.jetstream(timeout=10)
         config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=30)
         count = (await patiently(lambda: js.stream_info(stream))).state.messages
@@ -55,26 +54,18 @@ async def read_stream(url: str, stream: str, **connect: Any) -> list[Seen]:
                 sequence, timestamp = int(tokens[5]), int(tokens[7])
                 seen.append(Seen(sequence, timestamp, message.subject, dict(message.headers or {}), message.data))
         return seen
-    finally:
-        await client.close()
 
 
 async def consumers_of(url: str, stream: str, **connect: Any) -> dict[str, Any]:
     """Returns nats-py's view of a stream's consumers, by name."""
-    client = await natsclient.connect(url, **connect)
-    try:
+    async with natsclient.connected(url, **connect) as client:
         return {info.name: info for info in await client.jetstream().consumers_info(stream)}
-    finally:
-        await client.close()
 
 
 async def state_of(url: str, stream: str, **connect: Any) -> Any:
     """Returns nats-py's view of a stream."""
-    client = await natsclient.connect(url, **connect)
-    try:
+    async with natsclient.connected(url, **connect) as client:
         return await client.jetstream().stream_info(stream)
-    finally:
-        await client.close()
 
 
 def reads(url: str, stream: str) -> list[Seen]:

@@ -5,7 +5,6 @@ A seed decides everything. In the end the streams hold what the store does, what
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
 from collections.abc import Collection, Sequence
@@ -252,27 +251,24 @@ class History:
             assert self.target.streams[name].messages == wanted, name
 
 
-def simulate(root: Path, seed: int) -> None:
-    async def main() -> None:
-        history = History(root / "store", seed)
-        history.target.trouble = history.rng.choice((0.0, 0.0, 0.1, 0.3))
-        history.servers[0].publish(history.rng.choice((1, 20)))
-        for _ in range(60):
-            await history.step()
-        await history.end()
-
-    asyncio.run(main())
+async def simulate(root: Path, seed: int) -> None:
+    history = History(root / "store", seed)
+    history.target.trouble = history.rng.choice((0.0, 0.0, 0.1, 0.3))
+    history.servers[0].publish(history.rng.choice((1, 20)))
+    for _ in range(60):
+        await history.step()
+    await history.end()
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_the_streams_hold_what_the_store_does(tmp_path: Path, seed: int) -> None:
-    simulate(tmp_path, seed)
+async def test_whatever_happens_the_streams_hold_what_the_store_does(tmp_path: Path, seed: int) -> None:
+    await simulate(tmp_path, seed)
 
 
 @pytest.mark.slow
-def test_whatever_happens_with_many_seeds(tmp_path: Path) -> None:
+async def test_whatever_happens_with_many_seeds(tmp_path: Path) -> None:
     for seed in range(12, 400):
-        simulate(tmp_path / str(seed), seed)
+        await simulate(tmp_path / str(seed), seed)
         shutil.rmtree(tmp_path / str(seed))
 
 
@@ -314,7 +310,7 @@ async def test_what_is_new_is_in_its_stream_after_one_look(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("takes", [0.0, 0.05, 0.2, 0.4])
-def test_a_look_follows_the_other(monkeypatch: pytest.MonkeyPatch, takes: float) -> None:
+async def test_a_look_follows_the_other(monkeypatch: pytest.MonkeyPatch, takes: float) -> None:
     now = 1000.0
     looks: list[float] = []
 
@@ -333,7 +329,7 @@ def test_a_look_follows_the_other(monkeypatch: pytest.MonkeyPatch, takes: float)
     monkeypatch.setattr(followed_store, "asyncio", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(followed_store, "time", SimpleNamespace(time=lambda: now))
     with pytest.raises(Killed):
-        asyncio.run(followed_store.follow(cast(Any, Looks()), cast(Any, None), EndDetector(seen=True)))
+        await followed_store.follow(cast(Any, Looks()), cast(Any, None), EndDetector(seen=True))
     # What was stored behind one look is in its stream when the next one is done.
     spans = [after - before for before, after in pairwise(looks)]
     assert all(max(0.2, takes) - 1e-6 <= each <= takes + 0.5 + 1e-6 for each in spans)

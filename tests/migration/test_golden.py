@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -19,14 +18,12 @@ from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared_stream import prepare
 from stantools.migration.source import open_source
 from stantools.migration.targets.stream_load import ApplyOptions, StreamOutcome, StreamResult, apply_streams
-from stantools.nats.connect_options import ConnectOptions
-from stantools.nats.connection import connect
-from stantools.nats.jetstream import JetStream
 from stantools.store.directory import open_datastore
 from tests import servers
 from tests.conftest import golden_cases, load_expected
 from tests.migration.facts import ChannelFacts, facts_of
 from tests.migration.reading import consumers_of, read_stream, state_of
+from tests.natsclient import jetstream
 
 #: Every kind of gap, damage, durable and encryption, for the servers before the newest, which gets all.
 SOME = [
@@ -73,7 +70,7 @@ def server_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
         server.kill()
 
 
-def migrate(
+async def migrate(
     root: Path, url: str, work: Path, expected: dict[str, Any], prefix: str, way: LoadMethod = LoadMethod.ARCHIVE
 ) -> tuple[MigrationPlan, list[StreamResult]]:
     """Plans and applies, as the command does."""
@@ -83,14 +80,9 @@ def migrate(
     via = "publish" if way is LoadMethod.PUBLISH else "restore"
     options = PlanOptions(via=via, stream_prefix=prefix, subject_prefix=f"{prefix}.", decrypted=bool(key))
     plan = make_plan(source, options)
-
-    async def main() -> list[StreamResult]:
-        async with connect(ConnectOptions(servers=(url,))) as connection:
-            with Journal(work / "plan.yaml", plan.digest, url) as journal:
-                streams = prepare(plan, source)
-                return await apply_streams(JetStream(connection), streams, journal, ApplyOptions(way=plan.way))
-
-    return plan, asyncio.run(main())
+    async with jetstream(url) as js:
+        with Journal(work / "plan.yaml", plan.digest, url) as journal:
+            return plan, await apply_streams(js, prepare(plan, source), journal, ApplyOptions(way=plan.way))
 
 
 async def compare(url: str, stream: StreamPlan, facts: ChannelFacts, subject: str) -> None:
@@ -125,7 +117,7 @@ async def compare_consumers(url: str, stream: StreamPlan, facts: ChannelFacts) -
 
 
 @pytest.mark.parametrize(("version", "case"), PAIRS)
-def test_golden(
+async def test_golden(
     version: str,
     case: str,
     golden_copy: Callable[[str], Path],
@@ -136,7 +128,7 @@ def test_golden(
         pytest.skip("the facts hold for a reader who may read the file")
     server, expected = server_of(version), load_expected(case)
     prefix = case.replace(".", "_")
-    plan, results = migrate(golden_copy(case), server.url, tmp_path, expected, prefix)
+    plan, results = await migrate(golden_copy(case), server.url, tmp_path, expected, prefix)
     assert [(r.stream, r.outcome, r.error, r.findings) for r in results] == [
         (s.name, StreamOutcome.MIGRATED, None, []) for s in plan.streams
     ]
@@ -146,17 +138,14 @@ def test_golden(
         each["records"] == each["intact"] for each in expected["salvage"].get("subs", {}).values()
     )
 
-    async def check() -> None:
-        for name, channel in facts.items():
-            if name not in by_channel:
-                assert not channel.messages, name
-                continue
-            stream = by_channel[name]
-            if intact_subs and case not in ("clustered",):
-                await compare_consumers(server.url, stream, channel)
-            await compare(server.url, stream, channel, f"{prefix}.{name}")
-            state = (await state_of(server.url, stream.name)).state
-            assert state.last_seq == stream.last
-            assert state.messages == stream.messages
-
-    asyncio.run(check())
+    for name, channel in facts.items():
+        if name not in by_channel:
+            assert not channel.messages, name
+            continue
+        stream = by_channel[name]
+        if intact_subs and case not in ("clustered",):
+            await compare_consumers(server.url, stream, channel)
+        await compare(server.url, stream, channel, f"{prefix}.{name}")
+        state = (await state_of(server.url, stream.name)).state
+        assert state.last_seq == stream.last
+        assert state.messages == stream.messages

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import subprocess
 import sys
@@ -88,7 +87,7 @@ def test_the_minute_of_the_guides(tmp_path: Path, golden_clusters: Path, start_s
     assert len(list(place.glob("*.journal"))) == 2
 
 
-def test_the_rehearsal_without_downtime(tmp_path: Path, start_server: Callable[..., Any]) -> None:
+async def test_the_rehearsal_without_downtime(tmp_path: Path, start_server: Callable[..., Any]) -> None:
     server = start_server()
     section = WITHOUT_DOWNTIME.read_text("utf-8").split("## Steps\n")[1].split("\n## ")[0]
     commands = re.findall(r"^ +(stantools migrate STORE .*)$", section, re.MULTILINE)
@@ -100,7 +99,7 @@ def test_the_rehearsal_without_downtime(tmp_path: Path, start_server: Callable[.
         return [server.url if word == "nats://HOST:4222" else word for word in shown]
 
     rehearsal.migration.words = [str(rehearsal.streaming.folder / "store"), "--yes", "--progress", "none"]
-    result = asyncio.run(rehearsal.run((), words(follow), words(cutover)))
+    result = await rehearsal.run((), words(follow), words(cutover))
     (line,) = (line for line in result.splitlines() if "nothing was served for" in line)
     shown = re.search(r"^ +\d+ messages carried.*$", section, re.MULTILINE)
     assert shown

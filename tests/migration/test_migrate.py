@@ -29,10 +29,13 @@ from stantools.inspection.stored_messages import MessageReader, Selection, Store
 from stantools.migration.journal import Journal, StreamState
 from stantools.migration.plan.planfile import read_plan
 from stantools.migration.workflow import default_plan_file
+from stantools.nats.jetstream import JetStream
 from stantools.store.directory import open_datastore
 from stantools.store.sample import SampleOptions, write_sample
-from tests import natsclient, servers
+from tests import servers
 from tests.migration.reading import consumers_of, reads, state_of
+from tests.migration.stores import fill
+from tests.natsclient import with_jetstream
 
 COMMAND = [sys.executable, "-m", "stantools"]
 
@@ -154,7 +157,7 @@ def test_stage_by_stage_with_an_edited_plan(store: Path, start_server: Callable[
     server, place = start_server(), tmp_path / "work"
     planned = run(place, "migrate", "plan", store, "--server", server.url, "--plan", "p.yaml")
     assert "nothing" not in planned.stderr
-    assert asyncio.run(count_streams(server.url)) == 0
+    assert count_streams(server.url) == 0
     text = (place / "p.yaml").read_text()
     assert not re.search("password|token", text)
     plan = yaml.safe_load(text)
@@ -169,13 +172,8 @@ def test_stage_by_stage_with_an_edited_plan(store: Path, start_server: Callable[
     assert "a different plan" in refused.stderr
 
 
-async def count_streams(url: str) -> int:
-
-    client = await natsclient.connect(url)
-    try:
-        return len(await client.jetstream().streams_info())
-    finally:
-        await client.close()
+def count_streams(url: str) -> int:
+    return len(with_jetstream(url, lambda js: js.stream_names()))
 
 
 def test_a_dry_run_changes_nothing(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
@@ -183,14 +181,14 @@ def test_a_dry_run_changes_nothing(store: Path, start_server: Callable[..., Any]
     shown = run(place, "migrate", store, "--server", server.url, "--dry-run")
     assert "left out" in shown.stdout
     assert list(place.iterdir()) == []
-    assert asyncio.run(count_streams(server.url)) == 0
+    assert count_streams(server.url) == 0
 
 
 def test_nobody_to_ask(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server = start_server()
     asked = run(tmp_path / "work", "migrate", store, "--server", server.url, expect=ExitCode.USAGE)
     assert "--yes" in asked.stderr
-    assert asyncio.run(count_streams(server.url)) == 0
+    assert count_streams(server.url) == 0
 
 
 def kill_again_and_again(place: Path, words: list[object], chance: random.Random) -> int:
@@ -293,34 +291,26 @@ def test_an_existing_stream(store: Path, start_server: Callable[..., Any], tmp_p
     server, place = start_server(), tmp_path / "work"
     words = ["migrate", store, "--server", server.url, "--yes"]
     channel = channels_of(store)[0]
-    asyncio.run(make_stream(server.url, stream_of(channel), "elsewhere", 3))
+    make_stream(server.url, stream_of(channel), "elsewhere", 3)
     refused = run(place, *words, expect=ExitCode.REFUSED)
     assert "already exists" in refused.stderr and "--replace" in refused.stdout + refused.stderr
-    assert asyncio.run(count_streams(server.url)) == 1
+    assert count_streams(server.url) == 1
     replaced = run(place, *words, "--replace")
     assert "replaced" in replaced.stdout
     check_all(store, server.url)
 
 
-async def make_stream(url: str, name: str, subject: str, messages: int) -> None:
-
-    client = await natsclient.connect(url)
-    try:
-        js = client.jetstream()
-        await js.add_stream(name=name, subjects=[subject])
-        for number in range(messages):
-            await js.publish(subject, b"%d" % number)
-    finally:
-        await client.close()
+def make_stream(url: str, name: str, subject: str, messages: int) -> None:
+    asyncio.run(fill(url, name, [(subject, b"%d" % number, {}) for number in range(messages)], subjects=[subject]))
 
 
 def test_subjects_of_another_stream(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server = start_server()
     channel = channels_of(store)[0]
-    asyncio.run(make_stream(server.url, "other", channel, 0))
+    make_stream(server.url, "other", channel, 0)
     refused = run(tmp_path / "w", "migrate", store, "--server", server.url, "--yes", expect=ExitCode.REFUSED)
     assert "overlaps" in refused.stdout
-    assert asyncio.run(count_streams(server.url)) == 1
+    assert count_streams(server.url) == 1
     run(tmp_path / "v", "migrate", store, "--server", server.url, "--yes", "--subject-prefix", "stan.")
 
 
@@ -369,7 +359,7 @@ def shorten(channel: Path, last: int) -> None:
 def test_appending_needs_an_equal_beginning(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server, place = start_server(), tmp_path / "work"
     channel = channels_of(store)[0]
-    asyncio.run(make_stream(server.url, stream_of(channel), channel, 5))
+    make_stream(server.url, stream_of(channel), channel, 5)
     words = ["migrate", store, "--server", server.url, "--yes", "--channel", channel, "--append-missing"]
     refused = run(place, *words, expect=ExitCode.REFUSED)
     assert "Traceback" not in refused.stderr
@@ -387,7 +377,7 @@ def test_a_damaged_store(store: Path, start_server: Callable[..., Any], tmp_path
     words = ["migrate", damaged, "--server", server.url, "--yes"]
     refused = run(place, *words, expect=ExitCode.REFUSED)
     assert "--accept-loss" in refused.stderr
-    assert asyncio.run(count_streams(server.url)) == 0
+    assert count_streams(server.url) == 0
     run(place, *words, "--accept-loss", expect=ExitCode.LOSS)
     seen, have = streamed(server.url, stream_of(channel)), stored(store, channel)
     assert 0 < len(have) - len(seen) <= 2
@@ -417,18 +407,6 @@ def test_many_channels_into_one_stream(store: Path, start_server: Callable[..., 
     assert len(infos) >= 2
 
 
-async def delete(url: str, stream: str, *, message: int = 0, consumer: str = "") -> None:
-
-    client = await natsclient.connect(url)
-    try:
-        if message:
-            await client.jetstream().delete_msg(stream, message)
-        if consumer:
-            await client.jetstream().delete_consumer(stream, consumer)
-    finally:
-        await client.close()
-
-
 @pytest.mark.parametrize("what", ["message", "consumer"])
 def test_what_was_proven_and_changed_since(
     what: str, store: Path, start_server: Callable[..., Any], tmp_path: Path
@@ -438,7 +416,10 @@ def test_what_was_proven_and_changed_since(
     words = ["migrate", store, "--server", server.url, "--yes", "--channel", "orders"]
     run(place, *words)
     for journal in (True, False):
-        asyncio.run(delete(server.url, "orders", **({"message": 7} if what == "message" else {"consumer": "billing"})))
+        if what == "message":
+            with_jetstream(server.url, lambda js: js.delete_message("orders", 7))
+        else:
+            with_jetstream(server.url, lambda js: js.consumer_delete("orders", "billing"))
         if not journal:
             (place / "shop-store.migration.yaml.journal").unlink()
         changed = run(place, *words, expect=ExitCode.FINDINGS if journal or what == "consumer" else ExitCode.REFUSED)
@@ -447,14 +428,15 @@ def test_what_was_proven_and_changed_since(
         assert "replaced" in replaced.stdout
         assert streamed(server.url, "orders") == stored(store, "orders")
         assert "billing" in asyncio.run(consumers_of(server.url, "orders"))
-        asyncio.run(delete_ephemeral(server.url, "orders"))
+        with_jetstream(server.url, delete_ephemeral)
 
 
-async def delete_ephemeral(url: str, stream: str) -> None:
+async def delete_ephemeral(js: JetStream) -> None:
     """Deletes what reading with nats-py has left."""
-    for name, info in (await consumers_of(url, stream)).items():
-        if info.config.durable_name is None:
-            await delete(url, stream, consumer=name)
+    for name in await servers.consumer_names(js, "orders"):
+        info = await js.consumer_info("orders", name)
+        if info and "durable_name" not in info["config"]:
+            await js.consumer_delete("orders", name)
 
 
 def test_a_restored_stream_is_not_published_over(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
@@ -470,12 +452,12 @@ def test_a_restored_stream_is_not_published_over(store: Path, start_server: Call
 def test_one_stream_is_refused_behind_the_others(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     """Exit code 4 says that nothing was changed, so it is not that."""
     server = start_server()
-    asyncio.run(make_stream(server.url, "orders", "orders", 5))
+    make_stream(server.url, "orders", "orders", 5)
     done = run(
         tmp_path / "w", "migrate", store, "--server", server.url, "--yes", "--append-missing", expect=ExitCode.FINDINGS
     )
     assert "not the beginning" in done.stderr
-    assert asyncio.run(count_streams(server.url)) == 3
+    assert count_streams(server.url) == 3
 
 
 def test_limits_apply_after_the_proof(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import random
@@ -23,7 +22,8 @@ from stantools.migration.prepared_stream import PreparedStream
 from stantools.migration.store_follower import StoreFollower
 from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
-from tests.migration.leaving import CHANNEL, WAIT, Migration, Rehearsal, connected, in_stream
+from tests import natsclient
+from tests.migration.leaving import CHANNEL, WAIT, Migration, Rehearsal, in_stream
 from tests.migration.test_migrate import run
 from tests.pipeline.tables.followed import Server
 from tests.servers import NEWEST, NatsServer, available
@@ -32,10 +32,10 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.skipif(NEWEST not in available(), reason=f"nats-server {NEWEST} is not in .servers")
 
 
-def test_publisher_and_subscriber_move_over(tmp_path: Path, start_server: Callable[..., NatsServer]) -> None:
+async def test_publisher_and_subscriber_move_over(tmp_path: Path, start_server: Callable[..., NatsServer]) -> None:
     rehearsal = Rehearsal(tmp_path, start_server(), 0)
     rehearsal.migration.words += ["-o", "json"]
-    result = json.loads(asyncio.run(rehearsal.run([])))
+    result = json.loads(await rehearsal.run([]))
     assert result["clean"]
     assert result["cutover"]["carried"] > 0
     if delay := result["cutover"]["delay"]:  # nothing may come while a busy machine follows
@@ -81,16 +81,16 @@ def test_the_server_stops_while_streams_are_loaded(
     [(("migration", "cutover"), ("--via", "publish")), (("source", "target", "migration"), ())],
     ids=["publish", "restore"],
 )
-def test_killed_on_the_way(
+async def test_killed_on_the_way(
     tmp_path: Path, start_server: Callable[..., NatsServer], faults: Sequence[str], words: Sequence[str]
 ) -> None:
     rehearsal = Rehearsal(tmp_path, start_server(), 1)
     rehearsal.migration.words += words
-    asyncio.run(rehearsal.run(faults))
+    await rehearsal.run(faults)
 
 
 @pytest.mark.slow
-def test_twenty_rounds_with_kills(tmp_path: Path, start_server: Callable[..., NatsServer]) -> None:
+async def test_twenty_rounds_with_kills(tmp_path: Path, start_server: Callable[..., NatsServer]) -> None:
     delays: list[float] = []
     pauses: list[float] = []
     for seed in range(20):
@@ -101,7 +101,7 @@ def test_twenty_rounds_with_kills(tmp_path: Path, start_server: Callable[..., Na
         rehearsal = Rehearsal(tmp_path / str(seed), start_server(version), seed)
         rehearsal.migration.words += ["-o", "json"]
         faults += rng.choice([(), ("cutover",)])
-        said = asyncio.run(rehearsal.run(faults))
+        said = await rehearsal.run(faults)
         if said and "cutover" not in faults:
             delays += filter(None, [json.loads(said)["cutover"]["delay"]])
             pauses.append(rehearsal.publisher.moved)
@@ -134,31 +134,28 @@ def test_the_nodes_of_a_cluster(golden_clusters: Path, start_server: Callable[..
     assert any(each.consumers for each in read_plan(tmp_path / "plan.yaml").streams)
 
 
-def test_limits_that_remove_before_they_are_read(tmp_path: Path, start_server: Callable[..., NatsServer]) -> None:
+async def test_limits_that_remove_before_they_are_read(tmp_path: Path, start_server: Callable[..., NatsServer]) -> None:
     server, store = start_server(), Server(tmp_path / "store", limits=SliceLimits(4, 0))
     store.publish(20)
     migration = Migration(tmp_path, store.root, server.url)
 
-    async def main() -> str:
-        async with await connected(server.url) as client:
-            js = client.jetstream(timeout=WAIT)
-            migration.start("--follow")
-            await eventually(lambda: holds(js, 20))
-            migration.kill()
-            store.publish(12)
-            while store.slices()[0] < 8:
-                store.remove_oldest()
-            other = Server(store.root, "new", SliceLimits(4, 0))
-            other.publish(3)
-            migration.start("--cutover-when-idle", "1s")
-            code, out, err = await migration.finish()
-            assert code == 0, out + err
-            held = await in_stream(js)
-            assert [int(data.split()[0]) for _, data in held] == [sequence for sequence, _ in held] == [29, 30, 31, 32]
-            assert len(await in_stream(js, "new")) == 3
-            return out + err
-
-    said = asyncio.run(main())
+    async with natsclient.connected(server.url) as client:
+        js = client.jetstream(timeout=WAIT)
+        migration.start("--follow")
+        await eventually(lambda: holds(js, 20))
+        migration.kill()
+        store.publish(12)
+        while store.slices()[0] < 8:
+            store.remove_oldest()
+        other = Server(store.root, "new", SliceLimits(4, 0))
+        other.publish(3)
+        migration.start("--cutover-when-idle", "1s")
+        code, out, err = await migration.finish()
+        assert code == 0, out + err
+        held = await in_stream(js)
+        assert [int(data.split()[0]) for _, data in held] == [sequence for sequence, _ in held] == [29, 30, 31, 32]
+        assert len(await in_stream(js, "new")) == 3
+    said = out + err
     assert (
         "orders: 8 messages, sequences 21 to 28, were removed by the server's limits before they were read"
         in " ".join(said.split())

@@ -24,6 +24,7 @@ from stantools.store.sample import SampleOptions, write_sample
 from tests import natsclient, servers
 from tests.brokers import Broker
 from tests.migration.reading import consumers_of, state_of
+from tests.migration.stores import fill
 from tests.migration.test_migrate import (
     COMMAND,
     big_store,
@@ -36,6 +37,7 @@ from tests.migration.test_migrate import (
     stream_of,
     streamed,
 )
+from tests.natsclient import with_jetstream
 
 __all__ = ["big_store", "store"]
 
@@ -89,7 +91,7 @@ def test_tight_permissions(store: Path, start_server: Callable[..., Any], tmp_pa
     denied = run(place, *words, "--user", "publisher", expect=ExitCode.REFUSED)
     assert "may not publish to $JS.API.STREAM.RESTORE" in denied.stdout + denied.stderr
     admin = server.url.replace("nats://", "nats://admin:secret@")
-    assert asyncio.run(count_streams(admin)) == 0
+    assert count_streams(admin) == 0
     run(place, *words, "--user", "restorer", "--proof", "counts")
     check_all(store, admin)
     run(place, *words, "--user", "publisher", "--via", "publish", "--plan", "p.yaml", "--subject-prefix", "p.",
@@ -118,7 +120,7 @@ def test_limits_of_the_account(
     refused = run(tmp_path / "w", "migrate", store, "--server", url, "--yes", expect=ExitCode.REFUSED)
     assert says in refused.stdout + refused.stderr
     assert "a:a" not in refused.stdout + refused.stderr
-    assert asyncio.run(count_streams(url)) == 0
+    assert count_streams(url) == 0
 
 
 def test_jetstream_is_off(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_messages_over_max_payload(
     words = ["migrate", root, "--server", server.url, "--yes"]
     refused = run(tmp_path / "a", *words, "--via", "publish", expect=ExitCode.REFUSED)
     assert "max_payload" in refused.stdout + refused.stderr
-    assert asyncio.run(count_streams(server.url)) == 0
+    assert count_streams(server.url) == 0
     warned = run(tmp_path / "b", *words, "--proof", "counts")
     assert "max_payload" in warned.stdout
 
@@ -199,28 +201,13 @@ def test_a_server_that_others_have_filled(
     config = {**users, "jetstream": jetstream(tmp_path / "js", max_file=16 << 20)}
     server, work = start_server(version, config=config), tmp_path / "work"
     others = {name: server.url.replace("nats://", f"nats://{name}:p@") for name in "ab"}
-
-    async def fill() -> None:
-        client = await natsclient.connect(others["a"])
-        js = client.jetstream()
-        await js.add_stream(name="OTHERS", subjects=["others"])
-        for _ in range(28):
-            await js.publish("others", bytes(500_000))
-        await client.close()
-
-    asyncio.run(fill())
+    asyncio.run(fill(others["a"], "OTHERS", [("others", bytes(500_000), {})] * 28, subjects=["others"]))
     words = ["migrate", heavy_store, "--server", others["b"], "--yes", "--via", "publish", "--parallel", parallel]
     failed = run(work, *words, expect=ExitCode.UNREACHABLE)
     errors = [line for line in failed.stderr.splitlines() if "error: " in line]
     assert len(errors) == 1 and "(error 503/10023)" in errors[0]
     assert "not begun; after removing the cause, continue with: stantools migrate apply" in failed.stderr
-
-    async def make_room() -> None:
-        client = await natsclient.connect(others["a"])
-        await client.jetstream().delete_stream("OTHERS")
-        await client.close()
-
-    asyncio.run(make_room())
+    with_jetstream(others["a"], lambda js: js.delete_stream("OTHERS"))
     run(work, *words)
     for channel in channels_of(heavy_store):
         assert streamed(others["b"], stream_of(channel)).keys() == stored(heavy_store, channel).keys()
@@ -231,7 +218,7 @@ def test_a_server_without_room(store: Path, start_server: Callable[..., Any], tm
     refused = run(work, "migrate", store, "--server", server.url, "--yes", expect=ExitCode.REFUSED)
     assert f"the server at {server.url} has room for about" in refused.stderr
     assert "raise max_file in the server's configuration" in refused.stderr
-    assert asyncio.run(count_streams(server.url)) == 0 and not list(work.iterdir())
+    assert count_streams(server.url) == 0 and not list(work.iterdir())
 
 
 def test_a_disk_without_room_for_a_server_of_our_own(store: Path, full_disk: Path, tmp_path: Path) -> None:
@@ -274,7 +261,7 @@ def test_the_server_restarts_midway(big_store: Path, start_server: Callable[...,
         [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     deadline = time.monotonic() + 60
-    while asyncio.run(count_streams(server.url)) < 1 and time.monotonic() < deadline:
+    while count_streams(server.url) < 1 and time.monotonic() < deadline:
         time.sleep(0.05)
     server.stop()
     time.sleep(0.3)
@@ -452,7 +439,7 @@ def test_ctrl_c_says_how_to_go_on(big_store: Path, start_server: Callable[..., A
     words = ["migrate", big_store, "--server", server.url, "--yes", "--via", "publish", "--plan", "p.yaml"]
     errors = run_interrupted(work, "JetStream", "create_stream", False, *words)
     assert "stantools migrate apply p.yaml" in errors
-    assert asyncio.run(count_streams(server.url)) == 1
+    assert count_streams(server.url) == 1
     run(work, "migrate", "apply", "p.yaml", "--yes")
     published = [streamed(server.url, stream_of(channel)).keys() for channel in channels_of(big_store)]
     assert published == [stored(big_store, channel).keys() for channel in channels_of(big_store)]

@@ -12,12 +12,12 @@ from stantools.migration.tasks import in_parallel, run
 from stantools.nats.inbox import Inbox
 
 
-def test_results_are_in_order() -> None:
+async def test_results_are_in_order() -> None:
     async def work(number: int) -> int:
         await asyncio.sleep(0.01 * (3 - number))
         return number
 
-    assert asyncio.run(in_parallel(work, [0, 1, 2, 3], 2)) == [0, 1, 2, 3]
+    assert await in_parallel(work, [0, 1, 2, 3], 2) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["interrupted", "one fails"])

@@ -15,11 +15,9 @@ import pytest
 
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.nats import serverprocess
-from stantools.nats.connect_options import ConnectOptions
-from stantools.nats.connection import connect
-from stantools.nats.jetstream import JetStream
 from stantools.nats.serverprocess import EmbeddedServer, find_server
 from tests import servers
+from tests.natsclient import jetstream
 
 
 @pytest.fixture
@@ -31,8 +29,7 @@ def binary() -> Path:
 
 
 async def streams(server: EmbeddedServer, create: str | None = None) -> list[str]:
-    async with connect(ConnectOptions(servers=(server.url,))) as connection:
-        js = JetStream(connection)
+    async with jetstream(server.url) as js:
         if create:
             await js.create_stream({"name": create, "subjects": [create]})
         return await js.stream_names()

@@ -7,7 +7,6 @@ import json
 import random
 import shutil
 import struct
-import urllib.request
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -304,9 +303,7 @@ def test_a_standalone_server_goes_on_with_it(case: str, tmp_path: Path) -> None:
     words = ("-st", "FILE", "-dir", result.path, *check.start.options)
     with Broker(tmp_path / "broker", *words, http=True) as broker:
         for channel in wanted["channels"]:
-            query = f"{broker.monitoring}/streaming/channelsz?channel={channel['name']}&subs=1"
-            with urllib.request.urlopen(query, timeout=30) as answer:
-                shown = json.load(answer)
+            shown = broker.figures(f"streaming/channelsz?channel={channel['name']}&subs=1")
             assert (shown["first_seq"], shown["last_seq"], shown["msgs"]) == (
                 channel["first_seq"],
                 channel["last_seq"],
@@ -314,5 +311,5 @@ def test_a_standalone_server_goes_on_with_it(case: str, tmp_path: Path) -> None:
             )
             have = {(each["inbox"], each["is_durable"]) for each in shown["subscriptions"]}
             assert have == {(each["inbox"], each["is_durable"]) for each in channel["subscriptions"]}
-        with urllib.request.urlopen(f"{broker.monitoring}/streaming/clientsz", timeout=30) as answer:
-            assert {each["id"] for each in json.load(answer)["clients"]} == {each["id"] for each in wanted["clients"]}
+        clients = broker.figures("streaming/clientsz")["clients"]
+        assert {each["id"] for each in clients} == {each["id"] for each in wanted["clients"]}

@@ -203,43 +203,38 @@ _MIDDLE = [pytest.param(version, marks=pytest.mark.slow) for version in servers.
 
 
 @pytest.mark.parametrize("version", [servers.OLDEST, *_MIDDLE, servers.NEWEST])
-def test_restored_exactly(version: str, start_server: Callable[..., Any]) -> None:
+async def test_restored_exactly(version: str, start_server: Callable[..., Any]) -> None:
     """Restored, read, restarted, published to, read, restarted, read."""
     server = start_server(version)
     old = server.version == servers.OLDEST
 
-    async def restore() -> None:
-        client = await natsclient.connect(server.url)
+    async def again(more: int, publish: bool) -> None:
+        async with natsclient.connected(server.url) as client:
+            for case in CASES:
+                info = await call(client, f"STREAM.INFO.{case.name}")
+                if not (old and (case.wide_end or not case.messages)):
+                    assert info["state"]["messages"] == len(case.messages) + more - publish
+                assert info["config"].get("description") == case.config.get("description")
+                await check_consumers(client, case)
+                if publish:
+                    answer = await client.jetstream().publish(case.name, b"next")
+                    assert answer.seq == case.last + more
+                if case.name != "large":
+                    await check_messages(client, case, more, server.version)
+
+    async with natsclient.connected(server.url) as client:
         for case in CASES:
             final = await restored(client, case)
             check_state(case, final["state"], server.version)
             await check_consumers(client, case)
             if case.name != "large":
                 await check_messages(client, case, 0, server.version)
-        await client.close()
-
-    async def again(more: int, publish: bool) -> None:
-        client = await natsclient.connect(server.url)
-        for case in CASES:
-            info = await call(client, f"STREAM.INFO.{case.name}")
-            if not (old and (case.wide_end or not case.messages)):
-                assert info["state"]["messages"] == len(case.messages) + more - publish
-            assert info["config"].get("description") == case.config.get("description")
-            await check_consumers(client, case)
-            if publish:
-                answer = await client.jetstream().publish(case.name, b"next")
-                assert answer.seq == case.last + more
-            if case.name != "large":
-                await check_messages(client, case, more, server.version)
-        await client.close()
-
-    asyncio.run(restore())
     server.stop()
     server.start()
-    asyncio.run(again(1, True))
+    await again(1, True)
     server.stop()
     server.start()
-    asyncio.run(again(1, False))
+    await again(1, False)
     assert "decoding error" not in server.text()
 
 
@@ -248,32 +243,30 @@ async def test_pending_messages_come_first(each_server: Any) -> None:
     state = ConsumerState((3, 3), (10, 10), PENDING)
     case = Case("work", some(range(1, 21)), 20, consumers=[ConsumerEntry("w", {}, state)])
 
-    client = await natsclient.connect(each_server.url)
-    await restored(client, case)
-    stream = client.jetstream()
-    subscription = await stream.pull_subscribe_bind("w", case.name)
-    got: list[Any] = []
-    while len(got) < 12:
-        got += await subscription.fetch(12 - len(got), timeout=natsclient.PATIENCE)
-    facts = [(message.metadata.sequence.stream, message.metadata.num_delivered) for message in got]
-    if each_server.version == servers.OLDEST:
-        facts.sort()  # it looks for what is overdue a moment later
-    assert facts == [(4, 2), (9, 2), *((number, 1) for number in range(11, 21))]
-    await next(message for message in got if message.metadata.sequence.stream == 4).ack_sync()
-    info = await subscription.consumer_info()
-    assert info.ack_floor is not None
-    assert info.ack_floor.stream_seq == 8
-    await client.close()
+    async with natsclient.connected(each_server.url) as client:
+        await restored(client, case)
+        stream = client.jetstream()
+        subscription = await stream.pull_subscribe_bind("w", case.name)
+        got: list[Any] = []
+        while len(got) < 12:
+            got += await subscription.fetch(12 - len(got), timeout=natsclient.PATIENCE)
+        facts = [(message.metadata.sequence.stream, message.metadata.num_delivered) for message in got]
+        if each_server.version == servers.OLDEST:
+            facts.sort()  # it looks for what is overdue a moment later
+        assert facts == [(4, 2), (9, 2), *((number, 1) for number in range(11, 21))]
+        await next(message for message in got if message.metadata.sequence.stream == 4).ack_sync()
+        info = await subscription.consumer_info()
+        assert info.ack_floor is not None
+        assert info.ack_floor.stream_seq == 8
 
 
 async def test_compressed(each_server: Any) -> None:
     pytest.importorskip("cramjam")
     case = Case("small", some(range(1, 3000)), 3005, {"compression": "snappy", "block_bytes": 50_000})
 
-    client = await natsclient.connect(each_server.url)
-    check_state(case, (await restored(client, case))["state"], each_server.version)
-    await check_messages(client, case, 0, each_server.version)
-    await client.close()
+    async with natsclient.connected(each_server.url) as client:
+        check_state(case, (await restored(client, case))["state"], each_server.version)
+        await check_messages(client, case, 0, each_server.version)
 
 
 def test_every_field_was_tried() -> None:

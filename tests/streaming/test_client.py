@@ -395,9 +395,9 @@ async def test_the_connection_breaks_and_comes_back(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_options_that_make_no_sense(url: str) -> None:
+async def test_options_that_make_no_sense(url: str) -> None:
     with pytest.raises(UsageError, match="at least 1"):
-        asyncio.run(connect(url, "test-cluster", "me", ClientOptions(ping_interval=0)))
+        await connect(url, "test-cluster", "me", ClientOptions(ping_interval=0))
 
 
 async def test_connecting_ends_in_time_whatever_the_library_overlooks(monkeypatch: pytest.MonkeyPatch) -> None:

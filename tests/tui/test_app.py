@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -280,7 +279,7 @@ async def test_hostile_channel_names_are_shown_harmlessly(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("kept", [None, "whole\n", "old\n"])
-def test_a_screen_is_written_when_it_is_laid_out(
+async def test_a_screen_is_written_when_it_is_laid_out(
     kept: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Laying:
@@ -299,6 +298,6 @@ def test_a_screen_is_written_when_it_is_laid_out(
     if kept:
         path.write_text(kept)
         os.utime(path, (1, 1))
-    asyncio.run(check_screen(pilot, "name"))
+    await check_screen(pilot, "name")
     assert path.read_text() == "whole\n"
     assert (path.stat().st_mtime == 1) == (kept == "whole\n")

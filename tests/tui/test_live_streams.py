@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ import pytest
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.proof.stream_proof import ExpectedStream
 from stantools.nats.connect_options import ConnectOptions
+from stantools.nats.jetstream import JetStream
 from tests import natsclient, servers
 from tests.brokers import Broker
-from tests.migration.proof.stores import fill, records, stored, with_js, write_store
+from tests.migration.stores import fill, records, stored, write_store
 from tests.servers import free_port
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
 from tests.tui.monitored import MonitoredServer, settle, usual_figures
@@ -32,15 +33,18 @@ MESSAGES = 200
 class Place:
     """A server with streams, and a store with their channels."""
 
-    def __init__(self, server: Any, folder: Path) -> None:
+    def __init__(self, server: Any) -> None:
         self.server = server
+
+    async def fill(self, folder: Path) -> None:
         orders = [("orders.new", b"%d" % n, {}) for n in range(1, MESSAGES + 1)]
-        asyncio.run(fill(server.url, "orders_new", orders, subjects=["orders.new"]))
-        asyncio.run(fill(server.url, "mixed", [("a.b", b"1", {})] * 5, subjects=["a.b", "c.d"]))
-        rows = asyncio.run(stored(server.url, "orders_new"))
-        self.store = write_store(
-            folder / "store", {"orders.new": rows, "a.b": records(3), "c.d": records(2), "other": records(1)}
-        )
+        await fill(self.server.url, "orders_new", orders, subjects=["orders.new"])
+        await fill(self.server.url, "mixed", [("a.b", b"1", {})] * 5, subjects=["a.b", "c.d"])
+        rows = await stored(self.server.url, "orders_new")
+        write_store(folder, {"orders.new": rows, "a.b": records(3), "c.d": records(2), "other": records(1)})
+
+    def jetstream(self) -> AbstractAsyncContextManager[JetStream]:
+        return natsclient.jetstream(self.server.url)
 
     @property
     def connect_options(self) -> ConnectOptions:
@@ -48,14 +52,15 @@ class Place:
 
 
 @pytest.fixture
-def place(
+async def place(
     request: pytest.FixtureRequest, start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Place]:
+) -> AsyncIterator[Place]:
     """With a real server, or with a broker of ours where a test asks for one."""
     with ExitStack() as stack:
         ours = getattr(request, "param", "") == "broker"
         words = (tmp_path / "broker", "-js", "-sd", tmp_path / "streams")
-        place = Place(stack.enter_context(Broker(*words)) if ours else start_server(), tmp_path)
+        place = Place(stack.enter_context(Broker(*words)) if ours else start_server())
+        await place.fill(tmp_path / "store")
         monkeypatch.chdir(tmp_path)
         yield place
 
@@ -78,8 +83,9 @@ async def test_golden(
     # One round for each view: rates are not for a picture.
     monkeypatch.setattr(PollInterval, "seconds", 3600.0)
     config = {"durable_name": "d", "ack_policy": "explicit", "filter_subject": "orders.new", "max_ack_pending": 7}
-    await asyncio.to_thread(with_js, place.server.url, lambda js: js.consumer_create("orders_new", config))
-    await asyncio.to_thread(with_js, place.server.url, lambda js: js.delete_message("orders_new", 50))
+    async with place.jetstream() as js:
+        await js.consumer_create("orders_new", config)
+        await js.delete_message("orders_new", 50)
 
     async with browse(None, size=size, connect_options=place.connect_options) as pilot:
         app, width = pilot.app, size[0]
@@ -125,18 +131,21 @@ async def test_figures(browse: Callable[..., Any], place: Place) -> None:
         await pilot.press("plus", "plus", "slash", *"orders", "enter")
         await pilot.press("enter")
         more = [("orders.new", b"more", {})] * 10
-        await asyncio.to_thread(asyncio.run, _publish(place.server.url, more))
+        await _publish(place.server.url, more)
         await until(pilot, lambda: streams.streams["orders_new"].facts.messages == MESSAGES + 10)
         assert any(rate > 0 for rate in streams.streams["orders_new"].meter.rates)
         config = {"durable_name": "d", "ack_policy": "explicit", "max_ack_pending": 3}
-        await asyncio.to_thread(with_js, place.server.url, lambda js: js.consumer_create("orders_new", config))
-        await asyncio.to_thread(asyncio.run, _fetch(place.server.url, 3))
+        async with place.jetstream() as js:
+            await js.consumer_create("orders_new", config)
+        await _fetch(place.server.url, 3)
         await until(pilot, lambda: [each.state for each in app.screen.rows.shown] == ["stalled"])
         (consumer,) = app.screen.rows.shown
         assert (consumer.delivered, consumer.ack_floor, consumer.ack_pending, consumer.pending) == (3, 0, 3, 207)
-        await asyncio.to_thread(with_js, place.server.url, lambda js: js.delete_message("orders_new", 9))
+        async with place.jetstream() as js:
+            await js.delete_message("orders_new", 9)
         await until(pilot, lambda: "1 deleted in between" in screen_text(app))
-        await asyncio.to_thread(with_js, place.server.url, lambda js: js.delete_stream("orders_new"))
+        async with place.jetstream() as js:
+            await js.delete_stream("orders_new")
         await until(pilot, lambda: "there is no such stream now" in screen_text(app))
         await pilot.press("equals_sign", "escape")
         await until(pilot, lambda: "[Streams 1]" in screen_text(app))
@@ -144,18 +153,16 @@ async def test_figures(browse: Callable[..., Any], place: Place) -> None:
 
 async def _publish(url: str, messages: list[Any]) -> None:
 
-    client = await natsclient.connect(url)
-    for subject, data, _ in messages:
-        await client.jetstream().publish(subject, data)
-    await client.close()
+    async with natsclient.connected(url) as client:
+        for subject, data, _ in messages:
+            await client.jetstream().publish(subject, data)
 
 
 async def _fetch(url: str, count: int) -> None:
 
-    client = await natsclient.connect(url)
-    subscription = await client.jetstream().pull_subscribe_bind("d", "orders_new")
-    assert len(await subscription.fetch(count, timeout=natsclient.PATIENCE)) == count
-    await client.close()
+    async with natsclient.connected(url) as client:
+        subscription = await client.jetstream().pull_subscribe_bind("d", "orders_new")
+        assert len(await subscription.fetch(count, timeout=natsclient.PATIENCE)) == count
 
 
 async def test_equal_and_after_damage(browse: Callable[..., Any], place: Place) -> None:
@@ -183,7 +190,8 @@ async def test_equal_and_after_damage(browse: Callable[..., Any], place: Place) 
             (lambda js: js.delete_message("orders_new", 50), "1 message of stream orders_new: 50"),
             (lambda js: js.delete_message("orders_new", MESSAGES), f"orders_new: 50, {MESSAGES}"),
         ):
-            await asyncio.to_thread(with_js, place.server.url, damage)
+            async with place.jetstream() as js:
+                await damage(js)
             await pilot.press("equals_sign")
             result = await compared()
             assert not result.equal
@@ -192,19 +200,10 @@ async def test_equal_and_after_damage(browse: Callable[..., Any], place: Place) 
         await settle(pilot)
         await check_screen(pilot, "live-compare-missing-80", masks={seconds: "in 0.0 s"})
         # Nothing was left behind on the server.
-        assert await asyncio.to_thread(_consumers, place.server.url) == []
+        async with place.jetstream() as js:
+            assert await servers.consumer_names(js, "orders_new") == []
         await pilot.press("escape", "8")
         assert isinstance(app.screen.watching.streams.connect_options, ConnectOptions)
-
-
-def _consumers(url: str) -> list[str]:
-    names: list[str] = []
-
-    async def ask(js: Any) -> None:
-        names.extend(await servers.consumer_names(js, "orders_new"))
-
-    with_js(url, ask)
-    return names
 
 
 async def test_durables(browse: Callable[..., Any], place: Place, tmp_path: Path) -> None:

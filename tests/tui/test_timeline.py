@@ -244,10 +244,6 @@ async def test_damaged_times_do_not_break_the_scale(tmp_path: Path, browse: Call
 
 
 async def test_resize(golden: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def settled_small(pilot: Any, screen: TimelineScreen) -> None:
-        await pilot.pause()
-        await until(pilot, lambda: not screen.working)
-
     monkeypatch.chdir(golden / "basic")
     async with browse("datastore") as pilot:
         screen = await opened(pilot, "foo")
@@ -256,7 +252,8 @@ async def test_resize(golden: Path, browse: Callable[..., Any], monkeypatch: pyt
         await settled(pilot, screen)
         assert sum(values(screen)) == total
         await pilot.resize_terminal(30, 10)
-        await settled_small(pilot, screen)
+        await pilot.pause()
+        await until(pilot, lambda: not screen.working)
         await pilot.resize_terminal(*SMALL)
         await settled(pilot, screen)
         await press(pilot, screen, "0")

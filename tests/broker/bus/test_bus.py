@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +16,12 @@ from broker.bus.embedded import EmbeddedBus
 from broker.bus.external import ExternalBus
 from broker.config.broker_options import ConnectionOptions
 from broker.nats import router
-from broker.nats.nats_options import NatsOptions
-from broker.nats.nats_server import NatsServer
 from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
 from stantools.format.envelope import Buffer
 from stantools.nats import frames as columns
 from stantools.nats.frames import Frames, Payloads
 from tests import servers
+from tests.broker.nats.serving import serving
 
 Bus = EmbeddedBus | ExternalBus
 SECOND = 1_000_000_000
@@ -61,16 +59,6 @@ def block(*pieces: bytes) -> Payloads:
 
 
 @contextlib.asynccontextmanager
-async def our_server(port: int = -1, **options: Any) -> AsyncIterator[NatsServer]:
-    server = NatsServer(NatsOptions(host="127.0.0.1", port=port, **options))
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
-
-
-@contextlib.asynccontextmanager
 async def a_bus(kind: str, directory: Path) -> AsyncIterator[Bus]:
     if kind == "real":
         with servers.NatsServer(directory, jetstream=False) as real:
@@ -81,7 +69,7 @@ async def a_bus(kind: str, directory: Path) -> AsyncIterator[Bus]:
             finally:
                 await external.close()
         return
-    async with our_server() as server:
+    async with serving() as server:
         if kind == "embedded":
             bus = EmbeddedBus(server, b"c1")
             yield bus

@@ -17,8 +17,8 @@ from broker.streaming.ports import RequestOutcome, Role
 from stantools.errors import StantoolsError
 from stantools.nats.login import redacted
 from tests import servers
-from tests.broker.bus.test_bus import REAL, Heard, ask, barrier, our_server
-from tests.broker.nats.serving import both_loops
+from tests.broker.bus.test_bus import REAL, Heard, ask, barrier
+from tests.broker.nats.serving import both_loops, serving
 from tests.nats.authority import Authority, Operator, new_pair
 
 
@@ -47,7 +47,7 @@ def options(port: int, **more: Any) -> ConnectionOptions:
 
 
 async def test_user_and_password() -> None:
-    async with our_server(authorization=Authorization(user="u", password="p@")) as server:
+    async with serving(authorization=Authorization(user="u", password="p@")) as server:
         await works(options(server.port, user="u", password="p@"))
         await works(ConnectionOptions(urls=f"nats://u:p%40@127.0.0.1:{server.port}"))
         assert await refused(options(server.port)) == "nats: Authorization Violation"
@@ -55,7 +55,7 @@ async def test_user_and_password() -> None:
 
 
 async def test_token() -> None:
-    async with our_server(authorization=Authorization(token="secret")) as server:
+    async with serving(authorization=Authorization(token="secret")) as server:
         await works(options(server.port, token="secret"))
         await works(ConnectionOptions(urls=f"secret@127.0.0.1:{server.port}"))
         assert await refused(options(server.port, token="x")) == "nats: Authorization Violation"
@@ -66,7 +66,7 @@ async def test_nkey(tmp_path: Path) -> None:
     file = tmp_path / "seed.nk"
     file.write_text(seed)
 
-    async with our_server(authorization=Authorization(users=(User(nkey=public),))) as server:
+    async with serving(authorization=Authorization(users=(User(nkey=public),))) as server:
         await works(options(server.port, nkey_seed_file=str(file)))
         assert await refused(options(server.port)) == "nats: Authorization Violation"
     assert "cannot be read" in await refused(options(1, nkey_seed_file=str(tmp_path / "none")))
@@ -90,16 +90,16 @@ async def test_tls(tmp_path: Path) -> None:
     mine, my_key = authority.issue("client")
 
     tls = TLSOptions(cert, key, ca=authority.path)
-    async with our_server(tls=tls) as server:
+    async with serving(tls=tls) as server:
         await works(options(server.port, tls=ClientTLSOptions(ca=authority.path)))
         await works(options(server.port, tls=ClientTLSOptions(skip_verify=True)))
         assert (await refused(options(server.port))).startswith("x509: ")
         bogus = ClientTLSOptions(ca=authority.path, server_name="bogus")
         assert (await refused(options(server.port, tls=bogus))).startswith("x509: ")
-    async with our_server(tls=TLSOptions(cert, key, ca=authority.path, verify=True)) as server:
+    async with serving(tls=TLSOptions(cert, key, ca=authority.path, verify=True)) as server:
         await works(options(server.port, tls=ClientTLSOptions(mine, my_key, authority.path)))
         await refused(options(server.port, tls=ClientTLSOptions(ca=authority.path)))
-    async with our_server() as server:
+    async with serving() as server:
         said = await refused(options(server.port, tls=ClientTLSOptions(ca=authority.path)))
         assert said == "nats: secure connection not available"
     broken = ClientTLSOptions(ca=tmp_path / "none")
@@ -141,7 +141,7 @@ async def test_a_server_that_speaks_something_else() -> None:
 async def test_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "broker")
 
-    async with our_server() as server:
+    async with serving() as server:
         port = server.port
         bus = ExternalBus(options(port), b"c1")
         await bus.connect()
@@ -156,7 +156,7 @@ async def test_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     assert not bus.publish(Role.SEND, b"a", b"lost")
     assert (await ask(bus, b"a", 0.01)).outcome is RequestOutcome.TIMEOUT
     await barrier(bus)  # with nobody there it is reached as well
-    async with our_server(port):
+    async with serving(port=port):
         async with asyncio.timeout(60):
             while not all(bus.publish(role, b"nobody", b"") for role in ROLES):
                 await asyncio.sleep(0.01)
@@ -172,7 +172,7 @@ async def test_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
 
 
 async def test_names_and_order_of_the_connections() -> None:
-    async with our_server() as server:
+    async with serving() as server:
         bus = ExternalBus(options(server.port), b"c1", roles=(*ROLES, Role.PARTITIONS))
         await bus.connect()
         names = [client.name for client in sorted(server.clients(), key=lambda client: client.cid)]

@@ -50,11 +50,8 @@ async def play(url: str, steps: Iterable[Step], wait: float = 1.0) -> list[Any]:
             their number may depend on how busy the machine is.
         wait: How long to wait for an answer (seconds).
     """
-    client = await natsclient.connect(url, allow_reconnect=False)
-    try:
+    async with natsclient.connected(url, allow_reconnect=False) as client:
         return [await _ask(client, wait, *step) for step in steps]
-    finally:
-        await client.close()
 
 
 async def _gather(client: Any, subject: str, body: Any, end: int | str, patience: float = 10.0) -> Any:

@@ -187,7 +187,7 @@ async def _both(url: str, check: Callable[[Any, Any, Any], Any]) -> None:
 
 
 @pytest.mark.parametrize("store", ["FILE", "MEMORY"])
-def test_an_old_client_publishes_and_a_new_one_reads(tmp_path: Path, store: str) -> None:
+async def test_an_old_client_publishes_and_a_new_one_reads(tmp_path: Path, store: str) -> None:
     async def begin(old: Any, client: Any, js: Any) -> None:
         for i in range(3):
             await old.publish("orders.new", b"%d" % i)
@@ -222,9 +222,9 @@ def test_an_old_client_publishes_and_a_new_one_reads(tmp_path: Path, store: str)
     folder = tmp_path / "channels"
     words = ["-js", "-sd", tmp_path / "streams", "-streams_from_channels", "-st", store, "-dir", folder]
     with Broker(tmp_path, *words) as broker:
-        asyncio.run(_both(broker.url, begin))
+        await _both(broker.url, begin)
         broker.stop()
         broker.start()
-        asyncio.run(_both(broker.url, go_on))
+        await _both(broker.url, go_on)
         broker.stop()
         assert "ERR" not in broker.said()

@@ -28,13 +28,10 @@ PARTS = {
 
 @pytest.mark.skipif(not VERSIONS, reason="no real server is here")
 @pytest.mark.parametrize("part", PARTS)
-def test_answers_are_those_of_real_servers(tmp_path: Path, part: str) -> None:
+async def test_answers_are_those_of_real_servers(tmp_path: Path, part: str) -> None:
     steps: list[Any] = PARTS[part]
     # Servers that do not know a request are silent, for which one has to wait.
     known = VERSIONS if part not in LATER else [each for each in VERSIONS if not each.startswith("2.10.")]
-
-    async def at_once(*urls: str) -> list[Any]:
-        return await asyncio.gather(*(play(url, steps) for url in urls))
 
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(Broker(tmp_path / "ours", "-js", "-sd", tmp_path / "store"))
@@ -42,7 +39,7 @@ def test_answers_are_those_of_real_servers(tmp_path: Path, part: str) -> None:
             stack.enter_context(servers.NatsServer(tmp_path / version, version))
             for version in sorted({known[0], known[-1]})
         ]
-        ours, *real = asyncio.run(at_once(broker.url, *(server.url for server in theirs)))
+        ours, *real = await asyncio.gather(*(play(each.url, steps) for each in (broker, *theirs)))
         assert "rror" not in broker.said()
     different = [
         f"{step}\n  ours: {own}\n  theirs: {others}"

@@ -77,24 +77,23 @@ async def held(js: Any) -> dict[str, list[Any]]:
 
 async def begin(url: str, expected: Expected) -> None:
     """Makes origins and copies; some messages go before they can be copied, some afterwards."""
-    client = await natsclient.connect(url)
-    js = client.jetstream()
-    for name, subjects in (("origin", ["origin.>"]), ("other", ["other"])):
-        await js.add_stream(StreamConfig(name=name, subjects=subjects))
-    for i in range(12):
-        await js.publish(f"origin.{i % 3}", b"%d" % i)
-        expected.origin[i + 1] = f"origin.{i % 3}"
-    for gone in (3, 8, 12):
-        await js.delete_msg("origin", gone)
-        del expected.origin[gone]
-    for name, config in COPIES.items():
-        await js.add_stream(StreamConfig(name=name, **config))
-    await publish(js, expected, 3)
-    await arrived(js, expected)
-    # A copy stays where its origin is no more.
-    await js.delete_msg("origin", 5)
-    await js.delete_msg("whole", 7)
-    await client.close()
+    async with natsclient.connected(url) as client:
+        js = client.jetstream()
+        for name, subjects in (("origin", ["origin.>"]), ("other", ["other"])):
+            await js.add_stream(StreamConfig(name=name, subjects=subjects))
+        for i in range(12):
+            await js.publish(f"origin.{i % 3}", b"%d" % i)
+            expected.origin[i + 1] = f"origin.{i % 3}"
+        for gone in (3, 8, 12):
+            await js.delete_msg("origin", gone)
+            del expected.origin[gone]
+        for name, config in COPIES.items():
+            await js.add_stream(StreamConfig(name=name, **config))
+        await publish(js, expected, 3)
+        await arrived(js, expected)
+        # A copy stays where its origin is no more.
+        await js.delete_msg("origin", 5)
+        await js.delete_msg("whole", 7)
 
 
 async def arrived(js: Any, expected: Expected) -> None:
@@ -110,23 +109,22 @@ async def arrived(js: Any, expected: Expected) -> None:
 
 async def go_on(url: str, before: dict[str, list[Any]] | None, count: int) -> dict[str, list[Any]]:
     """Looks at the copies, publishes more, and waits for just that. Returns what they hold then."""
-    client = await natsclient.connect(url)
-    js = client.jetstream()
-    found = await held(js)
-    assert before is None or found == before
-    more = Expected()
-    await publish(js, more, count)
-    wanted = {name: sorted([*found[name], *added]) for name, added in more.copied().items()}
-    async with asyncio.timeout(PATIENCE):
-        while (held_now := await held(js)) != wanted:
-            assert not any(len(each) > len(wanted[name]) for name, each in held_now.items())
-            await asyncio.sleep(0.05)
-    await client.close()
+    async with natsclient.connected(url) as client:
+        js = client.jetstream()
+        found = await held(js)
+        assert before is None or found == before
+        more = Expected()
+        await publish(js, more, count)
+        wanted = {name: sorted([*found[name], *added]) for name, added in more.copied().items()}
+        async with asyncio.timeout(PATIENCE):
+            while (held_now := await held(js)) != wanted:
+                assert not any(len(each) > len(wanted[name]) for name, each in held_now.items())
+                await asyncio.sleep(0.05)
     return wanted
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_copies_go_on_where_another_server_was(tmp_path: Path, version: str) -> None:
+async def test_copies_go_on_where_another_server_was(tmp_path: Path, version: str) -> None:
     for first, second in (("ours", "theirs"), ("theirs", "ours")):
         store = tmp_path / first / "store"
         before = None
@@ -134,7 +132,7 @@ def test_copies_go_on_where_another_server_was(tmp_path: Path, version: str) -> 
             folder = tmp_path / first / str(turn)
             with ours(folder, store) if which == "ours" else theirs(folder, store, version) as server:
                 if not turn:
-                    asyncio.run(begin(server.url, Expected()))
-                before = asyncio.run(go_on(server.url, before, 4))
+                    await begin(server.url, Expected())
+                before = await go_on(server.url, before, 4)
                 if which == "ours":
                     server.stop()

@@ -40,65 +40,65 @@ CONSUMERS = {"plain": ("durable",), "gaps": ("filtered",)}
 
 async def fill(url: str) -> None:
     """Makes streams with all kinds of removal."""
-    client = await natsclient.connect(url)
-    js = client.jetstream()
-    for name, config in STREAMS.items():
-        await js.add_stream(StreamConfig(name=name, subjects=[f"{name}.>"], **config))
-        await asyncio.gather(*(js.publish(f"{name}.{i % 3}", b"%d" % i) for i in range(20)))
-    for sequence in (1, 2, 7, 19, 20):
-        await client.request("$JS.API.STREAM.MSG.DELETE.gaps", b'{"seq":%d,"no_erase":true}' % sequence)
-        await js.delete_msg("erased", sequence)
-    await js.purge_stream("filtered", subject="filtered.1")
-    await js.purge_stream("filtered", subject="filtered.0", keep=2)
-    await js.purge_stream("below", seq=12)
-    await js.purge_stream("empty")
-    await js.purge_stream("beyond", seq=100)
-    for i in range(3):
-        await js.publish("headers.x", b"y", headers={"Nats-Msg-Id": f"m{i}", "X": "cödé"})
-    await js.publish("rolled.1", b"only", headers={"Nats-Rollup": "sub"})
-    # One after the other: without compiled kernels their hashes take long.
-    for i in range(30):
-        await js.publish("big.x", bytes([i]) * 700_000)
-    for i in range(10):
-        await js.publish("packed.x", b"%03d" % i * 300_000)
-    # In the block that is not full: 2.10 spoils one that is compressed when it erases a message in it.
-    await js.delete_msg("packed", 30)
-    await js.purge_stream("big", seq=30)
-    await js.delete_msg("big", 40)
-    pull = await js.pull_subscribe("plain.>", "durable")
-    for message in (await pull.fetch(6, timeout=60))[:5:2]:
-        await message.ack_sync()
-    await js.pull_subscribe("gaps.1", "filtered", config=ConsumerConfig(ack_policy=AckPolicy.ALL))
-    await client.close()
+    async with natsclient.connected(url) as client:
+        js = client.jetstream()
+        for name, config in STREAMS.items():
+            await js.add_stream(StreamConfig(name=name, subjects=[f"{name}.>"], **config))
+            await asyncio.gather(*(js.publish(f"{name}.{i % 3}", b"%d" % i) for i in range(20)))
+        for sequence in (1, 2, 7, 19, 20):
+            await client.request("$JS.API.STREAM.MSG.DELETE.gaps", b'{"seq":%d,"no_erase":true}' % sequence)
+            await js.delete_msg("erased", sequence)
+        await js.purge_stream("filtered", subject="filtered.1")
+        await js.purge_stream("filtered", subject="filtered.0", keep=2)
+        await js.purge_stream("below", seq=12)
+        await js.purge_stream("empty")
+        await js.purge_stream("beyond", seq=100)
+        for i in range(3):
+            await js.publish("headers.x", b"y", headers={"Nats-Msg-Id": f"m{i}", "X": "cödé"})
+        await js.publish("rolled.1", b"only", headers={"Nats-Rollup": "sub"})
+        # One after the other: without compiled kernels their hashes take long.
+        for i in range(30):
+            await js.publish("big.x", bytes([i]) * 700_000)
+        for i in range(10):
+            await js.publish("packed.x", b"%03d" % i * 300_000)
+        # In the block that is not full: 2.10 spoils one that is compressed when it erases a message in it.
+        await js.delete_msg("packed", 30)
+        await js.purge_stream("big", seq=30)
+        await js.delete_msg("big", 40)
+        pull = await js.pull_subscribe("plain.>", "durable")
+        for message in (await pull.fetch(6, timeout=60))[:5:2]:
+            await message.ack_sync()
+        await js.pull_subscribe("gaps.1", "filtered", config=ConsumerConfig(ack_policy=AckPolicy.ALL))
 
 
 async def look(url: str, more: bool) -> dict[str, Any]:
     """What a server says of the streams: state, and each message; then it gets one more each."""
-    client = await natsclient.connect(url)
-    js = client.jetstream()
-    found: dict[str, Any] = {}
-    for name in STREAMS:
-        reply = await client.request(f"$JS.API.STREAM.INFO.{name}", b'{"subjects_filter":">","deleted_details":true}')
-        said = json.loads(reply.data)["state"]
-        # Servers differ in what they count of what is missing, and say of times when nothing is there.
-        state = {key: value for key, value in said.items() if key in ("messages", "bytes", "first_seq", "last_seq")}
-        sequences = range(state["first_seq"], state["last_seq"] + 1)
-        got = await asyncio.gather(*(js.get_msg(name, each) for each in sequences), return_exceptions=True)
-        messages = [each for each in got if not isinstance(each, NotFoundError)]
-        found[name] = (
-            state,
-            [(each.seq, each.subject, each.headers, each.data[:9], str(each.time)) for each in messages],
-        )
-        for consumer in CONSUMERS.get(name, ()):
-            said = await js.consumer_info(name, consumer)
-            found[consumer] = (
-                said.delivered.consumer_seq, said.delivered.stream_seq, said.ack_floor.consumer_seq,
-                said.ack_floor.stream_seq, said.num_ack_pending, said.num_pending,
-            )  # fmt: skip
-        if more:
-            ack = await js.publish(f"{name}.more", b"more")
-            assert ack.seq == state["last_seq"] + 1
-    await client.close()
+    async with natsclient.connected(url) as client:
+        js = client.jetstream()
+        found: dict[str, Any] = {}
+        for name in STREAMS:
+            reply = await client.request(
+                f"$JS.API.STREAM.INFO.{name}", b'{"subjects_filter":">","deleted_details":true}'
+            )
+            said = json.loads(reply.data)["state"]
+            # Servers differ in what they count of what is missing, and say of times when nothing is there.
+            state = {key: value for key, value in said.items() if key in ("messages", "bytes", "first_seq", "last_seq")}
+            sequences = range(state["first_seq"], state["last_seq"] + 1)
+            got = await asyncio.gather(*(js.get_msg(name, each) for each in sequences), return_exceptions=True)
+            messages = [each for each in got if not isinstance(each, NotFoundError)]
+            found[name] = (
+                state,
+                [(each.seq, each.subject, each.headers, each.data[:9], str(each.time)) for each in messages],
+            )
+            for consumer in CONSUMERS.get(name, ()):
+                said = await js.consumer_info(name, consumer)
+                found[consumer] = (
+                    said.delivered.consumer_seq, said.delivered.stream_seq, said.ack_floor.consumer_seq,
+                    said.ack_floor.stream_seq, said.num_ack_pending, said.num_pending,
+                )  # fmt: skip
+            if more:
+                ack = await js.publish(f"{name}.more", b"more")
+                assert ack.seq == state["last_seq"] + 1
     return found
 
 
@@ -111,40 +111,40 @@ def theirs(folder: Path, store: Path, version: str) -> servers.NatsServer:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_real_server_opens_ours_and_we_its(tmp_path: Path, version: str) -> None:
+async def test_a_real_server_opens_ours_and_we_its(tmp_path: Path, version: str) -> None:
     store = tmp_path / "store"
     with ours(tmp_path / "a", store) as broker:
-        asyncio.run(fill(broker.url))
-        first = asyncio.run(look(broker.url, more=False))
+        await fill(broker.url)
+        first = await look(broker.url, more=False)
         broker.kill()
     with ours(tmp_path / "a", store) as broker:
-        again = asyncio.run(look(broker.url, more=False))
+        again = await look(broker.url, more=False)
         # What consumers did in the last second may be forgotten: it is done again.
         assert {name: again[name] for name in STREAMS} == {name: first[name] for name in STREAMS}, "after kill -9"
-        second = asyncio.run(look(broker.url, more=True)) and asyncio.run(look(broker.url, more=False))
+        second = await look(broker.url, more=True) and await look(broker.url, more=False)
         broker.stop()
     with theirs(tmp_path / "b", store, version) as server:
-        assert asyncio.run(look(server.url, more=True)) == second
-        third = asyncio.run(look(server.url, more=False))
+        assert await look(server.url, more=True) == second
+        third = await look(server.url, more=False)
     with ours(tmp_path / "c", store) as broker:
-        assert asyncio.run(look(broker.url, more=True)) == third
+        assert await look(broker.url, more=True) == third
 
 
 @pytest.mark.parametrize("version", servers.available())
-def test_we_open_what_a_real_server_made(tmp_path: Path, version: str) -> None:
+async def test_we_open_what_a_real_server_made(tmp_path: Path, version: str) -> None:
     store = tmp_path / "store"
     with theirs(tmp_path / "b", store, version) as server:
-        asyncio.run(fill(server.url))
-        live = asyncio.run(look(server.url, more=False))
+        await fill(server.url)
+        live = await look(server.url, more=False)
     blocks = [path.read_bytes() for path in store.rglob("packed/msgs/*.blk")]
     assert any(each.startswith(b"cmp") for each in blocks) == (version != servers.OLDEST)
     shutil.copytree(store, tmp_path / "copy")
     # What old servers keep in an index only, they lose themselves if it was not written.
     with theirs(tmp_path / "c", tmp_path / "copy", version) as server:
-        again = asyncio.run(look(server.url, more=False))
+        again = await look(server.url, more=False)
     with ours(tmp_path / "a", store) as broker:
-        for name, found in asyncio.run(look(broker.url, more=True)).items():
+        for name, found in (await look(broker.url, more=True)).items():
             assert found in (live[name], again[name])
-        second = asyncio.run(look(broker.url, more=False))
+        second = await look(broker.url, more=False)
     with ours(tmp_path / "a", store) as broker:
-        assert asyncio.run(look(broker.url, more=False)) == second
+        assert await look(broker.url, more=False) == second

@@ -272,18 +272,18 @@ async def failures(folder: Path, seeds: Iterable[int], *, parts: int, size: int,
 
 
 @needs_server
-def test_short_histories_are_the_same_as_with_a_real_server(tmp_path: Path) -> None:
+async def test_short_histories_are_the_same_as_with_a_real_server(tmp_path: Path) -> None:
     # Those with timers take their time.
     seeds = [seed for seed in range(24) if not make(seed).timed]
-    found = asyncio.run(failures(tmp_path, seeds, parts=2, size=10))
+    found = await failures(tmp_path, seeds, parts=2, size=10)
     assert not found, "\n\n".join(found)
 
 
 @needs_server
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(start, start + 40) for start in range(1000, 1400, 40)], ids=str)
-def test_histories_are_the_same_as_with_a_real_server(tmp_path: Path, seeds: range) -> None:
-    found = asyncio.run(failures(tmp_path, seeds, parts=4, size=16))
+async def test_histories_are_the_same_as_with_a_real_server(tmp_path: Path, seeds: range) -> None:
+    found = await failures(tmp_path, seeds, parts=4, size=16)
     assert not found, "\n\n".join(found)
 
 

@@ -84,12 +84,12 @@ async def _use(url: str) -> list[Any]:
 
 # 2.15 takes a body beside a subject in the request, too.
 @pytest.mark.parametrize("version", [each for each in servers.available() if each.startswith("2.11.")])
-def test_keys_of_many_clients(tmp_path: Path, version: str) -> None:
+async def test_keys_of_many_clients(tmp_path: Path, version: str) -> None:
     with (
         servers.NatsServer(tmp_path / "real", version) as server,
         Broker(tmp_path / "ours", "-js", "-sd", tmp_path / "store") as broker,
     ):
-        theirs, ours = asyncio.run(_use(server.url)), asyncio.run(_use(broker.url))
+        theirs, ours = await _use(server.url), await _use(broker.url)
         assert "rror" not in broker.said()
     assert len(theirs) == len(ours)
     for one, other in zip(theirs, ours, strict=True):

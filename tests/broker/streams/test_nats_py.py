@@ -48,11 +48,8 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[tuple[Any, Any]]:
-    client = await natsclient.connect(url)
-    try:
+    async with natsclient.connected(url) as client:
         yield client, client.jetstream()
-    finally:
-        await client.close()
 
 
 async def _pull(url: str, storage: StorageType) -> None:
@@ -244,8 +241,8 @@ async def _filled(js: Any, stream: str, messages: int) -> None:
 
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("test", [_pull, _push, _ordered, _policies, _key_value, _objects, _republish, _copies])
-def test_as_against_a_real_server(url: str, test: Any, storage: StorageType) -> None:
-    asyncio.run(test(url, storage))
+async def test_as_against_a_real_server(url: str, test: Any, storage: StorageType) -> None:
+    await test(url, storage)
 
 
 async def test_services(url: str) -> None:
@@ -269,27 +266,21 @@ async def test_services(url: str) -> None:
             await client.request("turn", b"")
 
 
-def test_a_durable_consumer_goes_on_after_the_end_of_the_broker(tmp_path: Path) -> None:
-    async def begin(url: str) -> None:
-        async with connected(url) as (_, js):
+async def test_a_durable_consumer_goes_on_after_the_end_of_the_broker(tmp_path: Path) -> None:
+    with Broker(tmp_path, "-js", "-sd", tmp_path / "store") as broker:
+        async with connected(broker.url) as (_, js):
             await js.add_stream(name="S", subjects=["s"])
             await asyncio.gather(*(js.publish("s", b"%d" % i) for i in range(20)))
             subscription = await js.pull_subscribe("s", "durable", config=ConsumerConfig(ack_wait=0.5))
             for message in (await subscription.fetch(10, timeout=PATIENCE))[:8]:
                 await message.ack_sync()
-
-    async def go_on(url: str) -> list[int]:
-        async with connected(url) as (_, js):
+        broker.stop()
+        broker.start()
+        async with connected(broker.url) as (_, js):
             subscription = await js.pull_subscribe("s", "durable", config=ConsumerConfig(ack_wait=0.5))
             seen: set[int] = set()
             while len(seen) < 12:
                 for message in await subscription.fetch(20, timeout=PATIENCE):
                     seen.add(int(message.data))
                     await message.ack_sync()
-            return sorted(seen)
-
-    with Broker(tmp_path, "-js", "-sd", tmp_path / "store") as broker:
-        asyncio.run(begin(broker.url))
-        broker.stop()
-        broker.start()
-        assert asyncio.run(go_on(broker.url)) == list(range(8, 20))
+        assert seen == set(range(8, 20))

@@ -214,38 +214,34 @@ def test_messages_are_pushed_in_the_dialect_of_the_consumer(broker: Broker) -> N
         assert (second.subject, second.reply) == (b"foo.2", f"$JS.ACK.wc.{name}.1.2.1".encode())
 
 
-def test_a_client_of_today_and_one_of_the_preview_share_a_stream(broker: Broker) -> None:
-    async def share(old: Talker) -> None:
-        client = await natsclient.connect(broker.url)
-        js = client.jetstream()
-        await js.add_stream(name="S", subjects=["s.*"])
-        await js.publish("s.1", b"one", headers={"X": "y"})
-        ask = asyncio.to_thread
-        # What a publisher is told goes by who has made the stream.
-        assert json.loads(await ask(old.request, b"s.2", b"two")) == {"stream": "S", "seq": 2}
-        await ask(play, old, [(*consumer("d", durable_name="d", **PULL), "+OK")])
-        box = old.listen(b"in")
-        old.publish(b"$JS.STREAM.S.CONSUMER.d.NEXT", b"", b"in")
-        [first] = await ask(box.wait, 1)
-        assert (first.reply, first.data) == (b"$JS.ACK.S.d.1.1.1", b"one")
-        old.publish(first.reply)
-        await ask(old.flush)
-        subscription = await js.pull_subscribe_bind(durable="d", stream="S")
-        [second] = await subscription.fetch(1, timeout=60)
-        assert second.data == b"two" and second.metadata.sequence.stream == 2
-        await second.ack_sync()
-        floor = (await subscription.consumer_info()).ack_floor
-        assert (floor.consumer_seq, floor.stream_seq) == (2, 2)
-        await ask(play, old, [("$JS.MSGSET.CREATE", {"name": "wc", "subjects": ["foo"], "storage": "file"}, "+OK")])
-        answer = await client.request("foo", b"1")
-        assert answer.data == b"+OK"
-        assert (await js.stream_info("wc")).config.metadata["preview_api"] == "P0"
-        await js.update_stream(name="wc", subjects=["foo"])
-        assert (await js.publish("foo", b"2")).seq == 2
-        await client.close()
-
+async def test_a_client_of_today_and_one_of_the_preview_share_a_stream(broker: Broker) -> None:
     with talker(broker) as old:
-        asyncio.run(share(old))
+        async with natsclient.connected(broker.url) as client:
+            js = client.jetstream()
+            await js.add_stream(name="S", subjects=["s.*"])
+            await js.publish("s.1", b"one", headers={"X": "y"})
+            ask = asyncio.to_thread
+            # What a publisher is told goes by who has made the stream.
+            assert json.loads(await ask(old.request, b"s.2", b"two")) == {"stream": "S", "seq": 2}
+            await ask(play, old, [(*consumer("d", durable_name="d", **PULL), "+OK")])
+            box = old.listen(b"in")
+            old.publish(b"$JS.STREAM.S.CONSUMER.d.NEXT", b"", b"in")
+            [first] = await ask(box.wait, 1)
+            assert (first.reply, first.data) == (b"$JS.ACK.S.d.1.1.1", b"one")
+            old.publish(first.reply)
+            await ask(old.flush)
+            subscription = await js.pull_subscribe_bind(durable="d", stream="S")
+            [second] = await subscription.fetch(1, timeout=60)
+            assert second.data == b"two" and second.metadata.sequence.stream == 2
+            await second.ack_sync()
+            floor = (await subscription.consumer_info()).ack_floor
+            assert (floor.consumer_seq, floor.stream_seq) == (2, 2)
+            await ask(play, old, [("$JS.MSGSET.CREATE", {"name": "wc", "subjects": ["foo"], "storage": "file"}, "+OK")])
+            answer = await client.request("foo", b"1")
+            assert answer.data == b"+OK"
+            assert (await js.stream_info("wc")).config.metadata["preview_api"] == "P0"
+            await js.update_stream(name="wc", subjects=["foo"])
+            assert (await js.publish("foo", b"2")).seq == 2
 
 
 def test_nothing_of_it_is_there_by_default(tmp_path: Path) -> None:

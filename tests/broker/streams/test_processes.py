@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path, seed: int) -> None:
+async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path, seed: int) -> None:
     """The broker is killed while four publishers write, a few times; small limits make for rewritten blocks."""
     chance = random.Random(seed)
     acknowledged: dict[int, bytes] = {}
@@ -44,77 +44,61 @@ def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path, seed: int) 
                 except Exception:
                     return
 
-    async def once(broker: Broker, first: bool) -> None:
-        client = await natsclient.connect(broker.url, allow_reconnect=False)
-        if first:
-            await client.jetstream().add_stream(name="S", subjects=["s.>"])
-        stop = asyncio.Event()
-        publishers = [asyncio.create_task(publish(client, stop)) for _ in range(4)]
-        wanted = len(acknowledged) + chance.randrange(50, 200)
-        while len(acknowledged) < wanted:
-            await asyncio.sleep(0.001)
-        broker.kill()
-        stop.set()
-        # What came before the end of the connection counts; nothing else comes.
-        await eventually(lambda: client.is_closed)
-        for publisher in publishers:
-            publisher.cancel()
-        ends = await asyncio.gather(*publishers, return_exceptions=True)
-        assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ends), ends
-
-    async def check(url: str) -> None:
-        client = await natsclient.connect(url)
-        js = client.jetstream()
-        for sequence, payload in acknowledged.items():
-            if sequence not in gone:
-                assert (await js.get_msg("S", sequence)).data == payload
-        state = (await js.stream_info("S")).state
-        assert state.last_seq >= max(acknowledged)
-        await client.close()
-
     with Broker(tmp_path, "-js", "-sd", tmp_path / "store") as broker:
-        for i in range(3):
-            asyncio.run(once(broker, first=not i))
+        for first in (True, False, False):
+            client = await natsclient.connect(broker.url, allow_reconnect=False)
+            if first:
+                await client.jetstream().add_stream(name="S", subjects=["s.>"])
+            stop = asyncio.Event()
+            publishers = [asyncio.create_task(publish(client, stop)) for _ in range(4)]
+            wanted = len(acknowledged) + chance.randrange(50, 200)
+            while len(acknowledged) < wanted:
+                await asyncio.sleep(0.001)
+            broker.kill()
+            stop.set()
+            # What came before the end of the connection counts; nothing else comes.
+            await eventually(lambda client=client: client.is_closed)  # type: ignore[misc]
+            for publisher in publishers:
+                publisher.cancel()
+            ends = await asyncio.gather(*publishers, return_exceptions=True)
+            assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ends), ends
             broker.start()
-        asyncio.run(check(broker.url))
+        async with natsclient.connected(broker.url) as client:
+            js = client.jetstream()
+            for sequence, payload in acknowledged.items():
+                if sequence not in gone:
+                    assert (await js.get_msg("S", sequence)).data == payload
+            state = (await js.stream_info("S")).state
+            assert state.last_seq >= max(acknowledged)
 
 
-def test_monitoring_tells_of_streams(tmp_path: Path) -> None:
-    def asked(broker: Broker, path: str) -> Any:
-        with urllib.request.urlopen(f"{broker.monitoring}/{path}") as answer:
-            return json.load(answer)
-
-    async def fill(url: str) -> None:
-        client = await natsclient.connect(url)
-        js = client.jetstream()
-        await js.add_stream(name="S", subjects=["s"])
-        await js.publish("s", b"x")
-        await js.pull_subscribe("s", "c")
-        await client.close()
-
+async def test_monitoring_tells_of_streams(tmp_path: Path) -> None:
     words = ("-js", "-sd", tmp_path / "store")
     with Broker(tmp_path, *words, http=True) as broker:
-        asyncio.run(fill(broker.url))
-        found = asked(broker, "jsz")
+        async with natsclient.connected(broker.url) as client:
+            js = client.jetstream()
+            await js.add_stream(name="S", subjects=["s"])
+            await js.publish("s", b"x")
+            await js.pull_subscribe("s", "c")
+        found = broker.figures("jsz")
         assert (found["streams"], found["consumers"], found["messages"], found["bytes"]) == (1, 1, 1, 32)
         assert "account_details" not in found
-        [account] = asked(broker, "jsz?streams=1&consumers=1&config=1")["account_details"]
+        [account] = broker.figures("jsz?streams=1&consumers=1&config=1")["account_details"]
         [stream] = account["stream_detail"]
         assert stream["name"] == "S" and stream["state"]["messages"] == 1 and stream["config"]["subjects"] == ["s"]
         assert [each["name"] for each in stream["consumer_detail"]] == ["c"]
-        varz = asked(broker, "varz")["jetstream"]
+        varz = broker.figures("varz")["jetstream"]
         assert varz["config"]["store_dir"] == str(tmp_path / "store/jetstream") and varz["stats"]["storage"] == 32
         assert broker.stop(signal.SIGTERM) in (0, 143)
 
 
 @pytest.mark.skipif(not servers.binary(servers.NEWEST).exists(), reason=f"nats-server {servers.NEWEST} is not here")
-def test_health_is_told_as_by_a_real_server(tmp_path: Path) -> None:
+async def test_health_is_told_as_by_a_real_server(tmp_path: Path) -> None:
     async def fill(url: str) -> None:
-        client = await natsclient.connect(url)
-        js = client.jetstream()
-        await js.add_stream(name="S", subjects=["s"])
-        await js.pull_subscribe("s", "c")
-        await client.close()
+        async with natsclient.connected(url) as client:
+            js = client.jetstream()
+            await js.add_stream(name="S", subjects=["s"])
+            await js.pull_subscribe("s", "c")
 
     questions = [
         "js-enabled-only=true", "js-enabled=1", "js-server-only=true", "js-enabled-only=x", "details=x",
@@ -124,10 +108,10 @@ def test_health_is_told_as_by_a_real_server(tmp_path: Path) -> None:
     ]  # fmt: skip
     port = servers.free_port()
     with servers.NatsServer(tmp_path / "real", servers.NEWEST, {"http": f"127.0.0.1:{port}"}) as server:
-        asyncio.run(fill(server.url))
+        await fill(server.url)
         theirs = [health(f"http://127.0.0.1:{port}/", each + more) for each in questions for more in ("", "&details=1")]
     with Broker(tmp_path / "ours", "-js", "-sd", tmp_path / "store", http=True) as broker:
-        asyncio.run(fill(broker.url))
+        await fill(broker.url)
         ours = [health(broker.monitoring, each + more) for each in questions for more in ("", "&details=1")]
     assert ours == theirs
 

@@ -238,9 +238,10 @@ OLDER = [version for version in servers.available() if version not in (servers.O
 
 @pytest.mark.skipif(not OLDER, reason="no real server is here")
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_between_a_real_server_and_ours(tmp_path: Path, ours_first: bool) -> None:
-    async def move(first: str, second: str) -> None:
-        one, other = await connect(first), await connect(second)
+async def test_between_a_real_server_and_ours(tmp_path: Path, ours_first: bool) -> None:
+    real = servers.NatsServer(tmp_path / "real", servers.NEWEST if ours_first else OLDER[-1])
+    with real, Broker(tmp_path / "ours", "-js", "-sd", tmp_path / "store") as broker:
+        one, other = [await connect(each.url) for each in ((broker, real) if ours_first else (real, broker))]
         try:
             js = one.jetstream()
             await js.add_stream(name="S", subjects=["s.>"])
@@ -259,10 +260,6 @@ def test_between_a_real_server_and_ours(tmp_path: Path, ours_first: bool) -> Non
         finally:
             await one.close()
             await other.close()
-
-    real = servers.NatsServer(tmp_path / "real", servers.NEWEST if ours_first else OLDER[-1])
-    with real, Broker(tmp_path / "ours", "-js", "-sd", tmp_path / "store") as broker:
-        asyncio.run(move(*(broker.url, real.url)[:: 1 if ours_first else -1]))
 
 
 @pytest.mark.parametrize("way", ["restore", "publish"])

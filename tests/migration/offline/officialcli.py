@@ -17,8 +17,7 @@ _PIECE = 64 << 10
 async def restore(url: str, directory: Path) -> dict[str, Any]:
     """Restores one backup and returns the server's final answer."""
     request = json.loads((directory / "backup.json").read_bytes())
-    client = await natsclient.connect(url)
-    try:
+    async with natsclient.connected(url) as client:
         body = json.dumps({"config": request["config"], "state": request["state"]}).encode()
         begun = await client.request(f"$JS.API.STREAM.RESTORE.{request['config']['name']}", body)
         answer: dict[str, Any] = json.loads(begun.data)
@@ -30,5 +29,3 @@ async def restore(url: str, directory: Path) -> dict[str, Any]:
         final = await client.request(answer["deliver_subject"], b"", timeout=30)
         result: dict[str, Any] = json.loads(final.data)
         return result
-    finally:
-        await client.close()

@@ -15,8 +15,8 @@ from stantools.migration.source import open_source
 from stantools.migration.targets.stream_load import ApplyOptions, ExistingPolicy
 from stantools.store.directory import open_datastore
 from tests.conftest import load_expected
-from tests.migration.proof.stores import T0, Record, write_store
 from tests.migration.reading import Seen
+from tests.migration.stores import T0, Record, write_store
 
 REPLACE = ApplyOptions(existing=ExistingPolicy.REPLACE)
 BINARY = bytes(range(256))

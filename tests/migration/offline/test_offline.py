@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 from collections.abc import Callable
@@ -50,8 +49,10 @@ async def test_the_official_command_line_restores_them(each_server: Any, tmp_pat
     assert consumer.num_ack_pending == len(PENDING)
 
 
-def test_golden_stores_by_way_of_backups(each_server: Any, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
-    async def main(case: str) -> None:
+async def test_golden_stores_by_way_of_backups(
+    each_server: Any, golden_copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    for case in GOLDEN:
         facts = facts_of(load_expected(case))
         streams = prepared_golden(golden_copy(case), case, stream_prefix=case, subject_prefix=f"{case}.")
         for stream in streams:
@@ -62,9 +63,6 @@ def test_golden_stores_by_way_of_backups(each_server: Any, golden_copy: Callable
             name = stream.plan.parts[0].channel
             await compare_consumers(each_server.url, stream.plan, facts[name])
             await compare(each_server.url, stream.plan, facts[name], f"{case}.{name}")
-
-    for case in GOLDEN:
-        asyncio.run(main(case))
 
 
 def test_the_request_says_all_that_counts(tmp_path: Path) -> None:
@@ -140,22 +138,22 @@ def test_other_consumers_and_configurations_are_seen(tmp_path: Path) -> None:
     assert "max_age is 5 instead of 0" in finding.detail
 
 
-def test_many_channels_in_one_stream(start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_many_channels_in_one_stream(start_server: Callable[..., Any], tmp_path: Path) -> None:
     """Numbered anew, with their origin as headers, and the durable translated."""
     store = small_store(tmp_path / "store")
     [stream] = prepared(store, overrides=(Override(">", stream="ALL"),))
     result = BackupDirectory(tmp_path / "out").place(stream)
     assert BackupDirectory(tmp_path / "out").place(stream).present
     server = start_server()
-    asyncio.run(restore(server.url, result.directory))
-    seen = asyncio.run(read_stream(server.url, "ALL"))
+    await restore(server.url, result.directory)
+    seen = await read_stream(server.url, "ALL")
     assert [message.sequence for message in seen] == list(range(1, sum(map(len, ROWS.values())) + 1))
     for channel, rows in ROWS.items():
         found = [m for m in seen if m.headers["Nats-Streaming-Channel"] == channel]
         assert [(int(m.headers["Nats-Streaming-Sequence"]), m.timestamp, m.data) for m in found] == [
             (sequence, timestamp, data) for sequence, timestamp, _, data in rows
         ]
-    assert asyncio.run(consumers_of(server.url, "ALL"))["dur"].num_ack_pending == len(PENDING)
+    assert (await consumers_of(server.url, "ALL"))["dur"].num_ack_pending == len(PENDING)
     [exact, *_] = prepared(store)
     object.__setattr__(exact.plan, "name", "ALL")
     assert {f.code for f in prove_backup(result.directory, exact).findings} >= {"message-missing", "message-extra"}
@@ -239,7 +237,7 @@ def test_names_that_are_no_directories(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_an_empty_channel_with_a_last_sequence(
+async def test_an_empty_channel_with_a_last_sequence(
     golden_copy: Callable[[str], Path], each_server: Any, tmp_path: Path
 ) -> None:
     """All messages are lost, and the index still names them: the stream is empty and goes on behind them."""
@@ -251,7 +249,7 @@ def test_an_empty_channel_with_a_last_sequence(
     for stream in streams:
         assert not stream.source.count
         result = BackupDirectory(tmp_path / "out").place(stream)
-        answer = asyncio.run(restore(each_server.url, result.directory))
+        answer = await restore(each_server.url, result.directory)
         assert "error" not in answer, answer
         assert answer["state"]["messages"] == 0
         assert answer["state"]["last_seq"] == stream.source.last

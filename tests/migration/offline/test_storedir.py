@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import shutil
@@ -47,13 +46,12 @@ RUNNABLE = [version for version in servers.VERSIONS if servers.binary(version).e
 
 
 async def _fill(url: str, stream: str = "OTHER", subject: str = "other.>", **connect: Any) -> None:
-    client = await natsclient.connect(url, **connect)
-    js = client.jetstream()
-    await js.add_stream(name=stream, subjects=[subject])
-    for number in range(5):
-        await js.publish(subject.replace(">", "x"), b"%d" % number)
-    await js.pull_subscribe("", "worker", stream=stream)
-    await client.close()
+    async with natsclient.connected(url, **connect) as client:
+        js = client.jetstream()
+        await js.add_stream(name=stream, subjects=[subject])
+        for number in range(5):
+            await js.publish(subject.replace(">", "x"), b"%d" % number)
+        await js.pull_subscribe("", "worker", stream=stream)
 
 
 def _warnings(server: Any) -> list[str]:
@@ -66,10 +64,10 @@ def _problems(notes: list[Remark]) -> list[str]:
     return [f"{note.about}: {note.text}" for note in notes if note.level is RemarkLevel.PROBLEM]
 
 
-def _stopped(start_server: Callable[..., Any], version: str = servers.NEWEST, **more: Any) -> Any:
+async def _stopped(start_server: Callable[..., Any], version: str = servers.NEWEST, **more: Any) -> Any:
     """A server that has a stream and was stopped."""
     server = start_server(version, **more)
-    asyncio.run(_fill(server.url))
+    await _fill(server.url)
     server.stop()
     return server
 
@@ -86,23 +84,22 @@ async def _exact(url: str, rows: dict[str, Any] = ROWS) -> None:
 
 async def _goes_on(url: str) -> None:
     """New messages get the next sequences, and the durable gets what is pending, at once, and what is new."""
-    client = await natsclient.connect(url)
-    js = client.jetstream()
-    for channel, rows in ROWS.items():
-        assert (await js.publish(channel, b"new")).seq == rows[-1][0] + 1
-    subscription = await js.pull_subscribe("orders", "dur", stream="orders")
-    got = []
-    while len(got) < 4:
-        for message in await subscription.fetch(4, timeout=natsclient.PATIENCE):
-            got.append(message.metadata.sequence.stream)
-            await message.ack_sync()
-    assert sorted(got) == [*PENDING, 301]
-    await client.close()
+    async with natsclient.connected(url) as client:
+        js = client.jetstream()
+        for channel, rows in ROWS.items():
+            assert (await js.publish(channel, b"new")).seq == rows[-1][0] + 1
+        subscription = await js.pull_subscribe("orders", "dur", stream="orders")
+        got = []
+        while len(got) < 4:
+            for message in await subscription.fetch(4, timeout=natsclient.PATIENCE):
+                got.append(message.metadata.sequence.stream)
+                await message.ack_sync()
+        assert sorted(got) == [*PENDING, 301]
 
 
 @pytest.mark.parametrize("version", servers.VERSIONS)
-def test_a_server_opens_what_was_placed(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
-    server = _stopped(start_server, version)
+async def test_a_server_opens_what_was_placed(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server = await _stopped(start_server, version)
     before = tree(server.store_dir)
     streams = prepared(small_store(tmp_path / "store"))
     store = StoreDirectory(server.store_dir)
@@ -118,7 +115,7 @@ def test_a_server_opens_what_was_placed(version: str, start_server: Callable[...
     for _ in range(2):
         server.log.unlink()
         server.start()
-        asyncio.run(_exact(server.url))
+        await _exact(server.url)
         server.stop()
         assert _warnings(server) == []
         for stream in streams:
@@ -128,21 +125,21 @@ def test_a_server_opens_what_was_placed(version: str, start_server: Callable[...
             )
             assert StoreDirectory(server.store_dir).place(stream).present
     server.start()
-    asyncio.run(_goes_on(server.url))
+    await _goes_on(server.url)
     for end in (server.stop, server.kill):
         end()
         server.start()
-        state = asyncio.run(state_of(server.url, "orders")).state
+        state = (await state_of(server.url, "orders")).state
         assert (state.messages, state.last_seq) == (len(ROWS["orders"]) + 1, 301)
-        assert asyncio.run(state_of(server.url, "OTHER")).state.messages == 5
-        assert asyncio.run(consumers_of(server.url, "orders"))["dur"].ack_floor.stream_seq == 301
+        assert (await state_of(server.url, "OTHER")).state.messages == 5
+        assert (await consumers_of(server.url, "orders"))["dur"].ack_floor.stream_seq == 301
 
 
 @pytest.mark.skipif(servers.OLDEST not in RUNNABLE, reason="the oldest server is not here")
-def test_a_store_of_the_oldest_server_is_opened_by_newer_ones(
+async def test_a_store_of_the_oldest_server_is_opened_by_newer_ones(
     golden_copy: Callable[[str], Path], start_server: Callable[..., Any], tmp_path: Path
 ) -> None:
-    server = _stopped(start_server, servers.OLDEST)
+    server = await _stopped(start_server, servers.OLDEST)
     store = StoreDirectory(server.store_dir)
     golden = {
         case: prepared_golden(golden_copy(case), case, stream_prefix=case, subject_prefix=f"{case}.") for case in GOLDEN
@@ -165,11 +162,11 @@ def test_a_store_of_the_oldest_server_is_opened_by_newer_ones(
         shutil.copytree(server.store_dir, copy / "store")
         other = servers.NatsServer(copy, version)
         with other:
-            asyncio.run(check(other.url))
+            await check(other.url)
         assert _warnings(other) == []
 
 
-def test_a_store_that_no_server_has_used_yet(start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_a_store_that_no_server_has_used_yet(start_server: Callable[..., Any], tmp_path: Path) -> None:
     streams = prepared(small_store(tmp_path / "store"))
     store = StoreDirectory(tmp_path / "new")
     assert store.check([stream.plan for stream in streams], quiet=0) == []
@@ -177,11 +174,11 @@ def test_a_store_that_no_server_has_used_yet(start_server: Callable[..., Any], t
         store.place(stream)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
     server = start_server(config={"jetstream": {"store_dir": str(tmp_path / "new")}})
-    asyncio.run(_exact(server.url))
+    await _exact(server.url)
     assert _warnings(server) == []
 
 
-def test_another_account(start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_another_account(start_server: Callable[..., Any], tmp_path: Path) -> None:
     accounts = {"APP": {"jetstream": "enabled", "users": [{"user": "u", "password": "p"}]}}
     server = start_server(config={"accounts": accounts, "no_auth_user": "u"})
     server.stop()
@@ -193,17 +190,17 @@ def test_another_account(start_server: Callable[..., Any], tmp_path: Path) -> No
     for stream in streams:
         store.place(stream)
     server.start()
-    asyncio.run(_exact(server.url))
+    await _exact(server.url)
     for name in ("$SYS", "a/b", "..", "", "a b"):
         assert _problems(StoreDirectory(server.store_dir, name).check([], quiet=0)), name
 
 
-def test_a_running_server_is_refused(start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_a_running_server_is_refused(start_server: Callable[..., Any], tmp_path: Path) -> None:
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
     server = start_server()
     for busy in (False, True):
         if busy:
-            asyncio.run(_fill(server.url))
+            await _fill(server.url)
         before = tree(server.store_dir)
         [problem] = _problems(StoreDirectory(server.store_dir).check([stream.plan], quiet=0))
         assert f"is in use: process {server.process.pid}" in problem
@@ -216,7 +213,7 @@ def test_a_running_server_is_refused(start_server: Callable[..., Any], tmp_path:
     assert _problems(StoreDirectory(server.store_dir).check([stream.plan], quiet=0)) == []
 
 
-def test_force_goes_on_beside_a_running_server(start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_force_goes_on_beside_a_running_server(start_server: Callable[..., Any], tmp_path: Path) -> None:
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
     server = start_server()
     store = StoreDirectory(server.store_dir, force=True)
@@ -225,14 +222,14 @@ def test_force_goes_on_beside_a_running_server(start_server: Callable[..., Any],
     store.place(stream)
     server.stop()
     server.start()
-    assert asyncio.run(state_of(server.url, "one")).state.messages == 1
+    assert (await state_of(server.url, "one")).state.messages == 1
 
 
-def test_a_server_that_was_started_meanwhile(
+async def test_a_server_that_was_started_meanwhile(
     start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
-    server = _stopped(start_server)
+    server = await _stopped(start_server)
     before = tree(server.store_dir)
     entries = type(stream).entries
     monkeypatch.setattr("stantools.migration.targets.directories.RECHECK_SECONDS", 0)
@@ -253,11 +250,11 @@ def test_a_server_that_was_started_meanwhile(
 
 
 @pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
-def test_a_cluster_is_refused(version: str, tmp_path: Path) -> None:
+async def test_a_cluster_is_refused(version: str, tmp_path: Path) -> None:
     if version not in RUNNABLE:
         pytest.skip("no nats-server here (python tests/servers.py)")
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
-    with servers.Cluster(tmp_path / "cluster", version, usable=False) as cluster:
+    async with servers.Cluster(tmp_path / "cluster", version, usable=False) as cluster:
         place = cluster.servers[0].store_dir
     [problem] = _problems(StoreDirectory(place).check([stream.plan], quiet=0))
     assert "belongs to a server of a cluster" in problem
@@ -266,11 +263,11 @@ def test_a_cluster_is_refused(version: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
-def test_an_encrypted_store_is_refused(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_an_encrypted_store_is_refused(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
     place = tmp_path / "encrypted"
     server = start_server(version, config={"jetstream": {"store_dir": str(place), "key": "secret", "cipher": "aes"}})
-    asyncio.run(_fill(server.url))
+    await _fill(server.url)
     server.stop()
     [problem] = _problems(StoreDirectory(place).check([stream.plan], quiet=0))
     assert "is encrypted" in problem
@@ -279,10 +276,12 @@ def test_an_encrypted_store_is_refused(version: str, start_server: Callable[...,
     assert not (place / "jetstream/$G/streams/one").exists()
 
 
-def test_streams_and_subjects_that_are_there_are_refused(start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_streams_and_subjects_that_are_there_are_refused(
+    start_server: Callable[..., Any], tmp_path: Path
+) -> None:
     server = start_server()
-    asyncio.run(_fill(server.url, "one", "other.>"))
-    asyncio.run(_fill(server.url, "WIDE", "far.*"))
+    await _fill(server.url, "one", "other.>")
+    await _fill(server.url, "WIDE", "far.*")
     server.stop()
     streams = prepared(small_store(tmp_path / "store"))
     store = StoreDirectory(server.store_dir)
@@ -303,9 +302,9 @@ def test_streams_and_subjects_that_are_there_are_refused(start_server: Callable[
 
 
 @pytest.mark.parametrize("version", servers.VERSIONS)
-def test_replaced_streams_are_kept(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_replaced_streams_are_kept(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server = start_server(version)
-    asyncio.run(_fill(server.url, "one", "other.>"))
+    await _fill(server.url, "one", "other.>")
     server.stop()
     account = server.store_dir / "jetstream/$G"
     old = tree(account / "streams/one")
@@ -318,7 +317,7 @@ def test_replaced_streams_are_kept(version: str, start_server: Callable[..., Any
     )
     server.log.unlink()
     server.start()
-    assert facts(asyncio.run(read_stream(server.url, "one"))) == wanted("one", ROWS["one"])
+    assert facts(await read_stream(server.url, "one")) == wanted("one", ROWS["one"])
     server.stop()
     assert _warnings(server) == []
     assert tree(account / "one.replaced") == old
@@ -382,14 +381,14 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "new").exists()
 
 
-def test_what_clients_did_since_is_never_overwritten(start_server: Callable[..., Any], tmp_path: Path) -> None:
+async def test_what_clients_did_since_is_never_overwritten(start_server: Callable[..., Any], tmp_path: Path) -> None:
     streams = prepared(small_store(tmp_path / "store"))
     server = start_server()
     server.stop()
     for stream in streams:
         StoreDirectory(server.store_dir).place(stream)
     server.start()
-    asyncio.run(_goes_on(server.url))
+    await _goes_on(server.url)
     server.stop()
     before = tree(server.store_dir)
     for stream in streams:

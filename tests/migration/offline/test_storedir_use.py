@@ -133,11 +133,10 @@ def test_a_server_that_ends_while_it_is_looked_at(tmp_path: Path, monkeypatch: p
 async def test_a_busy_server_is_found_by_its_files(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
-    client = await natsclient.connect(server.url)
-    stream = client.jetstream()
-    await stream.add_stream(name="S", subjects=["s"])
-    await stream.publish("s", b"x")
-    await client.close()
+    async with natsclient.connected(server.url) as client:
+        stream = client.jetstream()
+        await stream.add_stream(name="S", subjects=["s"])
+        await stream.publish("s", b"x")
     root = server.store_dir / "jetstream"
     [sign] = _ours(find_server(root, quiet=0), server.process)
     assert sign.endswith("1.blk open for writing")

@@ -11,8 +11,6 @@ from typing import Any
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.source import SourceOptions, StoreSource, open_source
-from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import new_server_info
 from stantools.store.storewriter import StoreWriter
 
@@ -65,7 +63,3 @@ def write_store(root: Path, channels: Mapping[str | bytes, Channel], clients: It
             )
             (root / os.fsdecode(raw) / "msgs.1.dat").write_bytes(b"\1\0\0\0" + bytes(data))
     return root
-
-
-def opened(root: Path, **options: Any) -> StoreSource:
-    return open_source(open_datastore(root, key=options.pop("key", None)), SourceOptions(**options))

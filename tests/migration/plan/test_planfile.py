@@ -34,7 +34,8 @@ from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planfile import derived_filter, read_plan, render_plan, write_plan
 from stantools.migration.plan.planner import make_plan
 from tests.conftest import golden_cases
-from tests.migration.plan.stores import CRC, NOW, SECOND, Channel, durable, opened, queue, sub, write_store
+from tests.migration.plan.stores import CRC, NOW, SECOND, Channel, durable, queue, sub, write_store
+from tests.migration.stores import opened
 
 FILE = Path("plan.yaml")
 

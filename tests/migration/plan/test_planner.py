@@ -28,7 +28,8 @@ from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.plan.remarks import older_than
 from stantools.store.limits import UNLIMITED, ChannelLimits, PatternLimits, StoreLimits
-from tests.migration.plan.stores import NOW, SECOND, START, Channel, durable, opened, queue, sub, write_store
+from tests.migration.plan.stores import NOW, SECOND, START, Channel, durable, queue, sub, write_store
+from tests.migration.stores import opened
 
 SHOP = {
     "orders.new": Channel(range(1, 11), [durable(1, "d", sent=5, pending=[3]), sub(2, 9, [9], client_id="c1")]),

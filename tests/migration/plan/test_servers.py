@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests import natsclient
-from tests.migration.plan.stores import NOW, SECOND, Channel, durable, opened, queue, write_store
+from tests.migration.plan.stores import NOW, SECOND, Channel, durable, queue, write_store
+from tests.migration.stores import opened
 
 #: A value for every setting that a plan may have, the defaults aside.
 STREAM_VALUES: dict[str, Any] = {
@@ -72,8 +72,7 @@ def same(asked: dict[str, Any], got: dict[str, Any], ignored: set[str]) -> None:
 
 
 async def create(url: str, plan: MigrationPlan, ignored: set[str]) -> None:
-    client = await natsclient.connect(url)
-    try:
+    async with natsclient.connected(url) as client:
         for stream in plan.streams:
             await request(client, f"STREAM.CREATE.{stream.name}", stream.loading_config)
             answer = await request(client, f"STREAM.UPDATE.{stream.name}", stream.config)
@@ -83,11 +82,9 @@ async def create(url: str, plan: MigrationPlan, ignored: set[str]) -> None:
                 subject = f"CONSUMER.DURABLE.CREATE.{stream.name}.{consumer.name}"
                 answer = await request(client, subject, body)
                 same(consumer.config, answer["config"], set())
-    finally:
-        await client.close()
 
 
-def test_plans_are_taken(each_server: Any, tmp_path: Path) -> None:
+async def test_plans_are_taken(each_server: Any, tmp_path: Path) -> None:
     channels: dict[str | bytes, Channel] = {
         "orders.new": Channel(range(1, 9), [durable(1, "d", sent=5, pending=[3])]),
         "orders_old": Channel([4, 5], [durable(1, "d", sent=4), queue(2, "q:g", sent=4, pending=[4])]),
@@ -109,7 +106,7 @@ def test_plans_are_taken(each_server: Any, tmp_path: Path) -> None:
             subject_prefix=prefix and "p.",
             overrides=(mapping_override(f"m.*={prefix}M"), Override("m.*", settings={"max_age": 90 * SECOND})),
         )
-        asyncio.run(create(each_server.url, make_plan(source, options, version, now_ns=NOW), set()))  # type: ignore[arg-type]
+        await create(each_server.url, make_plan(source, options, version, now_ns=NOW), set())  # type: ignore[arg-type]
 
 
 async def test_every_setting_is_known(each_server: Any, tmp_path: Path) -> None:
@@ -122,24 +119,18 @@ async def test_every_setting_is_known(each_server: Any, tmp_path: Path) -> None:
     new = {field.key for field in STREAM_FIELDS if version[:2] < field.since}
 
     await create(each_server.url, plan, new)
-    client = await natsclient.connect(each_server.url)
-    try:
+    async with natsclient.connected(each_server.url) as client:
         for name, more in (("pull", PULL_VALUES), ("push", PUSH_VALUES)):
             config = {"durable_name": name, **CONSUMER_VALUES, **more}
             body = {"stream_name": "orders_new", "config": config}
             answer = await request(client, f"CONSUMER.DURABLE.CREATE.orders_new.{name}", body)
             same(config, answer["config"], set())
-    finally:
-        await client.close()
 
 
 async def test_reserved_subjects_are_refused_by_servers_too(start_server: Any) -> None:
     server = start_server()
 
-    client = await natsclient.connect(server.url)
-    try:
+    async with natsclient.connected(server.url) as client:
         for subject in ("$JS.x", "$SYS.x", "$JSC.x"):
             with pytest.raises(AssertionError, match=r"code"):
                 await request(client, "STREAM.CREATE.X", {"name": "X", "subjects": [subject]})
-    finally:
-        await client.close()

@@ -14,7 +14,8 @@ import pytest
 
 from stantools.format.proto import store_pb2 as pb
 from tests.cli.conftest import Run
-from tests.migration.proof.stores import T0, fill, records, stored, with_js, write_store
+from tests.migration.stores import T0, fill, records, stored, write_store
+from tests.natsclient import with_jetstream
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +111,7 @@ def test_the_server_of_a_context(run: Run, stream: tuple[str, Path], tmp_path: P
 
 def test_a_different_stream(run: Run, stream: tuple[str, Path]) -> None:
     url, store = stream
-    with_js(url, lambda js: js.delete_message("orders_new", 50))
+    with_jetstream(url, lambda js: js.delete_message("orders_new", 50))
     result = run("diff", store, f"{url}#orders_new")
     assert result.code == 1
     assert "message-missing  orders.new\n" in result.out
@@ -131,7 +132,7 @@ def test_durables(run: Run, start_server: Callable[..., Any], tmp_path: Path) ->
     result = run("diff", store, f"{server.url}#foo", "-o", "ndjson")
     assert [each["code"] for each in result.ndjson()] == ["consumer-missing"]
     config = {"durable_name": "d", "deliver_policy": "all", "ack_policy": "explicit"}
-    with_js(server.url, lambda js: js.consumer_create("foo", config))
+    with_jetstream(server.url, lambda js: js.consumer_create("foo", config))
     result = run("diff", store, f"{server.url}#foo", "-o", "ndjson")
     assert {each["code"]: "up to 0 instead of 7" in each["detail"] for each in result.ndjson()} == {
         "consumer-position": True,

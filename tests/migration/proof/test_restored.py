@@ -11,12 +11,12 @@ import pytest
 from stantools.migration.proof.stream_proof import ExpectedStream, Proof
 from stantools.migration.server.restore import restore
 from stantools.nats import readback
-from stantools.nats.jetstream import JetStream
 from stantools.streamfiles.writer import StreamArchive, measure
-from tests.migration.proof.stores import T0, Record, opened, records, with_js, write_store
+from tests.migration.stores import T0, Record, opened, records, write_store
+from tests.natsclient import jetstream
 
 
-def restored(server: Any, root: Path, *, last: int | None = None, origin: bool = False) -> Proof:
+async def restored(server: Any, root: Path, *, last: int | None = None, origin: bool = False) -> Proof:
     """Restores the only channel of a store and proves it."""
     (channel,) = opened(root).channels
 
@@ -36,15 +36,12 @@ def restored(server: Any, root: Path, *, last: int | None = None, origin: bool =
     if last is not None:
         source.last = last
     config = {"name": "S", "subjects": [channel.name], "storage": "file", "num_replicas": 1}
-
-    async def work(js: JetStream) -> Proof:
+    async with jetstream(server.url) as js:
         archive = StreamArchive("S", config, T0, origin=origin, compression="stored")
         state = measure(source.read(), origin=origin, last=source.last)
         pieces = archive.pieces(source.read(), lambda: (), source.last)
         await restore(js, "S", config, {**state.as_json(), "consumer_count": 0}, pieces)
         return await ExpectedStream("S", source, origin, False).prove(js)
-
-    return with_js(server.url, work)
 
 
 def with_gaps(giant: int) -> list[Record]:
@@ -55,7 +52,7 @@ def with_gaps(giant: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("origin", [False, True])
-def test_gaps(each_server: Any, tmp_path: Path, origin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gaps(each_server: Any, tmp_path: Path, origin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leading, inner and giant gaps, replies, times that go back, an empty message and a large one."""
     # Whoever waited would wait for long.
     monkeypatch.setattr(readback, "_EXPIRES", 60)
@@ -63,18 +60,18 @@ def test_gaps(each_server: Any, tmp_path: Path, origin: bool, monkeypatch: pytes
     started = time.monotonic()
     # Servers of 2.9 walk through a gap.
     giant = 10**7 if each_server.version.startswith("2.9.") else 2**40
-    proof = restored(each_server, write_store(tmp_path / "s", {"foo.bar": with_gaps(giant)}), origin=origin)
+    proof = await restored(each_server, write_store(tmp_path / "s", {"foo.bar": with_gaps(giant)}), origin=origin)
     assert proof.findings == []
     assert proof.messages == 66
     # Not by waiting for messages that older servers believe to be still there.
     assert time.monotonic() - started < 30
 
 
-def test_a_last_sequence_without_a_message(each_server: Any, tmp_path: Path) -> None:
-    proof = restored(each_server, write_store(tmp_path / "s", {"foo": records(10)}), last=25)
+async def test_a_last_sequence_without_a_message(each_server: Any, tmp_path: Path) -> None:
+    proof = await restored(each_server, write_store(tmp_path / "s", {"foo": records(10)}), last=25)
     assert proof.findings == []
     assert proof.messages == 10
 
 
-def test_an_empty_channel_with_a_last_sequence(each_server: Any, tmp_path: Path) -> None:
-    assert restored(each_server, write_store(tmp_path / "s", {"foo": []}), last=77).findings == []
+async def test_an_empty_channel_with_a_last_sequence(each_server: Any, tmp_path: Path) -> None:
+    assert (await restored(each_server, write_store(tmp_path / "s", {"foo": []}), last=77)).findings == []

@@ -19,7 +19,7 @@ from stantools.migration.proof.stores import StoresDifference, compare_stores
 from stantools.recovery.salvage import SalvageOptions, apply_salvage, plan_salvage
 from stantools.store.directory import open_datastore
 from stantools.store.read_options import ReadOptions, open_store
-from tests.migration.proof.stores import CRC, T0, Record, records, write_store
+from tests.migration.stores import CRC, T0, Record, records, write_store
 
 
 def compare(a: Path, b: Path, *patterns: str, key: bytes | None = None) -> StoresDifference:
@@ -189,7 +189,7 @@ def test_any_two_channels(
     tmp_path_factory: pytest.TempPathFactory, a: list[Record], b: list[Record], step: int, other_step: int
 ) -> None:
     """As one would compare them message by message, whatever the batches are."""
-    from tests.migration.proof.stores import single
+    from tests.migration.stores import single
 
     root = tmp_path_factory.mktemp("stores")
     left, right = (write_store(root / name, {"foo": each}) for name, each in (("a", a), ("b", b)))

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from nats.aio.client import Client
 
-from stantools.nats.connect_options import ConnectOptions
-from stantools.nats.connection import connect
 from stantools.nats.errors import NoAnswerError
 from stantools.nats.jetstream import JetStream
 from stantools.streamfiles import headers
 from stantools.streamfiles.batch import MessageBatch
 from tests import natsclient
 from tests.streamfiles.making import Item, batch
-
-Result = TypeVar("Result")
 
 
 @dataclass
@@ -96,11 +91,8 @@ async def read_back(js: JetStream, stream: str) -> list[Message]:
 @contextlib.asynccontextmanager
 async def peer(js: JetStream) -> AsyncIterator[Client]:
     """The common client library, connected to the same server."""
-    client = await natsclient.connect(js.connection.url)
-    try:
+    async with natsclient.connected(js.connection.url) as client:
         yield client
-    finally:
-        await client.close()
 
 
 def expected(source: FakeSource, *, origin: bool = True) -> list[Message]:
@@ -114,16 +106,6 @@ def expected(source: FakeSource, *, origin: bool = True) -> list[Message]:
         )
         for item in source.items
     ]
-
-
-def run(url: str, work: Callable[[JetStream], Awaitable[Result]], **options: Any) -> Result:
-    """Does something with a connection."""
-
-    async def connected() -> Result:
-        async with connect(ConnectOptions(servers=(url,), **options)) as connection:
-            return await work(JetStream(connection))
-
-    return asyncio.run(connected())
 
 
 def numbered(*sequences: int, size: int = 0) -> list[Item]:

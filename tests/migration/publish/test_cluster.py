@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stantools.migration.publish.loader import PublishOptions, PublishWindow
 from stantools.migration.publish.stream_publish import publish_stream
-from stantools.nats.connect_options import ConnectOptions
-from stantools.nats.connection import connect
-from stantools.nats.jetstream import JetStream
 from tests import servers
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back
 from tests.migration.publish.test_consumers import durable, place
+from tests.natsclient import jetstream
 
 SOURCE = FakeSource(numbered(*(n for n in range(100, 12_000) if n % 50), size=50), last=12_010)
 SMALL = FakeSource(numbered(*(n for n in range(100, 700) if n % 50)), last=710, channel=b"small")
@@ -24,12 +21,12 @@ REPLICATED = {**CONFIG, "num_replicas": 3}
 
 
 @pytest.mark.parametrize("version", [pytest.param("2.9.10", marks=pytest.mark.slow), servers.NEWEST])
-def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
+async def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
     if not servers.binary(version).exists():
         pytest.skip(f"nats-server {version} is not here (python tests/servers.py)")
     told: list[int] = []
 
-    async def whole(js: JetStream) -> None:
+    async with servers.Cluster(tmp_path, version) as cluster, jetstream(*cluster.urls, timeout=5) as js:
         result = await publish_stream(js, "SMALL", {**REPLICATED, "subjects": ["small"]}, SMALL, CONSUMERS)
         # On a busy machine the servers may elect another leader meanwhile.
         assert result.state["messages"] == SMALL.count and result.interruptions <= 2
@@ -39,7 +36,6 @@ def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
             assert info and info["num_ack_pending"] == len(position.pending)
             assert info["num_pending"] == sum(item.sequence > position.delivered for item in SMALL.items)
 
-    async def interrupted(js: JetStream, cluster: servers.Cluster) -> Any:
         async def kill_leader() -> None:
             while sum(told) < SOURCE.count // 2:
                 await asyncio.sleep(0.001)
@@ -53,16 +49,6 @@ def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
         result = await publish_stream(js, "ORDERS", REPLICATED, SOURCE, options=publishing, progress=told.append)
         await killing
         assert await read_back(js, "ORDERS") == expected(SOURCE)
-        return result
-
-    async def work(cluster: servers.Cluster) -> Any:
-        async with connect(ConnectOptions(servers=tuple(cluster.urls), timeout=5)) as connection:
-            js = JetStream(connection)
-            await whole(js)
-            return await interrupted(js, cluster)
-
-    with servers.Cluster(tmp_path, version) as cluster:
-        result = asyncio.run(work(cluster))
     assert result.messages == SOURCE.count == sum(told)
     state = result.state
     assert (state["messages"], state["first_seq"], state["last_seq"]) == (SOURCE.count, 101, 12_010)

@@ -17,8 +17,9 @@ import pytest
 from stantools.migration.replay.state import ReplayPosition, ReplayStateFile
 from tests import natsclient
 from tests.migration.replay.fakestreaming import FakeStreaming
-from tests.migration.replay.stores import MS, START, messages, write_store
+from tests.migration.replay.stores import MS, START, messages
 from tests.migration.replay.test_run import in_stream, payloads, with_streams
+from tests.migration.stores import write_store
 from tests.waiting import eventually
 
 
@@ -305,12 +306,11 @@ async def test_it_is_nats_py_that_reads_what_was_published(start_server: Any, ru
     records = [(1, START, b"", b""), (2, START, b"r", bytes(range(256))), (3, START, b"", b"\r\nMSG x 1 1\r\n")]
     store = write_store(tmp_path / "odd", {"grüße.welt": records})
 
-    client = await natsclient.connect(server.url)
-    await client.jetstream().add_stream(name="S", subjects=["grüße.*"])
-    done = await asyncio.to_thread(run, "replay", store, "--to", server.url, "--as", "jetstream")
-    assert done.code == 0, done.err
-    found = [await client.jetstream().get_msg("S", number) for number in (1, 2, 3)]
-    await client.close()
+    async with natsclient.connected(server.url) as client:
+        await client.jetstream().add_stream(name="S", subjects=["grüße.*"])
+        done = await asyncio.to_thread(run, "replay", store, "--to", server.url, "--as", "jetstream")
+        assert done.code == 0, done.err
+        found = [await client.jetstream().get_msg("S", number) for number in (1, 2, 3)]
     found = found
     assert [message.data or b"" for message in found] == [data for *_, data in records]
     assert found[1].headers["Nats-Streaming-Reply"] == "r"

@@ -17,18 +17,8 @@ from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, PermissionDeniedError
 from tests import natsclient, servers
 from tests.migration.replay.fakestreaming import FakeStreaming
-from tests.migration.replay.stores import (
-    MS,
-    START,
-    core,
-    jetstream,
-    messages,
-    options,
-    planned,
-    replay,
-    streaming,
-    write_store,
-)
+from tests.migration.replay.stores import MS, START, core, jetstream, messages, options, planned, replay, streaming
+from tests.migration.stores import write_store
 from tests.waiting import eventually
 
 IDENTITY: dict[str, Any] = {}
@@ -60,8 +50,7 @@ async def listening(url: str, subject: str) -> tuple[Any, list[Any]]:
 
 async def in_stream(url: str, name: str) -> list[tuple[str, bytes]]:
     """All messages of a stream, in order: subject, payload."""
-    client = await natsclient.connect(url)
-    try:
+    async with natsclient.connected(url) as client:
         js = client.jetstream(timeout=30)
         state = (await js.stream_info(name)).state
         found = []
@@ -69,21 +58,18 @@ async def in_stream(url: str, name: str) -> list[tuple[str, bytes]]:
             message = await js.get_msg(name, sequence)
             found.append((message.subject, message.data or b""))
         return found
-    finally:
-        await client.close()
 
 
 async def payloads(url: str, name: str) -> list[bytes]:
     """All payloads of a long stream."""
-    client = await natsclient.connect(url)
-    js = client.jetstream()
-    expected = (await js.stream_info(name)).state.messages
-    config = nats.js.api.ConsumerConfig(ack_policy=nats.js.api.AckPolicy.NONE)
-    subscription = await js.pull_subscribe("", stream=name, config=config)
-    got: list[bytes] = []
-    while len(got) < expected:
-        got += [message.data for message in await subscription.fetch(1000)]
-    await client.close()
+    async with natsclient.connected(url) as client:
+        js = client.jetstream()
+        expected = (await js.stream_info(name)).state.messages
+        config = nats.js.api.ConsumerConfig(ack_policy=nats.js.api.AckPolicy.NONE)
+        subscription = await js.pull_subscribe("", stream=name, config=config)
+        got: list[bytes] = []
+        while len(got) < expected:
+            got += [message.data for message in await subscription.fetch(1000)]
     return got
 
 
@@ -125,24 +111,23 @@ async def test_core_with_origin(start_server: Any, store: Path, file: ReplayStat
     }
 
 
-def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
+async def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
     server = start_server(jetstream=False)
     store = write_store(tmp_path / "paced", {"a": messages(5, step=100 * MS), "b": messages(1, start=START + 250 * MS)})
 
     async def go(number: int) -> bool:
         """Returns whether it was in time."""
-        client = await natsclient.connect(server.url)
-        times: list[tuple[str, float]] = []
+        async with natsclient.connected(server.url) as client:
+            times: list[tuple[str, float]] = []
 
-        async def note(message: Any) -> None:
-            times.append((message.subject, time.monotonic()))
+            async def note(message: Any) -> None:
+                times.append((message.subject, time.monotonic()))
 
-        await client.subscribe(">", cb=note)
-        await client.flush()
-        with ReplayStateFile(tmp_path / f"state{number}.json", IDENTITY, resume=False) as file:
-            outcome = await replay(planned(store), options(server.url), core(), file, ReplaySpeed(1.0))
-        await eventually(lambda: len(times) == 6)
-        await client.close()
+            await client.subscribe(">", cb=note)
+            await client.flush()
+            with ReplayStateFile(tmp_path / f"state{number}.json", IDENTITY, resume=False) as file:
+                outcome = await replay(planned(store), options(server.url), core(), file, ReplaySpeed(1.0))
+            await eventually(lambda: len(times) == 6)
         assert [name for name, _ in times] == ["a", "a", "a", "b", "a", "a"]
         offsets = [at - times[0][1] for _, at in times]
         late = [offset - expected for offset, expected in zip(offsets, [0, 0.1, 0.2, 0.25, 0.3, 0.4], strict=True)]
@@ -150,13 +135,16 @@ def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
         return min(late) >= -0.02 and max(late) <= 0.3 and outcome.seconds < 2
 
     # On a busy machine not every time.
-    assert any(asyncio.run(go(number)) for number in range(5))
+    for number in range(5):
+        if await go(number):
+            return
+    pytest.fail("never in time")
 
 
-def test_a_rate_limit(start_server: Any, tmp_path: Path, file: ReplayStateFile) -> None:
+async def test_a_rate_limit(start_server: Any, tmp_path: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
     store = write_store(tmp_path / "paced", {"a": messages(200)})
-    outcome = asyncio.run(replay(planned(store), options(server.url), core(), file, ReplaySpeed(None, 400)))
+    outcome = await replay(planned(store), options(server.url), core(), file, ReplaySpeed(None, 400))
     assert outcome.messages == 200
     assert 0.49 <= outcome.seconds < 10
 
@@ -190,21 +178,21 @@ async def test_stopping_and_going_on(start_server: Any, store: Path, tmp_path: P
     await client.close()
 
 
-def test_a_large_message_is_named(start_server: Any, tmp_path: Path, file: ReplayStateFile) -> None:
+async def test_a_large_message_is_named(start_server: Any, tmp_path: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False, config={"max_payload": 1000})
     records = [*messages(3), (4, START + 4 * MS, b"", bytes(1001)), (5, START + 5 * MS, b"", b"")]
     store = write_store(tmp_path / "large", {"a": records})
     with pytest.raises(MessageRefusedError, match="message 4 of channel a has 1001 bytes") as caught:
-        asyncio.run(replay(planned(store), options(server.url), core(), file))
+        await replay(planned(store), options(server.url), core(), file)
     assert "--seq 5:" in caught.value.remedy
     assert file.state.channels == {b"a": ReplayPosition(3, START + 2 * MS)}
 
 
-def test_a_subject_that_is_not_permitted(start_server: Any, store: Path, file: ReplayStateFile) -> None:
+async def test_a_subject_that_is_not_permitted(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     users = {"users": [{"user": "u", "password": "p", "permissions": {"publish": ["a"], "subscribe": [">"]}}]}
     server = start_server(jetstream=False, config={"authorization": users})
     with pytest.raises(PermissionDeniedError, match=r"may not publish to b\.c"):
-        asyncio.run(replay(planned(store), options(server.url, user="u", password="p"), core(), file))
+        await replay(planned(store), options(server.url, user="u", password="p"), core(), file)
 
 
 async def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: Path, file: ReplayStateFile) -> None:
@@ -232,10 +220,9 @@ async def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: 
 
 
 async def with_streams(url: str, **streams: list[str]) -> None:
-    client = await natsclient.connect(url)
-    for name, subjects in streams.items():
-        await client.jetstream().add_stream(name=name, subjects=subjects)
-    await client.close()
+    async with natsclient.connected(url) as client:
+        for name, subjects in streams.items():
+            await client.jetstream().add_stream(name=name, subjects=subjects)
 
 
 async def test_jetstream(each_server: Any, store: Path, file: ReplayStateFile) -> None:
@@ -247,9 +234,8 @@ async def test_jetstream(each_server: Any, store: Path, file: ReplayStateFile) -
     assert outcome.messages == 400
     assert await in_stream(url, "A") == [("a", b"m%d" % n) for n in range(1, 301)]
     assert await in_stream(url, "B") == [("b.c", bytes([n, 0, 13, 10])) for n in range(1, 101)]
-    client = await natsclient.connect(url)
-    message = await client.jetstream().get_msg("B", 3)
-    await client.close()
+    async with natsclient.connected(url) as client:
+        message = await client.jetstream().get_msg("B", 3)
     assert message.headers == {
         "Nats-Msg-Id": f"{file.state.run}:b.c:3",
         "Nats-Streaming-Channel": "b.c",
@@ -266,38 +252,36 @@ async def test_what_was_stored_but_not_noted_is_not_stored_again(
     """As after a kill: the state is older than what the streams have. The duplicate window is too short to help."""
     server = start_server()
 
-    client = await natsclient.connect(server.url)
-    for name, subjects in {"A": ["a", "x"], "B": ["b.>"]}.items():
-        await client.jetstream().add_stream(name=name, subjects=subjects, duplicate_window=0.1)
-    await client.jetstream().publish("x", b"somebody else's")
-    with ReplayStateFile(tmp_path / "s", IDENTITY, resume=False) as file:
-        await replay(planned(store, last=40), options(server.url), jetstream(), file)
-        noted = file.path.read_bytes()
-        await client.jetstream().publish("a", b"somebody else's")
-        await replay(planned(store, last=90), options(server.url), jetstream(), file)
-        file.path.write_bytes(noted)
-    await asyncio.sleep(0.3)
-    with ReplayStateFile(tmp_path / "s", IDENTITY, resume=True) as file:
-        assert file.state.channels[b"a"].sequence == 40
-        outcome = await replay(planned(store), options(server.url), jetstream(), file)
-        assert outcome.finished
-        assert outcome.again == 100
-    ours = [each for each in await in_stream(server.url, "A") if each[1] != b"somebody else's"]
-    assert ours == [("a", b"m%d" % n) for n in range(1, 301)]
-    assert await in_stream(server.url, "B") == [("b.c", bytes([n, 0, 13, 10])) for n in range(1, 101)]
-    await client.close()
+    async with natsclient.connected(server.url) as client:
+        for name, subjects in {"A": ["a", "x"], "B": ["b.>"]}.items():
+            await client.jetstream().add_stream(name=name, subjects=subjects, duplicate_window=0.1)
+        await client.jetstream().publish("x", b"somebody else's")
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+            await replay(planned(store, last=40), options(server.url), jetstream(), file)
+            noted = file.path.read_bytes()
+            await client.jetstream().publish("a", b"somebody else's")
+            await replay(planned(store, last=90), options(server.url), jetstream(), file)
+            file.path.write_bytes(noted)
+        await asyncio.sleep(0.3)
+        with ReplayStateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+            assert file.state.channels[b"a"].sequence == 40
+            outcome = await replay(planned(store), options(server.url), jetstream(), file)
+            assert outcome.finished
+            assert outcome.again == 100
+        ours = [each for each in await in_stream(server.url, "A") if each[1] != b"somebody else's"]
+        assert ours == [("a", b"m%d" % n) for n in range(1, 301)]
+        assert await in_stream(server.url, "B") == [("b.c", bytes([n, 0, 13, 10])) for n in range(1, 101)]
 
 
 async def _lose_the_end(url: str, subjects: list[str], keep: int) -> None:
     """Makes a stream what it is after a server was killed: it has lost its last messages, which it had acknowledged."""
-    client = await natsclient.connect(url)
-    js = client.jetstream()
-    kept = [await js.get_msg("S", number) for number in range(1, keep + 1)]
-    await js.delete_stream("S")
-    await js.add_stream(name="S", subjects=subjects)
-    for message in kept:
-        await js.publish(message.subject, message.data, headers=message.headers)
-    await client.close()
+    async with natsclient.connected(url) as client:
+        js = client.jetstream()
+        kept = [await js.get_msg("S", number) for number in range(1, keep + 1)]
+        await js.delete_stream("S")
+        await js.add_stream(name="S", subjects=subjects)
+        for message in kept:
+            await js.publish(message.subject, message.data, headers=message.headers)
 
 
 async def test_a_stream_that_has_lost_what_it_had_acknowledged(start_server: Any, store: Path, tmp_path: Path) -> None:
@@ -334,11 +318,10 @@ async def test_a_stream_of_which_nobody_can_tell_what_it_has_lost(
             await replay(plan, options(server.url), jetstream(), file)
         assert "start over" in caught.value.remedy
         assert file.state.channels[b"a"].sequence == 60
-        client = await natsclient.connect(server.url)
-        await client.jetstream().delete_stream("S")
-        with pytest.raises(NatsError, match="no stream at"):
-            await replay(plan, options(server.url), jetstream(), file)
-        await client.close()
+        async with natsclient.connected(server.url) as client:
+            await client.jetstream().delete_stream("S")
+            with pytest.raises(NatsError, match="no stream at"):
+                await replay(plan, options(server.url), jetstream(), file)
 
 
 async def test_a_stream_that_is_removed_meanwhile(
@@ -349,36 +332,33 @@ async def test_a_stream_that_is_removed_meanwhile(
 
     await with_streams(server.url, S=["a", "b.>"])
     running = asyncio.ensure_future(replay(planned(store), options(server.url), jetstream(), file, ReplaySpeed(0.3)))
-    client = await natsclient.connect(server.url)
-    js = client.jetstream()
-    while (await js.stream_info("S")).state.messages < 20:
-        await asyncio.sleep(0.01)
-    await js.delete_stream("S")
-    with pytest.raises(NatsError, match="the stream S is gone"):
-        await running
-    await client.close()
+    async with natsclient.connected(server.url) as client:
+        js = client.jetstream()
+        while (await js.stream_info("S")).state.messages < 20:
+            await asyncio.sleep(0.01)
+        await js.delete_stream("S")
+        with pytest.raises(NatsError, match="the stream S is gone"):
+            await running
 
 
 @pytest.mark.slow
-def test_a_cluster_that_loses_a_node(tmp_path: Path, file: ReplayStateFile) -> None:
+async def test_a_cluster_that_loses_a_node(tmp_path: Path, file: ReplayStateFile) -> None:
     if not servers.binary(servers.NEWEST).exists():
         pytest.skip("nats-server is not here (python tests/servers.py)")
     store = write_store(tmp_path / "store", {"a": messages(3000)})
 
-    async def go(cluster: Any) -> None:
-        client = await natsclient.connect(cluster.urls)
-        info = await servers.make_stream(client, name="S", subjects=["a"], num_replicas=3)
-        leader = next(each for each in cluster.servers if each.directory.name == info["cluster"]["leader"])
-        connecting = ConnectOptions(servers=tuple(url for url in cluster.urls if url != leader.url))
-        running = asyncio.ensure_future(replay(planned(store), connecting, jetstream(), file, ReplaySpeed(None, 3000)))
-        await asyncio.sleep(0.5)
-        leader.kill()
-        assert (await running).finished
-        await client.close()
+    async with servers.Cluster(tmp_path / "cluster") as cluster:
+        async with natsclient.connected(cluster.urls) as client:
+            info = await servers.make_stream(client, name="S", subjects=["a"], num_replicas=3)
+            leader = next(each for each in cluster.servers if each.directory.name == info["cluster"]["leader"])
+            connecting = ConnectOptions(servers=tuple(url for url in cluster.urls if url != leader.url))
+            running = asyncio.ensure_future(
+                replay(planned(store), connecting, jetstream(), file, ReplaySpeed(None, 3000))
+            )
+            await asyncio.sleep(0.5)
+            leader.kill()
+            assert (await running).finished
         assert await in_stream(connecting.servers[0], "S") == [("a", b"m%d" % n) for n in range(1, 3001)]
-
-    with servers.Cluster(tmp_path / "cluster") as cluster:
-        asyncio.run(go(cluster))
 
 
 async def test_two_replays_of_the_same_store_are_two(start_server: Any, store: Path, tmp_path: Path) -> None:
@@ -421,10 +401,10 @@ async def test_no_stream(start_server: Any, store: Path, file: ReplayStateFile) 
     assert await in_stream(server.url, "A") == []
 
 
-def test_jetstream_is_off(start_server: Any, store: Path, file: ReplayStateFile) -> None:
+async def test_jetstream_is_off(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server(jetstream=False)
     with pytest.raises(NatsError, match="nothing listens"):
-        asyncio.run(replay(planned(store), options(server.url), jetstream(), file))
+        await replay(planned(store), options(server.url), jetstream(), file)
 
 
 @pytest.mark.parametrize(("setting", "says"), [({"no_ack": True}, "no_ack"), ({"sealed": True}, "sealed")])
@@ -434,10 +414,9 @@ async def test_streams_that_do_not_do(
     server = start_server()
 
     await with_streams(server.url, A=["a", "b.>"])
-    client = await natsclient.connect(server.url)
-    config = (await client.jetstream().stream_info("A")).config
-    await client.jetstream().update_stream(config.evolve(**setting))
-    await client.close()
+    async with natsclient.connected(server.url) as client:
+        config = (await client.jetstream().stream_info("A")).config
+        await client.jetstream().update_stream(config.evolve(**setting))
     with pytest.raises(NatsError, match=says):
         await replay(planned(store), options(server.url), jetstream(), file)
 
@@ -445,11 +424,10 @@ async def test_streams_that_do_not_do(
 async def test_a_full_stream(start_server: Any, store: Path, file: ReplayStateFile) -> None:
     server = start_server()
 
-    client = await natsclient.connect(server.url)
-    await client.jetstream().add_stream(name="A", subjects=[">"], no_ack=True)
-    await client.jetstream().delete_stream("A")
-    await client.jetstream().add_stream(name="A", subjects=["a", "b.>"], max_msgs=50, discard="new")
-    await client.close()
+    async with natsclient.connected(server.url) as client:
+        await client.jetstream().add_stream(name="A", subjects=[">"], no_ack=True)
+        await client.jetstream().delete_stream("A")
+        await client.jetstream().add_stream(name="A", subjects=["a", "b.>"], max_msgs=50, discard="new")
     with pytest.raises(MessageRefusedError, match="maximum messages exceeded") as caught:
         await replay(planned(store), options(server.url), jetstream(), file)
     assert "free space" in caught.value.remedy
@@ -603,7 +581,7 @@ async def test_a_streaming_server_that_ends(start_server: Any, store: Path, tmp_
     with ReplayStateFile(tmp_path / "s", IDENTITY, resume=False) as file:
         async with FakeStreaming(server.url) as fake:
             running = asyncio.ensure_future(
-                replay(planned(store), options(server.url), streaming(), file, ReplaySpeed(1.0))
+                replay(planned(store), options(server.url), streaming(), file, ReplaySpeed(0.1))
             )
             await eventually(lambda: len(fake.payloads(b"a")) > 50)
         with pytest.raises(ConnectionLostError, match="is gone"):

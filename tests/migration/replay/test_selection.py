@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from stantools.errors import RefusedError, UsageError
 from stantools.migration.replay.selection import ReplayPlan, ReplaySelection, plan_replay
 from stantools.migration.replay.state import ReplayPosition
 from stantools.migration.replay.subjects import SubjectRules
-from tests.migration.replay.stores import MS, START, messages, opened, planned, write_store
+from tests.migration.replay.stores import MS, START, messages, planned
+from tests.migration.stores import opened, write_store
 
 
 def rows(plan: ReplayPlan) -> list[tuple[str, int, bytes]]:
@@ -101,6 +103,7 @@ def test_a_selection_means_the_same_when_the_store_has_grown(tmp_path: Path) -> 
     chosen = ReplaySelection(first=-3).fixed(opened(root).channels)
     again = ReplaySelection.from_json(chosen.as_json())
     assert again == chosen
+    shutil.rmtree(root)
     write_store(root, {"a": messages(20), "new": messages(5)})
     source = opened(root)
     found = rows(plan_replay(source, SubjectRules(), again, streaming=False))

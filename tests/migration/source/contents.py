@@ -5,24 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns
-from stantools.format.crc import IEEE, Crc
+from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
+from stantools.migration.source import ChannelSource, StoreSource
 from stantools.store.directory import open_datastore
 from stantools.store.mapping import mapped
 from stantools.store.slice_reader import scan_slice
 from stantools.streamfiles.batch import MessageBatch
-
-CRC = Crc(IEEE)
+from tests.migration.stores import CRC, Record
 
 #: A message: timestamp, reply, payload.
 Message = tuple[int, bytes, bytes]
-#: A message with its sequence before that.
-Record = tuple[int, int, bytes, bytes]
 
 
 def contents(batches: Iterable[MessageBatch], subject: bytes | None = None) -> dict[int, Message]:
@@ -86,12 +82,6 @@ def write_slices(
             CRC,
         )
         (directory / f"msgs.{number}.dat").write_bytes(b"\1\0\0\0" + bytes(data))
-
-
-def opened(root: Path, **options: Any) -> StoreSource:
-    """Opens a store as a source."""
-    store = open_datastore(root, options.pop("crc", CRC), options.pop("key", None))
-    return open_source(store, SourceOptions(**options))
 
 
 def only(source: StoreSource) -> ChannelSource:

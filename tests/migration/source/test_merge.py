@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import stantools.migration.stream_source as merging
 from stantools.errors import UsageError
 from stantools.migration.stream_source import MergedSource, SingleSource, StreamSource, stream_source
-from tests.migration.source.contents import Record, contents, opened, write_slices
+from tests.migration.source.contents import contents, write_slices
+from tests.migration.stores import Record, opened
 
 #: Where each message of a merged stream is from: channel, sequence.
 Order = list[tuple[bytes, int]]

@@ -23,7 +23,8 @@ from stantools.migration.source import ChannelSource
 from stantools.store import slice_reader
 from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.headers import is_safe_value, safe_value
-from tests.migration.source.contents import Message, Record, contents, only, opened, write_slices
+from tests.migration.source.contents import Message, contents, only, write_slices
+from tests.migration.stores import Record, opened
 
 KEY = b"a key for tests"
 DAY = 86_400 * 10**9
@@ -154,8 +155,8 @@ def test_patterns(tmp_path: Path) -> None:
     for name in (b"a", b"a.b", b"c"):
         write_slices(tmp_path, name, [records(1, 3)])
     assert [c.name for c in opened(tmp_path).channels] == ["a", "a.b", "c"]
-    assert [c.name for c in opened(tmp_path, patterns=["a.*", "c"]).channels] == ["a.b", "c"]
-    assert opened(tmp_path, patterns=["d"]).channels == []
+    assert [c.name for c in opened(tmp_path, "a.*", "c").channels] == ["a.b", "c"]
+    assert opened(tmp_path, "d").channels == []
 
 
 def test_strays_of_a_channel_that_was_not_chosen(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_strays_of_a_channel_that_was_not_chosen(tmp_path: Path) -> None:
     write_slices(tmp_path, b"b", [records(1, 3)])
     write_slices(tmp_path, b"a", [records(4, 6)], subject=b"b", start=2)
     assert {c.name: c.count for c in opened(tmp_path).channels} == {"a": 3, "b": 6}
-    chosen = opened(tmp_path, patterns=["a"])
+    chosen = opened(tmp_path, "a")
     assert {c.name: c.count for c in chosen.channels} == {"a": 3}
     (left,) = [d for d in chosen.dropped if "not selected" in d.reason]
     assert left.sequences.pairs() == [(4, 6)] and not left.loss
@@ -172,7 +173,7 @@ def test_strays_of_a_channel_that_was_not_chosen(tmp_path: Path) -> None:
 def test_a_renamed_directory(tmp_path: Path) -> None:
     write_slices(tmp_path, b"old", [records(1, 3)], subject=b"orders")
     for patterns in ([], ["old"]):
-        channel = only(opened(tmp_path, patterns=patterns))
+        channel = only(opened(tmp_path, *patterns))
         assert contents(channel.read(), b"orders") == as_messages(records(1, 3))
 
 

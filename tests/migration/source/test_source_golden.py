@@ -15,7 +15,8 @@ from stantools.migration.stream_source import SingleSource
 from stantools.store.directory import open_datastore
 from stantools.store.ranges import Ranges
 from tests.conftest import MUTATION_SETS, golden_cases, load_expected
-from tests.migration.source.contents import CRC, Message, contents, opened, stored
+from tests.migration.source.contents import Message, contents, stored
+from tests.migration.stores import CRC, opened
 from tests.mutations import mutated_stores
 
 #: Every so manyth mutation is tried here; salvage, whose plan this goes by, is tested with all of them.

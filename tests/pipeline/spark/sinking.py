@@ -16,7 +16,8 @@ from stantools.pipeline.spark.jetstream_options import SinkOptions, sink_options
 from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.schema import schema_of
 from stantools.streamfiles import headers
-from tests.migration.publish.conftest import Message, read_back, run
+from tests.migration.publish.conftest import Message, read_back
+from tests.natsclient import with_jetstream
 
 START = 1_700_000_000_000_000_000
 
@@ -71,12 +72,12 @@ def expected(listed: Sequence[dict[str, Any]], *, origin: bool = True) -> list[M
 
 def stored(server: Any, stream: str) -> list[Message]:
     """What a stream holds."""
-    return run(server.url, lambda js: read_back(js, stream))
+    return with_jetstream(server.url, lambda js: read_back(js, stream))
 
 
 def info(server: Any, stream: str) -> dict[str, Any] | None:
     """Configuration and state of a stream."""
-    return run(server.url, lambda js: js.stream_info(stream))
+    return with_jetstream(server.url, lambda js: js.stream_info(stream))
 
 
 def description(server: Any, stream: str) -> str:

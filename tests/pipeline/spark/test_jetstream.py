@@ -21,7 +21,7 @@ from stantools.migration.targets.server_destination import prove
 from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.schema import schema_of
 from stantools.store.directory import open_datastore
-from tests.migration.publish.conftest import run
+from tests.natsclient import with_jetstream
 from tests.pipeline.spark.sinking import description, expected, info, kill_clients, rows, stored
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def test_from_a_store(spark: SparkSession, start_server: Callable[..., Any], gol
     for stream in prepare(plan, source):
         # A channel that lost its last messages to limits, or has none, is known to its index only.
         if stream.source.count and stream.source.last == stream.source.parts[0][0].sequences.last:
-            proof = run(server.url, lambda js, stream=stream: prove(js, stream, published=True))
+            proof = with_jetstream(server.url, lambda js, stream=stream: prove(js, stream, published=True))
             assert {each.code for each in proof.findings} <= {"consumer-missing"}
             proven += proof.messages
     assert proven > 50

@@ -27,7 +27,7 @@ from stantools.pipeline.spark import jetstream_task
 from stantools.pipeline.spark.jetstream_task import TaskReport, commit, write_rows
 from stantools.store.directory import open_datastore
 from tests.brokers import Broker
-from tests.migration.publish.conftest import run
+from tests.natsclient import with_jetstream
 from tests.pipeline.spark.sinking import batches, description, expected, info, options, rows, stored
 
 ORDERS = rows("orders", (number for number in range(5, 900) if number % 11))
@@ -102,7 +102,7 @@ def test_a_store(start_server: Callable[..., Any], golden: Path) -> None:
     plan = make_plan(source, PlanOptions(origin_headers="on"), (2, 15, 1))  # type: ignore[arg-type]
     for stream in prepare(plan, source):
         if stream.source.count and stream.source.last == stream.source.parts[0][0].sequences.last:
-            proof = run(server.url, lambda js, stream=stream: prove(js, stream, published=True))
+            proof = with_jetstream(server.url, lambda js, stream=stream: prove(js, stream, published=True))
             assert [each for each in proof.findings if each.code != "consumer-missing"] == []
             assert proof.messages == stream.source.count
 
@@ -129,7 +129,7 @@ def test_a_channel_in_several_tasks(start_server: Callable[..., Any]) -> None:
             commit(options(server.url), results)
         assert "jetstream.write" in raised.value.remedy or "remove the stream" in raised.value.remedy
         assert description(server, "orders").startswith("stantools: not complete")
-        run(server.url, lambda js: js.delete_stream("orders"))
+        with_jetstream(server.url, lambda js: js.delete_stream("orders"))
     with pytest.raises(RefusedError, match="channel orders: its rows are in several partitions"):
         commit(options(server.url), write(server, ORDERS, ORDERS))
 
@@ -260,5 +260,5 @@ def test_options_are_taken_along(start_server: Callable[..., Any]) -> None:
     finally:
         del os.environ["SINK_PASSWORD"]
     login = {"user": "sink", "password": "s3cret"}
-    config = run(server.url, lambda js: js.stream_info("ALL"), **login)["config"]
+    config = with_jetstream(server.url, lambda js: js.stream_info("ALL"), **login)["config"]
     assert config["subjects"] == ["old.orders"]

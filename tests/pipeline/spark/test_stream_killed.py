@@ -86,7 +86,7 @@ async def publish(broker: Broker, first: int, acked: Counter[bytes], until: floa
     return number
 
 
-def test_everything_is_killed(tmp_path: Path) -> None:
+async def test_everything_is_killed(tmp_path: Path) -> None:
     store = tmp_path / "store"
     words = ["-store", "FILE", "-dir", store, "-file_slice_max_msgs", "400", "-mm", "0"]
     broker = Broker(tmp_path / "broker", *words)
@@ -95,29 +95,26 @@ def test_everything_is_killed(tmp_path: Path) -> None:
     broker.start()
     number, brokers, killed, batches = 1, 0, 0, 0
     try:
-        number = asyncio.run(publish(broker, number, acked, time.monotonic() + 1))
+        number = await publish(broker, number, acked, time.monotonic() + 1)
         query.start()
         end = time.monotonic() + SECONDS
         while brokers < BROKERS or killed < QUERIES:
             assert time.monotonic() < end, (tmp_path / "query.log").read_text()[-5000:]
             begin = number
-
-            async def until_killed(begin: int = begin) -> int:
-                task = asyncio.create_task(publish(broker, begin, acked, time.monotonic() + 30))
-                await asyncio.sleep(2)
-                broker.kill()
-                with contextlib.suppress(asyncio.TimeoutError):
-                    return await asyncio.wait_for(task, 5)
-                return begin + 1_000_000
-
-            number = asyncio.run(until_killed())
+            task = asyncio.create_task(publish(broker, begin, acked, time.monotonic() + 30))
+            await asyncio.sleep(2)
+            broker.kill()
+            try:
+                number = await asyncio.wait_for(task, 5)
+            except TimeoutError:
+                number = begin + 1_000_000
             broker.start()
             brokers += 1
             if killed < QUERIES and query.batches() > batches:
                 query.kill()
                 killed, batches = killed + 1, query.batches()
                 query.start()
-        number = asyncio.run(publish(broker, number, acked, time.monotonic() + 1))
+        number = await publish(broker, number, acked, time.monotonic() + 1)
         assert broker.stop() == 0
         query.kill()
         query.start("once")

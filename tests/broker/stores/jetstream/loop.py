@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
+import inspect
 import itertools
 import selectors
 import weakref
@@ -160,3 +162,15 @@ def run(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
         asyncio.set_event_loop(None)
+
+
+def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that is a coroutine, in simulated time."""
+
+    @functools.wraps(test)
+    def played(**cases: Any) -> None:
+        run(lambda: test(**cases))
+
+    # pytest calls it as any other test.
+    played.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return played

@@ -15,7 +15,7 @@ from broker.stores.jetstream.exact_publisher import ExactPublisher, PublishRange
 from stantools.format.columns import MessageColumns
 from stantools.nats.channel_streams import StreamNames
 from stantools.streamfiles.batch import MessageBatch
-from tests.broker.stores.jetstream.loop import run
+from tests.broker.stores.jetstream.loop import simulated
 from tests.broker.stores.jetstream.model import JetStream, Link
 
 NAMES = StreamNames("c")
@@ -87,17 +87,14 @@ def on_a_bench(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """A test that plays on a bench of its own, in simulated time."""
 
     @functools.wraps(test)
-    def played(**cases: Any) -> None:
-        async def work() -> None:
-            bench = Bench()
-            await bench.open()
-            await test(bench, **cases)
-
-        run(work)
+    async def played(**cases: Any) -> None:
+        bench = Bench()
+        await bench.open()
+        await test(bench, **cases)
 
     # pytest fills in the parameters but for the bench.
     played.__signature__ = inspect.signature(functools.partial(test, None))  # type: ignore[attr-defined]
-    return played
+    return simulated(played)
 
 
 @on_a_bench

@@ -33,7 +33,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 from stantools.nats.channel_streams import StreamNames
 from stantools.nats.errors import ConnectionLostError, NatsError
 from stantools.store.limits import ChannelLimits, StoreLimits
-from tests.broker.stores.jetstream.loop import Process, number, process, real_time, run
+from tests.broker.stores.jetstream.loop import Process, number, process, real_time, simulated
 from tests.broker.stores.jetstream.machine import on
 from tests.broker.stores.jetstream.model import Faults, JetStream, Link
 from tests.broker.stores.jetstream.test_simulated import (
@@ -340,122 +340,110 @@ def test_many_groups(tmp_path: Path, block: int) -> None:
     play(tmp_path, range(1000 + 100 * block, 1100 + 100 * block), scenario)
 
 
-def test_who_has_just_started_leaves_the_lease_where_it_is(tmp_path: Path) -> None:
+@simulated
+async def test_who_has_just_started_leaves_the_lease_where_it_is(tmp_path: Path) -> None:
     """Its NATS server says that nobody leads, as it is linked to no other yet; but somebody writes."""
-
-    async def play() -> None:
-        chance = random.Random(1)
-        servers, nats = JetStream(chance), Nats()
-        first = Node("a", servers, nats, tmp_path / "a", chance)
-        while first.group.role != LEADER:
-            await asyncio.sleep(0.01)
-        nats.unlinked.add("b")
-        second = Node("b", servers, nats, tmp_path / "b", chance)
-        await asyncio.sleep(10)
-        assert (first.group.role, second.group.role, first.ready) == (LEADER, FOLLOWER, 1)
-        await let_go((first, second))
-
-    run(play)
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+    first = Node("a", servers, nats, tmp_path / "a", chance)
+    while first.group.role != LEADER:
+        await asyncio.sleep(0.01)
+    nats.unlinked.add("b")
+    second = Node("b", servers, nats, tmp_path / "b", chance)
+    await asyncio.sleep(10)
+    assert (first.group.role, second.group.role, first.ready) == (LEADER, FOLLOWER, 1)
+    await let_go((first, second))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_two_who_miss_the_leader_at_the_same_time(tmp_path: Path, seed: int) -> None:
+@simulated
+async def test_two_who_miss_the_leader_at_the_same_time(tmp_path: Path, seed: int) -> None:
     """The second one does not take the lease from the first, of whom it has not heard: both would serve."""
-
-    async def play() -> None:
-        chance = random.Random(seed)
-        servers, nats = JetStream(chance), Nats()
-        nodes = [Node(name, servers, nats, tmp_path / name, chance) for name in "abc"]
-        while not any(node.group.role == LEADER and node.ready for node in nodes):
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(3)
-        (first,) = [node for node in nodes if node.group.role == LEADER]
-        nats.unlinked.update(node.name for node in nodes)
-        first.kill()
-        nodes.remove(first)
-        await asyncio.sleep(10)
-        assert sorted(node.ready for node in nodes) == [0, 1]
-        await let_go(nodes)
-
-    run(play)
+    chance = random.Random(seed)
+    servers, nats = JetStream(chance), Nats()
+    nodes = [Node(name, servers, nats, tmp_path / name, chance) for name in "abc"]
+    while not any(node.group.role == LEADER and node.ready for node in nodes):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(3)
+    (first,) = [node for node in nodes if node.group.role == LEADER]
+    nats.unlinked.update(node.name for node in nodes)
+    first.kill()
+    nodes.remove(first)
+    await asyncio.sleep(10)
+    assert sorted(node.ready for node in nodes) == [0, 1]
+    await let_go(nodes)
 
 
 @pytest.mark.parametrize(("what", "most"), [("killed", 1.0), ("ended", 1.0), ("stopped", 3.5)])
-def test_how_long_it_takes(tmp_path: Path, what: str, most: float) -> None:
+@simulated
+async def test_how_long_it_takes(tmp_path: Path, what: str, most: float) -> None:
     """Whoever is killed or ends is missed at once, whoever is stopped when his lease is over."""
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+    nodes = [Node(name, servers, nats, tmp_path / name, chance) for name in "ab"]
 
-    async def play() -> float:
-        chance = random.Random(1)
-        servers, nats = JetStream(chance), Nats()
-        nodes = [Node(name, servers, nats, tmp_path / name, chance) for name in "ab"]
+    async def leader() -> Node:
+        while True:
+            for node in nodes:
+                if node.ready and node.group.role == LEADER and not (node.dead or node.process.stopped):
+                    return node
+            await asyncio.sleep(0.01)
 
-        async def leader() -> Node:
-            while True:
-                for node in nodes:
-                    if node.ready and node.group.role == LEADER and not (node.dead or node.process.stopped):
-                        return node
-                await asyncio.sleep(0.01)
-
-        first = await leader()
-        await asyncio.sleep(5)
-        begin = real_time()
-        if what == "killed":
-            first.kill()
-        elif what == "ended":
-            first.end()
-            nodes.remove(first)
-        else:
-            first.process.stopped = True
-        assert await leader() is not first
-        took = real_time() - begin
-        if what == "stopped":
-            first.process.resume()
-            until = real_time() + 5
-            while first.group.role == LEADER:
-                assert real_time() < until
-                await asyncio.sleep(0.01)
-        await let_go(nodes)
-        return took
-
-    assert run(play) < most
+    first = await leader()
+    await asyncio.sleep(5)
+    begin = real_time()
+    if what == "killed":
+        first.kill()
+    elif what == "ended":
+        first.end()
+        nodes.remove(first)
+    else:
+        first.process.stopped = True
+    assert await leader() is not first
+    took = real_time() - begin
+    if what == "stopped":
+        first.process.resume()
+        until = real_time() + 5
+        while first.group.role == LEADER:
+            assert real_time() < until
+            await asyncio.sleep(0.01)
+    await let_go(nodes)
+    assert took < most
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_nobody_waits_for_silence_where_the_last_record_is_old(tmp_path: Path, old: bool) -> None:
+@simulated
+async def test_nobody_waits_for_silence_where_the_last_record_is_old(tmp_path: Path, old: bool) -> None:
     """All nodes were killed: their NATS servers know each other no more, and say when the last one wrote."""
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+    first = Node("a", servers, nats, tmp_path / "a", chance)
+    while first.group.role != LEADER:
+        await asyncio.sleep(0.01)
+    first.kill()
+    await asyncio.sleep(20)
+    nats.unlinked.add("b")
+    second = Node("b", servers, nats, tmp_path / "b", chance)
+    ask = second.link.stream_info
 
-    async def play() -> float:
-        chance = random.Random(1)
-        servers, nats = JetStream(chance), Nats()
-        first = Node("a", servers, nats, tmp_path / "a", chance)
-        while first.group.role != LEADER:
+    async def dated(name: str) -> dict[str, Any] | None:
+        info = await ask(name)
+        if info is not None:
+            info["ts"] = "2026-11-27T01:44:58.629144123Z"
+            info["state"]["last_ts"] = "2026-11-27T01:44:51.1Z" if old else "2026-11-27T01:44:58Z"
+        return info
+
+    with patch.object(second.link, "stream_info", dated):
+        begin = real_time()
+        while second.group.role == FOLLOWER:
             await asyncio.sleep(0.01)
-        first.kill()
-        await asyncio.sleep(20)
-        nats.unlinked.add("b")
-        second = Node("b", servers, nats, tmp_path / "b", chance)
-        ask = second.link.stream_info
-
-        async def dated(name: str) -> dict[str, Any] | None:
-            info = await ask(name)
-            if info is not None:
-                info["ts"] = "2026-11-27T01:44:58.629144123Z"
-                info["state"]["last_ts"] = "2026-11-27T01:44:51.1Z" if old else "2026-11-27T01:44:58Z"
-            return info
-
-        with patch.object(second.link, "stream_info", dated):
-            begin = real_time()
-            while second.group.role == FOLLOWER:
-                await asyncio.sleep(0.01)
-            took = real_time() - begin
-        await let_go((second,))
-        return took
-
-    took = run(play)
+        took = real_time() - begin
+    await let_go((second,))
     assert took < 1 if old else took > 1.3
 
 
-def test_a_copy_that_does_not_follow_is_worth_a_word_after_a_while(
+@simulated
+async def test_a_copy_that_does_not_follow_is_worth_a_word_after_a_while(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each start of several nodes begins without JetStream; only what lasts is told, once, and its end."""
@@ -466,29 +454,26 @@ def test_a_copy_that_does_not_follow_is_worth_a_word_after_a_while(
         caplog.clear()
         return found
 
-    async def play() -> None:
-        chance = random.Random(1)
-        servers, nats = JetStream(chance), Nats()
-        first = Node("a", servers, nats, tmp_path / "a", chance)
-        while first.group.role != LEADER:
-            await asyncio.sleep(0.01)
-        problems = (f"nobody answered question {number}" for number in range(1_000_000))
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+    first = Node("a", servers, nats, tmp_path / "a", chance)
+    while first.group.role != LEADER:
+        await asyncio.sleep(0.01)
+    problems = (f"nobody answered question {number}" for number in range(1_000_000))
 
-        async def failing(_store: JetStreamStore) -> None:
-            raise NatsError(next(problems))
+    async def failing(_store: JetStreamStore) -> None:
+        raise NatsError(next(problems))
 
-        second = Node("b", servers, nats, tmp_path / "b", chance)
-        for seconds in (10, 120):
-            with patch.object(JetStreamStore, "follow", failing):
-                await asyncio.sleep(seconds)
-            await asyncio.sleep(10)
-            found = lines()
-            if seconds == 10:
-                assert found == []
-            else:
-                assert len(found) == 2
-                assert found[0].startswith("The copy in files does not follow the streams: nobody answered question ")
-                assert found[1] == "The copy in files follows the streams again"
-        await let_go((first, second))
-
-    run(play)
+    second = Node("b", servers, nats, tmp_path / "b", chance)
+    for seconds in (10, 120):
+        with patch.object(JetStreamStore, "follow", failing):
+            await asyncio.sleep(seconds)
+        await asyncio.sleep(10)
+        found = lines()
+        if seconds == 10:
+            assert found == []
+        else:
+            assert len(found) == 2
+            assert found[0].startswith("The copy in files does not follow the streams: nobody answered question ")
+            assert found[1] == "The copy in files follows the streams again"
+    await let_go((first, second))

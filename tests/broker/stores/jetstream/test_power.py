@@ -20,7 +20,7 @@ from broker.stores.jetstream.lease import Lease
 from broker.stores.store_options import FileOptions
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.proto import store_pb2 as pb
-from tests.broker.stores.jetstream.loop import real_time, run
+from tests.broker.stores.jetstream.loop import real_time, simulated
 from tests.broker.stores.jetstream.model import JetStream
 from tests.broker.stores.jetstream.test_groups import LIMITS, Nats, Node, Somebody, let_go, live
 from tests.broker.stores.jetstream.test_simulated import Broker, Client, History, all_served, check, play
@@ -82,12 +82,12 @@ def test_many_losses_of_power(tmp_path: Path, block: int) -> None:
     play(tmp_path, range(1000 + 100 * block, 1100 + 100 * block), scenario)
 
 
-def test_what_is_read_from_streams_at_a_start_is_durable_before_it_is_served(tmp_path: Path) -> None:
+@simulated
+async def test_what_is_read_from_streams_at_a_start_is_durable_before_it_is_served(tmp_path: Path) -> None:
     chance = random.Random(1)
     servers, machine, history = JetStream(chance), Machine(chance), History()
     client = Client(b"me", history, chance)
-
-    async def play() -> None:
+    with machine.watched():
         first = Broker(servers, tmp_path / "first", LIMITS, machine)
         await first.start()
         while not client.connected:
@@ -103,9 +103,6 @@ def test_what_is_read_from_streams_at_a_start_is_durable_before_it_is_served(tmp
         assert list((tmp_path / "again").rglob("msgs.*.dat"))
         assert not machine.unsynced(tmp_path / "again")
         again.kill()
-
-    with machine.watched():
-        run(play)
 
 
 async def group(seed: int, folder: Path) -> History:

@@ -1,4 +1,4 @@
-"""Small stores, streams with the same content, and connections for the tests of proofs."""
+"""Small stores, streams with the same content, and stores as sources of migrations."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.source import SourceOptions, StoreSource, open_source
 from stantools.migration.stream_source import SingleSource
-from stantools.nats.connect_options import ConnectOptions
-from stantools.nats.connection import connect
-from stantools.nats.jetstream import JetStream
 from stantools.notation import parse_moment
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import new_server_info
@@ -28,7 +25,6 @@ CRC = Crc(IEEE)
 T0 = 1_600_000_000_123_456_789
 #: Sequence, timestamp, reply, payload.
 Record = tuple[int, int, bytes, bytes]
-_T = TypeVar("_T")
 
 
 def records(count: int, *, first: int = 1, size: int = 10) -> list[Record]:
@@ -43,7 +39,7 @@ def write_store(
     clients: Sequence[pb.ClientInfo] = (),
     subscriptions: Mapping[str, Sequence[tuple[pb.SubState, Sequence[int]]]] | None = None,
 ) -> Path:
-    root.mkdir(parents=True)
+    root.mkdir(parents=True, exist_ok=True)
     writer = StoreWriter(root, CRC)
     writer.write_server(new_server_info(cluster))
     writer.write_clients(clients)
@@ -56,8 +52,9 @@ def write_store(
     return root
 
 
-def opened(root: Path, *patterns: str) -> StoreSource:
-    return open_source(open_datastore(root, CRC), SourceOptions(patterns))
+def opened(root: Path, *patterns: str, crc: Crc = CRC, key: bytes | None = None, **options: Any) -> StoreSource:
+    """A store as a source."""
+    return open_source(open_datastore(root, crc, key), SourceOptions(patterns, **options))
 
 
 def single(root: Path, channel: str, subject: bytes | None = None) -> SingleSource:
@@ -66,37 +63,25 @@ def single(root: Path, channel: str, subject: bytes | None = None) -> SingleSour
     return SingleSource(found, subject)
 
 
-def with_js(url: str, work: Callable[[JetStream], Awaitable[_T]], **options: Any) -> _T:
-    """Runs something with a connection."""
-
-    async def run() -> _T:
-        async with connect(ConnectOptions(servers=(url,), **options)) as connection:
-            return await work(JetStream(connection))
-
-    return asyncio.run(run())
-
-
 async def fill(url: str, stream: str, messages: Sequence[tuple[str, bytes, dict[str, str]]], **config: Any) -> None:
     """Makes a stream by publishing."""
-    client = await natsclient.connect(url)
-    js = client.jetstream()
-    await js.add_stream(name=stream, **config)
-    waiting = []
-    for subject, data, headers in messages:
-        waiting.append(await js.publish_async(subject, data, headers=headers or None))
-    await asyncio.gather(*waiting)
-    await client.close()
+    async with natsclient.connected(url) as client:
+        js = client.jetstream()
+        await js.add_stream(name=stream, **config)
+        waiting = []
+        for subject, data, headers in messages:
+            waiting.append(await js.publish_async(subject, data, headers=headers or None))
+        await asyncio.gather(*waiting)
 
 
 async def stored(url: str, stream: str) -> list[Record]:
     """Reads a stream one message at a time, without the code under test: sequence, time, nothing, payload."""
-    client = await natsclient.connect(url)
-    state = (await client.jsm().stream_info(stream)).state
-    found = []
-    for sequence in range(state.first_seq, state.last_seq + 1):
-        answer = await client.request(f"$JS.API.STREAM.MSG.GET.{stream}", b'{"seq":%d}' % sequence)
-        message = json.loads(answer.data).get("message")
-        if message:
-            found.append((sequence, parse_moment(message["time"]), b"", base64.b64decode(message.get("data", ""))))
-    await client.close()
-    return found
+    async with natsclient.connected(url) as client:
+        state = (await client.jsm().stream_info(stream)).state
+        found = []
+        for sequence in range(state.first_seq, state.last_seq + 1):
+            answer = await client.request(f"$JS.API.STREAM.MSG.GET.{stream}", b'{"seq":%d}' % sequence)
+            message = json.loads(answer.data).get("message")
+            if message:
+                found.append((sequence, parse_moment(message["time"]), b"", base64.b64decode(message.get("data", ""))))
+        return found
