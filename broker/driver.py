@@ -70,7 +70,7 @@ class LoopRounds:
         self._scheduled = False
         self.hold_back: Callable[[], None] = _no_op
         self.let_go: Callable[[], None] = _no_op
-        self.take_in: Callable[[], None] = _no_op
+        self.apply_input: Callable[[], None] = _no_op
 
     def soon(self, driver: LoopDriver | None = None) -> None:
         """Ends the round after the loop has handled all readable sockets.
@@ -89,7 +89,7 @@ class LoopRounds:
         self._committers.pop(driver, None)
 
     def _end(self) -> None:
-        self.take_in()
+        self.apply_input()
         self._scheduled = False
         wanted, self._committers = self._committers, {}
         if any(driver.server.slow for driver in wanted):
@@ -166,7 +166,7 @@ class LoopDriver:
         """Runs a job in a thread of its own; the process does not wait for it at its end."""
 
         def finish(result: T) -> None:
-            self.rounds.take_in()
+            self.rounds.apply_input()
             done(result)
 
         def work() -> None:
@@ -193,7 +193,7 @@ class LoopDriver:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.rounds.take_in()
+        self.rounds.apply_input()
         self.server.run_timers()
 
 
@@ -236,7 +236,7 @@ class StoreTimer:
 
 
 @contextlib.contextmanager
-def few_looks_at_garbage() -> Iterator[None]:
+def short_collector_pauses() -> Iterator[None]:
     """Keeps pauses of the garbage collector short, however many objects the clients create.
 
     Existing objects are frozen, so that the collector skips them.

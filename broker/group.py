@@ -26,7 +26,7 @@ from broker.log import STREAMING
 from broker.stores.interface import LeaseLostError, RemoteStore, StorageError
 from broker.streaming.names import leader_subject
 from broker.streaming.ports import RequestAnswer, RequestOutcome, Role, StreamingBus
-from broker.streaming.requests import StreamingRequest, one_by_one
+from broker.streaming.requests import StreamingRequest, per_request
 from stantools.errors import StantoolsError
 from stantools.nats.errors import NatsError
 
@@ -255,7 +255,7 @@ class ServerGroup:
         loop = asyncio.get_running_loop()
         patience = self._lease_seconds * self._random.uniform(1, 1 + _MAX_JITTER)
         last, since, look, silent = -1, loop.time(), 0.0, 0
-        heard = since
+        answered_at = since
         first, often = _WARNING_INTERVALS
         say = since + first
         linked = old = False
@@ -273,8 +273,8 @@ class ServerGroup:
                 found, old = await self._last_record(next(waits) if last < 0 else max(_STATE_TIMEOUTS))
                 look = now + self._lease_seconds / _READS_PER_LEASE if found >= 0 else 0.0
                 if found >= 0:
-                    heard = loop.time()
-                    say = heard + first
+                    answered_at = loop.time()
+                    say = answered_at + first
                 elif now >= say:
                     say = now + often
                     STREAMING.warning(
@@ -282,7 +282,7 @@ class ServerGroup:
                         "and creates the streams once all %d do",
                         self._names.replicas,
                     )
-                if found < 0 and loop.time() - heard > _OUTAGE:
+                if found < 0 and loop.time() - answered_at > _OUTAGE:
                     # It knows no more than a server that has just started.
                     self._start_time = loop.time()
                 if 0 <= last < found:
@@ -306,10 +306,10 @@ class ServerGroup:
         self._term.bus.request(
             Role.GENERAL, self._subject, b"", round(_ANSWER_TIMEOUT * _SECOND), answered, to_servers=True
         )
-        heard = await outcome
-        if heard.outcome is RequestOutcome.REPLY:
-            self._term.store.heard(heard.payload)
-        return heard.outcome is RequestOutcome.NO_RESPONDERS
+        reply = await outcome
+        if reply.outcome is RequestOutcome.REPLY:
+            self._term.store.note_lease(reply.payload)
+        return reply.outcome is RequestOutcome.NO_RESPONDERS
 
     async def _last_record(self, patience: float) -> tuple[int, bool]:
         """Returns the last sequence of the state stream, and whether its last record is old.
@@ -339,7 +339,7 @@ class ServerGroup:
             term.bus.publish(Role.GENERAL, request.reply, term.store.lease or self.node_id.encode())
 
         # The answer to the question keeps other servers from trying while this one reads the streams.
-        term.bus.listen(Role.GENERAL, self._subject, one_by_one(answer))
+        term.bus.listen(Role.GENERAL, self._subject, per_request(answer))
         # It has seen no leader yet, and the last leader may still return.
         loop = asyncio.get_running_loop()
         newcomer = self._start_time is not None and loop.time() < self._start_time + _RETURN_TIME
@@ -360,7 +360,7 @@ class ServerGroup:
     async def _read_late_records(self, term: LeaderTerm) -> None:
         """When the last lease has surely expired, reads the records that its holder could still append."""
         await asyncio.sleep(self._lease_seconds)
-        term.server.look_again(await term.store.look_again())
+        term.server.deliver_new(await term.store.update_changed_channels())
 
     async def _until_lease_loss(self, work: Awaitable[Any]) -> bool:
         """Waits for `work` or the loss of the lease. Returns whether the work is done."""

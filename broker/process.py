@@ -21,7 +21,7 @@ from broker.components import BrokerParts, NatsStartError
 from broker.config import logs
 from broker.config.reader import EXIT_UNAVAILABLE
 from broker.config.values import ConfigurationError
-from broker.driver import LoopDriver, StoreTimer, few_looks_at_garbage, keep_freed_memory, report_loop_error
+from broker.driver import LoopDriver, StoreTimer, keep_freed_memory, report_loop_error, short_collector_pauses
 from broker.listening import reachable
 from broker.log import NATS, STREAMING
 from broker.nats import tls
@@ -112,7 +112,7 @@ class _Process:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 await self._start(stack)
-                stack.enter_context(few_looks_at_garbage())
+                stack.enter_context(short_collector_pauses())
                 await self._ended
         # The reason is the last line of the log, where scripts look for it.
         except (ListenError, NatsStartError) as error:
@@ -139,7 +139,7 @@ class _Process:
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         parts, options = self._parts, self._parts.options
         cluster_id, prefix = options.streaming.cluster_id, options.streaming.discover_prefix
-        self._introduce()
+        self._log_start()
         if options.failure:
             raise ProcessStartError(options.failure)
         if options.node is not None:
@@ -178,7 +178,7 @@ class _Process:
             self._lame_duck = nats.lame_duck
             rounds = driver.rounds
             rounds.hold_back, rounds.let_go = nats.hold_back, nats.flush
-            rounds.take_in, nats.intake.soon = nats.take_in, rounds.soon
+            rounds.apply_input, nats.read_coalescer.soon = nats.apply_input, rounds.soon
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
             bus = EmbeddedBus(
@@ -305,7 +305,7 @@ class _Process:
                 STREAMING.info('  peer %d: "%s"', number, peer)
         STREAMING.info("This node is following until it leads; each stream has %d replica(s)", names.replicas)
 
-    def _introduce(self) -> None:
+    def _log_start(self) -> None:
         options = self._parts.options
         cluster_id = options.streaming.cluster_id.decode(errors="replace")
         STREAMING.info("Starting nats-streaming-server[%s] version %s", cluster_id, VERSION)
@@ -430,7 +430,7 @@ class _Process:
 
 def _stop(server: StreamingServer, driver: LoopDriver) -> None:
     driver.stop()
-    driver.rounds.take_in()
+    driver.rounds.apply_input()
     try:
         server.stop()
     except StorageError as error:

@@ -122,7 +122,7 @@ class EmbeddedBus:
         """Reads more slowly from the client whose messages are being handled."""
         self._clients[Role.GENERAL].full = True
 
-    def go_on(self) -> None:
+    def end_slowdown(self) -> None:
         """Reads from all clients at full speed again."""
         self._clients[Role.GENERAL].release_stalled()
 

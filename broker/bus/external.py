@@ -288,9 +288,9 @@ class ExternalBus:
         """Pauses reading of requests: the sender is unknown, so that no single client can be slowed down."""
         if self._pause is None:
             self._links[Role.GENERAL].pause()
-            self._pause = asyncio.get_running_loop().call_later(_PAUSE, self.go_on)
+            self._pause = asyncio.get_running_loop().call_later(_PAUSE, self.end_slowdown)
 
-    def go_on(self) -> None:
+    def end_slowdown(self) -> None:
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None

@@ -118,7 +118,7 @@ def _plain(found: NatsFile, problems: Problems, name: str, node: ConfigNode, key
             problems.error(node, f"{name} value is too big")
         found.settings[key.setting] = value
     if key.state in (Support.WARNED, Support.NOT_NEEDED):
-        problems.without_effect(node, name, key.state)
+        problems.warn_ineffective(node, name, key.state)
     elif key.state is Support.UNAVAILABLE and node.value is True:
         problems.unavailable.append(f"{node.place}: {name}")
 
@@ -156,7 +156,7 @@ def _block(found: NatsFile, problems: Problems, name: str, node: ConfigNode, key
     elif key.setting == "jetstream":
         _jetstream(found, problems, node)
     elif key.state in (Support.WARNED, Support.NOT_NEEDED):
-        problems.without_effect(node, name, key.state)
+        problems.warn_ineffective(node, name, key.state)
     elif _requests_feature(node):
         problems.unavailable.append(f"{node.place}: {name}")
 
@@ -190,7 +190,7 @@ def _cluster(found: NatsFile, problems: Problems, node: ConfigNode) -> None:
         elif key.setting == "routes.tls":
             found.cluster_tls = read_tls(problems, entry)
         elif key.state is Support.NOT_NEEDED:
-            problems.without_effect(entry, f"{name} of cluster", key.state)
+            problems.warn_ineffective(entry, f"{name} of cluster", key.state)
         elif (value := problems.value(entry, key.kind)) is not None:
             settings[key.setting] = value
 
@@ -209,7 +209,7 @@ def _jetstream(found: NatsFile, problems: Problems, node: ConfigNode) -> None:
         if key.state is Support.UNAVAILABLE:
             problems.unavailable.append(f"{entry.place}: {name} of jetstream")
         elif key.state is not Support.WORKS:
-            problems.without_effect(entry, f"{name} of jetstream", key.state)
+            problems.warn_ineffective(entry, f"{name} of jetstream", key.state)
         elif key.kind is ValueType.SIZE:
             if (size := _size(problems, name, entry)) is not None:
                 found.settings[key.setting] = size
@@ -273,12 +273,12 @@ def read_tls(problems: Problems, node: ConfigNode) -> TLSOptions | None:
         elif name == "curve_preferences":
             curves = _choice(problems, entry, name, CURVES, "unrecognized curve preference")
         elif name == "pinned_certs":
-            _pins(problems, entry)
+            _check_pins(problems, entry)
         elif (key := _TLS[name]).state is Support.UNAVAILABLE:
             if entry.value is not False and not (name == "min_version" and text(entry) == "1.2"):
                 problems.unavailable.append(f"{entry.place}: {name} of tls")
         elif key.kind is ValueType.BOOL:
-            problems.without_effect(entry, f"{name} of tls", key.state)
+            problems.warn_ineffective(entry, f"{name} of tls", key.state)
         elif problems.value(entry, ValueType.INT) is not None:
             problems.warn(entry, f"{name} has no effect in this server")
     options = TLSOptions(
@@ -374,7 +374,7 @@ def _choice(problems: Problems, node: ConfigNode, name: str, known: Mapping[str,
     return tuple(found)
 
 
-def _pins(problems: Problems, node: ConfigNode) -> None:
+def _check_pins(problems: Problems, node: ConfigNode) -> None:
     for value in problems.words(node):
         if not _PIN.fullmatch(value.lower()):
             problems.error(

@@ -158,7 +158,7 @@ def scan_number(text: str, begin: int) -> tuple[int | float | str | datetime | N
     negative = text[begin] == "-"
     if negative and text[begin + 1 : begin + 2] not in _DIGITS:
         raise NumberError(begin + 2, f"Expected a digit but got {shown(text[begin + 1 : begin + 2])}.")
-    position = _behind(_PLACES, text, begin + negative)
+    position = _match_end(_PLACES, text, begin + negative)
     character = text[position : position + 1]
     if character == ".":
         return _scan_float(text, begin, position)
@@ -180,7 +180,7 @@ def scan_number(text: str, begin: int) -> tuple[int | float | str | datetime | N
     return None, position + 1
 
 
-def _behind(pattern: re.Pattern[str], text: str, position: int) -> int:
+def _match_end(pattern: re.Pattern[str], text: str, position: int) -> int:
     match = pattern.match(text, position)
     return match.end() if match else position
 
@@ -191,7 +191,7 @@ def _integer(written: str, digits: str, factor: int) -> int:
     if digits.startswith("-"):
         number = -number
     if not -(1 << 63) <= number < 1 << 63:
-        raise ConfigurationError(f"integer '{_cut(written)}' is out of the range")
+        raise ConfigurationError(f"integer '{_shorten(written)}' is out of the range")
     return number
 
 
@@ -200,14 +200,14 @@ def _scan_float(text: str, begin: int, point: int) -> tuple[float | str, int]:
     if text[position : position + 1] not in _DIGITS:
         found = shown(text[position : position + 1])
         raise NumberError(position, f"Floats must have a digit after the '.', but got {found} instead.")
-    position = _behind(_PLACES, text, position)
+    position = _match_end(_PLACES, text, position)
     if text[position : position + 1] == ".":
-        end = _behind(_ADDRESS, text, position)
+        end = _match_end(_ADDRESS, text, position)
         return text[begin:end], end
     written = text[begin:position]
     number = float(written)
     if math.isinf(number):
-        raise ConfigurationError(f"float '{_cut(written)}' is out of the range")
+        raise ConfigurationError(f"float '{_shorten(written)}' is out of the range")
     return number, position
 
 
@@ -226,7 +226,7 @@ def _date(text: str, begin: int) -> tuple[datetime, int]:
         raise ConfigurationError(f"expected Zulu formatted DateTime, but got '{text[begin:end]}'") from None
 
 
-def _cut(written: str) -> str:
+def _shorten(written: str) -> str:
     return written if len(written) <= _LONGEST_NUMBER else f"{written[:_LONGEST_NUMBER]}..."
 
 
@@ -295,7 +295,7 @@ class Problems:
     def warn(self, node: ConfigNode, text: str) -> None:
         self.warnings.append(f"{node.place}: {text}")
 
-    def without_effect(self, node: ConfigNode, name: str, state: Support) -> None:
+    def warn_ineffective(self, node: ConfigNode, name: str, state: Support) -> None:
         """Records a key that the server knows but does not use."""
         needed = "has no effect in this server" if state is Support.WARNED else "has no effect here, and is not needed"
         self.warnings.append(f"{node.place}: {name} {needed}")

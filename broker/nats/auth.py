@@ -200,7 +200,7 @@ class Authenticator:
                 return entry
         return None
 
-    def still(self, identity: Identity, credentials: ClientCredentials) -> Identity | None:
+    def recheck(self, identity: Identity, credentials: ClientCredentials) -> Identity | None:
         """Returns the identity of a connected client after a reload; None if it must leave."""
         if not self.required:
             return Identity(identity.name)

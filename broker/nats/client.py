@@ -160,7 +160,7 @@ class BrokerClient(ABC):
     def publish_denied(self, subject: bytes) -> None:  # noqa: B027
         """Reports a publish without permission."""
 
-    def nobody_there(self, reply: bytes) -> None:  # noqa: B027
+    def report_no_responders(self, reply: bytes) -> None:  # noqa: B027
         """Reports a request without responders."""
 
     def may_respond(self, subject: bytes) -> bool:

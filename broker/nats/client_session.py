@@ -79,11 +79,11 @@ class SessionServer(Protocol[C]):
     def drain(self) -> None:
         """Delivers messages between parts of this process."""
 
-    def take_in(self) -> None:
+    def apply_input(self) -> None:
         """Applies gathered input."""
 
     @property
-    def behind(self) -> bool:
+    def has_undelivered(self) -> bool:
         """Whether earlier messages still wait for their delivery."""
 
 
@@ -145,7 +145,7 @@ class ClientSession(BrokerClient):
 
     # Authentication
 
-    def greeted(self) -> None:
+    def start_authentication_timer(self) -> None:
         """Starts the time limit for authentication, after INFO."""
         server = self.server
         if server.authenticator.required:
@@ -361,7 +361,7 @@ class ClientSession(BrokerClient):
         """Applies a reload: closes the connection or removes subscriptions that are no longer allowed."""
         if self.state is not ClientState.OPEN and not self.subscriptions:
             return
-        identity = self.server.authenticator.still(self.identity, self.credentials)
+        identity = self.server.authenticator.recheck(self.identity, self.credentials)
         if identity is None:
             self.unauthorized()
             return
@@ -378,7 +378,7 @@ class ClientSession(BrokerClient):
             else:
                 subscription.narrowed = permit is not None and permit.narrows(subject)
 
-    def nobody_there(self, reply: bytes) -> None:
+    def report_no_responders(self, reply: bytes) -> None:
         for subscription in self.server.subscriptions.interest.match(reply).plain:
             if subscription.client is self:
                 self.send(encoding.message(reply, subscription.sid, b"", b"", encoding.NO_RESPONDERS))

@@ -59,7 +59,7 @@ _LINGER: Final = 2.0
 @dataclass(slots=True, eq=False)
 class ClientConnection(ClientSession, asyncio.BufferedProtocol):
     server: SessionServer[ClientConnection] = field(kw_only=True)
-    intake: ReadCoalescer = field(kw_only=True)  #: shared buffer for input that may be gathered
+    read_coalescer: ReadCoalescer = field(kw_only=True)  #: shared buffer for input that may be gathered
     stop: int = 0  #: end time, ns since the epoch
     reason: CloseReason | None = None  #: reason of the end
     tls_version: str = ""  #: version of TLS, `1.3`; empty without TLS
@@ -116,7 +116,7 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
         return None
 
     def connection_lost(self, problem: Exception | None) -> None:
-        self.intake.run()
+        self.read_coalescer.run()
         if problem is None:
             # The client sent all of this before it left.
             for _ in self._remaining_turns():
@@ -134,9 +134,9 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
 
         With `abort`, unsent output is dropped.
         """
-        if self.intake.may_read():
+        if self.read_coalescer.may_read():
             # Earlier input, also of other clients, has precedence.
-            self.intake.run()
+            self.read_coalescer.run()
         if self.closed:
             return
         if error:
@@ -179,11 +179,11 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
         if self.state is CLOSED:
             # TLS may read during its closure, at any moment.
             return memoryview(bytearray(LARGE))
-        assert self.intake.may_read(), "a connection is read while a batch is applied"
+        assert self.read_coalescer.may_read(), "a connection is read while a batch is applied"
         if self.waits:
-            self.intake.run()
+            self.read_coalescer.run()
         if self._gathered:
-            return self.intake.room
+            return self.read_coalescer.room
         if self._large_frame is not None:
             return memoryview(self._large_frame)[self._large_filled :]
         view = self.server.read_view
@@ -198,9 +198,9 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
             return
         if self._gathered:
             if count <= SMALL:
-                self.intake.put(self, count)
+                self.read_coalescer.put(self, count)
             else:
-                self.hear(self.intake.take(count))
+                self.hear(self.read_coalescer.take(count))
             return
         self.active = True
         self.last_activity = time.time_ns()
@@ -233,9 +233,9 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
 
     def resume(self) -> None:
         self.release()
-        self.go_on()
+        self.resume_input()
 
-    def go_on(self) -> None:
+    def resume_input(self) -> None:
         if self._rest and not self.closed and not self._needs_turn:
             data, self._rest = self._rest, b""
             self._handle(data, len(data))
@@ -295,17 +295,17 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
         self.close(CloseReason.PARSE_ERROR)
 
     def _handle(self, data: Buffer, end: int) -> None:
-        intake = self.intake
+        read_coalescer = self.read_coalescer
         # Apply the earlier input of other clients.
-        intake.run()
-        intake.begin()
+        read_coalescer.run()
+        read_coalescer.begin()
         try:
             at, need = self._parse(data, end)
         except Exception as problem:
             self._report_bug(problem)
             return
         finally:
-            intake.end()
+            read_coalescer.end()
         if at == end or self.state is CLOSED:
             return
         self._gathered = False

@@ -21,10 +21,10 @@ _MIN_TURN: Final = 0.001
 
 
 class FairScheduler:
-    """Shares the time of the event loop; `take_in` is called before each turn, to apply earlier input."""
+    """Shares the time of the event loop; `apply_input` is called before each turn, to apply earlier input."""
 
-    def __init__(self, take_in: Callable[[], None]) -> None:
-        self.take_in: Final = take_in
+    def __init__(self, apply_input: Callable[[], None]) -> None:
+        self.apply_input: Final = apply_input
         self._waiting: deque[Iterator[None]] = deque()
         self._timer: asyncio.Handle | None = None
 
@@ -50,7 +50,7 @@ class FairScheduler:
 
     def _run(self) -> None:
         self._timer = None
-        self.take_in()
+        self.apply_input()
         end = perf_counter() + _TURN
         while self._waiting:
             work = self._waiting.popleft()
@@ -109,7 +109,7 @@ class Mailbox:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._turns.take_in()
+        self._turns.apply_input()
         self.drain()
 
     def drain(self) -> None:

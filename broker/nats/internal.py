@@ -196,7 +196,7 @@ class InternalClient(BrokerClient):
             self._finish(reply, None if nobody else payload, nobody)
 
     def _time_out(self, reply: bytes) -> None:
-        self.server.take_in()
+        self.server.apply_input()
         self._finish(reply, None, False)
 
     def _finish(self, reply: bytes, payload: bytes | None, nobody: bool) -> None:
@@ -207,7 +207,7 @@ class InternalClient(BrokerClient):
 
     def barrier(self, done: Callable[[], None]) -> None:
         """Calls `done` after all earlier messages between parts of this process have been handed over."""
-        if self.server.behind:
+        if self.server.has_undelivered:
             self.mailbox.barrier(done)
         else:
             done()
@@ -226,7 +226,7 @@ class InternalClient(BrokerClient):
 
     def recheck(self) -> None:
         """Closes itself if it is no longer allowed after a reload; its subscriptions stay."""
-        identity = self.server.authenticator.still(self.identity, self.credentials)
+        identity = self.server.authenticator.recheck(self.identity, self.credentials)
         if identity is None:
             NATS.error("%s - authentication error", self)
             self.close()

@@ -69,9 +69,9 @@ class NatsServer:
         self.name = options.name or self.id  #: name; the id by default
         self.version = VERSION  #: version of the NATS protocol
         self.subscriptions = Subscriptions()
-        self.intake = ReadCoalescer(self)  #: gathered input of the connections
-        self.take_in: Final = self.intake.run
-        self.turns = FairScheduler(self.take_in)  #: turns on the event loop
+        self.read_coalescer = ReadCoalescer(self)  #: gathered input of the connections
+        self.apply_input: Final = self.read_coalescer.run
+        self.turns = FairScheduler(self.apply_input)  #: turns on the event loop
         self._mailbox = Mailbox(self.turns)
         self.drain: Final = self._mailbox.drain  #: delivers messages between parts of this process
         self.router = Router(self.subscriptions, self._mailbox)
@@ -294,7 +294,7 @@ class NatsServer:
         Raises `ReloadError` or `TLSError` before anything is changed.
         """
         # Earlier input is handled with the old options.
-        self.take_in()
+        self.apply_input()
         before = self.options
         lines, recheck = reload_changes(before, options)
         if options.tls is not None:
@@ -330,7 +330,7 @@ class NatsServer:
 
     def _connect(self) -> ClientConnection:
         self._cid += 1
-        return ClientConnection(self._cid, server=self, intake=self.intake)
+        return ClientConnection(self._cid, server=self, read_coalescer=self.read_coalescer)
 
     def accept(self, connection: ClientConnection) -> None:
         self.total_connections += 1
@@ -340,7 +340,7 @@ class NatsServer:
         NATS.debug("%s - Client connection created", connection)
         if self._context is None:
             connection.send(encoding.info(self.info(connection)))
-            connection.greeted()
+            connection.start_authentication_timer()
         if full:
             self._refuse(connection)
         elif self._context is not None:
@@ -376,8 +376,8 @@ class NatsServer:
             return
         connection.upgraded(transport)
         NATS.debug("%s - TLS handshake complete", connection)
-        connection.greeted()
-        connection.go_on()
+        connection.start_authentication_timer()
+        connection.resume_input()
 
     @staticmethod
     def _refuse(connection: ClientConnection) -> None:
@@ -469,6 +469,6 @@ class NatsServer:
         self._clients.pop(client.cid, None)
 
     @property
-    def behind(self) -> bool:
+    def has_undelivered(self) -> bool:
         """Whether earlier messages still wait for their delivery."""
-        return bool(self._mailbox or self.intake)
+        return bool(self._mailbox or self.read_coalescer)

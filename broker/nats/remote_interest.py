@@ -40,19 +40,19 @@ class RemoteServers(Protocol):
 
 
 def draw(
-    origin: BrokerClient, groups: tuple[tuple[NatsSubscription, ...], ...], abroad: RemoteInterestTable
+    origin: BrokerClient, groups: tuple[tuple[NatsSubscription, ...], ...], remote_interest: RemoteInterestTable
 ) -> tuple[list[NatsSubscription], dict[RemoteServer, list[bytes]]]:
     """Draws a member of each queue group among all servers.
 
-    `groups` are the members here, `abroad` the other servers. Returns the members drawn here, and the servers that
-    get the message, each with the groups in which it must choose a member.
+    `groups` are the members here, `remote_interest` the other servers. Returns the members drawn here, and the servers
+    that get the message, each with the groups in which it must choose a member.
     """
     near: list[NatsSubscription] = []
-    far: dict[RemoteServer, list[bytes]] = {server: [] for server in abroad.plain}
+    far: dict[RemoteServer, list[bytes]] = {server: [] for server in remote_interest.plain}
     here = {group[0].queue: group for group in groups}
-    for queue in here.keys() | abroad.groups.keys():
+    for queue in here.keys() | remote_interest.groups.keys():
         members = [s for s in here.get(queue, ()) if not (s.closed or (s.client is origin and not origin.echo))]
-        there = abroad.groups.get(queue, ())
+        there = remote_interest.groups.get(queue, ())
         number = int(random.random() * (len(members) + sum(weight for _, weight in there)))
         if number < len(members):
             near.append(members[number])

@@ -165,7 +165,7 @@ class Router:
                 for _, reply, _, _ in rows(buffer, frames, begin, end):
                     for origin in origins if reply else ():
                         if origin.no_responders:
-                            origin.nobody_there(reply)
+                            origin.report_no_responders(reply)
                 continue
             if alone:
                 self._take_each(alone, buffer, frames, places, total)
@@ -243,17 +243,19 @@ class Router:
                 yield from self._hand_over_all(origin, subscription, delivery, begin, end, size)
                 reached = end
             yield
-        if route.abroad is None:
+        if route.remote_interest is None:
             for group in route.queues:
                 reached = max(reached, (yield from self._deliver_group(origin, group, delivery, begin, end, size)))
         else:
-            reached = max(reached, (yield from self._deliver_remote(origin, route, route.abroad, delivery, begin, end)))
+            reached = max(
+                reached, (yield from self._deliver_remote(origin, route, route.remote_interest, delivery, begin, end))
+            )
         if reached < end and origin.no_responders and delivery.frames[reached:end, REPLY_SIZE].any():
             for row in range(reached, end):
                 size = int(delivery.frames[row, REPLY_SIZE])
                 if size:
                     start = int(delivery.frames[row, REPLY])
-                    origin.nobody_there(bytes(memoryview(delivery.buffer)[start : start + size]))
+                    origin.report_no_responders(bytes(memoryview(delivery.buffer)[start : start + size]))
                     yield
 
     def _hand_over_all(
@@ -376,7 +378,7 @@ class Router:
         self,
         origin: BrokerClient,
         route: SubjectRoute,
-        abroad: RemoteInterestTable,
+        remote_interest: RemoteInterestTable,
         delivery: _RowDelivery,
         begin: int,
         end: int,
@@ -388,7 +390,7 @@ class Router:
         """
         reached = begin
         for row in range(begin, end):
-            near, far = draw(origin, route.queues, abroad)
+            near, far = draw(origin, route.queues, remote_interest)
             for chosen in near:
                 if chosen.limit:
                     self._deliver_limited(origin, chosen, delivery, row, row + 1)
@@ -454,10 +456,10 @@ class Router:
         """Delivers one message. Returns the number of receivers; another server counts as one."""
         route = self._subscriptions.route(subject, keep=keep)
         count = 0
-        if route.abroad is None:
+        if route.remote_interest is None:
             chosen = self._receivers(origin, route, route.queues)
         else:
-            near, far = draw(origin, route.queues, route.abroad)
+            near, far = draw(origin, route.queues, route.remote_interest)
             chosen = self._receivers(origin, route, [(each,) for each in near])
             count = len(far)
             for server, queues in far.items():
@@ -542,7 +544,7 @@ class Router:
             self._account(only, rows, size)
             only.client.take_block(only, subject, block, begin, end)
             return 1
-        if route.queues or route.abroad is not None or any(s.limit for s in route.plain):
+        if route.queues or route.remote_interest is not None or any(s.limit for s in route.plain):
             for row in range(begin, end):
                 count = self.publish_one(origin, subject, b"", block.payload(row), 0, keep=True)
             return count

@@ -85,7 +85,7 @@ def varz(server: NatsServer) -> Document:
         "cpu": _cpu.percent(),
         "connections": len(server.clients()),
         "total_connections": server.total_connections,
-        "routes": 0 if server.mesh is None else len(server.mesh.ways),
+        "routes": 0 if server.mesh is None else len(server.mesh.routes),
         "remotes": 0,
         "leafnodes": 0,
         "in_msgs": counters.in_msgs,
@@ -223,9 +223,9 @@ _SORTS: Final[dict[str, tuple[_Key, bool]]] = {
 def routez(server: NatsServer, query: Mapping[str, str]) -> Document:
     detail = query.get("subs", "").lower() == "detail"
     listed = detail or _boolean(query, "subs")
-    ways = [] if server.mesh is None else server.mesh.ways
-    routes = (_route(link, listed=listed) for link in list(ways))
-    return {"server_id": server.id, "now": format_moment(time.time_ns()), "num_routes": len(ways), "routes": routes}
+    links = [] if server.mesh is None else server.mesh.routes
+    routes = (_route(link, listed=listed) for link in list(links))
+    return {"server_id": server.id, "now": format_moment(time.time_ns()), "num_routes": len(links), "routes": routes}
 
 
 def _route(link: Route, *, listed: bool) -> Document:

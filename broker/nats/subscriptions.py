@@ -45,7 +45,7 @@ class SubjectRoute:
     number: int  #: its number in the tables
     plain: tuple[NatsSubscription, ...] = ()  #: subscriptions without queue group
     queues: tuple[tuple[NatsSubscription, ...], ...] = ()  #: members of each queue group
-    abroad: RemoteInterestTable | None = None  #: receivers on other servers, if any
+    remote_interest: RemoteInterestTable | None = None  #: receivers on other servers, if any
     only: NatsSubscription | None = field(init=False)  #: the receiver, if there is exactly one and no queue group
 
     @property
@@ -56,7 +56,7 @@ class SubjectRoute:
         return [s for members in self.queues for s in members if s.queue == group and not s.closed]
 
     def __post_init__(self) -> None:
-        alone = len(self.plain) == 1 and not self.queues and self.abroad is None
+        alone = len(self.plain) == 1 and not self.queues and self.remote_interest is None
         self.only = self.plain[0] if alone else None
 
 
@@ -239,24 +239,28 @@ class Subscriptions:
             plain = tuple(s for s in plain if _may_receive(s, subject))
             groups = (tuple(s for s in group if _may_receive(s, subject)) for group in queues)
             queues = tuple(group for group in groups if group)
-        abroad = None if self.mesh is None else self.mesh.match(subject)
+        remote_interest = None if self.mesh is None else self.mesh.match(subject)
         head = b"" if keep or narrowed or self.mesh is not None else self._new_head(subject, matched)
         if not (keep or head or self._is_second_lookup(subject)):
-            once = SubjectRoute(-1, plain, queues, abroad)
+            once = SubjectRoute(-1, plain, queues, remote_interest)
             if not narrowed and changes == interest.inserts + interest.removes:
                 self._cache_for_siblings(subject, once)
             return once
         size = _ROUTE_BYTES + _RECEIVER_BYTES * (len(plain) + sum(map(len, queues)))
         if changes != interest.inserts + interest.removes or size > _MAX_BYTES // 4:
-            return SubjectRoute(-1, plain, queues, abroad)
+            return SubjectRoute(-1, plain, queues, remote_interest)
         if self._bytes > _MAX_BYTES:
             self.forget()
         # The receivers on other servers are a new object for each subject; comparing them is not worthwhile.
-        key = (tuple(map(id, plain)), tuple(tuple(map(id, group)) for group in queues), abroad and id(abroad))
+        key = (
+            tuple(map(id, plain)),
+            tuple(tuple(map(id, group)) for group in queues),
+            remote_interest and id(remote_interest),
+        )
         route = self._by_targets.get(key)
         if route is None:
             # The route references the subscriptions, so that their ids stay valid.
-            route = SubjectRoute(len(self.routes), plain, queues, abroad)
+            route = SubjectRoute(len(self.routes), plain, queues, remote_interest)
             self.routes.append(route)
             self.ranks.append(0 if route.only is None else route.only.rank)
             self._by_targets[key] = route
@@ -325,7 +329,7 @@ class Subscriptions:
 
     def reaches(self, subject: bytes) -> bool:
         route = self.route(subject, keep=True)
-        return bool(route.fanout) or route.abroad is not None
+        return bool(route.fanout) or route.remote_interest is not None
 
     def takes_rows(self, subject: bytes) -> bool:
         """Returns whether a subject has only receivers on sockets here, without queue groups and limits."""
@@ -333,7 +337,7 @@ class Subscriptions:
         return (
             bool(route.plain)
             and not route.queues
-            and route.abroad is None
+            and route.remote_interest is None
             and all(to.handler is None and not to.limit for to in route.plain)
         )
 
@@ -343,7 +347,7 @@ class Subscriptions:
         for to in route.plain:
             if to.client.congested:
                 return True
-        return route.abroad is not None and any(server.congested for server in route.abroad.plain)
+        return route.remote_interest is not None and any(server.congested for server in route.remote_interest.plain)
 
 
 def _may_receive(subscription: NatsSubscription, subject: bytes) -> bool:

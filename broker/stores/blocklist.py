@@ -45,7 +45,7 @@ class BlockList:
         self.size = 0
         self._blocks: list[MessageRecordBuffer] = []
         self._firsts: list[int] = []
-        self._lone: list[Record] = []  # after the last block
+        self._singles: list[Record] = []  # after the last block
         self._head = 0
         self._small = 0
 
@@ -64,7 +64,7 @@ class BlockList:
         if self.first == 0 or begin != self.last + 1:
             self.clear()
             self.first = begin
-        if self._lone:
+        if self._singles:
             self._merge_single()
         size = size_of(records)
         self._put(records, begin, size)
@@ -78,11 +78,11 @@ class BlockList:
         if self.first == 0 or sequence != self.last + 1:
             self.clear()
             self.first = sequence
-        self._lone.append(record)
+        self._singles.append(record)
         self.last = sequence
         size = len(data) - RECORD_HEADER_SIZE
         self.size += size
-        if len(self._lone) >= _RUN or size > _SMALL_SIZE:
+        if len(self._singles) >= _RUN or size > _SMALL_SIZE:
             self._merge_single()
         return size
 
@@ -100,10 +100,10 @@ class BlockList:
 
     def _merge_single(self) -> None:
         """Makes a block of the single messages."""
-        if self._lone:
-            lone, self._lone = self._lone, []
-            block = together(lone)
-            self._put(block, lone[0][1], size_of(block))
+        if self._singles:
+            singles, self._singles = self._singles, []
+            block = block_of_records(singles)
+            self._put(block, singles[0][1], size_of(block))
 
     def read(self, first: int, count: int, size: int) -> MessageRecordBuffer:
         """Returns up to `count` messages of one block, about `size` bytes; the list must contain `first`."""
@@ -174,7 +174,7 @@ class BlockList:
         self.last = sequence
 
     def clear(self) -> None:
-        self._blocks, self._firsts, self._lone = [], [], []
+        self._blocks, self._firsts, self._singles = [], [], []
         self.first = self.last = self.size = self._head = self._small = 0
 
     def _join_from(self, place: int, size: int) -> None:
@@ -218,7 +218,7 @@ def block_of(
     return MessageRecordBuffer(data, starts, sizes, sequences, timestamps, len(data) - RECORD_HEADER_SIZE * len(sizes))
 
 
-def together(records: list[Record]) -> MessageRecordBuffer:
+def block_of_records(records: list[Record]) -> MessageRecordBuffer:
     """Returns a block of single messages, at least one."""
     data, sequences, timestamps = zip(*records, strict=True)
     sizes = np.array([*map(len, data)], np.uint32) - np.uint32(RECORD_HEADER_SIZE)

@@ -211,7 +211,7 @@ class ChannelStore:
     #: deleted before; None if the channel exists.
     making: Flush | None = None
     #: `messages` again, if single messages may be added
-    lone: SingleAppendStore | None = None
+    single_store: SingleAppendStore | None = None
 
 
 @dataclass(slots=True)
@@ -314,7 +314,7 @@ class RemoteStore(Protocol):
 
     lease: bytes
 
-    def heard(self, record: bytes) -> None:
+    def note_lease(self, record: bytes) -> None:
         """Handles the lease record of the leading server."""
 
     async def check(self) -> None:
@@ -329,7 +329,7 @@ class RemoteStore(Protocol):
         A `newcomer` saw no leader among several servers; an earlier leader may still return.
         """
 
-    async def look_again(self) -> list[bytes]:
+    async def update_changed_channels(self) -> list[bytes]:
         """Returns the channels to which other servers have written since `prepare`; the store has these messages."""
 
     async def finish(self) -> None:

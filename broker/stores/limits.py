@@ -80,7 +80,7 @@ def _shown(name: str, value: int) -> str:
 
 
 def _channel_lines(limits: StoreLimits) -> list[str]:
-    names = sorted(limits.per_channel, key=_breadth)
+    names = sorted(limits.per_channel, key=_pattern_order)
     if not names:
         return []
     deepest = max(name.count(".") + 1 for name in names)
@@ -118,7 +118,7 @@ def _tree(names: list[str]) -> list[tuple[str, list[str]]]:
     return found
 
 
-def _breadth(name: str) -> list[tuple[int, str]]:
+def _pattern_order(name: str) -> list[tuple[int, str]]:
     """Sort key: `>` before `*` before literals at each token; literals by their text."""
     ranks = {">": 0, "*": 1}
     return [(ranks.get(token, 2), "" if token in ranks else token) for token in name.split(".")]

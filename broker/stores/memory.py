@@ -167,7 +167,7 @@ class MemoryStore:
             raise StorageError("too many channels")
         limits = self.limits.limits_for(os.fsdecode(name))
         messages = MemoryMessages(name, limits)
-        store = self._channels[name] = ChannelStore(messages, MemorySubscriptions(limits), lone=messages)
+        store = self._channels[name] = ChannelStore(messages, MemorySubscriptions(limits), single_store=messages)
         return store
 
     def delete_channel(self, name: bytes) -> None:

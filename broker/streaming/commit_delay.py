@@ -47,23 +47,23 @@ class CommitDelay:
         self._awaited: set[bytes] = set()
         self._until = self._end = 0
 
-    def came(self, runs: Iterable[AckRun]) -> None:
+    def add(self, runs: Iterable[AckRun]) -> None:
         """Records new publishes."""
         last, before = self._last, self._before
         if not last and not before:
             return
-        trust, awaited = self._trust, self._awaited
+        trust, deadline = self._trust, self._awaited
         for reply, _, _ in runs:
             if reply in last:
                 last.remove(reply)
-                awaited.discard(reply)
+                deadline.discard(reply)
             elif reply in before:
                 # If a long commit begins at once, returns after the last one are seen only after it.
                 before.remove(reply)
             else:
                 continue
             trust[reply] = min(trust.get(reply, 0) + 1, _MAX_TRUST)
-        if awaited:
+        if deadline:
             self._until = min(self._clock.monotonic() + int(_IDLE * self._duration), self._end)
 
     def acknowledged(self, runs: Iterable[AckRun]) -> None:
@@ -87,7 +87,7 @@ class CommitDelay:
         self._end = now + min(int(_TOTAL * self._duration), _MAX_WAIT)
         self._until = min(now + pause, self._end)
 
-    def awaited(self) -> int:
+    def deadline(self) -> int:
         """Returns the time (monotonic ns) until which the next commit should wait; 0 for no wait."""
         if not self._awaited:
             return 0

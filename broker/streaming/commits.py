@@ -66,7 +66,7 @@ class CommitBatch:
     """Publishes that are staged together, with their acknowledgements and the subjects of these.
 
     `traced` has client, channel and guid of each row from `row` on, if trace logging is enabled. Rows outside of all
-    portions were stored as single messages (`Channel.alone`).
+    portions were stored as single messages (`Channel.direct_store`).
     """
 
     acks: Payloads
@@ -96,14 +96,14 @@ class _PendingAck(NamedTuple):
 
 
 #: owner of rows that were stored as single messages
-_LONE: Final = ChannelBatch(cast("Channel", None), np.empty(0, np.int32), outcome=FlushOutcome.STORED)
+_SINGLES: Final = ChannelBatch(cast("Channel", None), np.empty(0, np.int32), outcome=FlushOutcome.STORED)
 
 
 class Commits:
     """Flushes, delivers and acknowledges staged messages.
 
-    `staged` counts them, `size` their bytes. `lone` has the single messages (`Channel.alone`) that are stored and
-    not delivered yet.
+    `staged` counts them, `size` their bytes. `singles` has the single messages (`Channel.direct_store`) that are stored
+    and not delivered yet.
     """
 
     def __init__(self, context: Context, channels: Channels, serving: Dispatcher) -> None:
@@ -120,12 +120,12 @@ class Commits:
         self.staged = self.size = 0
         self._batches: list[CommitBatch] = []
         self._touched: dict[Channel, list[ChannelBatch]] = {}
-        self.lone: list[tuple[Channel, Record]] = []
+        self.singles: list[tuple[Channel, Record]] = []
         self._flushes: dict[Flush, Channel] = {}
         self._followers: dict[Flush, list[Callable[[Flush], None]]] = {}
         self._under_way: dict[Channel, deque[_PendingFlush]] = {}
-        self._owed: dict[bytes, deque[_PendingAck]] = {}
-        self._rhythm = CommitDelay(context.clock)
+        self._pending_acks: dict[bytes, deque[_PendingAck]] = {}
+        self._commit_delay = CommitDelay(context.clock)
         self._waiting = 0
         self._now = 0  # start of the commit
         self._last_flush: Flush | None = None  # of this commit
@@ -149,7 +149,7 @@ class Commits:
     def stage(self, batch: CommitBatch, count: int, size: int) -> None:
         """Adds a batch whose portions were appended to the stores or refused."""
         self._batches.append(batch)
-        self._rhythm.came(batch.runs)
+        self._commit_delay.add(batch.runs)
         self.staged += count
         self.size += size
         full = self._full
@@ -200,8 +200,8 @@ class Commits:
         self._now = self._clock.monotonic()
         self._last_flush, self._synced = None, False
         try:
-            if self.lone:
-                self._store_lone()
+            if self.singles:
+                self._serve_singles()
             self._flush_touched(share)
             self._complete()
             for number, batch in enumerate(batches):
@@ -212,13 +212,13 @@ class Commits:
                 self._acknowledge(batch)
             self._end_slowdown()
             if self._synced:
-                self._rhythm.committed(self._now)
+                self._commit_delay.committed(self._now)
         finally:
             self._committing = False
 
     def commit_later(self) -> bool:
         """Delays the due commit if publishers are expected to publish again at once. Returns True if it is delayed."""
-        if not self._touched or self.lone or not (until := self._rhythm.awaited()):
+        if not self._touched or self.singles or not (until := self._commit_delay.deadline()):
             return False
         self._driver.commit_by(until)
         return True
@@ -307,15 +307,15 @@ class Commits:
         if self._touched:
             self._driver.commit_soon()
 
-    def _store_lone(self) -> None:
+    def _serve_singles(self) -> None:
         """Does the same for single messages as `_stored` for others."""
-        lone, self.lone = self.lone, []
+        singles, self.singles = self.singles, []
         now, audience = self._now, self._audience
-        for channel, (_, sequence, _) in lone:
+        for channel, (_, sequence, _) in singles:
             channel.visible = sequence
             channel.last_activity = now
-        self._serving.lone(lone, now)
-        for channel, _ in lone:
+        self._serving.serve_singles(singles, now)
+        for channel, _ in singles:
             if channel.messages.limits.max_age_ns > 0:
                 self._expiry.stored(channel)
             if audience is not None:
@@ -352,7 +352,7 @@ class Commits:
     def _complete(self) -> None:
         for flush in self._store.completed():
             if (new := self._channels.making.pop(flush, None)) is not None:
-                self._made(new, flush)
+                self._channel_created(new, flush)
             for follow in self._followers.pop(flush, ()):
                 follow(flush)
             channel = self._flushes.pop(flush, None)
@@ -372,7 +372,7 @@ class Commits:
             self._check_full(channel)
         self._end_slowdown()
 
-    def _made(self, channel: Channel, flush: Flush) -> None:
+    def _channel_created(self, channel: Channel, flush: Flush) -> None:
         if flush.outcome is _STORED:
             self._channels.made(channel)
         else:
@@ -420,14 +420,14 @@ class Commits:
             and len(self._channels.making) <= NEW_BOUND // 2
         ):
             self._slowed = False
-            self._bus.go_on()
+            self._bus.end_slowdown()
 
     # Acknowledgements.
 
     def _settle(self, portions: list[ChannelBatch], outcome: FlushOutcome, error: bytes = b"") -> None:
         for portion in portions:
             portion.outcome, portion.error = outcome, error
-        if self._owed:
+        if self._pending_acks:
             for portion in portions:
                 heads, portion.heads = portion.heads, None
                 for reply in heads or ():
@@ -435,7 +435,7 @@ class Commits:
 
     def _release(self, reply: bytes) -> None:
         """Sends the queued acknowledgements to a subject, up to the first without an outcome."""
-        queue = self._owed[reply]
+        queue = self._pending_acks[reply]
         while queue:
             batch, portion, begin, end = queue[0]
             if portion.outcome is None:
@@ -443,7 +443,7 @@ class Commits:
                 return
             queue.popleft()
             self._answer(batch, portion, reply, begin, end)
-        del self._owed[reply]
+        del self._pending_acks[reply]
 
     def _waits(self, batch: CommitBatch) -> bool:
         """Acknowledges the rows before the first one left to the next commit. Returns False if none is left."""
@@ -466,22 +466,22 @@ class Commits:
 
     def _acknowledge(self, batch: CommitBatch) -> None:
         """Sends the acknowledgements of a batch, or queues them after earlier ones to the same subject."""
-        if not self._owed:
+        if not self._pending_acks:
             for portion in batch.portions:
                 if portion.outcome is not _STORED:
                     break
             else:
                 _trace(batch.traced)
                 if self._synced:
-                    self._rhythm.acknowledged(batch.runs)
+                    self._commit_delay.acknowledged(batch.runs)
                 self._bus.publish_runs(Role.SEND, batch.runs, batch.acks)
                 return
         for portion, reply, begin, end in _split_runs(batch):
-            queue = self._owed.get(reply)
+            queue = self._pending_acks.get(reply)
             if queue is not None:
                 queue.append(_PendingAck(batch, portion, begin, end))
             elif portion.outcome is None:
-                self._owed[reply] = deque([_PendingAck(batch, portion, begin, end)])
+                self._pending_acks[reply] = deque([_PendingAck(batch, portion, begin, end)])
                 _wait_for(portion, reply)
             else:
                 self._answer(batch, portion, reply, begin, end)
@@ -514,7 +514,7 @@ def _log_flush_error(channel: Channel, error: str) -> None:
 
 def _split_runs(batch: CommitBatch) -> Iterator[tuple[ChannelBatch, bytes, int, int]]:
     """Yields the runs of a batch, split where the portion changes."""
-    portions = [*batch.portions, _LONE]
+    portions = [*batch.portions, _SINGLES]
     if len(portions[0].rows) == len(batch.acks):
         for reply, begin, end in batch.runs:
             yield portions[0], reply, begin, end

@@ -72,7 +72,7 @@ class MessageDelivery:
             group.last_sent = only.last_sent
         else:
             block, begin, sequences = self._read(channel, group.last_sent + 1, _GROUP_BLOCK)
-            if not sequences or not self._hand_out(group, block, begin, sequences):
+            if not sequences or not self._distribute(group, block, begin, sequences):
                 return False
         return group.last_sent < channel.visible
 
@@ -120,7 +120,7 @@ class MessageDelivery:
             self._arm(subscription)
         subscription.stalled = len(subscription.pending) >= subscription.max_in_flight
 
-    def _hand_out(self, group: QueueGroup, block: MessageRecordBuffer, begin: int, sequences: Sequence[int]) -> bool:
+    def _distribute(self, group: QueueGroup, block: MessageRecordBuffer, begin: int, sequences: Sequence[int]) -> bool:
         """Distributes rows of a block to the members, in order. Returns False if not all could be sent now."""
         now = self._clock.monotonic()
         group.tick(now)
@@ -138,7 +138,7 @@ class MessageDelivery:
                 break
             if picked is not member:
                 if member is not None and not self._send_run(member, block, begin, start, row, sequences, shares):
-                    return self._handed_out(group, shares, complete=False)
+                    return self._note_distribution(group, shares, complete=False)
                 member, start = picked, row
             picked.pending[sequence] = now + picked.ack_wait
             picked.stalled = len(picked.pending) >= picked.max_in_flight
@@ -146,7 +146,7 @@ class MessageDelivery:
             row += 1
         if member is not None and not self._send_run(member, block, begin, start, row, sequences, shares):
             complete = False
-        return self._handed_out(group, shares, complete=complete)
+        return self._note_distribution(group, shares, complete=complete)
 
     def _send_run(
         self,
@@ -167,7 +167,9 @@ class MessageDelivery:
         member.settle()
         return False
 
-    def _handed_out(self, group: QueueGroup, shares: dict[ChannelSubscription, list[int]], *, complete: bool) -> bool:
+    def _note_distribution(
+        self, group: QueueGroup, shares: dict[ChannelSubscription, list[int]], *, complete: bool
+    ) -> bool:
         for member, sequences in shares.items():
             self.note_sent(member, sequences)
             group.last_sent = max(group.last_sent, sequences[-1])
@@ -198,7 +200,7 @@ class Dispatcher:
             self._serve(unit)
             if self._clock.monotonic() - begin > share:
                 break
-        self._ready.before(units)
+        self._ready.queue_first(units)
 
     def channel(self, channel: Channel) -> None:
         """Serves all subscriptions of a channel in the order of streaming-protocol.md section 14.9."""
@@ -213,11 +215,11 @@ class Dispatcher:
     def _serve_stored(self, unit: ChannelSubscription | QueueGroup, first: int, begin: int) -> None:
         """Serves a subscription or group in a commit. In a long one, those that lack older messages wait for `run`."""
         if unit.last_sent + 1 < first and self._clock.monotonic() - begin > _TURN_TIME:
-            self._ready.again(unit)
+            self._ready.requeue(unit)
         else:
             self._serve(unit)
 
-    def lone(self, messages: Iterable[tuple[Channel, Record]], now: int) -> None:
+    def serve_singles(self, messages: Iterable[tuple[Channel, Record]], now: int) -> None:
         """Serves the subscriptions of channels that have one new visible message each.
 
         Plain subscriptions that lack only this message and have room for it get it in one call of the bus; the
@@ -273,13 +275,13 @@ class Dispatcher:
         """Sends a bounded number of new messages, unless redeliveries hold them back."""
         if isinstance(unit, ChannelSubscription):
             if self._congested(unit.inbox):
-                self._ready.later(unit)
+                self._ready.queue_after_pause(unit)
                 return
             held = unit.hold is not _NONE and not self._release(unit)
         else:
             # A group pauses only if all of its members are congested.
             if unit.members and all(self._congested(member.inbox) for member in unit.members):
-                self._ready.later(unit)
+                self._ready.queue_after_pause(unit)
                 return
             held = bool([member for member in unit.members if not self._release(member)])
         if not held:
@@ -294,7 +296,7 @@ class Dispatcher:
                     return
                 if self._clock.monotonic() > end:
                     break
-        self._ready.again(unit)
+        self._ready.requeue(unit)
 
     def _release(self, subscription: ChannelSubscription) -> bool:
         if subscription.hold is _NONE or not subscription.started or not subscription.active:

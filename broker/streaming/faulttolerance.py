@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from broker import log
 from broker.streaming.names import fault_tolerance_subject, text
 from broker.streaming.ports import Role
-from broker.streaming.requests import StreamingRequest, decode, one_by_one
+from broker.streaming.requests import StreamingRequest, decode, per_request
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.quoting import quote
@@ -103,7 +103,7 @@ class FaultTolerance:
             failed("nats: invalid subject")
             return
         try:
-            self._context.bus.listen(Role.FAULT_TOLERANCE, self._subject, one_by_one(self._receive))
+            self._context.bus.listen(Role.FAULT_TOLERANCE, self._subject, per_request(self._receive))
         except PermissionError as error:
             failed(str(error))
             return
@@ -129,9 +129,9 @@ class FaultTolerance:
             self._gaps.clear()
         self._last_heartbeat = now
         if not self._trying:
-            self._wait_until(now + self._patience())
+            self._wait_until(now + self._heartbeat_timeout())
 
-    def _patience(self) -> int:
+    def _heartbeat_timeout(self) -> int:
         """Returns the time (ns) after a heartbeat when the lock is tried without another one."""
         if len(self._gaps) < _MIN_GAPS:
             return self._missed
@@ -143,9 +143,9 @@ class FaultTolerance:
 
     def _try(self) -> None:
         self._trying = True
-        self._context.driver.aside(self._lock.take, partial(self._tried, self._clock.monotonic()))
+        self._context.driver.aside(self._lock.take, partial(self._attempt_done, self._clock.monotonic()))
 
-    def _tried(self, began: int, attempt: Attempt) -> None:
+    def _attempt_done(self, began: int, attempt: Attempt) -> None:
         if self._stopped:
             self._lock.release()
             return
@@ -172,7 +172,7 @@ class FaultTolerance:
         elif now - self._last_heartbeat >= self._missed and self._wait_log.due(now):
             log.STREAMING.info("ft: unable to get store lock at this time, going back to standby")
         if self._last_heartbeat > began:
-            self._wait_until(self._last_heartbeat + self._patience())
+            self._wait_until(self._last_heartbeat + self._heartbeat_timeout())
         elif self._last_heartbeat + self._missed > now:
             # This was the early attempt; the one that the original makes follows.
             self._wait_until(self._last_heartbeat + self._missed)

@@ -43,20 +43,20 @@ class DeliveryQueue:
 
     def add(self, subscription: ChannelSubscription) -> None:
         """Queues a subscription, or the group that it is a member of."""
-        self.again(subscription.group or subscription)
+        self.requeue(subscription.group or subscription)
 
-    def again(self, unit: ChannelSubscription | QueueGroup) -> None:
+    def requeue(self, unit: ChannelSubscription | QueueGroup) -> None:
         self._units[unit] = None
         self._driver.commit_soon()
 
-    def before(self, units: Iterable[ChannelSubscription | QueueGroup]) -> None:
+    def queue_first(self, units: Iterable[ChannelSubscription | QueueGroup]) -> None:
         """Queues subscriptions and groups before all others."""
         first = dict.fromkeys(units)
         if first:
             self._units = first | self._units
             self._driver.commit_soon()
 
-    def later(self, unit: ChannelSubscription | QueueGroup) -> None:
+    def queue_after_pause(self, unit: ChannelSubscription | QueueGroup) -> None:
         """Queues a subscription or group after a pause."""
         self._paused[unit] = None
         if self._pause is None:
@@ -175,7 +175,7 @@ class Acknowledgements:
         if subscription.stalled and subscription.settle():
             self._ready.add(subscription)
 
-    def odd(self, subscription: ChannelSubscription, payload: bytes) -> None:
+    def acknowledge_undecoded(self, subscription: ChannelSubscription, payload: bytes) -> None:
         """Handles an acknowledgement that the kernel does not decode."""
         try:
             ack = decode(protocol.Ack, payload)
@@ -204,7 +204,7 @@ class AckInbox:
                 self._acknowledgements.acknowledge(subscription, sequences)
             if begin < end:
                 request = next(requests(buffer, frames, begin, end))
-                self._acknowledgements.odd(subscription, request.payload)
+                self._acknowledgements.acknowledge_undecoded(subscription, request.payload)
                 begin += 1
 
 

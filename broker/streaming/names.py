@@ -32,7 +32,7 @@ def valid_channel(name: bytes) -> bool:
     )
 
 
-def without_case(name: bytes) -> str:
+def case_key(name: bytes) -> str:
     """Returns the part of a channel name that must be unique (streaming-protocol.md section 10.3)."""
     return name.decode("utf-8", "surrogateescape").lower()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from broker import log
 from broker.streaming.names import partition_subject, text, valid_channel
 from broker.streaming.ports import Role
-from broker.streaming.requests import StreamingRequest, decode, one_by_one
+from broker.streaming.requests import StreamingRequest, decode, per_request
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.quoting import quote
@@ -107,11 +107,11 @@ class Partitions:
         self._passed, self._failed = passed, failed
         if not self._inbox:
             self._inbox = self._context.nuids.inbox()
-            self._bus.listen(Role.PARTITIONS, self._inbox, one_by_one(self._answered))
-            self._bus.listen(Role.PARTITIONS, self._subject, one_by_one(self._asked))
+            self._bus.listen(Role.PARTITIONS, self._inbox, per_request(self._answered))
+            self._bus.listen(Role.PARTITIONS, self._subject, per_request(self._take_query))
         self._bus.barrier(self._ask)
 
-    def check_again(self) -> None:
+    def repeat_check(self) -> None:
         """Repeats the check after other servers were found; a conflict is fatal."""
         fatal = self._context.driver.fatal
         self._timers.after(
@@ -153,7 +153,7 @@ class Partitions:
             passed, self._passed, self._failed = self._passed, None, None
             passed()
 
-    def _asked(self, request: StreamingRequest) -> None:
+    def _take_query(self, request: StreamingRequest) -> None:
         if not request.payload or not request.reply:
             return
         try:
@@ -217,7 +217,7 @@ class PendingConnects:
             return False
         queue = self._queues.get(key)
         if queue is None:
-            timer = self._timers.after(_WAIT, partial(self._missed, key))
+            timer = self._timers.after(_WAIT, partial(self._note_missing, key))
             queue = self._queues[key] = _Queue(timer)
         queue.then.append(then)
         queue.size += size
@@ -231,7 +231,7 @@ class PendingConnects:
             self._missing.pop(key, None)
             self._end(key, came=True)
 
-    def _missed(self, key: tuple[bytes, bytes]) -> None:
+    def _note_missing(self, key: tuple[bytes, bytes]) -> None:
         self._missing[key] = None
         if len(self._missing) > _REMEMBERED:
             self._missing.popitem(last=False)

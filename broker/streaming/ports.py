@@ -88,12 +88,12 @@ class StreamingBus(Protocol):
         """Returns whether a subject has receivers; True if that is unknown."""
 
     def slow_down(self) -> None:
-        """Reads more slowly from the clients whose messages are being handled, until `go_on` is called.
+        """Reads more slowly from the clients whose messages are being handled, until `end_slowdown` is called.
 
         Has no effect outside of a handler.
         """
 
-    def go_on(self) -> None:
+    def end_slowdown(self) -> None:
         """Ends the slow reading."""
 
     def request(

@@ -117,14 +117,14 @@ class PublishRules:
             self._statistics.in_bytes += publishes.size
             traced = self._trace(publishes) if log.STREAMING.isEnabledFor(log.TRACE) else ()
             now = self._clock.wall()
-            groups, lone = publishes.groups, publishes.lone
+            groups, singles = publishes.groups, publishes.singles
             portions: list[ChannelBatch] = []
             max_size = min(self._bus.deliverable, self._store.largest) - REDELIVERED_SIZE
             large = publishes.size + _FIELD_OVERHEAD > max_size
-            if lone and not large and not traced:
-                lone = self._add_lone(buffer, lone, now)
-            if lone:
-                groups = [*groups, *[ChannelPublishes(number, self._places[row : row + 1]) for number, row in lone]]
+            if singles and not large and not traced:
+                singles = self._add_singles(buffer, singles, now)
+            if singles:
+                groups = [*groups, *[ChannelPublishes(number, self._places[row : row + 1]) for number, row in singles]]
             if large:
                 groups, portions = self._refuse_large(groups, max_size)
             portions += [self._append(buffer, group.channel, group.rows, now) for group in groups]
@@ -159,15 +159,15 @@ class PublishRules:
                 valid.append(ChannelPublishes(number, rows[~large]))
         return valid, refused
 
-    def _add_lone(self, buffer: Buffer, lone: list[tuple[int, int]], now: int) -> list[tuple[int, int]]:
+    def _add_singles(self, buffer: Buffer, singles: list[tuple[int, int]], now: int) -> list[tuple[int, int]]:
         """Adds single messages directly to the stores of their channels, where possible. Returns the rest."""
         numbered = self._channels.numbered
         others: list[tuple[int, int]] = []
         stores: list[tuple[tuple[int, int], Channel, SingleAppendStore]] = []
         wanted: list[tuple[int, bytes, int, int]] = []
-        for each in lone:
+        for each in singles:
             channel = numbered[each[0]]
-            store = channel.alone
+            store = channel.direct_store
             if store is None:
                 others.append(each)
                 continue
@@ -180,8 +180,8 @@ class PublishRules:
         try:
             records = encode_lone_records(buffer, self._table, wanted, self._crc)
         except ValueError:
-            return lone
-        added = self._commits.lone
+            return singles
+        added = self._commits.singles
         for (each, channel, store), record in zip(stores, records, strict=True):
             if store.add(record):
                 added.append((channel, record))
@@ -227,7 +227,7 @@ class PublishRules:
             return self._count_and_refuse(request, message, request_errors.INVALID_PUBLISH)
         if self._clients.publisher(message.client_id, message.conn_id) is None:
             if self._waiting is not None and self._waiting.add(
-                message.client_id, message.conn_id, len(request.payload), partial(self._waited, request, message)
+                message.client_id, message.conn_id, len(request.payload), partial(self._wait_over, request, message)
             ):
                 return False
             log.STREAMING.error("Received invalid client publish message %s", _one_line(message))
@@ -258,7 +258,7 @@ class PublishRules:
         self._stage_alone(request, message)
         return False
 
-    def _waited(self, request: StreamingRequest, message: protocol.PubMsg, came: bool) -> None:
+    def _wait_over(self, request: StreamingRequest, message: protocol.PubMsg, came: bool) -> None:
         if came:
             self._examine(request)
         else:

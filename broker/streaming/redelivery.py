@@ -79,7 +79,7 @@ class Redelivery:
         pending = subscription.pending
         if subscription.held is None:
             subscription.held = sorted(pending, reverse=True)
-        turn = [sequence for sequence in _pop_first(subscription.held, _portion(subscription)) if sequence in pending]
+        turn = [sequence for sequence in _pop_first(subscription.held, _step_size(subscription)) if sequence in pending]
         now = self._clock.monotonic()
         if turn:
             if subscription.hold is DeliveryHold.RESUMED:
@@ -99,9 +99,9 @@ class Redelivery:
         subscription.timer = None
         self._rounds.setdefault(subscription, [])
         if self._turn is None:
-            self._take_turns()
+            self._run_rounds()
 
-    def _take_turns(self) -> None:
+    def _run_rounds(self) -> None:
         """Runs one step of each round in turn, until the time for rounds is over."""
         self._turn = None
         begin = self._clock.monotonic()
@@ -111,7 +111,7 @@ class Redelivery:
             if self._step(subscription, left):
                 self._rounds[subscription] = left
             if self._rounds and (now := self._clock.monotonic()) - begin >= SHARE:
-                self._turn = self._timers.at(now, self._take_turns)
+                self._turn = self._timers.at(now, self._run_rounds)
                 return
 
     def _step(self, subscription: ChannelSubscription, left: list[int]) -> bool:
@@ -139,14 +139,14 @@ class Redelivery:
         # Some may have been acknowledged, or sent, since they were found.
         turn = [
             sequence
-            for sequence in _pop_first(left, min(_portion(subscription), STEP))
+            for sequence in _pop_first(left, min(_step_size(subscription), STEP))
             if pending.get(sequence, horizon + 1) <= horizon
         ]
         if turn and subscription.group is None:
             self._send_copies(subscription, turn)
             self._postpone(subscription, turn, now)
         elif turn:
-            self._hand_out_again(subscription, turn, now)
+            self._redistribute(subscription, turn, now)
         if left or turn:
             return True
         self._rearm(subscription, now, _SOON)
@@ -200,7 +200,7 @@ class Redelivery:
             if overdue[0]:
                 self._send_rows(subscription, block, *overdue)
 
-    def _hand_out_again(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
+    def _redistribute(self, subscription: ChannelSubscription, sequences: list[int], now: int) -> None:
         """Offers messages of a member to its group again (streaming-protocol.md section 18, rules 4 to 6)."""
         group = subscription.group
         assert group is not None
@@ -302,7 +302,7 @@ class Redelivery:
         self._acknowledgements.drop(subscription, gone)
 
 
-def _portion(subscription: ChannelSubscription) -> int:
+def _step_size(subscription: ChannelSubscription) -> int:
     """Returns the number of messages, about a block, that are sent between two checks for congestion."""
     messages = subscription.channel.messages
     average = messages.bytes // messages.count if messages.count else 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker import log
 from broker.streaming.expiry import Expiry
-from broker.streaming.names import without_case
+from broker.streaming.names import case_key
 from broker.streaming.request_errors import RequestRefusedError
 from broker.streaming.state import Channel, StreamingSession
 from stantools.format.proto import store_pb2 as pb
@@ -134,7 +134,7 @@ class Channels:
         """
         if (channel := self._channels.get(name)) is not None:
             return channel
-        if spellings := self._spellings.get(without_case(name)):
+        if spellings := self._spellings.get(case_key(name)):
             message = (
                 f"rejecting channel {quote(name)} because channel {quote(spellings[0])} alreay exists "
                 "(different cases not allowed)"
@@ -157,10 +157,10 @@ class Channels:
 
     def recover(self, name: bytes, stores: ChannelStore) -> Channel:
         """Adds a channel that is already stored."""
-        channel = Channel(name, stores.messages, stores.subscriptions, lone=stores.lone)
+        channel = Channel(name, stores.messages, stores.subscriptions, single_store=stores.single_store)
         channel.number = self.numbered.put(channel)
         self._channels[name] = channel
-        self._spellings.setdefault(without_case(name), []).append(name)
+        self._spellings.setdefault(case_key(name), []).append(name)
         self.names.add(name, channel.number)
         if self._audience is not None:
             self._audience.changed(channel)
@@ -177,10 +177,10 @@ class Channels:
         if channel.making is not None:
             self.making.pop(channel.making, None)
         del self._channels[name]
-        spellings = self._spellings[without_case(name)]
+        spellings = self._spellings[case_key(name)]
         spellings.remove(name)
         if not spellings:
-            del self._spellings[without_case(name)]
+            del self._spellings[case_key(name)]
         self.names.discard(name)
         self.numbered.take(channel.number)
         if self._audience is not None:

@@ -64,7 +64,7 @@ def requests(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[S
         )
 
 
-def one_by_one(answer: Callable[[StreamingRequest], None]) -> Handler:
+def per_request(answer: Callable[[StreamingRequest], None]) -> Handler:
     """Returns a handler of frames that passes on one request at a time."""
 
     def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:

@@ -19,7 +19,7 @@ from broker.streaming.ports import Role
 from broker.streaming.publish import PublishRules
 from broker.streaming.redelivery import Redelivery
 from broker.streaming.registry import Channels, Clients
-from broker.streaming.requests import one_by_one
+from broker.streaming.requests import per_request
 from broker.streaming.startup import ServerStartError, StateRecovery, detect, recover_server
 from broker.streaming.subscribe import SubscribeRules
 from broker.streaming.unsubscribe import UnsubscribeRules
@@ -166,7 +166,7 @@ class StreamingServer:
         if not self._stopped:
             self._timers.run()
 
-    def look_again(self, names: Iterable[bytes]) -> None:
+    def deliver_new(self, names: Iterable[bytes]) -> None:
         """Delivers messages that other servers have written to channels."""
         for name in names:
             if (channel := self.channels.get(name)) is not None:
@@ -175,7 +175,7 @@ class StreamingServer:
     def servers_discovered(self) -> None:
         """Repeats the check of partitions, as NATS has found other servers (streaming-protocol.md section 25.4)."""
         if self._partitions is not None and self.ready:
-            self._partitions.check_again()
+            self._partitions.repeat_check()
 
     def stop(self) -> None:
         """Completes the work at hand and closes the store. Clients get no notice.
@@ -220,7 +220,7 @@ class StreamingServer:
         listen = self._bus.listen
 
         def requests(subject: bytes, answer: Callable[[StreamingRequest], None]) -> None:
-            listen(Role.GENERAL, subject, one_by_one(answer))
+            listen(Role.GENERAL, subject, per_request(answer))
 
         requests(subjects.discovery, connecting.receive)
         if not self._context.options.any_publish_subject:

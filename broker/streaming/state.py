@@ -157,7 +157,7 @@ class ChannelSubscription:
         return done
 
 
-def told(what: str, subscription: ChannelSubscription, where: str = "") -> str:
+def log_text(what: str, subscription: ChannelSubscription, where: str = "") -> str:
     """Returns a subscription's text for the log (streaming-protocol.md section 20.5)."""
     state = subscription.state
     kind = ("durable " if state.is_durable else "") + ("queue " if state.q_group else "")
@@ -252,7 +252,7 @@ class Channel:
     #: flush that creates the channel in the store, until its outcome is known
     making: Flush | None = None
     #: the message store, if it accepts single messages
-    lone: SingleAppendStore | None = None
+    single_store: SingleAppendStore | None = None
     #: the store records deliveries and acknowledgements
     recorded: bool = field(init=False)
     #: number for the kernels
@@ -284,9 +284,9 @@ class Channel:
         self.recorded = getattr(self.store, "recorded", True)
 
     @property
-    def alone(self) -> SingleAppendStore | None:
+    def direct_store(self) -> SingleAppendStore | None:
         """The store for a single message; None if it must be staged, after others or for a queue group."""
-        return self.lone if self.messages.last == self.visible and not self.groups else None
+        return self.single_store if self.messages.last == self.visible and not self.groups else None
 
     @property
     def active(self) -> bool:

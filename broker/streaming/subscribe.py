@@ -16,7 +16,7 @@ from broker.streaming.names import durable_key, text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.request_errors import RequestRefusedError, text_of
 from broker.streaming.requests import decode
-from broker.streaming.state import ChannelSubscription, DeliveryHold, QueueGroup, told
+from broker.streaming.state import ChannelSubscription, DeliveryHold, QueueGroup, log_text
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -72,13 +72,13 @@ class SubscribeRules:
         if partitions is None:
             self._subscribe(request, message)
         elif partitions.serves(message.subject):
-            waited = partial(self._waited, request, message)
+            waited = partial(self._wait_over, request, message)
             if self._clients.get(message.client_id) is not None:
                 waited(True)
             elif not partitions.waiting.add(message.client_id, b"", len(request.payload), waited):
                 waited(False)
 
-    def _waited(self, request: StreamingRequest, message: pb.SubscriptionRequest, came: bool) -> None:
+    def _wait_over(self, request: StreamingRequest, message: pb.SubscriptionRequest, came: bool) -> None:
         if came:
             self._subscribe(request, message)
         else:
@@ -100,7 +100,7 @@ class SubscribeRules:
             channel = self._channels.obtain(message.subject)
             if channel.making is not None:
                 self._commits.touch(channel)
-                self._commits.when_durable([channel.making], partial(self._made, request, message))
+                self._commits.when_durable([channel.making], partial(self._channel_created, request, message))
                 return
             subscription, description = self._create_or_resume(channel, client, message, text(request.subject))
         except (RequestRefusedError, StorageError) as error:
@@ -110,7 +110,7 @@ class SubscribeRules:
         log.STREAMING.debug("%s", description)
         self._channels.expiry.used(channel)
         ack_inbox = subscription.state.ack_inbox
-        undo = partial(self._undo, request, message, subscription, ack_inbox)
+        undo = partial(self._roll_back, request, message, subscription, ack_inbox)
 
         def flushed(error: str) -> None:
             if error:
@@ -128,7 +128,7 @@ class SubscribeRules:
             return
         self._commits.when_durable([flush], flushed)
 
-    def _undo(
+    def _roll_back(
         self,
         request: StreamingRequest,
         message: pb.SubscriptionRequest,
@@ -150,7 +150,7 @@ class SubscribeRules:
             self._unsubscribing.end(subscription, unsubscribe=not resumed)
         self._fail(request, message, error.encode(errors="surrogateescape"))
 
-    def _made(self, request: StreamingRequest, message: pb.SubscriptionRequest, error: str) -> None:
+    def _channel_created(self, request: StreamingRequest, message: pb.SubscriptionRequest, error: str) -> None:
         if error:
             self._fail(request, message, error.encode(errors="surrogateescape"))
         else:
@@ -269,7 +269,7 @@ class SubscribeRules:
         if group is not None and not joins:
             group.last_sent = before_first
         subscription = ChannelSubscription(channel, state, group)
-        return subscription, told("Added member to" if joins else "Started new", subscription, where)
+        return subscription, log_text("Added member to" if joins else "Started new", subscription, where)
 
     def _resume(
         self, subscription: ChannelSubscription, client: StreamingSession, message: pb.SubscriptionRequest
@@ -293,7 +293,7 @@ class SubscribeRules:
         subscription.settle()
         subscription.hold = DeliveryHold.RESUMED
         subscription.held = None
-        return told("Resumed", subscription)
+        return log_text("Resumed", subscription)
 
     def _refuse(self, request: StreamingRequest, error: bytes) -> None:
         self._bus.publish(Role.SEND, request.reply, protocol.SubscriptionResponse(error=error).SerializeToString())

@@ -13,7 +13,7 @@ from broker.streaming.pending import PendingByDeadline, in_order
 from broker.streaming.ports import Role
 from broker.streaming.request_errors import RequestRefusedError
 from broker.streaming.requests import StreamingRequest, decode
-from broker.streaming.state import told
+from broker.streaming.state import log_text
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -70,14 +70,14 @@ class UnsubscribeRules:
 
     def _end_requested(self, request: StreamingRequest, message: pb.UnsubscribeRequest, unsubscribe: bool) -> None:
         try:
-            channel = self._end_found(message, unsubscribe)
+            channel = self._end_subscription(message, unsubscribe)
         except RequestRefusedError as error:
             self._answer(request, error.text)
             return
         flush = self._commits.flush_subscriptions(channel)
         self._commits.when_durable([flush], lambda _error: self._answer(request, b""))
 
-    def _end_found(self, message: pb.UnsubscribeRequest, unsubscribe: bool) -> Channel:
+    def _end_subscription(self, message: pb.UnsubscribeRequest, unsubscribe: bool) -> Channel:
         """Ends the requested subscription. Returns its channel."""
         self._commits.commit()
         channel = self._channels.get(message.subject)
@@ -154,7 +154,7 @@ class UnsubscribeRules:
             what = self._leave(subscription, subscription.group, unsubscribe=unsubscribe)
         else:
             what = self._end_plain(subscription, client, unsubscribe=unsubscribe)
-        log.STREAMING.debug("%s", told(what, subscription))
+        log.STREAMING.debug("%s", log_text(what, subscription))
         self._channels.expiry.idle(channel)
 
     def _end_plain(self, subscription: ChannelSubscription, client: StreamingSession, *, unsubscribe: bool) -> str:
@@ -202,7 +202,7 @@ class UnsubscribeRules:
 
     def _hand_over(self, subscription: ChannelSubscription, group: QueueGroup) -> None:
         """Distributes a member's pending messages to the others for redelivery (streaming-protocol.md section 18.8)."""
-        heirs = _heirs(subscription, group)
+        heirs = _successors(subscription, group)
         if not heirs:
             self._discard(subscription)
             return
@@ -254,7 +254,7 @@ class UnsubscribeRules:
             log.STREAMING.error("Unable to update subscription subid=%d: %s", subscription.id, error)
 
 
-def _heirs(leaver: ChannelSubscription, group: QueueGroup) -> list[ChannelSubscription]:
+def _successors(leaver: ChannelSubscription, group: QueueGroup) -> list[ChannelSubscription]:
     """Returns the members that get the pending messages of a departed member.
 
     If its client has ended, other members of that client are about to end: members of other clients get the

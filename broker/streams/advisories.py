@@ -37,42 +37,44 @@ class Advisories:
     def audit(self, subject: bytes, request: bytes, response: bytes) -> None:
         """Reports a request to the API and its answer. The client is not known here."""
         texts = {"subject": subject, "request": request, "response": response}
-        said = {name: text.decode(errors="replace") for name, text in texts.items() if text}
-        self._say("ADVISORY.API", "advisory.v1.api_audit", {"server": self._bus.id, "client": {"acc": "$G"}, **said})
+        fields = {name: text.decode(errors="replace") for name, text in texts.items() if text}
+        self._publish(
+            "ADVISORY.API", "advisory.v1.api_audit", {"server": self._bus.id, "client": {"acc": "$G"}, **fields}
+        )
 
     def stream(self, name: str, action: str) -> None:
-        said = {"stream": name, "action": action}
-        self._say(f"ADVISORY.STREAM.{_PAST[action]}.{name}", "advisory.v1.stream_action", said)
+        fields = {"stream": name, "action": action}
+        self._publish(f"ADVISORY.STREAM.{_PAST[action]}.{name}", "advisory.v1.stream_action", fields)
 
     def consumer(self, consumer: Consumer, action: str) -> None:
         place = f"{consumer.stream.name}.{consumer.name}"
-        said = {"stream": consumer.stream.name, "consumer": consumer.name, "action": action}
-        self._say(f"ADVISORY.CONSUMER.{_PAST[action]}.{place}", "advisory.v1.consumer_action", said)
+        fields = {"stream": consumer.stream.name, "consumer": consumer.name, "action": action}
+        self._publish(f"ADVISORY.CONSUMER.{_PAST[action]}.{place}", "advisory.v1.consumer_action", fields)
 
-    def about(self, consumer: Consumer, name: str, said: dict[str, Any]) -> None:
+    def about(self, consumer: Consumer, name: str, fields: dict[str, Any]) -> None:
         """Reports an event of a consumer, or of one of its messages."""
         place = {"stream": consumer.stream.name, "consumer": consumer.name}
         subject = f"ADVISORY.CONSUMER.{_SUBJECTS[name]}.{consumer.stream.name}.{consumer.name}"
-        self._say(subject, f"advisory.v1.{name}", {**place, **said})
+        self._publish(subject, f"advisory.v1.{name}", {**place, **fields})
 
     def about_message(
         self, consumer: Consumer, sequence: int, number: int, name: str, deliveries: int, reason: str = ""
     ) -> None:
         """Reports a client's decision about a message."""
-        said: dict[str, Any] = {"consumer_seq": number, "stream_seq": sequence, "deliveries": deliveries}
-        self.about(consumer, name, {**said, "reason": reason} if reason else said)
+        fields: dict[str, Any] = {"consumer_seq": number, "stream_seq": sequence, "deliveries": deliveries}
+        self.about(consumer, name, {**fields, "reason": reason} if reason else fields)
 
     def sampled(self, consumer: Consumer, sequence: int, number: int, took: int, deliveries: int) -> None:
         """Reports an acknowledgement `took` nanoseconds after the delivery, if the sampling selects it."""
         text = consumer.config.sample_freq.removesuffix("%")
         if not text or consumer.config.ack_policy != "explicit" or random.random() * 100 >= int(text):
             return
-        said = {"stream": consumer.stream.name, "consumer": consumer.name, "consumer_seq": number}
-        said |= {"stream_seq": sequence, "ack_time": took, "deliveries": deliveries}
-        self._say(f"METRIC.CONSUMER.ACK.{consumer.stream.name}.{consumer.name}", "metric.v1.consumer_ack", said)
+        fields = {"stream": consumer.stream.name, "consumer": consumer.name, "consumer_seq": number}
+        fields |= {"stream_seq": sequence, "ack_time": took, "deliveries": deliveries}
+        self._publish(f"METRIC.CONSUMER.ACK.{consumer.stream.name}.{consumer.name}", "metric.v1.consumer_ack", fields)
 
-    def _say(self, subject: str, kind: str, said: dict[str, Any]) -> None:
+    def _publish(self, subject: str, kind: str, fields: dict[str, Any]) -> None:
         name = (_EVENT + subject).encode()
         if self._bus.interested(name):
             about = {"type": _TYPE + kind, "id": secrets.token_hex(11), "timestamp": time_text(self._clock.wall())}
-            self._bus.publish(name, dumps({**about, **said}))
+            self._bus.publish(name, dumps({**about, **fields}))

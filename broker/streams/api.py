@@ -141,13 +141,13 @@ class Api:
         found = self._plain_calls.get(call)
         if found is not None:
             kind, plain, otherwise = found
-            return (yield from self._carry_out(kind, header, lambda: plain(body), otherwise))
+            return (yield from self._execute(kind, header, lambda: plain(body), otherwise))
         if call.startswith(_CONSUMER):
             about = self._consumer_calls.find(call[len(_CONSUMER) :])
             if about is None:
                 return b""
             kind, consumer_call, otherwise = about
-            return (yield from self._carry_out(kind, header, lambda: consumer_call(body), otherwise))
+            return (yield from self._execute(kind, header, lambda: consumer_call(body), otherwise))
         action, _, name = call.rpartition(b".")
         named = self._calls.get(action)
         if named is None or not name:
@@ -157,9 +157,9 @@ class Api:
             text = name.decode()
         except UnicodeDecodeError:
             text = ""
-        return (yield from self._carry_out(kind, header, lambda: of_stream(text, body), otherwise))
+        return (yield from self._execute(kind, header, lambda: of_stream(text, body), otherwise))
 
-    def _carry_out(
+    def _execute(
         self, kind: str, header: bytes, call: Callable[[], dict[str, Any] | Answering], otherwise: Mapping[str, Any]
     ) -> Generator[None, None, bytes]:
         self.total += 1

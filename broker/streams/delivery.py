@@ -87,8 +87,8 @@ class ConsumerDelivery(ABC):
             self._last = (now, time)
         return False
 
-    def _send_next(self, to: bytes, group: bytes, now: int, room: int | None, short: bytes) -> int:
-        """Sends the next message. Returns its size; 0 if there is none now, -1 if it exceeds `room` bytes.
+    def _send_next(self, to: bytes, group: bytes, now: int, bytes_left: int | None, short: bytes) -> int:
+        """Sends the next message. Returns its size; 0 if there is none now, -1 if it exceeds `bytes_left` bytes.
 
         `short` is the prefix of the acknowledgement's subject for the preview, else empty.
         """
@@ -122,7 +122,7 @@ class ConsumerDelivery(ABC):
         else:
             ack = b"%b%d.%d.%d.%d.%d" % (self._ack, count, sequence, number, message.time, left)
         size = len(message.subject) + len(ack) + len(header) + len(payload)
-        if room is not None and size > room:
+        if bytes_left is not None and size > bytes_left:
             return -1
         consumer.sent(sequence, count, now)
         self._bus.deliver(to, message.subject, payload, ack, header, group)
@@ -133,12 +133,12 @@ class ConsumerDelivery(ABC):
         return size
 
     def _send_table(
-        self, to: bytes, group: bytes, now: int, most: int, room: int, *, over: bool = False
+        self, to: bytes, group: bytes, now: int, most: int, bytes_left: int, *, over: bool = False
     ) -> tuple[int, int]:
         """Sends the next messages as one table. Returns their number and bytes.
 
         Nothing is sent if there are few or the messages need more than the subject of an acknowledgement. With
-        `over` the last message may exceed `room`.
+        `over` the last message may exceed `bytes_left`.
         """
         consumer, config = self.consumer, self.consumer.config
         if (
@@ -162,7 +162,7 @@ class ConsumerDelivery(ABC):
             buffer, end, frames, self._ack, numbers, times, consumer.delivered[0] + 1, consumer.num_pending - 1
         )
         sizes = np.cumsum(frames[:, SUBJECT_SIZE] + frames[:, REPLY_SIZE] + frames[:, PAYLOAD_SIZE], dtype=np.int64)
-        count = min(int(np.searchsorted(sizes, room, "right")) + over, len(sizes))
+        count = min(int(np.searchsorted(sizes, bytes_left, "right")) + over, len(sizes))
         if not count:
             return 0, 0
         consumer.sent_all(sequences[:count], now)

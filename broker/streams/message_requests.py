@@ -113,7 +113,7 @@ def direct(stream: Stream, subject: bytes, body: bytes) -> Iterator[tuple[bytes,
     """
     try:
         if not subject:
-            yield from _found(stream, _wanted(body))
+            yield from _answers(stream, _read_request(body))
         elif body:
             yield _BAD
         else:
@@ -129,7 +129,7 @@ class _DirectGetStatusError(Exception):
     """The only answer to a direct get is a status."""
 
 
-def _wanted(body: bytes) -> dict[str, Any]:
+def _read_request(body: bytes) -> dict[str, Any]:
     if not body:
         raise _DirectGetStatusError("408 Empty Request")
     try:
@@ -153,7 +153,7 @@ def last(stream: Stream, subject: bytes) -> tuple[bytes, int]:
         return _MISSING
 
 
-def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, int] | None]:
+def _answers(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, int] | None]:
     if "multi_last" in wanted:
         found = yield from _last_sequences(stream, wanted)
         yield from _batch(stream, found, wanted)
@@ -211,7 +211,7 @@ def _batch(
 ) -> Iterator[tuple[bytes, int] | None]:
     """Iterates over the messages of a batch and the status at its end."""
     sequences, left, end = found
-    room = min(wanted.get("max_bytes", 0) or _MOST_BATCH_BYTES, _MOST_BATCH_BYTES)
+    bytes_left = min(wanted.get("max_bytes", 0) or _MOST_BATCH_BYTES, _MOST_BATCH_BYTES)
     last = 0
     for row, sequence in enumerate(sequences):
         message = stream.store.read(sequence)
@@ -222,8 +222,8 @@ def _batch(
         block = with_lines(_located(stream, message), *place)
         yield block + message.payload, len(block)
         last = sequence
-        room -= len(message.subject) + len(message.header) + len(message.payload)
-        if room <= 0:
+        bytes_left -= len(message.subject) + len(message.header) + len(message.payload)
+        if bytes_left <= 0:
             left = pending
             break
         yield None

@@ -108,7 +108,7 @@ class PreviewRequest(NamedTuple):
     reply: bytes
 
 
-def said_of_publish(stream: Stream, answer: bytes) -> bytes:
+def translate_publish_ack(stream: Stream, answer: bytes) -> bytes:
     """Translates a publish acknowledgement into the dialect of the stream's creator.
 
     An empty answer is not a publish acknowledgement and stays as it is.
@@ -135,28 +135,28 @@ class PreviewApi:
             (_P0, "MSGSETS", 0, self._stream_names),
             (_P0, "MSGSET.CREATE", 0, self._create),
             (_P0, "MSGSET.INFO", 1, self._info),
-            (_P0, "MSGSET.DELETE", 1, partial(self._simply, "STREAM.DELETE")),
-            (_P0, "MSGSET.PURGE", 1, partial(self._simply, "STREAM.PURGE")),
+            (_P0, "MSGSET.DELETE", 1, partial(self._answer_names, "STREAM.DELETE")),
+            (_P0, "MSGSET.PURGE", 1, partial(self._answer_names, "STREAM.PURGE")),
             (_P0, "MSGSET.MSG.DELETE", 1, self._delete_message),
             (_P0, "BYSEQ.*", 0, self._message),
             (_P0, "OBSERVABLES", 1, self._consumer_names),
             (_P0, "OBSERVABLE.CREATE", 0, self._create_consumer),
             (_P0, "OBSERVABLE.INFO", 2, self._consumer_info),
-            (_P0, "OBSERVABLE.DELETE", 2, partial(self._simply, "CONSUMER.DELETE")),
+            (_P0, "OBSERVABLE.DELETE", 2, partial(self._answer_names, "CONSUMER.DELETE")),
             (_P0, "RN.*.*", 0, self._next),
             (_P2, "STREAM.LIST", 0, self._stream_names),
             (_P2, "STREAM.*.CREATE", 0, self._create),
             (_P2, "STREAM.*.UPDATE", 0, self._update),
             (_P2, "STREAM.*.INFO", 0, self._info),
-            (_P2, "STREAM.*.DELETE", 0, partial(self._simply, "STREAM.DELETE")),
-            (_P2, "STREAM.*.PURGE", 0, partial(self._simply, "STREAM.PURGE")),
+            (_P2, "STREAM.*.DELETE", 0, partial(self._answer_names, "STREAM.DELETE")),
+            (_P2, "STREAM.*.PURGE", 0, partial(self._answer_names, "STREAM.PURGE")),
             (_P2, "STREAM.*.MSG.DELETE", 0, self._delete_message),
             (_P2, "STREAM.*.MSG.BYSEQ", 0, self._message),
             (_P2, "STREAM.*.CONSUMERS", 0, self._consumer_names),
             (_P2, "STREAM.*.EPHEMERAL.CONSUMER.CREATE", 0, self._create_consumer),
             (_P2, "STREAM.*.CONSUMER.*.CREATE", 0, self._create_consumer),
             (_P2, "STREAM.*.CONSUMER.*.INFO", 0, self._consumer_info),
-            (_P2, "STREAM.*.CONSUMER.*.DELETE", 0, partial(self._simply, "CONSUMER.DELETE")),
+            (_P2, "STREAM.*.CONSUMER.*.DELETE", 0, partial(self._answer_names, "CONSUMER.DELETE")),
             (_P2, "STREAM.*.CONSUMER.*.NEXT", 0, self._next),
         )
         self.calls: Mapping[bytes, Callable[[bytes, bytes, bytes], bytes]] = {
@@ -176,7 +176,7 @@ class PreviewApi:
             raise _error(answer["error"])
         return answer
 
-    def _simply(self, call: str, asked: PreviewRequest) -> bytes:
+    def _answer_names(self, call: str, asked: PreviewRequest) -> bytes:
         _expect_nothing(asked)
         stream, *consumer = asked.names
         if stream not in self._account.streams:

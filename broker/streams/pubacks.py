@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.streams.preview import said_of_publish
+from broker.streams.preview import translate_publish_ack
 from stantools.nats.frames import frame_table, rows
 from stantools.nats.kernels import encode_numbers
 
@@ -57,7 +57,7 @@ class PubAcks:
 
     def answer(self, stream: Stream, to: bytes, answer: bytes) -> None:
         """Sends an answer without a wait for the flush."""
-        self._bus.answer(to, said_of_publish(stream, answer) if self._preview else answer, 0)
+        self._bus.answer(to, translate_publish_ack(stream, answer) if self._preview else answer, 0)
 
     def refuse(self, stream: Stream, answer: bytes) -> None:
         """Sends this answer in place of all that wait for a stream."""
@@ -79,6 +79,6 @@ class PubAcks:
                 self.answer(*each)
             elif self._preview:
                 for to, _, _, answer in rows(each.buffer, each.frames, 0, len(each.frames)):
-                    self._bus.publish(to, said_of_publish(each.stream, answer))
+                    self._bus.publish(to, translate_publish_ack(each.stream, answer))
             else:
                 self._bus.publish_rows(each.buffer, each.frames)

@@ -55,13 +55,13 @@ class PullDelivery(ConsumerDelivery):
             request = PullRequest.read(reply, body, now, short)
             self._admit(request, now)
         except PullStatusError as refused:
-            self._say(request, status(str(refused)))
+            self._send_status(request, status(str(refused)))
         else:
             self._requests[request] = None
             self._no_wait_requests += request.no_wait
-            self._look_later(request)
+            self._schedule_check(request)
 
-    def _look_later(self, request: PullRequest) -> None:
+    def _schedule_check(self, request: PullRequest) -> None:
         for time in (request.expires, request.beat):
             if time and (not self._next_check or time < self._next_check):
                 self._next_check = time
@@ -72,7 +72,7 @@ class PullDelivery(ConsumerDelivery):
             raise PullStatusError(f"409 Exceeded MaxRequestBatch of {config.max_batch}")
         if request.expires and 0 < config.max_expires < request.expires - now:
             raise PullStatusError(f"409 Exceeded MaxRequestExpires of {format_go_duration(config.max_expires)}")
-        if request.room is not None and 0 < config.max_bytes < request.room:
+        if request.bytes_left is not None and 0 < config.max_bytes < request.bytes_left:
             raise PullStatusError(f"409 Exceeded MaxRequestMaxBytes of {config.max_bytes}")
         self.priorities.admit(request, now)
         if request.no_wait and not request.expires:
@@ -123,7 +123,7 @@ class PullDelivery(ConsumerDelivery):
                 if count:
                     sent, size = sent + count, size + bytes_sent
                     continue
-            bytes_sent = self._send_next(request.reply, b"", now, request.room, request.short)
+            bytes_sent = self._send_next(request.reply, b"", now, request.bytes_left, request.short)
             if not bytes_sent:
                 break
             if bytes_sent < 0:
@@ -137,7 +137,7 @@ class PullDelivery(ConsumerDelivery):
         if self._no_wait_requests and not self.consumer.full and self._not_before <= now:
             for request in [each for each in self._requests if each.no_wait and (each.served or not each.expires)]:
                 self._forget(request)
-                self._say(request, status("404 No Messages"))
+                self._send_status(request, status("404 No Messages"))
         return False
 
     def _next_request(self, now: int) -> PullRequest | None:
@@ -155,17 +155,17 @@ class PullDelivery(ConsumerDelivery):
         """Sends the next messages if all waiting requests have one reply subject. Returns their number and bytes."""
         waiting = list(islice(self._requests, _MOST_TOGETHER + 1))
         if len(waiting) == 1:
-            room = MOST_BYTES if request.room is None else request.room
+            bytes_left = MOST_BYTES if request.bytes_left is None else request.bytes_left
         elif len(waiting) > _MOST_TOGETHER or any(
-            each.room is not None or each.reply != request.reply for each in waiting
+            each.bytes_left is not None or each.reply != request.reply for each in waiting
         ):
             return 0, 0
         else:
-            room = MOST_BYTES
+            bytes_left = MOST_BYTES
         most = min(most, sum(each.batch for each in waiting))
         if any(each.short for each in waiting):
             return 0, 0
-        count, size = self._send_table(request.reply, b"", now, most, room)
+        count, size = self._send_table(request.reply, b"", now, most, bytes_left)
         if len(waiting) == 1 and count:
             self._serve(request, count, size, now)
             return count, size
@@ -185,9 +185,9 @@ class PullDelivery(ConsumerDelivery):
         request.served = True
         if request.heartbeat:
             request.beat = now + request.heartbeat
-        if request.room is not None:
-            request.room -= size
-        if request.room == 0 or (not request.batch and request.room):
+        if request.bytes_left is not None:
+            request.bytes_left -= size
+        if request.bytes_left == 0 or (not request.batch and request.bytes_left):
             self._end(request, "409 Batch Completed")
             return
         if request.batch:
@@ -204,16 +204,19 @@ class PullDelivery(ConsumerDelivery):
             if request.heartbeat and request.beat <= now:
                 number, sequence = self.consumer.delivered
                 beat = status("100 Idle Heartbeat", Nats_Last_Consumer=number, Nats_Last_Stream=sequence)
-                self._say(request, beat)
+                self._send_status(request, beat)
                 request.beat = now + request.heartbeat
-            self._look_later(request)
+            self._schedule_check(request)
 
     def _end(self, request: PullRequest, line: str) -> None:
         self._forget(request)
-        left = {"Nats_Pending_Messages": request.batch - request.short_of, "Nats_Pending_Bytes": request.room or 0}
-        self._say(request, status(line, **left))
+        left = {
+            "Nats_Pending_Messages": request.batch - request.short_of,
+            "Nats_Pending_Bytes": request.bytes_left or 0,
+        }
+        self._send_status(request, status(line, **left))
 
-    def _say(self, request: PullRequest, header: bytes) -> None:
+    def _send_status(self, request: PullRequest, header: bytes) -> None:
         if request.reply and not request.short and header != status(""):
             self._bus.publish(request.reply, b"", header=header)
 
@@ -224,6 +227,6 @@ class PullDelivery(ConsumerDelivery):
 
     def close(self, reason: str) -> None:
         for request in self._requests:
-            self._say(request, status(reason))
+            self._send_status(request, status(reason))
         self._requests.clear()
         self._no_wait_requests = 0

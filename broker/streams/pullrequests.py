@@ -45,7 +45,7 @@ class PullRequest:
     short_of: int = 0  #: difference between `batch` and a negative requested number
     expires: int = 0  #: end (ns since 1970); 0 for never
     no_wait: bool = False  #: ends when no message is left
-    room: int | None = None  #: bytes still allowed; None for no limit
+    bytes_left: int | None = None  #: bytes still allowed; None for no limit
     heartbeat: int = 0  #: interval of heartbeats (ns); 0 for none
     beat: int = 0  #: time of the next heartbeat
     served: bool = False  #: has received a message
@@ -75,7 +75,7 @@ class PullRequest:
             # A request with a time in the past gets an answer as well.
             expires=max(now + expires, 1) if expires else 0,
             no_wait=wanted.get("no_wait", False),
-            room=wanted["max_bytes"] if wanted.get("max_bytes", 0) > 0 else None,
+            bytes_left=wanted["max_bytes"] if wanted.get("max_bytes", 0) > 0 else None,
             heartbeat=heartbeat,
             beat=now + heartbeat if heartbeat else 0,
             group=wanted.get("group", ""),
@@ -156,7 +156,7 @@ class Priorities:
         if not self.pin and not request.pin:
             self._pin = request.pin = secrets.token_hex(11)
             self._since = self._heard = now
-            self._tell("pinned", {"pinned_id": self.pin})
+            self._publish_event("pinned", {"pinned_id": self.pin})
         return request.pin == self.pin
 
     @property
@@ -178,11 +178,11 @@ class Priorities:
         if self.pin:
             self._pin = ""
             self._since = 0
-            self._tell("unpinned", {"reason": reason})
+            self._publish_event("unpinned", {"reason": reason})
 
-    def _tell(self, what: str, said: dict[str, Any]) -> None:
+    def _publish_event(self, what: str, fields: dict[str, Any]) -> None:
         group = self._consumer.config.priority_groups[0]
-        self._consumer.event(f"consumer_group_{what}", {"account": "$G", "group": group, **said})
+        self._consumer.event(f"consumer_group_{what}", {"account": "$G", "group": group, **fields})
 
     def info(self) -> dict[str, Any]:
         """Returns the members of an answer about the first group."""

@@ -63,8 +63,8 @@ class PushDelivery(ConsumerDelivery):
                 break
             count, bytes_sent = 0, 0
             if not self.short:
-                room = min(MOST_BYTES - size, self._window_left)
-                count, bytes_sent = self._send_table(self._to, self._group, now, MOST - sent, room, over=True)
+                bytes_left = min(MOST_BYTES - size, self._window_left)
+                count, bytes_sent = self._send_table(self._to, self._group, now, MOST - sent, bytes_left, over=True)
             if not count:
                 count, bytes_sent = ALONE, self._send_next(self._to, self._group, now, None, self.short)
             if not bytes_sent:

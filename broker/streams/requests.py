@@ -56,7 +56,7 @@ def parse(body: bytes) -> dict[str, Any]:
     except ValueError:
         raise invalid_json("invalid character in string literal") from None
     if not isinstance(value, dict):
-        raise invalid_json(f"json: cannot unmarshal {_said(value)} into Go value")
+        raise invalid_json(f"json: cannot unmarshal {_type_name(value)} into Go value")
     return value
 
 
@@ -99,15 +99,15 @@ def members(values: Mapping[str, Any], kinds: Mapping[str, str], what: str, *, s
             if strict and value:
                 raise invalid_json(f'json: unknown field "{name[:100]}"')
         elif value is not None:
-            if not _fits(value, kind):
+            if not _is_kind(value, kind):
                 raise invalid_json(
-                    f"json: cannot unmarshal {_said(value)} into Go struct field {what}.{name} of type {kind}"
+                    f"json: cannot unmarshal {_type_name(value)} into Go struct field {what}.{name} of type {kind}"
                 )
             found[name] = _nanoseconds(value) if kind == TIME else value
     return found
 
 
-def _fits(value: object, kind: str) -> bool:
+def _is_kind(value: object, kind: str) -> bool:
     match kind:
         case "bool":
             return isinstance(value, bool)
@@ -128,7 +128,7 @@ def _fits(value: object, kind: str) -> bool:
     return isinstance(value, str)
 
 
-def _said(value: object) -> str:
+def _type_name(value: object) -> str:
     match value:
         case bool():
             return "bool"

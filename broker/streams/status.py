@@ -52,11 +52,11 @@ def jsz(server: StreamsServer, query: Mapping[str, str]) -> dict[str, Any]:
         "bytes": sum(each.bytes for each in contents),
     }
 
-    def asked(name: str) -> bool:
+    def requested(name: str) -> bool:
         return query.get(name, "").lower() in ("1", "true")
 
-    detailed = [asked(name) for name in ("streams", "consumers", "config")]
-    if any(detailed) or asked("accounts") or query.get("acc"):
+    detailed = [requested(name) for name in ("streams", "consumers", "config")]
+    if any(detailed) or requested("accounts") or query.get("acc"):
         if query.get("acc", _ACCOUNT) != _ACCOUNT:
             return found
         detail = {"name": _ACCOUNT, "id": _ACCOUNT, **_totals(server)}
@@ -65,7 +65,7 @@ def jsz(server: StreamsServer, query: Mapping[str, str]) -> dict[str, Any]:
             streams = account.selected("")[begin : begin + limit]
             # A generator, as there may be thousands of streams.
             detail["stream_detail"] = (
-                _stream(server, stream, config=asked("config"), consumers=asked("consumers"))
+                _stream(server, stream, config=requested("config"), consumers=requested("consumers"))
                 for stream in streams
                 if not stream.deleted
             )
@@ -84,13 +84,13 @@ def healthz(server: StreamsServer, query: Mapping[str, str]) -> tuple[int, list[
     place = {name: query[name] for name in ("account", "stream", "consumer") if query.get(name)}
     stream = server.account.streams.get(place.get("stream", ""))
     if place.get("account", _ACCOUNT) != _ACCOUNT:
-        return 404, [_ill("account", place["account"], {"account": place["account"]})]
+        return 404, [_not_found("account", place["account"], {"account": place["account"]})]
     if "stream" in place and stream is None:
         place.pop("consumer", None)
-        return 404, [_ill("stream", place["stream"], place, f' on account "{_ACCOUNT}"')]
+        return 404, [_not_found("stream", place["stream"], place, f' on account "{_ACCOUNT}"')]
     if stream is not None and "consumer" in place and place["consumer"] not in server.consumers.of(stream):
         where = f' for stream "{stream.name}" on account "{_ACCOUNT}"'
-        return 404, [_ill("consumer", place["consumer"], place, where)]
+        return 404, [_not_found("consumer", place["consumer"], place, where)]
     failed = [each for each in ([stream] if stream else server.account.streams.values()) if each.failure]
     found = [
         {"type": "STREAM", "account": _ACCOUNT, "stream": each.name, "error": f'stream "{each.name}": {each.failure}'}
@@ -99,7 +99,7 @@ def healthz(server: StreamsServer, query: Mapping[str, str]) -> tuple[int, list[
     return (503 if found else 200), found
 
 
-def _ill(kind: str, name: str, place: dict[str, str], where: str = "") -> dict[str, Any]:
+def _not_found(kind: str, name: str, place: dict[str, str], where: str = "") -> dict[str, Any]:
     return {"type": kind.upper(), **place, "error": f'JetStream {kind} "{name}" not found{where}'}
 
 

@@ -38,5 +38,5 @@ def beyond(header: bytes) -> bool:
 
 def with_level(config: Mapping[str, Any], needed: int) -> dict[str, Any]:
     """Returns a configuration as in answers: its metadata name the required level and the server's level."""
-    said = {"_nats.level": str(LEVEL), "_nats.req.level": str(needed), "_nats.ver": VERSION}
-    return {**config, "metadata": {**config.get("metadata", {}), **said}}
+    levels = {"_nats.level": str(LEVEL), "_nats.req.level": str(needed), "_nats.ver": VERSION}
+    return {**config, "metadata": {**config.get("metadata", {}), **levels}}

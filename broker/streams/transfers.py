@@ -91,7 +91,7 @@ class Transfers:
             raise RequestError(500, 10064, f"snapshot failed: {error.message}") from error
         size = wanted.get("chunk_size", 0)
         sending = _OutgoingSnapshot(self._bus, stream.name, taken, to, size if size in _PIECES else _PIECE)
-        sending.heard = self._clock.monotonic()
+        sending.last_message_at = self._clock.monotonic()
         self._open[sending] = None
         sending.listening = self._bus.listen(sending.prefix + b">", partial(self._acknowledged, sending))
         return {"config": stream.config.as_json(), "state": stream_state(stream)}
@@ -115,9 +115,9 @@ class Transfers:
         except StorageError as error:
             raise RequestError(500, 10062, f"restore failed: {error.message}") from error
         receiving = _IncomingRestore(config, coming)
-        receiving.heard = self._clock.monotonic()
+        receiving.last_message_at = self._clock.monotonic()
         to = f"$JS.SNAPSHOT.RESTORE.{name}.{secrets.token_hex(6)}"
-        receiving.listening = self._bus.listen(to.encode(), partial(self._came, receiving))
+        receiving.listening = self._bus.listen(to.encode(), partial(self._receive, receiving))
         self._open[receiving] = None
         return {"deliver_subject": to}
 
@@ -134,7 +134,7 @@ class Transfers:
     def run_checks(self) -> None:
         """Ends the transfers whose client has been silent for too long."""
         now = self._clock.monotonic()
-        for each in [each for each in self._open if not each.busy and now - each.heard > _TIMEOUT]:
+        for each in [each for each in self._open if not each.busy and now - each.last_message_at > _TIMEOUT]:
             NATS.warning("Stream %r: transfer ended, because the client sent nothing", each.name)
             if isinstance(each, _OutgoingSnapshot):
                 self._bus.publish(each.to, b"", header=status("408 No Flow Response"))
@@ -155,11 +155,11 @@ class Transfers:
         for subject, _, _, _ in rows(buffer, frames, begin, end):
             size = subject[len(sending.prefix) :].partition(b".")[0]
             sending.in_transit -= int(size) if size.isdigit() and len(size) < 10 else 0
-        sending.heard = self._clock.monotonic()
+        sending.last_message_at = self._clock.monotonic()
         self._driver.commit_soon()
 
-    def _came(self, receiving: _IncomingRestore, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        receiving.heard = self._clock.monotonic()
+    def _receive(self, receiving: _IncomingRestore, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        receiving.last_message_at = self._clock.monotonic()
         for _, reply, _, payload in rows(buffer, frames, begin, end):
             if receiving.busy or receiving not in self._open:
                 return
@@ -252,7 +252,7 @@ class _IncomingRestore:
         self.config, self.name, self.archive = config, config.name, archive
         self.busy = False  #: whether a thread uses it
         self.size = 0  #: bytes received
-        self.heard = 0  #: time (monotonic ns) of the client's last message
+        self.last_message_at = 0  #: time (monotonic ns) of the client's last message
         self.listening: object = None
 
 
@@ -263,7 +263,7 @@ class _OutgoingSnapshot:
         self._bus, self.name, self.archive, self.to = bus, name, archive, to
         self.prefix = f"$JS.SNAPSHOT.ACK.{name}.{secrets.token_hex(4)}.".encode()
         self.in_transit = self._sent = 0
-        self.heard = 0  #: time (monotonic ns) of the client's last message
+        self.last_message_at = 0  #: time (monotonic ns) of the client's last message
         self.listening: object = None
         self._pieces: Iterator[bytes] = archive.pieces(size)
 

@@ -102,7 +102,7 @@ async def test_nothing_else_waits_for_a_slow_commit(slow):
     driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
     done = []
     rounds.hold_back, rounds.let_go = partial(done.append, "held"), partial(done.append, "written")
-    rounds.take_in = partial(done.append, "read")
+    rounds.apply_input = partial(done.append, "read")
     driver.server = rules = Rules()
     rules.slow, rules.commit = slow, partial(done.append, "committed")
     driver.commit_soon()
@@ -123,7 +123,7 @@ async def test_the_end_of_a_job_follows_what_was_read_before():
         done.append(result)
         over.set()
 
-    rounds.take_in = partial(done.append, "read")
+    rounds.apply_input = partial(done.append, "read")
     driver.aside(lambda: "result", finish)
     await asyncio.wait_for(over.wait(), 60)
     assert done == ["read", "result"]

@@ -49,7 +49,7 @@ class RouteNetwork(Protocol):
     def informed(self, link: Route, fields: Any) -> None:
         """The other end has sent a new INFO about itself, or about a third server."""
 
-    def wished(self, link: Route, wish: RemoteInterest) -> None: ...
+    def interest_changed(self, link: Route, interest: RemoteInterest) -> None: ...
 
     def arrived(self, link: Route, message: RoutedMessage) -> None: ...
 
@@ -261,7 +261,7 @@ class Route(asyncio.Protocol):
                 self._net.arrived(self, event)
         elif isinstance(event, wire.RemoteInterest):
             if self.open:
-                self._net.wished(self, event)
+                self._net.interest_changed(self, event)
         elif event == wire.PING:
             self.send(wire.PONG)
         elif event == wire.PONG:

@@ -59,7 +59,7 @@ class MeshHost(Protocol):
     def port(self) -> int: ...
 
     @property
-    def behind(self) -> bool: ...
+    def has_undelivered(self) -> bool: ...
 
     def drain(self) -> None: ...
 
@@ -90,7 +90,7 @@ class RouteMesh:
         #: Interest on other servers: link, subject, queue group.
         self._remote_interest: Interest[tuple[Route, bytes, bytes]] = Interest()
         #: Server id -> the connection for its messages.
-        self._ways: dict[str, Route] = {}
+        self._by_id: dict[str, Route] = {}
         #: URL -> id of the server there, if known.
         self._server_ids: dict[str, str] = {}
         #: URLs with a connection or attempts to connect.
@@ -180,9 +180,9 @@ class RouteMesh:
             resident = self._server_ids.get(place)
             if resident == self._host.id:
                 return
-            if resident in self._ways and not configured:
+            if resident in self._by_id and not configured:
                 return
-            if resident not in self._ways:
+            if resident not in self._by_id:
                 attempt += 1
                 try:
                     _, link = await loop.create_connection(
@@ -208,8 +208,8 @@ class RouteMesh:
                 link.send(wire.info(self.about(link) | {"ldm": True}))
 
     @property
-    def ways(self) -> list[Route]:
-        return list(self._ways.values())
+    def routes(self) -> list[Route]:
+        return list(self._by_id.values())
 
     @property
     def urls(self) -> list[str]:
@@ -287,21 +287,21 @@ class RouteMesh:
             link.close("Duplicate Route")
             return False
         name = str(link.remote.get("server_name", ""))
-        if name and name in {self._host.name, *(str(way.remote.get("server_name")) for way in self._ways.values()
+        if name and name in {self._host.name, *(str(way.remote.get("server_name")) for way in self._by_id.values()
                                                 if way.remote_id != other)}:  # fmt: skip
             NATS.error("%s - Remote server has a duplicate name: %r", link, name)
             link.close("Duplicate Server Name")
             return False
-        if other in self._ways:
+        if other in self._by_id:
             # Both ends have connected at the same time. Either end may close one connection; otherwise this one does.
             asyncio.get_running_loop().call_later(_DUPLICATE_GRACE, self._close_duplicates, other)
         else:
-            self._ways[other] = link
+            self._by_id[other] = link
             NATS.info("%s - Route connection established with %s", link, other)
             self._announce_server(link)
             self._host.announce()
         for (subject, queue), weight in self._local_interest.items():
-            link.send(wire.wish(subject, queue, weight))
+            link.send(wire.interest_lines(subject, queue, weight))
         return True
 
     def _close_duplicates(self, other: str) -> None:
@@ -309,14 +309,14 @@ class RouteMesh:
         twins = [link for link in self.links.values() if link.open and link.remote_id == other]
         if self._host.id < other:
             for link in twins:
-                if link is not self._ways.get(other):
+                if link is not self._by_id.get(other):
                     link.close("Duplicate Route")
 
     def _announce_server(self, newcomer: Route) -> None:
         told = {name: value for name, value in newcomer.remote.items() if name != "nonce"}
         if not told.get("ip"):
             told["ip"] = f"nats-route://{address(newcomer.host, int(told.get('port') or 0))}/"
-        for other, link in self._ways.items():
+        for other, link in self._by_id.items():
             if other != newcomer.remote_id:
                 link.send(wire.info(told))
 
@@ -328,7 +328,7 @@ class RouteMesh:
                 link.remote["connect_urls"] = []
             self._host.announce()
             return
-        if not other or other == self._host.id or other in self._ways or not isinstance(fields.get("ip"), str):
+        if not other or other == self._host.id or other in self._by_id or not isinstance(fields.get("ip"), str):
             return
         try:
             url = parse_route(fields["ip"].rstrip("/"))
@@ -343,18 +343,18 @@ class RouteMesh:
     def connect_urls(self) -> list[str]:
         if self.cluster.no_advertise:
             return []
-        return [str(url) for link in self._ways.values() for url in link.remote.get("connect_urls") or ()]
+        return [str(url) for link in self._by_id.values() for url in link.remote.get("connect_urls") or ()]
 
     def gone(self, link: Route) -> None:
         self.links.pop(link.number, None)
         other = link.remote_id
-        if self._ways.get(other) is not link:
+        if self._by_id.get(other) is not link:
             return
-        del self._ways[other]
+        del self._by_id[other]
         self._apply_interest(link, leave=True)
         for twin in self.links.values():
             if twin.open and twin.remote_id == other:
-                self._ways[other] = twin
+                self._by_id[other] = twin
                 self._apply_interest(twin)
                 break
         if not self._stopped:
@@ -362,21 +362,21 @@ class RouteMesh:
 
     # Interest
 
-    def wished(self, link: Route, wish: wire.RemoteInterest) -> None:
-        if wish.account != wire.ACCOUNT:
+    def interest_changed(self, link: Route, interest: wire.RemoteInterest) -> None:
+        if interest.account != wire.ACCOUNT:
             return
-        key = wish.subject, wish.queue
+        key = interest.subject, interest.queue
         known = link.wishes.get(key, 0)
-        if wish.weight:
-            link.wishes[key] = wish.weight
+        if interest.weight:
+            link.wishes[key] = interest.weight
         else:
             link.wishes.pop(key, None)
-        if self._ways.get(link.remote_id) is link and known != wish.weight:
+        if self._by_id.get(link.remote_id) is link and known != interest.weight:
             if not known:
-                self._remote_interest.insert(wish.subject, (link, *key), wish.queue)
-            elif not wish.weight:
-                self._remote_interest.remove(wish.subject, (link, *key), wish.queue)
-            self._host.subscriptions.changed(wish.subject)
+                self._remote_interest.insert(interest.subject, (link, *key), interest.queue)
+            elif not interest.weight:
+                self._remote_interest.remove(interest.subject, (link, *key), interest.queue)
+            self._host.subscriptions.changed(interest.subject)
 
     def _apply_interest(self, link: Route, *, leave: bool = False) -> None:
         """Adds or removes the whole interest of a server."""
@@ -411,7 +411,7 @@ class RouteMesh:
         if not count:
             del self._local_interest[key]
         if queue or not before or not count:
-            line = wire.wish(subject, queue, count)
+            line = wire.interest_lines(subject, queue, count)
             for link in self.links.values():
                 if link.open:
                     link.send(line)
@@ -426,7 +426,7 @@ class RouteMesh:
 
     def overloaded(self) -> bool:
         self._host.drain()
-        return self._host.behind
+        return self._host.has_undelivered
 
 
 def _client_context(cluster: ClusterOptions) -> ssl.SSLContext:

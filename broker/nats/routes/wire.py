@@ -106,7 +106,7 @@ class Parser:
 def _line(operation: bytes, rest: bytes) -> Event | None:
     match operation:
         case b"RS+" | b"RS-":
-            return _wish(operation, rest.split())
+            return _read_interest(operation, rest.split())
         case b"PING":
             return PING
         case b"PONG":
@@ -133,7 +133,7 @@ def _fields(text: bytes) -> dict[str, Any]:
     return found
 
 
-def _wish(operation: bytes, words: Sequence[bytes]) -> RemoteInterest:
+def _read_interest(operation: bytes, words: Sequence[bytes]) -> RemoteInterest:
     added = operation == b"RS+"
     if len(words) == 2:
         account, subject, queue, weight = *words, b"", int(added)
@@ -193,7 +193,7 @@ def error(text: str) -> bytes:
     return b"-ERR '%b'\r\n" % text.encode()
 
 
-def wish(subject: bytes, queue: bytes, weight: int) -> bytes:
+def interest_lines(subject: bytes, queue: bytes, weight: int) -> bytes:
     """Returns the lines that announce the interest of all clients here in a subject.
 
     `weight` is the number of members of the queue group, 0 without interest. `queue` is empty for none.

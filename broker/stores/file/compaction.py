@@ -40,7 +40,7 @@ class Compaction:
         self._dropped = False
 
     def begin(self) -> None:
-        self._disk.run(self.replacement.fill, self._filled)
+        self._disk.run(self.replacement.fill, self._copied)
 
     def drop(self) -> None:
         """Abandons the compaction without calling `failed`."""
@@ -49,7 +49,7 @@ class Compaction:
         if self.caught_up:
             self.replacement.discard()
 
-    def _filled(self, problem: Exception | None) -> None:
+    def _copied(self, problem: Exception | None) -> None:
         if self._may_continue(problem):
             self._disk.run(self.replacement.catching_up(), self._synced)
 

@@ -86,7 +86,7 @@ class ChannelDirectory:
         self._log = None if log.exists() else UnnamedFile.create(log, FILE_HEADER_BYTES)
         if self._log is None:
             # It exists, or cannot be made; its records belong to another channel.
-            cut_behind(log, FILE_HEADER_SIZE)
+            truncate_log(log, FILE_HEADER_SIZE)
             SubsLog(path, services.options.directory, services.crc).abandon()
         elif not services.options.sync:
             self._name_log()
@@ -151,7 +151,7 @@ class ChannelDirectory:
             return
         if not at_once:
             self.busy = True
-            self._services.disk.take_turns(lambda: (self._remove_slices, self._slices_removed))
+            self._services.disk.queue_job(lambda: (self._remove_slices, self._slices_removed))
             return
         problem: Exception | None = None
         try:
@@ -181,7 +181,7 @@ class ChannelDirectory:
             STREAMING.error("Unable to remove old messages of %s: %s", quote(os.fsencode(self.path.name)), problem)
 
 
-def cut_behind(path: Path, end: int) -> None:
+def truncate_log(path: Path, end: int) -> None:
     """Cuts a log after its last record: a record header without payload may follow there."""
     with writing(path, "it is unchanged"), suppress(FileNotFoundError):
         if path.stat().st_size > end:

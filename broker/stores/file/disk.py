@@ -99,7 +99,7 @@ class Disk:
     def _begin_thread(self, jobs: SimpleQueue[_Work]) -> None:
         threading.Thread(target=self._work, args=(jobs,), name="disk", daemon=True).start()
 
-    def take_turns(self, begin: Callable[[], tuple[Job, Conclusion]]) -> None:
+    def queue_job(self, begin: Callable[[], tuple[Job, Conclusion]]) -> None:
         """Runs one of maybe thousands of jobs in a thread without delaying others; `begin` is called in its turn."""
         self._turns.append(begin)
         self._next_turns()
@@ -112,9 +112,9 @@ class Disk:
             if self._turn_threads < min(self._taken, _TURN_THREADS):
                 self._turn_threads += 1
                 self._begin_thread(self._turn_jobs)
-            self._turn_jobs.put((job, partial(self._turn_over, conclusion), False))
+            self._turn_jobs.put((job, partial(self._queued_job_done, conclusion), False))
 
-    def _turn_over(self, conclusion: Conclusion, problem: Exception | None) -> None:
+    def _queued_job_done(self, conclusion: Conclusion, problem: Exception | None) -> None:
         self._taken -= 1
         self._next_turns()
         conclusion(problem)

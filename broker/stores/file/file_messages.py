@@ -271,7 +271,7 @@ class FileMessages:
             self.reader.freeze()
         if self._delayed:
             if not paused and self._new:
-                disk.take_turns(self._begin_new_channel)
+                disk.queue_job(self._begin_new_channel)
             elif not paused:
                 disk.run(partial(time.sleep, disk.pause), partial(self._delay_over, flush))
             return
@@ -321,7 +321,7 @@ class FileMessages:
         job, conclusion = self._storing(blocks[taken:])
         if writer.current is None:
             # Thousands of channels may begin their first slices at the same time.
-            disk.take_turns(lambda: (job, conclusion))
+            disk.queue_job(lambda: (job, conclusion))
         else:
             disk.run(job, conclusion, awaited=self._sync)
 
@@ -348,7 +348,7 @@ class FileMessages:
         if isinstance(problem, OSError):
             self._sync_failed(problem)
         else:
-            self._services.disk.take_turns(lambda: (self._name_files, self._files_named))
+            self._services.disk.queue_job(lambda: (self._name_files, self._files_named))
 
     def _name_files(self) -> None:
         try:

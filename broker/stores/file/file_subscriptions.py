@@ -15,7 +15,7 @@ from pathlib import Path
 from broker.log import STREAMING
 from broker.stores.file.compaction import RETRY, Compaction
 from broker.stores.file.deferred_log_writes import BOUND
-from broker.stores.file.directories import ChannelDirectory, cut_behind
+from broker.stores.file.directories import ChannelDirectory, truncate_log
 from broker.stores.file.services import Services
 from broker.stores.interface import Flush, FlushOutcome, RecoveredSubscription, StorageError
 from stantools.errors import StantoolsError, StoreUnwritableError
@@ -381,7 +381,7 @@ class FileSubscriptions:
             options = services.options
             records, dead = self._counted
             try:
-                cut_behind(self._directory / SUBS_FILE, self._end)
+                truncate_log(self._directory / SUBS_FILE, self._end)
                 self._log = SubsLog(
                     self._directory,
                     options.directory,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from broker.log import STREAMING
 from broker.stores.file.compaction import RETRY, Compaction
-from broker.stores.file.directories import ChannelDirectory, cut_behind
+from broker.stores.file.directories import ChannelDirectory, truncate_log
 from broker.stores.file.file_messages import FileMessages
 from broker.stores.file.file_subscriptions import FileSubscriptions
 from broker.stores.file.locks import lock_directory, make_directory, unlock_directory
@@ -178,7 +178,7 @@ class FileStore:
         if self._clients_log is None:
             if not self._open:
                 raise StorageError("the store is not open")
-            cut_behind(self._root / CLIENTS_FILE, self._clients_end)
+            truncate_log(self._root / CLIENTS_FILE, self._clients_end)
             # As in the original, a client record is not synced; the periodic sync and the shutdown make it durable.
             self._clients_log = ClientsLog(
                 self._root, self._services.crc, self._options.compaction, deletes=self._deletes
@@ -231,7 +231,7 @@ class FileStore:
         directory = channel[0].place
         self._forget_channel(name)
         self._removals[name] = directory
-        self._services.disk.take_turns(lambda: (directory.remove, partial(self._files_removed, name, directory)))
+        self._services.disk.queue_job(lambda: (directory.remove, partial(self._files_removed, name, directory)))
 
     def _files_removed(self, name: bytes, directory: ChannelDirectory, problem: Exception | None) -> None:
         if problem is not None:

@@ -19,7 +19,7 @@ from broker.log import STREAMING
 from broker.record_buffer import MessageRecordBuffer
 from broker.stores.blocklist import block_of, decoded, part_of
 from broker.stores.interface import Flush, MessageStore, StorageError
-from broker.stores.jetstream.exact_publisher import Chain, ChainLink
+from broker.stores.jetstream.exact_publisher import ExactPublisher, PublishRange
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.quoting import quote
@@ -118,7 +118,7 @@ class ChannelCopy:
             raise StorageError(f"stream {stream} of channel {quote(name)} is gone")
         state = info["state"]
         last = int(state["last_seq"])
-        if holes := _holes(state):
+        if holes := _missing_messages(state):
             raise StorageError(
                 f"stream {stream} of channel {quote(name)} has holes, {holes} messages: they were "
                 f"deleted; purge the stream up to the last of them (nats stream purge {stream} --seq=N), or restore it"
@@ -142,7 +142,7 @@ class ChannelCopy:
         Raises StorageError if the copy cannot be written, NatsError if some messages could not be read.
         """
         # A server may report an old state; the leader repairs faults of the stream.
-        if int(state["last_seq"]) >= self.files.last and not _holes(state):
+        if int(state["last_seq"]) >= self.files.last and not _missing_messages(state):
             await self._fill(state, opening=True)
 
     async def _fill(self, state: Mapping[str, Any], *, opening: bool) -> None:
@@ -150,7 +150,7 @@ class ChannelCopy:
         first, last = int(state["first_seq"]), int(state["last_seq"])
         if int(state["messages"]) == 0:
             first = last + 1
-        if not self._fits(first, last, opening=opening):
+        if not self._matches_stream(first, last, opening=opening):
             self.files = self._copies.new_copy(self.channel.name, keep=self.files.last > last)
         files = self.files
         common = min(files.last, last) if files.count else 0
@@ -160,7 +160,7 @@ class ChannelCopy:
         if after < last:
             await self._fetch(state, after, common if after < common else 0)
 
-    def _fits(self, first: int, last: int, *, opening: bool) -> bool:
+    def _matches_stream(self, first: int, last: int, *, opening: bool) -> bool:
         """Returns whether the copy fits the stream, judged by sequences and counts."""
         files = self.files
         if not files.last:
@@ -232,20 +232,22 @@ class ChannelCopy:
             if last == until:
                 return
         again = _RepublishOwner()
-        chain = Chain(self._streams, self.channel.stream, self._copies.writer + b"r", again, leads=self._copies.leads)
+        publisher = ExactPublisher(
+            self._streams, self.channel.stream, self._copies.writer + b"r", again, leads=self._copies.leads
+        )
         try:
-            chain.restart(last)
+            publisher.restart(last)
             while last < until:
                 records = self.files.read(last + 1, min(_ROWS, until - last))
                 if not len(records):
                     raise StorageError(f"sequence {last + 1} cannot be read from the copy")
                 first, last = last + 1, int(records.sequences[-1])
                 done = again.settle if last == until else again.answered
-                chain.submit(ChainLink(self.batch(records), first, last, done))
+                publisher.submit(PublishRange(self.batch(records), first, last, done))
             if problem := await again.outcome:
                 raise NatsError(problem)
         finally:
-            chain.close()
+            publisher.close()
 
     # Conversions between stream and copy
 
@@ -271,7 +273,7 @@ class ChannelCopy:
 
 
 class _RepublishOwner:
-    """Owner of a chain that publishes lost messages again."""
+    """Owner of a publisher that sends lost messages again."""
 
     def __init__(self) -> None:
         self.outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -285,11 +287,11 @@ class _RepublishOwner:
     def refused(self, error: str, *, certain: bool) -> None:
         self.settle(error)
 
-    def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
+    def diverged(self, reason: str, *, certain: bool, lost: bool = False) -> None:
         self.settle(reason)
 
 
-def _holes(state: Mapping[str, Any]) -> int:
+def _missing_messages(state: Mapping[str, Any]) -> int:
     """Returns the number of missing messages. An empty stream may count all that it ever had, so it has none."""
     return int(state.get("num_deleted") or 0) if int(state["messages"]) else 0
 

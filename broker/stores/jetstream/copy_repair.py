@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SLICE: Final = re.compile(r"msgs\.(\d{1,18})\.(?:dat|idx)")
 
 
-def cut_back(directory: Path, crc: Crc) -> None:
+def truncate_copy(directory: Path, crc: Crc) -> None:
     """Cuts each channel of a copy after its last valid message. The copy must not be open.
 
     Raises StoreUnwritableError if a file cannot be changed.
@@ -60,11 +60,11 @@ def _cut_channel(channel: Path, crc: Crc) -> None:
     files = [channel / f"msgs.{number}.dat" for number in sorted({int(match[1]) for match in found if match})]
     kept: list[_CutSlice] = []
     for data in files:
-        each = _whole(data, name, crc)
+        each = _intact_part(data, name, crc)
         if each is not None and kept and kept[-1].first < each.first <= kept[-1].last:
             # An earlier start left out the last messages of this slice, and the next slice has others at their
             # sequences.
-            kept[-1] = _whole(kept[-1].data, name, crc, before=each.first) or kept[-1]
+            kept[-1] = _intact_part(kept[-1].data, name, crc, before=each.first) or kept[-1]
         if each is None or (kept and each.first != kept[-1].last + 1):
             # A message is missing. Damage at the end of a slice from an earlier loss of power does not matter.
             break
@@ -83,7 +83,7 @@ def _cut_channel(channel: Path, crc: Crc) -> None:
             data.unlink(missing_ok=True)
 
 
-def _whole(data: Path, channel: bytes, crc: Crc, before: int | None = None) -> _CutSlice | None:
+def _intact_part(data: Path, channel: bytes, crc: Crc, before: int | None = None) -> _CutSlice | None:
     """Returns the messages of a slice before its first damage, or before a sequence; None if there are none."""
     if not data.exists() or data.stat().st_size <= FILE_HEADER_SIZE:
         return None

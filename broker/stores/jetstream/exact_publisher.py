@@ -4,11 +4,11 @@ Facts: high-availability.md section C.2.
 
 Each message is published with the last sequence that the stream is expected to have, and each answer counts: a
 message is stored when its own answer says so, and then all earlier ones are stored as well. If an answer is missing
-or is an error, the outcome is *unknown*. The chain settles it by reading the stream: the message at that sequence is
+or is an error, the outcome is *unknown*. The publisher settles it by reading the stream: the message at that sequence is
 ours if it has the id that only this message was given. Messages that were not stored are sent again, after the
 stored ones. Sending again is safe, since each message fits at one sequence only.
 
-A chain reports a message as not stored only if the server has refused it, it was sent once, and the server has
+It reports a message as not stored only if the server has refused it, it was sent once, and the server has
 refused all messages after it.
 """
 
@@ -54,7 +54,7 @@ _ID = re.compile(rb"\r\n%b: ([^\r]*)\r\n" % headers.MESSAGE_ID)
 
 
 @dataclass(slots=True, eq=False)
-class ChainLink:
+class PublishRange:
     """Consecutive messages with one subject."""
 
     batch: MessageBatch
@@ -68,30 +68,30 @@ class ChainLink:
         return len(self.batch.buffer)
 
 
-class ChainOwner(Protocol):
-    """The owner of a chain, which is told outcomes."""
+class PublisherOwner(Protocol):
+    """The owner of a publisher, which handles the outcomes."""
 
     def answered(self) -> None:
         """Some pieces are stored; called once for many of them."""
 
     def refused(self, error: str, *, certain: bool) -> None:
-        """The server refuses messages, for the reason in `error`. The chain has stopped, until `restart`.
+        """The server refuses messages, for the reason in `error`. The publisher has stopped, until `restart`.
 
         `certain` means that no message in flight can be stored later.
         """
 
-    def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
-        """The stream holds unexpected messages, or too few. The chain has stopped, until `restart`.
+    def diverged(self, reason: str, *, certain: bool, lost: bool = False) -> None:
+        """The stream holds unexpected messages, or too few. The publisher has stopped, until `restart`.
 
         `certain` means that no message in flight can be stored later, because others have its sequence; `lost` that
         the stream has fewer messages than were confirmed.
         """
 
 
-class Chain:
+class ExactPublisher:
     """Publishes pieces to one stream.
 
-    It sends only after the first `restart`, and stops at `refused` or `astray` until the next one.
+    It sends only after the first `restart`, and stops at `refused` or `diverged` until the next one.
 
     Args:
         writer: A name that is unique among all writers; message ids begin with it.
@@ -100,7 +100,7 @@ class Chain:
 
     Attributes:
         proven: The last sequence that is known to be stored.
-        going: Whether the chain sends.
+        going: Whether it sends.
     """
 
     def __init__(
@@ -108,21 +108,21 @@ class Chain:
         streams: JetStreamPort,
         stream: str,
         writer: bytes,
-        owner: ChainOwner,
+        owner: PublisherOwner,
         *,
         origin: bool = True,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self.stream = stream
-        self.proven = 0
-        self.going = False
+        self.confirmed = 0
+        self.sending = False
         self._streams = streams
         self._writer = writer
         self._owner = owner
         self._origin = origin
         self._leads = leads
-        self._prefix = streams.listen(self._take, self._lost)
-        self._queue: deque[ChainLink] = deque()
+        self._prefix = streams.listen(self._take, self._connection_lost)
+        self._queue: deque[PublishRange] = deque()
         self._out = bytearray(1 << 16)
         self._generation = self._run = 0
         self._sent = 0  # the last sequence sent in this run
@@ -130,36 +130,36 @@ class Chain:
         self._doubtful = 0  # the last sequence sent in an earlier run, which that run may still store
         self._end = 0  # the last sequence of the stream when it was last read
         self._mixed = False  # whether messages of ours came after those of another writer then
-        self._unsent: deque[ChainLink] = deque()
+        self._unsent: deque[PublishRange] = deque()
         self._unsent_bytes = 0
         self._chunks: deque[tuple[int, int]] = deque()  # writes in flight: last sequence, bytes
         self._bytes = 0
         self._refusal: ApiError | None = None
         self._refusals = 0
-        self._short = self._fruitless = 0
-        self._heard = 0.0
-        self._watch: asyncio.TimerHandle | None = None
+        self._low_counts = self._fruitless_runs = 0
+        self._last_answer_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._resolving: asyncio.Task[None] | None = None
 
     def restart(self, last: int) -> None:
         """Starts again after a sequence, with the pieces that were submitted and not forgotten."""
         self._stop()
         self._generation += 1
-        self.proven = self._highest = last
-        self._short = self._fruitless = 0
-        self.going = True
+        self.confirmed = self._highest = last
+        self._low_counts = self._fruitless_runs = 0
+        self.sending = True
         self._begin_run()
 
     def forget(self) -> None:
         """Stops, and drops the submitted pieces, whose messages may be stored or not."""
         self._stop()
-        self.going = False
+        self.sending = False
         self._queue.clear()
 
     def close(self) -> None:
-        """Ends the chain. Messages in flight may be stored or not."""
+        """Ends the publisher. Messages in flight may be stored or not."""
         self._stop()
-        self.going = False
+        self.sending = False
         self._streams.unlisten(self._prefix)
 
     @property
@@ -167,12 +167,12 @@ class Chain:
         """Whether no piece is in progress."""
         return not self._queue
 
-    def submit(self, piece: ChainLink) -> None:
+    def submit(self, piece: PublishRange) -> None:
         """Takes messages that directly follow those submitted before."""
         self._queue.append(piece)
         self._unsent.append(piece)
         self._unsent_bytes += piece.size
-        if self.going and self._resolving is None and self._refusal is None:
+        if self.sending and self._resolving is None and self._refusal is None:
             self._send()
 
     # Sending
@@ -182,7 +182,7 @@ class Chain:
         self._run += 1
         self._reply = b"%b%d." % (self._prefix, self._run)
         self._identity = b"%b.%d:" % (self._writer, self._generation)
-        self._sent = self.proven
+        self._sent = self.confirmed
         self._doubtful = self._highest
         self._unsent = deque(self._queue)
         self._unsent_bytes = sum(piece.size for piece in self._unsent)
@@ -191,12 +191,12 @@ class Chain:
 
     def _send(self) -> None:
         if self._chunks and self._unsent:
-            rows = min(self._queue[-1].last, self.proven + MAX_WINDOW) - self._sent
+            rows = min(self._queue[-1].last, self.confirmed + MAX_WINDOW) - self._sent
             if rows < _GATHERED and self._unsent_bytes < _GATHERED_BYTES:
                 return  # The next write waits for more messages.
         while self._unsent:
             piece = self._unsent[0]
-            rows = min(_CHUNK, piece.last - self._sent, self.proven + MAX_WINDOW - self._sent)
+            rows = min(_CHUNK, piece.last - self._sent, self.confirmed + MAX_WINDOW - self._sent)
             if rows <= 0 or self._bytes > _WINDOW_BYTES:
                 return
             if not self._leads():
@@ -211,12 +211,12 @@ class Chain:
                 self._break("there is no connection")
                 return
             if not self._chunks:
-                self._heard = self._now()
-                self._watch_over()
+                self._last_answer_at = self._now()
+                self._start_timer()
             self._chunks.append((self._sent, len(frames)))
             self._bytes += len(frames)
 
-    def _encode(self, piece: ChainLink, row: int, rows: int) -> bytes:
+    def _encode(self, piece: PublishRange, row: int, rows: int) -> bytes:
         """Returns frames of at least one message, and advances the last sent sequence."""
         while True:
             done, size = encode_publishes(
@@ -227,46 +227,46 @@ class Chain:
                 return bytes(memoryview(self._out)[:size])
             self._out = bytearray(max(2 * len(self._out), int(piece.batch.columns.data_size[row]) + _AROUND))
 
-    def _watch_over(self) -> None:
-        if self._watch is None:
-            self._watch = asyncio.get_running_loop().call_later(PATIENCE, self._check)
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._check)
 
     def _check(self) -> None:
-        self._watch = None
+        self._timer = None
         if not self._chunks or self._resolving is not None:
             return
-        if self._now() - self._heard >= PATIENCE:
+        if self._now() - self._last_answer_at >= PATIENCE:
             self._break("no answer in time")
         else:
-            self._watch_over()
+            self._start_timer()
 
     # Answers
 
     def _take(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        if not self.going or self._resolving is not None:
+        if not self.sending or self._resolving is not None:
             return
         columns = FrameColumns(end - begin)
         read_deliveries(buffer, frames, begin, end, columns, 0, 0)
         row = 0
         if self._refusal is None:
-            row, expected = check_answers(buffer, columns, 0, self._reply, self.proven + 1)
+            row, expected = check_answers(buffer, columns, 0, self._reply, self.confirmed + 1)
             if expected - 1 > self._sent:
                 self._break("an answer names a message that was not sent")
                 return
-            if expected - 1 > self.proven:
-                self._prove(expected - 1)
+            if expected - 1 > self.confirmed:
+                self._confirm(expected - 1)
         view = memoryview(buffer)
         for at in range(row, end - begin):
             start, size = int(columns.subject_start[at]), int(columns.subject_size[at])
             if bytes(view[start : start + len(self._reply)]) == self._reply:
                 token = bytes(view[start + len(self._reply) : start + size])
                 start, size = int(columns.data_start[at]), int(columns.data_size[at])
-                if not self._take_bad(token, bytes(view[start : start + size])):
+                if not self._take_unexpected(token, bytes(view[start : start + size])):
                     return
         if self._refusal is None:
             self._send()
 
-    def _take_bad(self, token: bytes, data: bytes) -> bool:
+    def _take_unexpected(self, token: bytes, data: bytes) -> bool:
         """Handles an answer that is not the expected one. Returns whether later answers count."""
         try:
             if not data:
@@ -278,31 +278,31 @@ class Chain:
             self._break(problem.message)
         else:
             self._break(f"message {token.decode()} was answered out of order")
-        return self.going and self._resolving is None
+        return self.sending and self._resolving is None
 
     def _take_refusal(self, token: bytes, problem: ApiError) -> None:
         """Handles an error. If the server refuses all messages in flight, they are given up."""
         if self._refusal is None:
             if problem.err_code == WRONG_LAST:
                 counted = problem.last_counted
-                self._short += counted is not None and counted < self.proven
-            if problem.retriable or token != b"%d" % (self.proven + 1):
+                self._low_counts += counted is not None and counted < self.confirmed
+            if problem.retriable or token != b"%d" % (self.confirmed + 1):
                 self._break(problem.description)
                 return
             self._refusal, self._refusals = problem, 0
         self._refusals += 1
-        self._heard = self._now()
-        if self._refusals == self._sent - self.proven:
+        self._last_answer_at = self._now()
+        if self._refusals == self._sent - self.confirmed:
             problem = self._refusal
             self._stop()
-            self.going = False
-            self._owner.refused(problem.description, certain=self._doubtful <= self.proven)
+            self.sending = False
+            self._owner.refused(problem.description, certain=self._doubtful <= self.confirmed)
 
-    def _prove(self, last: int) -> None:
+    def _confirm(self, last: int) -> None:
         """Marks all messages up to a sequence as stored."""
-        self.proven = last
-        self._short = self._fruitless = 0
-        self._heard = self._now()
+        self.confirmed = last
+        self._low_counts = self._fruitless_runs = 0
+        self._last_answer_at = self._now()
         while self._chunks and self._chunks[0][0] <= last:
             self._bytes -= self._chunks.popleft()[1]
         done = False
@@ -314,54 +314,54 @@ class Chain:
 
     # Unknown outcomes
 
-    def _lost(self) -> None:
-        if self.going and self._chunks and self._resolving is None:
+    def _connection_lost(self) -> None:
+        if self.sending and self._chunks and self._resolving is None:
             self._break("the connection was lost")
 
     def _break(self, reason: str) -> None:
         """Stops sending, and starts to settle the outcome of the messages in flight."""
-        STREAMING.debug("Stream %s: sequence %d is unknown: %s", self.stream, self.proven + 1, reason)
+        STREAMING.debug("Stream %s: sequence %d is unknown: %s", self.stream, self.confirmed + 1, reason)
         self._resolving = asyncio.get_running_loop().create_task(self._resolve())
 
     async def _resolve(self) -> None:
         least, most = _PAUSES
-        pause, said = least, False
-        if self._fruitless:
-            await asyncio.sleep(min(least * 2**self._fruitless, most))
-        self._fruitless += 1
+        pause, warned = least, False
+        if self._fruitless_runs:
+            await asyncio.sleep(min(least * 2**self._fruitless_runs, most))
+        self._fruitless_runs += 1
         while True:
             try:
-                if (wrong := await self._look()) is None:
+                if (wrong := await self._compare()) is None:
                     break
             except NatsError as problem:
-                if not said and pause >= most:
-                    said = True
+                if not warned and pause >= most:
+                    warned = True
                     STREAMING.warning("Stream %s: its state cannot be read yet: %s", self.stream, problem)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, most)
                 continue
             self._stop()
-            self.going = False
-            self._owner.astray(
-                wrong, certain=self._end >= self._highest and not self._mixed, lost=self._short >= _ROUNDS
+            self.sending = False
+            self._owner.diverged(
+                wrong, certain=self._end >= self._highest and not self._mixed, lost=self._low_counts >= _ROUNDS
             )
             return
         # Answers from now on belong to the next run.
         self._resolving = None
         self._begin_run()
 
-    async def _look(self) -> str | None:
+    async def _compare(self) -> str | None:
         """Compares the stream with the messages sent. Returns the difference, or None if there is none."""
         info = await self._streams.stream_info(self.stream)
         if info is None:
             return "the stream is gone"
         self._end = last = int(info["state"]["last_seq"])
-        if last < self.proven and self._short >= _ROUNDS:
-            return f"it ends at sequence {last}, but had {self.proven}"
-        if last < self.proven:
+        if last < self.confirmed and self._low_counts >= _ROUNDS:
+            return f"it ends at sequence {last}, but had {self.confirmed}"
+        if last < self.confirmed:
             # This server lags or will soon lead no more; a message of ours brings the true last sequence.
             await asyncio.sleep(_PAUSES[0])
-        at, foreign = self.proven, 0
+        at, foreign = self.confirmed, 0
         self._mixed = False
         if last > at:
             async for received in self._streams.read(self.stream, info["state"], at):
@@ -375,21 +375,21 @@ class Chain:
                     else:
                         foreign, self._mixed = sequence, ours
             if foreign:
-                if at > self.proven:
-                    self._prove(at)
+                if at > self.confirmed:
+                    self._confirm(at)
                 return f"sequence {foreign} is from another writer"
             if at < last:
                 state = (await self._streams.stream_info(self.stream) or info)["state"]
                 if int(state["first_seq"]) > at + 1:
                     return f"sequences from {at + 1} on were removed before they could be compared"
                 raise NatsError("it could not be read completely")
-            self._prove(at)
+            self._confirm(at)
         return None
 
     def _stop(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._resolving is not None:
             if self._resolving is not asyncio.current_task():
                 self._resolving.cancel()

@@ -1,4 +1,4 @@
-"""The messages of a channel: a chain stores them in the channel's stream, reads come from the copy in files."""
+"""The messages of a channel: an exact publisher stores them in the channel's stream, reads come from the copy in files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.log import STREAMING
 from broker.stores.blocklist import joined, part_of
 from broker.stores.interface import Flush, FlushOutcome, StorageError, first_sequence
-from broker.stores.jetstream.exact_publisher import Chain, ChainLink
+from broker.stores.jetstream.exact_publisher import ExactPublisher, PublishRange
 from stantools.format.quoting import quote
 from stantools.nats.errors import NatsError
 
@@ -36,12 +36,12 @@ class JetStreamMessages:
         self._copies = copies
         self._streams = copies.streams
         self._copy = copy
-        self._chain = Chain(copies.streams, channel.stream, copies.writer, self, leads=copies.leads)
+        self._publisher = ExactPublisher(copies.streams, channel.stream, copies.writer, self, leads=copies.leads)
         self._fresh: list[MessageRecordBuffer] = []
         self._flushes: deque[tuple[Flush, int]] = deque()  # in progress, each with its first sequence
-        self._waiting: deque[MessageRecordBuffer] = deque()  # handed to the chain
+        self._waiting: deque[MessageRecordBuffer] = deque()  # submitted to the publisher
         self._proven: deque[Flush] = deque()  # stored, and soon in the copy
-        self._behind = ""  # why the copy lacks stored messages
+        self._copy_problem = ""  # why the copy lacks stored messages
         self._spoiled = ""  # why the appended messages can no longer be stored at their sequences
         self._made = False
         self._task: asyncio.Task[None] | None = None
@@ -53,7 +53,7 @@ class JetStreamMessages:
     def first(self) -> int:
         if self._copy.files.count:
             return self._copy.files.first
-        return self._chain.proven + 1 if self.last else 0
+        return self._publisher.confirmed + 1 if self.last else 0
 
     @property
     def count(self) -> int:
@@ -79,7 +79,7 @@ class JetStreamMessages:
     def sequence_at(self, timestamp: int) -> int:
         if self._copy.files.count:
             return self._copy.files.sequence_at(timestamp)
-        return self._chain.proven + 1 if self.last else 0
+        return self._publisher.confirmed + 1 if self.last else 0
 
     def expire(self, now: int) -> int | None:
         return self._copy.files.expire(now)
@@ -100,7 +100,7 @@ class JetStreamMessages:
         if self._spoiled:
             problem, self._spoiled = self._spoiled, ""
             self._fresh.clear()
-            self.last = self._chain.proven
+            self.last = self._publisher.confirmed
             raise StorageError(problem)
         if not self._fresh:
             return self._flushes[-1][0] if self._flushes else self._copies.completing(self._channel.name)
@@ -110,7 +110,7 @@ class JetStreamMessages:
         first, last = int(records.sequences[0]), int(records.sequences[-1])
         self._flushes.append((flush, first))
         self._waiting.append(records)
-        self._chain.submit(ChainLink(self._copy.batch(records), first, last, self._stored))
+        self._publisher.submit(PublishRange(self._copy.batch(records), first, last, self._stored))
         if not self._made and self._task is None:
             self.make()
         return flush
@@ -119,8 +119,8 @@ class JetStreamMessages:
         records = self._waiting.popleft()
         flush, _ = self._flushes.popleft()
         self._proven.append(flush)
-        if self._behind or self._task is not None:
-            self._behind = self._behind or "it is being updated"
+        if self._copy_problem or self._task is not None:
+            self._copy_problem = self._copy_problem or "it is being updated"
             return
         have = self._copy.files.last - int(records.sequences[0]) + 1
         if have >= len(records):
@@ -128,17 +128,17 @@ class JetStreamMessages:
         try:
             self._copy.keep(part_of(records, have, len(records), 1 << 62) if have > 0 else records)
         except StorageError as problem:
-            self._behind = str(problem)
+            self._copy_problem = str(problem)
 
     def answered(self) -> None:
-        if not self._behind:
+        if not self._copy_problem:
             try:
                 self._copy.files.flush()
             except StorageError as problem:
-                self._behind = str(problem)
-        if self._behind:
+                self._copy_problem = str(problem)
+        if self._copy_problem:
             if self._task is None:
-                self._spawn(self._catch_up_soon(self._behind))
+                self._spawn(self._catch_up_soon(self._copy_problem))
             return
         self._complete()
         if self.limits.max_bytes > 0 and self._copy.files.first > self._purged + 1 and self._purging is None:
@@ -151,32 +151,32 @@ class JetStreamMessages:
     # Failures
 
     def refused(self, error: str, *, certain: bool) -> None:
-        """Called by the chain: it stores no more messages."""
+        """Called by the publisher: it stores no more messages."""
         outcome = FlushOutcome.REFUSED if certain else FlushOutcome.UNKNOWN
-        self._last = proven = self._chain.proven
-        if self._flushes and self._flushes[0][1] <= proven:
+        self._last = confirmed = self._publisher.confirmed
+        if self._flushes and self._flushes[0][1] <= confirmed:
             # Some of its messages are stored.
             outcome = FlushOutcome.UNKNOWN
             records = self._waiting[0]
             try:
-                self._copy.keep(part_of(records, 0, proven - self._flushes[0][1] + 1, 1 << 62))
+                self._copy.keep(part_of(records, 0, confirmed - self._flushes[0][1] + 1, 1 << 62))
                 self._copy.files.flush()
             except StorageError as problem:
-                self._behind = str(problem)
-        if self._behind:
-            self._spawn(self._catch_up_soon(self._behind, outcome, error))
+                self._copy_problem = str(problem)
+        if self._copy_problem:
+            self._spawn(self._catch_up_soon(self._copy_problem, outcome, error))
         else:
             self._give_up(outcome, error)
 
-    def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
-        """Called by the chain: the stream holds unexpected messages, or too few."""
+    def diverged(self, reason: str, *, certain: bool, lost: bool = False) -> None:
+        """Called by the publisher: the stream holds unexpected messages, or too few."""
         STREAMING.error(
             "Stream %s of channel %s: %s; only the broker may write to it. It is read again",
             self._channel.stream,
             quote(self._channel.name),
             reason,
         )
-        begun = bool(self._flushes) and self._flushes[0][1] <= self._chain.proven
+        begun = bool(self._flushes) and self._flushes[0][1] <= self._publisher.confirmed
         outcome = FlushOutcome.REFUSED if certain and not begun else FlushOutcome.UNKNOWN
         self._spawn(self._catch_up_soon("", outcome, f"another writer has used the channel's stream: {reason}"))
 
@@ -203,9 +203,9 @@ class JetStreamMessages:
         self._waiting.clear()
         self._spoiled = ""
         self.last = self._last
-        self._chain.forget()
+        self._publisher.forget()
         if self._made:
-            self._chain.restart(self._last)
+            self._publisher.restart(self._last)
 
     def _spawn(self, work: Any) -> None:
         self._task = asyncio.get_running_loop().create_task(work)
@@ -215,20 +215,20 @@ class JetStreamMessages:
         if why:
             STREAMING.error("The copy of channel %s lags: %s", quote(self._channel.name), why)
         pause, most = _PAUSES
-        said = ""
+        logged = ""
         while True:
-            self._behind = ""
+            self._copy_problem = ""
             try:
-                self._last = await self._copy.catch_up(self._chain.proven if outcome is None else 0)
+                self._last = await self._copy.catch_up(self._publisher.confirmed if outcome is None else 0)
                 await self._copies.make_durable((self._channel.name,))
             except (StorageError, NatsError) as problem:
-                if str(problem) != said:
-                    said = str(problem)
+                if str(problem) != logged:
+                    logged = str(problem)
                     STREAMING.error("Channel %s cannot be gone on with yet: %s", quote(self._channel.name), problem)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, most)
                 continue
-            if not self._behind:
+            if not self._copy_problem:
                 break
         self._task = None
         if outcome is None:
@@ -262,9 +262,9 @@ class JetStreamMessages:
         self._made = True
         made()
         if int(info["state"]["last_seq"]):
-            self.astray("it existed before the channel", certain=True)
+            self.diverged("it existed before the channel", certain=True)
         else:
-            self._chain.restart(0)
+            self._publisher.restart(0)
 
     async def open(self, least: int) -> None:
         """Makes the copy follow an existing stream when the server starts. May be called again.
@@ -274,20 +274,20 @@ class JetStreamMessages:
         """
         self._made = True
         self.last = self._last = await self._copy.catch_up(least=least, opening=True)
-        self._chain.restart(self.last)
+        self._publisher.restart(self.last)
 
-    async def look_again(self) -> bool:
+    async def update_if_changed(self) -> bool:
         """Returns whether the stream has messages of other writers; if so, the copy has been made to follow it."""
         try:
             info = await self._streams.stream_info(self._channel.stream)
         except NatsError:
             return False
-        if info is None or int(info["state"]["last_seq"]) <= self._chain.proven or not self.idle:
+        if info is None or int(info["state"]["last_seq"]) <= self._publisher.confirmed or not self.idle:
             return False
         STREAMING.info(
             "Channel %s: the former leader has written to its stream, which is read again", quote(self._channel.name)
         )
-        self._chain.forget()
+        self._publisher.forget()
         self._spawn(self._catch_up_soon("", FlushOutcome.REFUSED, "the channel's stream is read again"))
         while self._task is not None and not self._closed:
             await asyncio.sleep(_PAUSES[0])
@@ -313,4 +313,4 @@ class JetStreamMessages:
             self._task.cancel()
         if self._purging is not None:
             self._purging.cancel()
-        self._chain.close()
+        self._publisher.close()

@@ -42,7 +42,7 @@ class Lease:
     epoch: int = 0  #: number of leases so far
     line: tuple[str, ...] = ()  #: ids of the last leases and of this one; epochs repeat if streams are lost
 
-    def taken_by(self, node: str) -> Lease:
+    def next_for(self, node: str) -> Lease:
         """Returns the next lease, for the given node."""
         return Lease(node, self.epoch + 1, (*self.line[-_REMEMBERED:], secrets.token_hex(4)))
 
@@ -82,7 +82,7 @@ class LeaseTerm:
         self._write = write
         self._over = over
         self._until = 0.0
-        self._late = 0
+        self._late_renewals = 0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -90,7 +90,7 @@ class LeaseTerm:
         """Whether no other server can have taken the lease, since its time is not over."""
         return asyncio.get_running_loop().time() < self._until
 
-    def prove(self, sent: float) -> None:
+    def extend(self, sent: float) -> None:
         """Extends the lease: a record sent at a time is stored."""
         self._until = max(self._until, sent + _CERTAIN * self._seconds)
 
@@ -99,15 +99,15 @@ class LeaseTerm:
         self._timer = asyncio.get_running_loop().call_later(self._seconds / RENEWALS, self._renew)
 
     def _renew(self) -> None:
-        self._late = 0 if self.certain else self._late + 1
-        if self._late > _MISSED:
+        self._late_renewals = 0 if self.certain else self._late_renewals + 1
+        if self._late_renewals > _MISSED:
             self._timer = None
             self._over("JetStream has not confirmed the lease in time")
             return
         self._write(self.lease.encode())
         self.begin()
 
-    def give_back(self) -> None:
+    def release_lease(self) -> None:
         """Releases the lease, so that other servers need not wait."""
         self.stop()
         self._until = 0.0

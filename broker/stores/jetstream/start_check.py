@@ -66,7 +66,7 @@ class StreamsOpening:
         self._streams = streams
         self._names = names
 
-    async def look(self) -> FoundStreams:
+    async def check(self) -> FoundStreams:
         """Reads the state, and the names of the channels that have streams.
 
         Raises StorageError if JetStream is missing, or the streams are not as the broker makes them.
@@ -74,8 +74,8 @@ class StreamsOpening:
         names = self._names
         config = names.state_config()
         info = await self._answer(lambda: self._streams.create_stream(config), self._refused(names.state))
-        await self._set_right(info, config)
-        found = await self._patiently(self._read_state)
+        await self._update_config(info, config)
+        found = await self._retry(self._read_state)
         there = await self._answer(lambda: self._streams.stream_names(names.channels + ">"))
         for stream in there:
             about = await self._answer(lambda stream=stream: self._streams.stream_info(stream))  # type: ignore[misc]
@@ -91,13 +91,13 @@ class StreamsOpening:
         return found
 
     def _refused(self, stream: str) -> Callable[[ApiError], str]:
-        def tell(problem: ApiError) -> str:
+        def text(problem: ApiError) -> str:
             if problem.err_code in DISABLED:
                 return f"JetStream is not enabled there: {problem.description}"
             alone = problem.err_code == _ALONE and " (a single NATS server keeps one replica: -jetstream_replicas 1)"
             return f"stream {stream} cannot be made: {problem.description}{alone or ''}"
 
-        return tell
+        return text
 
     async def _read_state(self) -> FoundStreams:
         """Reads all records, or raises NatsError."""
@@ -169,10 +169,10 @@ class StreamsOpening:
                     f"record ({self._names.records}{(CHANNEL + channel.name).decode()} in stream {self._names.state})"
                 )
             info = await self._answer(lambda: self._streams.create_stream(channel.config), self._refused(stream))
-        await self._set_right(info, channel.config)
-        await self._patiently(lambda: messages.open(least))
+        await self._update_config(info, channel.config)
+        await self._retry(lambda: messages.open(least))
 
-    async def _set_right(self, info: dict[str, Any], config: Any) -> None:
+    async def _update_config(self, info: dict[str, Any], config: Any) -> None:
         """Checks the configuration of a stream, and updates the settings that may change."""
         there = info["config"]
         if problem := wrong(there, config):
@@ -185,10 +185,10 @@ class StreamsOpening:
             await self._answer(lambda: self._streams.update_stream({**there, **config}), self._refused(config["name"]))
 
     async def _answer(self, ask: Callable[[], Awaitable[T]], refused: Callable[[ApiError], str] | None = None) -> T:
-        """Sends a request that may be repeated safely, until there is an answer. Waits as `_patiently` does."""
+        """Sends a request that may be repeated safely, until there is an answer. Waits as `_retry` does."""
         seconds = _ANSWERED
 
-        async def asked() -> T:
+        async def attempt() -> T:
             nonlocal seconds
             try:
                 async with asyncio.timeout(seconds):
@@ -197,13 +197,13 @@ class StreamsOpening:
                 seconds = min(2 * seconds, _LATEST)
                 raise NatsError("there is no answer; maybe JetStream has no leader") from None
 
-        return await self._patiently(asked, refused)
+        return await self._retry(attempt, refused)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]], refused: Callable[[ApiError], str] | None = None) -> T:
+    async def _retry(self, ask: Callable[[], Awaitable[T]], refused: Callable[[ApiError], str] | None = None) -> T:
         """Sends a request until there is an answer, or time is up: a cluster may have no leader yet."""
         loop = asyncio.get_running_loop()
-        begin = heard = loop.time()
-        said = False
+        begin = answered_at = loop.time()
+        warned = False
         while True:
             try:
                 return await ask()
@@ -214,8 +214,8 @@ class StreamsOpening:
                 if isinstance(problem, ApiError) and known and refused is not None:
                     raise StorageError(refused(problem)) from problem
                 now = loop.time()
-                heard = heard if isinstance(problem, NoResponderError) else now
-                if now - heard > _NOBODY:
+                answered_at = answered_at if isinstance(problem, NoResponderError) else now
+                if now - answered_at > _NOBODY:
                     raise StorageError("JetStream is not enabled there: no server answers its requests") from problem
                 if now - begin > _PATIENCE:
                     few = isinstance(problem, ApiError) and problem.err_code == _FEW_SERVERS
@@ -225,8 +225,8 @@ class StreamsOpening:
                     raise StorageError(
                         f"JetStream does not answer: {problem}; {needed}: start the missing servers"
                     ) from problem
-                if not said:
-                    said = True
+                if not warned:
+                    warned = True
                     STREAMING.warning("JetStream does not answer yet: %s", problem)
             await asyncio.sleep(_PAUSE)
 

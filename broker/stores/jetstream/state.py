@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.log import STREAMING
 from broker.stores.interface import Flush, FlushOutcome, StorageError
-from broker.stores.jetstream.exact_publisher import Chain, ChainLink
+from broker.stores.jetstream.exact_publisher import ExactPublisher, PublishRange
 from broker.stores.jetstream.lease import LEASE, Lease, LeaseTerm
 from stantools.format.columns import MessageColumns
 from stantools.nats.errors import NatsError
@@ -89,13 +89,13 @@ class BrokerState:
         self._lost = lost
         self._seconds = seconds
         self._tenure: LeaseTerm | None = None
-        self._chain = Chain(streams, names.state, writer, self, origin=False)
+        self._publisher = ExactPublisher(streams, names.state, writer, self, origin=False)
         self._own = b": %b." % writer
         self._last = 0
         self._records: dict[
             bytes, bytes | ProgressRecord
         ] = {}  # current records: content, or the thing that encodes it
-        self._under_way: dict[ChainLink, tuple[bytes, bytes | ProgressRecord, Flush, float]] = {}
+        self._under_way: dict[PublishRange, tuple[bytes, bytes | ProgressRecord, Flush, float]] = {}
         self._strangers: deque[float] = deque(maxlen=_STRANGERS[0])
         self._reading: asyncio.Task[None] | None = None
         self._opening: asyncio.Future[bool] | None = None
@@ -108,7 +108,7 @@ class BrokerState:
     @property
     def idle(self) -> bool:
         """Whether everything is written."""
-        return self._chain.idle and not self._dirty
+        return self._publisher.idle and not self._dirty
 
     @property
     def leads(self) -> bool:
@@ -132,7 +132,7 @@ class BrokerState:
         """
         self._last = last
         self._records |= records
-        self._chain.restart(last)
+        self._publisher.restart(last)
         self._opening = asyncio.get_running_loop().create_future()
         if lease is None:
             self.put(START, self._own)
@@ -146,7 +146,7 @@ class BrokerState:
             if self._tenure is not None:
                 self._tenure.begin()
         else:
-            self._chain.forget()
+            self._publisher.forget()
             self._records.clear()
             self._under_way.clear()
         return whole
@@ -173,9 +173,9 @@ class BrokerState:
         full = self._names.records.encode() + subject
         batch = MessageBatch(b"", full, memoryview(content), columns, columns.sequence)
         sequence = self._last
-        piece = ChainLink(batch, sequence, sequence, lambda: self._stored(piece, sequence, gone=not content))
+        piece = PublishRange(batch, sequence, sequence, lambda: self._stored(piece, sequence, gone=not content))
         self._under_way[piece] = subject, thing, flush, asyncio.get_running_loop().time()
-        self._chain.submit(piece)
+        self._publisher.submit(piece)
 
     def write(self, thing: ProgressRecord) -> Flush:
         """Writes the current record of a thing. Raises StorageError if the record would be too large."""
@@ -199,13 +199,13 @@ class BrokerState:
         for thing in tuple(self._dirty):
             self._write(thing)
 
-    def give_back(self) -> None:
+    def release_lease(self) -> None:
         if self._tenure is not None:
-            self._tenure.give_back()
+            self._tenure.release_lease()
 
     def close(self) -> None:
         self._closed = True
-        self._chain.close()
+        self._publisher.close()
         if self._tenure is not None:
             self._tenure.stop()
         if self._timer is not None:
@@ -228,12 +228,12 @@ class BrokerState:
         except StorageError as problem:
             STREAMING.error("Unable to store subscriptions: %s", problem)
 
-    def _stored(self, piece: ChainLink, sequence: int, *, gone: bool) -> None:
+    def _stored(self, piece: PublishRange, sequence: int, *, gone: bool) -> None:
         if gone:
             self._gone.append(sequence)
         _, _, flush, sent = self._under_way.pop(piece)
         if self._tenure is not None:
-            self._tenure.prove(sent)
+            self._tenure.extend(sent)
         self._completed(flush)
         self._opened(whole=True)
 
@@ -250,26 +250,26 @@ class BrokerState:
             self._remove(gone)
 
     def refused(self, error: str, *, certain: bool) -> None:
-        """Called by the chain: no record is confirmed. Clients try again, and progress is written again."""
+        """Called by the publisher: no record is confirmed. Clients try again, and progress is written again."""
         if self._opening is not None and not self._opening.done():
             self._opening.set_exception(StorageError(f"stream {self._names.state} refuses records: {error}"))
             return
         STREAMING.error("Unable to store clients and subscriptions: %s", error)
         refused, self._under_way = self._under_way, {}
-        self._chain.forget()
-        self._last = self._chain.proven
-        self._chain.restart(self._last)
+        self._publisher.forget()
+        self._last = self._publisher.confirmed
+        self._publisher.restart(self._last)
         for _, thing, flush, _ in refused.values():
             flush.outcome, flush.error = FlushOutcome.REFUSED if certain else FlushOutcome.UNKNOWN, error
             self._completed(flush)
             if not isinstance(thing, bytes):
                 self.note(thing)
 
-    def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
+    def diverged(self, reason: str, *, certain: bool, lost: bool = False) -> None:
         if self._opened(whole=False):
             return
         STREAMING.warning("Stream %s: %s; its records are written again", self._names.state, reason)
-        self._reading = asyncio.get_running_loop().create_task(self._write_again(self._chain.proven, lost=lost))
+        self._reading = asyncio.get_running_loop().create_task(self._write_again(self._publisher.confirmed, lost=lost))
 
     async def _write_again(self, after: int, *, lost: bool) -> None:
         """Rewrites the records that others have written after a sequence, or all records; then those in progress."""
@@ -295,9 +295,9 @@ class BrokerState:
         else:
             last = max(last, after)
         waiting, self._under_way = self._under_way, {}
-        self._chain.forget()
+        self._publisher.forget()
         self._last = last
-        self._chain.restart(last)
+        self._publisher.restart(last)
         for subject in found:
             self._submit(subject, self._records.get(subject, b""), Flush())
         for subject, thing, flush, _ in waiting.values():

@@ -23,7 +23,7 @@ from broker.stores.interface import (
     StorageError,
 )
 from broker.stores.jetstream.copy import ChannelCopy, CopiedChannel
-from broker.stores.jetstream.copy_repair import cut_back
+from broker.stores.jetstream.copy_repair import truncate_copy
 from broker.stores.jetstream.jetstream_messages import HEADER, JetStreamMessages
 from broker.stores.jetstream.jetstream_subscriptions import JetStreamSubscriptions
 from broker.stores.jetstream.lease import RENEWALS, TTL, Lease
@@ -110,7 +110,7 @@ class JetStreamStore:
         self._copies: dict[bytes, ChannelStore] = {}
         self._opened = False  # whether the copy is open
         self._known: Lease | None = None  # the last lease known to the copy
-        self._heard: Lease | None = None  # the last lease that a leader has announced
+        self._announced_lease: Lease | None = None  # the last lease that a leader has announced
         self._followed: dict[bytes, ChannelCopy] = {}
         self._channels: dict[bytes, tuple[JetStreamMessages, JetStreamSubscriptions]] = {}
         self._removals: dict[bytes, asyncio.Task[None]] = {}
@@ -127,7 +127,7 @@ class JetStreamStore:
     async def check(self) -> None:
         """Raises StorageError if the streams are not as the broker makes them, or the copy cannot be opened."""
         self._open_copy()
-        await StreamsOpening(self.streams, self._names).look()
+        await StreamsOpening(self.streams, self._names).check()
 
     async def follow(self) -> None:
         """Makes the copy follow the streams while another server writes to them.
@@ -167,9 +167,9 @@ class JetStreamStore:
         before: Lease | None = None
         begin = asyncio.get_running_loop().time()
         while True:
-            found = await opening.look()
-            if before is None and self._contested(found.lease, begin):
-                before = await self._still(found)
+            found = await opening.check()
+            if before is None and self._is_contested(found.lease, begin):
+                before = await self._wait_unrenewed(found)
                 continue
             lease = self._next_lease(found.lease, before)
             before = found.lease
@@ -197,7 +197,7 @@ class JetStreamStore:
             await asyncio.sleep(_AGAIN)
         self.lease = lease.encode() if lease else b""
         if self.led:
-            self._note(lease or Lease())
+            self._write_lease(lease or Lease())
         for name in found.channels:
             copy = self._followed.pop(name, None) or ChannelCopy(self._channel(name), self)
             self._channels[name] = JetStreamMessages(copy, self), subscribed[name]
@@ -213,7 +213,7 @@ class JetStreamStore:
         await self.make_durable()
         if not self.led:
             # Before this, another server may have messages that the streams have lost.
-            self._note(lease or Lease())
+            self._write_lease(lease or Lease())
         self.led = self._durable
         for name in found.channels:
             if found.made.get(name) is not True:
@@ -231,14 +231,14 @@ class JetStreamStore:
         }
         self._recovered = Recovered(found.server or pb.ServerInfo(), found.clients, channels)
 
-    def heard(self, record: bytes) -> None:
+    def note_lease(self, record: bytes) -> None:
         """Keeps the lease that a leader has announced. Raises StorageError if the copy cannot be written."""
         try:
-            self._heard = lease = Lease.decode(record)
+            self._announced_lease = lease = Lease.decode(record)
         except ValueError:
             return
         if self._known is None or not self._known.follows(lease):
-            self._note(lease)
+            self._write_lease(lease)
 
     def _wait_for_last(self, lease: Lease) -> None:
         """Raises StorageError if another server may have messages that the streams have lost."""
@@ -252,7 +252,7 @@ class JetStreamStore:
                 "this node waits for it"
             )
 
-    def _note(self, lease: Lease) -> None:
+    def _write_lease(self, lease: Lease) -> None:
         """Writes the last lease beside a durable copy."""
         if not self._durable:
             return
@@ -262,23 +262,23 @@ class JetStreamStore:
         except StantoolsError as problem:
             raise StorageError(problem.message) from problem
 
-    def _last_noted(self) -> Lease | None:
+    def _read_lease(self) -> Lease | None:
         try:
             return Lease.decode((self._directory / _LEASE).read_bytes()) if self._durable else None
         except (OSError, ValueError):
             return None
 
-    def _contested(self, lease: Lease, begin: float) -> bool:
+    def _is_contested(self, lease: Lease, begin: float) -> bool:
         """Returns whether another server may have taken the lease just now.
 
         Several servers may have waited for JetStream, or noticed at the same time that none leads: the lease is then
         not the one that this server last heard of.
         """
         waited = asyncio.get_running_loop().time() - begin
-        new = bool(self._node) and lease != self._heard
+        new = bool(self._node) and lease != self._announced_lease
         return lease.node not in ("", self._node) and (new or waited > self._seconds / RENEWALS)
 
-    async def _still(self, found: FoundStreams) -> Lease:
+    async def _wait_unrenewed(self, found: FoundStreams) -> Lease:
         """Waits for longer than a renewal takes. Returns the lease if it was not renewed."""
         await asyncio.sleep(_MORE * self._seconds / RENEWALS)
         info = await self.streams.stream_info(self._names.state)
@@ -291,7 +291,7 @@ class JetStreamStore:
         if self._node:
             if before is not None and found.epoch > before.epoch:
                 raise LeaseLostError(f'node "{found.node}" was faster')
-            return found.taken_by(self._node)
+            return found.next_for(self._node)
         if found.node:
             raise StorageError(
                 f'cluster ID {self._names.cluster_id} belongs to a group of servers (node "{found.node}"): start this '
@@ -304,7 +304,7 @@ class JetStreamStore:
         if self._opened:
             return
         attempts: list[Callable[[], object]] = [partial(set_aside, self._directory)]
-        known = self._last_noted()
+        known = self._read_lease()
         if self._durable:
             attempts.insert(0, self._cut_copy)
         while True:
@@ -340,14 +340,14 @@ class JetStreamStore:
             except StantoolsError as problem:
                 raise StorageError(problem.message) from problem
         self._opened = True
-        self._known = self._last_noted()
+        self._known = self._read_lease()
         if known is not None and self._known is None and known.node not in ("", self._node):
             # The last known lease of another server holds although the copy is new.
-            self._note(known)
+            self._write_lease(known)
 
     def _cut_copy(self) -> None:
         try:
-            cut_back(self._directory, self._copy.crc or Crc())
+            truncate_copy(self._directory, self._copy.crc or Crc())
         except StantoolsError as problem:
             STREAMING.warning("The copy in files cannot be cut: %s", problem)
 
@@ -360,13 +360,13 @@ class JetStreamStore:
         """Returns the state that `prepare` has read."""
         return self._recovered
 
-    async def look_again(self) -> list[bytes]:
+    async def update_changed_channels(self) -> list[bytes]:
         """Returns the channels to which other servers have written since they were opened; their copies now follow.
 
         The former leader may have had messages in flight when it lost the lease, to a channel that has no publishers
         now.
         """
-        return [name for name, (messages, _) in tuple(self._channels.items()) if await messages.look_again()]
+        return [name for name, (messages, _) in tuple(self._channels.items()) if await messages.update_if_changed()]
 
     # Clients and channels
 
@@ -540,7 +540,7 @@ class JetStreamStore:
         ):
             await asyncio.sleep(_LOOK)
         self._state.finish()
-        self._state.give_back()
+        self._state.release_lease()
         while loop.time() < until and not self._state.idle:
             await asyncio.sleep(_LOOK)
 

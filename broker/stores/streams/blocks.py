@@ -54,7 +54,18 @@ class MessageBlock:
     `unsynced` says that records were written since the last sync, `safe` that the file was synced at least once.
     """
 
-    __slots__ = ("_files", "_name", "graves", "key", "number", "path", "safe", "size", "unsynced", "waiting")
+    __slots__ = (
+        "_files",
+        "_name",
+        "key",
+        "number",
+        "path",
+        "safe",
+        "size",
+        "tombstone_sequences",
+        "unsynced",
+        "waiting",
+    )
 
     def __init__(self, directory: Path, stream: str, number: int, files: Descriptors) -> None:
         self.number = number  #: number in the file's name and in the hashes of its records
@@ -63,7 +74,7 @@ class MessageBlock:
         self.key = highwayhash.block_key(stream, number)  #: key of the hashes
         self.size = 0  #: bytes in the file
         self.waiting = bytearray()  #: bytes to append to the file
-        self.graves = array("Q")  #: sequences of its tombstones
+        self.tombstone_sequences = array("Q")  #: sequences of its tombstones
         self.unsynced = self.safe = False
         self._files = files
 

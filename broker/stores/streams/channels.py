@@ -128,19 +128,19 @@ class ChannelStream(VolatileStream):
             if not len(block) or int(block.sequences[0]) != sequence:
                 if sequence < self._log.messages.first:
                     return None
-                raise StorageError(f"message {sequence} of channel {self._said()} cannot be read")
+                raise StorageError(f"message {sequence} of channel {self._display_name()} cannot be read")
             self._block, self._first = block, sequence
         self._next = sequence + 1
         row = sequence - self._first
         try:
             message = pb.MsgProto.FromString(block.payload(row))
         except DecodeError as error:
-            raise StorageError(f"message {sequence} of channel {self._said()} is damaged") from error
+            raise StorageError(f"message {sequence} of channel {self._display_name()} is damaged") from error
         reply = safe_value(message.reply)
         header = header_block(b"", 0, 0, reply, origin=False) if reply else b""
         return Stored(sequence, int(block.timestamps[row]), self._subject, header, message.data)
 
-    def _said(self) -> str:
+    def _display_name(self) -> str:
         return self._log.name.decode(errors="replace")
 
     # Unsupported operations
@@ -151,7 +151,7 @@ class ChannelStream(VolatileStream):
         return len(header) + len(payload)
 
     def _read_only(self, *_: Any, **__: Any) -> NoReturn:
-        raise StorageError(f"only its own clients write to channel {self._said()}")
+        raise StorageError(f"only its own clients write to channel {self._display_name()}")
 
     append = remove = purge_below = purge_matching = purge_all = _read_only
 

@@ -79,7 +79,7 @@ class FileStream(KeptConsumers):
         self._directory, self._messages, self._name = directory, directory / MESSAGES, name
         self._files = files
         self._blocks: dict[int, MessageBlock] = {}
-        self._untidy: set[int] = set()  # blocks that may have little in use
+        self._sparse_blocks: set[int] = set()  # blocks that may have little in use
         self._lifetimes = True  # whether messages may have a lifetime
         self._abandoned = False
         self._syncing: list[MessageBlock] = []  # blocks of the sync in progress
@@ -89,7 +89,7 @@ class FileStream(KeptConsumers):
         if next_sequence is None:
             self._open()
         elif next_sequence > 1:
-            self._bury(next_sequence - 1, 0)
+            self._add_tombstone(next_sequence - 1, 0)
 
     def _open(self) -> None:
         try:
@@ -97,13 +97,13 @@ class FileStream(KeptConsumers):
             recovery.read()
             for number in recovery.repeated:
                 self._rewrite(self._blocks[number])
-            self._bury_rows(recovery.gone())
+            self._add_tombstones_of_rows(recovery.gone())
             last, time = recovery.last_known()
             if last > self.contents.last:
                 self.contents.skip(last, max(time, self.contents.last_time))
                 self._begin_block()
-                self._bury(last, self.contents.last_time)
-            self._untidy.update(self._blocks)
+                self._add_tombstone(last, self.contents.last_time)
+            self._sparse_blocks.update(self._blocks)
             for block in self._blocks.values():
                 # The previous process may not have synced its writes.
                 block.unsynced = True
@@ -190,13 +190,13 @@ class FileStream(KeptConsumers):
             block.waiting += records
             begin += contents.last + 1 - sequence
             if over:
-                went, touched, tombstones, graves = kernels.drop_firsts(contents, over, most, block.key)
+                went, touched, tombstones, tombstone_sequences = kernels.drop_firsts(contents, over, most, block.key)
                 block.waiting += tombstones
-                block.graves.frombytes(graves)
+                block.tombstone_sequences.frombytes(tombstone_sequences)
                 gone += went
                 for segment, count in touched:
-                    if _is_worth_a_look(segment, count):
-                        self._untidy.add(segment.block)
+                    if _may_be_sparse(segment, count):
+                        self._sparse_blocks.add(segment.block)
         return gone
 
     def table(self, sequences: Sequence[int], room: int) -> MessageTableColumns | None:
@@ -247,7 +247,7 @@ class FileStream(KeptConsumers):
         if number:
             self._blocks[number].flush()
             self._blocks[number].sync_soon()
-            self._untidy.add(number)
+            self._sparse_blocks.add(number)
         block = self._blocks[number + 1] = MessageBlock(self._messages, self._name, number + 1, self._files)
         self._renamed = True
         return block
@@ -264,20 +264,20 @@ class FileStream(KeptConsumers):
             block.overwrite(segment.places[row], erased(sequence, size, secrets.token_bytes(size), block.key))
         time = segment.times[row]
         self.contents.discard(segment, row)
-        self._bury(sequence, time)
-        if _is_worth_a_look(segment):
-            self._untidy.add(segment.block)
+        self._add_tombstone(sequence, time)
+        if _may_be_sparse(segment):
+            self._sparse_blocks.add(segment.block)
         return True
 
     def purge_below(self, sequence: int) -> None:
         gone = list(self.contents.rows(None, sequence))
         self.contents.drop_below(sequence)
-        self._bury_rows(gone)
+        self._add_tombstones_of_rows(gone)
 
     def purge_matching(self, wanted: SubjectFilter, below: int) -> None:
         gone = list(self.contents.rows(wanted, below))
         self.contents.drop_rows(gone)
-        self._bury_rows(gone)
+        self._add_tombstones_of_rows(gone)
 
     def purge_all(self, next_sequence: int) -> None:
         old, time = list(self._blocks.values()), self.contents.last_time
@@ -285,7 +285,7 @@ class FileStream(KeptConsumers):
             block.waiting.clear()
         if next_sequence > 1:
             last = self._begin_block()
-            self._bury(next_sequence - 1, time)
+            self._add_tombstone(next_sequence - 1, time)
             last.flush()
             self._blocks = {last.number: last}
             # The old blocks must not take the last used sequence with them.
@@ -293,47 +293,47 @@ class FileStream(KeptConsumers):
             for block in old:
                 block.remove()
             self._renamed = True
-        self._untidy.clear()
+        self._sparse_blocks.clear()
         self.contents.restart(next_sequence)
 
     # Tombstones
 
-    def _bury(self, sequence: int, time: int) -> None:
+    def _add_tombstone(self, sequence: int, time: int) -> None:
         block = self._last(EMPTY_RECORD_SIZE)
         block.waiting += encode_record(sequence | TOMBSTONE, time, b"", b"", b"", block.key)
-        block.graves.append(sequence)
+        block.tombstone_sequences.append(sequence)
 
-    def _bury_rows(self, gone: Iterable[tuple[RowSegment, NDArray[np.int64]]]) -> None:
+    def _add_tombstones_of_rows(self, gone: Iterable[tuple[RowSegment, NDArray[np.int64]]]) -> None:
         """Writes tombstones for removed messages, except for emptied blocks with many, which will be removed."""
         gone = [(segment, rows) for segment, rows in gone if len(rows)]
-        self._untidy.update(segment.block for segment, _ in gone)
+        self._sparse_blocks.update(segment.block for segment, _ in gone)
         live = {segment.block for segment in self.contents.segments if segment.live}
         emptied = [segment.block for segment, rows in gone if segment.block not in live and len(rows) > _MANY]
         last = next(reversed(self._blocks), 0)
         if last in emptied:
             self._begin_block()
-            self._bury(self.contents.last, self.contents.last_time)
+            self._add_tombstone(self.contents.last, self.contents.last_time)
         if emptied:
             self._write()
             self._secure(max(emptied))
         for segment, rows in gone:
             if segment.block not in emptied:
                 times = np.frombuffer(segment.times, np.int64)[rows]
-                self._bury_all(np.array(rows + segment.first, np.uint64), times)
+                self._add_tombstones(np.array(rows + segment.first, np.uint64), times)
 
-    def _bury_all(self, sequences: NDArray[np.uint64], times: NDArray[np.int64]) -> None:
+    def _add_tombstones(self, sequences: NDArray[np.uint64], times: NDArray[np.int64]) -> None:
         begin = 0
         while begin < len(sequences):
             block = self._last(EMPTY_RECORD_SIZE)
             end = begin + max(1, (BLOCK_SIZE - block.end) // EMPTY_RECORD_SIZE)
             part = sequences[begin:end]
             block.waiting += encode_tombstones(part, times[begin:end], block.key)
-            block.graves.frombytes(part.tobytes())
+            block.tombstone_sequences.frombytes(part.tobytes())
             begin = end
 
     # Blocks
 
-    def _tidy(self, number: int) -> None:
+    def _compact(self, number: int) -> None:
         """Removes a block without content in use, or rewrites one with little; never the last block."""
         block = self._blocks.get(number)
         if block is None or number == next(reversed(self._blocks)):
@@ -353,7 +353,7 @@ class FileStream(KeptConsumers):
             return
         if len(sequences):
             # They must be durable elsewhere before the block is removed.
-            self._bury_all(sequences, times)
+            self._add_tombstones(sequences, times)
             self._write()
             self._secure(number, anew=True)
         elif block.end and not self._is_secure(number):
@@ -404,7 +404,7 @@ class FileStream(KeptConsumers):
             replace_file(block.path, bytes(data), mode=0o600)
         except StantoolsError as error:
             raise StorageError(error.message) from error
-        block.size, block.graves = len(data), array("Q", sequences.tolist())
+        block.size, block.tombstone_sequences = len(data), array("Q", sequences.tolist())
 
     # Flush and end
 
@@ -412,12 +412,12 @@ class FileStream(KeptConsumers):
         """Writes collected records, then removes and rewrites blocks."""
         self._write()
         if self._deferred and self._is_secure(max(self._deferred)):
-            self._untidy |= self._deferred
+            self._sparse_blocks |= self._deferred
             self._deferred.clear()
-        while self._untidy:
-            number = min(self._untidy)
-            self._untidy.discard(number)
-            self._tidy(number)
+        while self._sparse_blocks:
+            number = min(self._sparse_blocks)
+            self._sparse_blocks.discard(number)
+            self._compact(number)
 
     def _write(self) -> None:
         if self._blocks:
@@ -482,7 +482,7 @@ class FileStream(KeptConsumers):
             block.close()
 
 
-def _is_worth_a_look(segment: RowSegment, lost: int = 1) -> bool:
+def _may_be_sparse(segment: RowSegment, lost: int = 1) -> bool:
     """Returns whether a segment has lost its last message, or another sixteenth of its rows."""
     live, step = segment.live, max(16, len(segment.sizes) >> 4)
     return -live % step < lost
@@ -493,18 +493,18 @@ def needed_tombstones(contents: Contents, block: MessageBlock) -> tuple[NDArray[
 
     These are tombstones of messages that are still in another file, and the one of the last used sequence.
     """
-    graves = np.unique(np.frombuffer(block.graves, np.uint64))
+    tombstone_sequences = np.unique(np.frombuffer(block.tombstone_sequences, np.uint64))
     found: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
-    own = contents.last in graves[-1:].tolist()
+    own = contents.last in tombstone_sequences[-1:].tolist()
     for segment in contents.segments:
         own = own or (segment.block == block.number and segment.end == contents.last + 1)
-        begin, end = np.searchsorted(graves, np.array([segment.first, segment.end], np.uint64)).tolist()
+        begin, end = np.searchsorted(tombstone_sequences, np.array([segment.first, segment.end], np.uint64)).tolist()
         if begin == end or segment.block == block.number:
             continue
-        rows = graves[begin:end].astype(np.int64) - segment.first
+        rows = tombstone_sequences[begin:end].astype(np.int64) - segment.first
         dead = np.frombuffer(segment.sizes, np.uint32)[rows] == 0
         dead &= np.frombuffer(segment.places, np.uint32)[rows] != ABSENT
-        found.append((graves[begin:end][dead], np.frombuffer(segment.times, np.int64)[rows[dead]]))
+        found.append((tombstone_sequences[begin:end][dead], np.frombuffer(segment.times, np.int64)[rows[dead]]))
     sequences = [each for each, _ in found] or [np.zeros(0, np.uint64)]
     times = [each for _, each in found] or [np.zeros(0, np.int64)]
     if own and contents.locate(contents.last) is None and contents.last not in sequences[-1][-1:].tolist():

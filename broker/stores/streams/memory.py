@@ -65,16 +65,16 @@ class MemoryStream(VolatileStream):
         if found is None:
             return False
         self.contents.discard(*found)
-        self._tidy(found[0].first)
+        self._remove_empty_segments(found[0].first)
         return True
 
     def purge_below(self, sequence: int) -> None:
         self.contents.drop_below(sequence)
-        self._tidy(self.contents.first)
+        self._remove_empty_segments(self.contents.first)
 
     def purge_matching(self, wanted: SubjectFilter, below: int) -> None:
         self.contents.drop_rows(list(self.contents.rows(wanted, below)))
-        self._tidy(self.contents.last)
+        self._remove_empty_segments(self.contents.last)
 
     def purge_all(self, next_sequence: int) -> None:
         self.contents.restart(next_sequence)
@@ -87,7 +87,7 @@ class MemoryStream(VolatileStream):
 
     delete = abandon = close
 
-    def _tidy(self, end: int) -> None:
+    def _remove_empty_segments(self, end: int) -> None:
         """Removes the segments without messages that begin up to a sequence, except the last."""
         for segment in self.contents.segments[:-1]:
             if segment.first > end:

@@ -103,7 +103,7 @@ class KeptConsumers(StreamStore, ABC):
         """Returns the stored state of a consumer; None if it is missing or damaged. May raise StorageError."""
         path = self._directory / CONSUMERS / name / STATE
         state = self._read_state(path, decode_consumer)
-        return state if state is None or is_at_start(config, state) else self._possible(name, path, state)
+        return state if state is None or is_at_start(config, state) else self._clamp(name, path, state)
 
     def _read_state(self, path: Path, decode: Callable[[bytes], _State]) -> _State | None:
         """Returns a state, or the last synced one; None if they are missing or damaged. May raise StorageError."""
@@ -140,7 +140,7 @@ class KeptConsumers(StreamStore, ABC):
             raise StorageError(f"{path} cannot be written: {error.strerror}") from error
         self._states[path] = StateFileCondition.WRITTEN
 
-    def _possible(self, name: str, path: Path, state: ConsumerState) -> ConsumerState:
+    def _clamp(self, name: str, path: Path, state: ConsumerState) -> ConsumerState:
         """Returns a state that does not go beyond the end of the stream."""
         last = self.contents.last
         number, delivered = state.delivered

@@ -85,7 +85,7 @@ class StreamRecovery:
         self._directory, self._messages, self._stream = directory, directory / MESSAGES, stream
         self._files, self._contents, self._blocks = files, contents, blocks
         self._tails: dict[int, bytes] = {}
-        self._mended: set[int] = set()
+        self._repaired: set[int] = set()
         self._index: KnownStream | None = None
         self._current: set[int] = set()  # blocks that match an index exactly
         self._claimed = 0  # the highest sequence in a damaged record
@@ -105,18 +105,18 @@ class StreamRecovery:
                 self._end_rewrite(path, int(new[1] or new[2]))
             elif _LEFT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
-        graves: dict[int, int] = {}
-        for number in self._placed(self._numbers()):
+        tombstone_sequences: dict[int, int] = {}
+        for number in self._renumber(self._numbers()):
             block = self._blocks[number] = MessageBlock(self._messages, self._stream, number, self._files)
-            self._read(block, self._content(block), graves)
+            self._read(block, self._content(block), tombstone_sequences)
         contents = self._contents
-        for sequence in graves:
+        for sequence in tombstone_sequences:
             found = contents.locate(sequence)
             if found is not None:
                 contents.discard(*found)
-        if graves:
-            highest = max(graves)
-            contents.skip(highest, max(graves[highest], contents.last_time))
+        if tombstone_sequences:
+            highest = max(tombstone_sequences)
+            contents.skip(highest, max(tombstone_sequences[highest], contents.last_time))
         for number in sorted(self.repeated):
             aside = copy_aside(self._blocks[number].path, self._directory)
             text = (
@@ -155,7 +155,7 @@ class StreamRecovery:
         names = (path.name for path in self._messages.iterdir() if path.is_file())
         return sorted(int(found[1]) for found in map(_BLOCK.fullmatch, names) if found)
 
-    def _placed(self, numbers: list[int]) -> list[int]:
+    def _renumber(self, numbers: list[int]) -> list[int]:
         """Renames blocks to the numbers that match their hashes. Returns the numbers."""
         moved = {number: proper for number in numbers if (proper := self._proper_number(number, numbers)) != number}
         if not moved:
@@ -206,7 +206,7 @@ class StreamRecovery:
             problem = error.message
         plain = b"".join(parts)
         if problem:
-            self._mended.add(block.number)
+            self._repaired.add(block.number)
             aside = copy_aside(block.path, self._directory)
             text = "%s cannot be decompressed beyond byte %d of its records: %s; the file as it was: %s"
             NATS.error(text, block.path, len(plain), problem, aside)
@@ -215,28 +215,28 @@ class StreamRecovery:
         replace_file(block.path, plain, mode=0o600)
         return plain
 
-    def _read(self, block: MessageBlock, data: bytes, graves: dict[int, int]) -> None:
+    def _read(self, block: MessageBlock, data: bytes, tombstone_sequences: dict[int, int]) -> None:
         batches, position, flaw = scan_block(data, block.key)
         if any((columns.flags == 0).any() for columns in batches):
             # Messages follow a damaged record.
             self._claimed = 0
         if flaw is not RecordFlaw.NONE:
-            data = self._mend(block, data)
+            data = self._repair(block, data)
             batches, position, _ = scan_block(data, block.key)
         block.size = position
         contents = self._contents
-        if not data and block.number not in self._mended and len(self._blocks) > 1:
+        if not data and block.number not in self._repaired and len(self._blocks) > 1:
             self._empty[block.number] = contents.last
         begun, place = False, 0
         for columns in batches:
             for sequence, flags, time, size, start, length in _rows(columns):
                 if flags == _TOMBSTONE:
-                    block.graves.append(sequence)
-                    graves[sequence] = time
+                    block.tombstone_sequences.append(sequence)
+                    tombstone_sequences[sequence] = time
                 elif sequence > contents.last:
                     if flags:
                         # It may be the only trace of the stream's last sequence.
-                        block.graves.append(sequence)
+                        block.tombstone_sequences.append(sequence)
                     contents.skip(sequence if flags else sequence - 1, max(time, contents.last_time))
                     if not flags:
                         if not begun:
@@ -247,7 +247,7 @@ class StreamRecovery:
                     self.repeated.add(block.number)
                 place += size
 
-    def _mend(self, block: MessageBlock, data: bytes) -> bytes:
+    def _repair(self, block: MessageBlock, data: bytes) -> bytes:
         """Rewrites a block without its damaged parts. Returns its bytes."""
         good, gaps = intact_records(data, block.key)
         reached = self._contents.last
@@ -258,11 +258,11 @@ class StreamRecovery:
                 self._claimed = max(self._claimed, gap.claimed)
         if len(gaps) > _MOST_LINES:
             NATS.error("%s: the same at %d more places", block.path, len(gaps) - _MOST_LINES)
-        if block.number not in self._mended:
+        if block.number not in self._repaired:
             aside = copy_aside(block.path, self._directory)
             NATS.error("%s: its good records are kept; the file as it was: %s", block.path, aside)
         replace_file(block.path, good, mode=0o600)
-        self._mended.add(block.number)
+        self._repaired.add(block.number)
         return good
 
     # Indexes
@@ -281,21 +281,21 @@ class StreamRecovery:
         last = max(self._tails, default=0)
         if known.last_block == last and known.last_hash == self._tails.get(last):
             self._current, self._complete = set(self._tails), True
-        behind = self._lost = known.last > contents.last
+        incomplete = self._lost = known.last > contents.last
         for number, block in known.blocks.items():
             if number not in self._blocks:
-                how, lost = "is missing", block.messages
-            elif (self._complete or behind) and number not in self._mended:
-                how, lost = "is incomplete", block.messages - self._held(number, block.first, block.last)
+                fault, lost = "is missing", block.messages
+            elif (self._complete or incomplete) and number not in self._repaired:
+                fault, lost = "is incomplete", block.messages - self._count_messages(number, block.first, block.last)
             else:
                 continue
             if lost > 0:
                 self._lost = True
                 what = f"{lost} messages, of sequences {block.first} to {block.last}, are lost"
-                if not self._complete and not behind:
+                if not self._complete and not incomplete:
                     what += f", or were removed after {INDEX} was written"
-                NATS.error("%s/%d.blk %s: %s", self._messages, number, how, what)
-        if behind:
+                NATS.error("%s/%d.blk %s: %s", self._messages, number, fault, what)
+        if incomplete:
             text = "%s: the messages end at sequence %d, but %s names %d: the next message gets %d"
             NATS.warning(text, self._messages, contents.last, INDEX, known.last, known.last + 1)
 
@@ -310,7 +310,7 @@ class StreamRecovery:
             if (entry is not None and entry.messages > 0) or next_first > last + 1:
                 NATS.warning("%s is empty: its messages are lost", self._blocks[number].path)
 
-    def _held(self, number: int, first: int, last: int) -> int:
+    def _count_messages(self, number: int, first: int, last: int) -> int:
         segments = (segment for segment in self._contents.segments if segment.block == number)
         return sum(
             int(

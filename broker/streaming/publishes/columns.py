@@ -62,7 +62,7 @@ class PublishColumns:
     count: int  #: frames taken: rows of the table and of `acks`
     status: PublishStop  #: reason of the end; all but GOOD concern the frame after the last one taken
     groups: list[ChannelPublishes]  #: rows by channel, in the order of each channel's first row
-    lone: list[tuple[int, int]]  #: channels with a single publish, and its row, in the order of arrival
+    singles: list[tuple[int, int]]  #: channels with a single publish, and its row, in the order of arrival
     acks: Payloads  #: encoded PubAck of each row, valid after the call
     runs: list[AckRun]  #: destinations of `acks`, in the order of arrival
     size: int  #: bytes of all PubMsgs taken

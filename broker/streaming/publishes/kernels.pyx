@@ -328,12 +328,12 @@ def read_publishes(
         count += 1
         frame += WIDTH
         row += WIDTH
-    cdef list lone = []
+    cdef list singles = []
     return PublishColumns(
         count,
         STATUSES[status],
-        groups_of(rows, count, one_channel, lone),
-        lone,
+        groups_of(rows, count, one_channel, singles),
+        singles,
         acks_of(base, rows, count, acks_size),
         runs_of(base, first, count),
         size,
@@ -384,8 +384,8 @@ cdef list runs_of(const uint8_t* base, const int32_t* frame, int64_t count):
     return runs
 
 
-cdef list groups_of(const int32_t* table, int64_t count, bint one_channel, list lone):
-    """Sorts the rows by channel and keeps the order within a channel; single rows of a channel go to `lone`."""
+cdef list groups_of(const int32_t* table, int64_t count, bint one_channel, list singles):
+    """Sorts the rows by channel and keeps the order within a channel; single rows of a channel go to `singles`."""
     cdef object rows
     cdef Held held
     cdef int32_t* out
@@ -398,7 +398,7 @@ cdef list groups_of(const int32_t* table, int64_t count, bint one_channel, list 
     cdef uint32_t k
     cdef list found = []
     if count == 1:
-        lone.append((table[CHANNEL], 0))
+        singles.append((table[CHANNEL], 0))
     if count <= 1:
         return found
     rows = empty(count, INT32)
@@ -443,7 +443,7 @@ cdef list groups_of(const int32_t* table, int64_t count, bint one_channel, list 
             place[i] = <int32_t>begin - place[i]
         for i in range(count):
             if place[group[i]] < 0:
-                lone.append((channel[group[i]], i))
+                singles.append((channel[group[i]], i))
                 continue
             out[place[group[i]]] = <int32_t>i
             place[group[i]] += 1

@@ -252,7 +252,7 @@ async def test_who_publishes_too_much_is_read_more_slowly(bus: Bus, monkeypatch:
         await other.wait(number)
     assert len(heard.messages) < count // 2
     full = False
-    bus.go_on()
+    bus.end_slowdown()
     await heard.wait(count)
     if writer is not None:
         writer.close()

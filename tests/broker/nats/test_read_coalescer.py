@@ -30,7 +30,7 @@ class World:
     def __init__(self, connections: int, *, ranks: bool = True) -> None:
         self.server = NatsServer(NatsOptions())
         self.wishes = 0
-        self.server.intake.soon = self._soon
+        self.server.read_coalescer.soon = self._soon
         #: Every call of a handler: which one, and the subjects and payloads that it got.
         self.calls: list[tuple[str, list[tuple[bytes, bytes]]]] = []
         self.inner = self.server.internal_client("inner")
@@ -112,7 +112,7 @@ async def test_one_call_for_all_and_acknowledgements_first() -> None:
     for number in range(5):
         await world.feed(number, publish(b"pub.%d" % number, b"%d" % number) + publish(b"ack.%d" % number))
     assert (world.calls, world.wishes) == ([], 1)
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     assert world.calls == [
         ("ack", [(b"ack.%d" % number, b"x") for number in range(5)]),
         ("pub", [(b"pub.%d" % number, b"%d" % number) for number in range(5)]),
@@ -122,7 +122,7 @@ async def test_one_call_for_all_and_acknowledgements_first() -> None:
     assert sum(each.counters.in_msgs for each in world.connections) == world.server.router.counters.in_msgs == 40
     assert world.inner.counters.out_bytes == world.server.router.counters.out_bytes == 40
     assert sum(each.delivered for each in world.inner.subscriptions.values()) == 40
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     assert len(world.calls) == 2
 
 
@@ -144,7 +144,7 @@ async def test_what_is_not_to_wait_is_handled_alone(data: bytes, answer: bytes) 
     world = await World.of(3)
     for number in (1, 0, 2):
         await world.feed(number, data if number == 0 else publish(b"pub.%d" % number))
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     await world.settle()
     assert world.wires[0].written == answer
     assert [name for name, _ in world.calls].count("ask") == data.count(b"ask")
@@ -153,7 +153,7 @@ async def test_what_is_not_to_wait_is_handled_alone(data: bytes, answer: bytes) 
     assert world.got(1)["pub"] == [(b"pub.1", b"x")] and world.got(2)["pub"] == [(b"pub.2", b"x")]
     if data.endswith(b"ab"):
         await world.feed(0, b"c\r\n" + publish(b"pub.0", b"d"))
-        world.server.intake.run()
+        world.server.read_coalescer.run()
         assert [body for _, body in world.got(0)["pub"]] == [b"a", b"abc", b"d"]
 
 
@@ -170,9 +170,9 @@ async def test_who_lost_rights_by_a_reload_is_handled_alone() -> None:
 async def test_who_wants_answers_to_everything_from_now_on_gets_them() -> None:
     world = await World.of(1)
     await world.feed(0, publish(b"pub.0"))
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     await world.feed(0, HELLO.replace(b'"verbose":false', b'"verbose":true'))
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     await world.feed(0, publish(b"pub.0"))
     await world.settle()
     assert world.wires[0].written == b"+OK\r\n" * 2
@@ -201,13 +201,13 @@ async def test_nothing_is_parsed_and_nothing_read_while_a_batch_is_applied(caplo
             world.inner.subscribe(b"try.*", lambda *_, attempt=attempt, world=world: attempt(world), rank=rank)
             for _ in range(3):
                 await world.feed(0, publish(b"try.0"))
-                world.server.intake.run()
+                world.server.read_coalescer.run()
             world.calls.clear()
             caplog.clear()
             await world.feed(1, publish(b"pub.1", b"a"))
             await world.feed(0, publish(b"try.0") + publish(b"pub.0", b"b"))
             await world.feed(2, publish(b"pub.2", b"c"))
-            world.server.intake.run()
+            world.server.read_coalescer.run()
             await world.settle()
             assert caplog.text.count("while") == 1
             found = sorted(body for name, messages in world.calls for _, body in messages if name == "pub")
@@ -232,12 +232,12 @@ async def test_nothing_waits_while_the_rest_of_a_batch_is_applied() -> None:
     world.inner.subscribe(b"own.*", hear, rank=1)
     for number in (1, 2, 1, 2):
         await world.feed(number, publish(b"own.%d" % number))
-        world.server.intake.run()
+        world.server.read_coalescer.run()
     heard.clear()
     with mock.patch.object(fair_scheduler, "_TURN", 0.0), mock.patch.object(fair_scheduler, "_MIN_TURN", 0.0):
         await world.feed(0, publish(b"all", b"first") + publish(b"pub.0", b"last"))
         # The connection is one whose reads may wait.
-        world.server.intake.run()
+        world.server.read_coalescer.run()
         assert world.connections[0]._needs_turn and heard == [b"first"]
         await world.feed(1, publish(b"own.1", b"one"))
         assert world.server.behind
@@ -279,18 +279,18 @@ async def test_a_barrier_comes_before_the_next_message_of_its_batch(turn: float,
     batch = publish(b"begin") + publish(b"later") + publish(b"now")
     for _ in range(4 if known else 0):
         await world.feed(0, batch)
-        world.server.intake.run()
+        world.server.read_coalescer.run()
         await world.settle()
     heard.clear()
     with mock.patch.object(fair_scheduler, "_TURN", turn), mock.patch.object(fair_scheduler, "_MIN_TURN", turn):
         await world.feed(0, batch)
-        world.server.intake.run()
+        world.server.read_coalescer.run()
         await world.settle()
         # From elsewhere, such as a timer, in the round in which the batch is read.
         for _ in range(5):
             world.inner.publish(b"note", b"")
         await world.feed(0, publish(b"later") + publish(b"now"))
-        world.server.intake.run()
+        world.server.read_coalescer.run()
         await world.settle()
     once = [*[b"note"] * 5, b"later", b"now"]
     assert heard == [b"begin", *once, *once]
@@ -330,10 +330,10 @@ async def test_what_a_client_published_before_it_ended_reaches_everybody(aborted
     world = await World.of(5)
     for number in range(1, 5):
         await world.feed(number, b"SUB all 1\r\n")
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     with mock.patch.object(fair_scheduler, "_TURN", 0.0), mock.patch.object(fair_scheduler, "_MIN_TURN", 0.0):
         await world.feed(0, publish(b"all") + b"PING\r\n")
-        world.server.intake.run()
+        world.server.read_coalescer.run()
         assert world.connections[0]._needs_turn
         if aborted:
             world.connections[0].close(CloseReason.SLOW_PENDING, abort=True)
@@ -363,7 +363,7 @@ async def test_a_connection_that_ends_is_heard_before() -> None:
     await world.feed(1, publish(b"pub.1"))
     world.connections[0].connection_lost(None)
     assert world.got(0)["pub"] == [(b"pub.0", b"x")]
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     assert world.got(1)["pub"] == [(b"pub.1", b"x")]
     await world.feed(1, publish(b"pub.1", b"y"))
     await world.server.stop()
@@ -374,7 +374,7 @@ async def test_who_sends_more_than_can_be_taken_waits() -> None:
     world = await World.of(3)
     for number in range(2):
         await world.feed(number, publish(b"pub.%d" % number, b"full"))
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     assert [wire.paused for wire in world.wires] == [True, True, False]
     world.inner.release_stalled()
     assert not any(wire.paused for wire in world.wires)
@@ -386,9 +386,9 @@ async def test_no_more_waits_than_there_is_room_for(monkeypatch: pytest.MonkeyPa
     for number in range(40):
         await world.feed(number, piece % number)
     assert world.calls
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     assert sum(len(messages) for _, messages in world.calls) == 40
-    monkeypatch.setattr(world.server.intake, "_max_reads", 2)
+    monkeypatch.setattr(world.server.read_coalescer, "_max_reads", 2)
     world.calls.clear()
     for number in range(3):
         await world.feed(number, publish(b"pub.%d" % number))
@@ -407,7 +407,7 @@ async def test_a_handler_that_fails_harms_nobody(caplog: pytest.LogCaptureFixtur
     for subject in (b"bad.0", b"bad.0", b"bad.0"):
         await world.feed(0, publish(subject))
         await world.feed(1, publish(b"pub.1"))
-        world.server.intake.run()
+        world.server.read_coalescer.run()
     assert len(world.got(1)["pub"]) == 3
     assert not world.connections[0].closed
     assert caplog.text.count("broken") >= 3
@@ -446,7 +446,7 @@ async def test_single_messages_go_to_who_takes_them_for_all() -> None:
     for number, subject in ((0, b"own.1"), (1, b"own.2")):
         for _ in range(3):
             await world.feed(number, publish(subject))
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     alone.clear()
     taker.got.clear()
     before = [each.delivered for each in subscriptions]
@@ -454,18 +454,18 @@ async def test_single_messages_go_to_who_takes_them_for_all() -> None:
     await world.feed(2, publish(b"pub.2", b"c"))
     await world.feed(1, publish(b"own.2", b"b"))
     await world.feed(3, publish(b"ack.3", b"d"))
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     assert [message for call in taker.got for message in call] == [("first", b"a"), ("second", b"b")]
     assert [each.delivered for each in subscriptions] == [count + 1 for count in before]
     assert world.calls[-2:] == [("ack", [(b"ack.3", b"d")]), ("pub", [(b"pub.2", b"c")])]
     await world.feed(0, publish(b"own.1", b"a") + publish(b"own.1", b"b"))
     await world.feed(1, publish(b"own.2", b"b"))
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     assert (alone, taker.got[-1]) == (["first"], [("second", b"b")])
     broken = True
     await world.feed(1, publish(b"own.2", b"b"))
     await world.feed(2, publish(b"pub.2", b"e"))
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     assert world.got(2)["pub"][-1] == (b"pub.2", b"e")
 
 
@@ -475,7 +475,7 @@ async def test_messages_to_each() -> None:
     world = await World.of(5)
     for number, line in enumerate((b"SUB a 1\r\n", b"SUB b q 2\r\n", b"SUB c 3\r\nUNSUB 3 1\r\n", b"SUB d 4\r\n", b"")):
         await world.feed(number, line)
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     messages = [
         (b"a", b"1"),
         (b"b", b"2"),
@@ -524,7 +524,7 @@ async def test_a_receiver_that_is_gone_gets_nothing() -> None:
     await world.feed(0, publish(b"pub.0"))
     world.inner.unsubscribe(gone)
     await world.feed(1, publish(b"ack.1"))
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     assert [name for name, _ in world.calls] == ["ack"]
 
 
@@ -562,8 +562,8 @@ async def test_each_connection_sees_what_it_saw_without(turn: float, plan: list[
             for at in range(0, len(data), max(size, len(data) // 3)):
                 await world.feed(number, data[at : at + max(size, len(data) // 3)])
                 if run:
-                    world.server.intake.run()
-        world.server.intake.run()
+                    world.server.read_coalescer.run()
+        world.server.read_coalescer.run()
         await world.settle()
         return [
             (world.got(number), wire.written, connection.counters)
@@ -587,12 +587,12 @@ async def test_who_is_gone_when_publishes_are_handed_over_does_not_answer() -> N
     for connection in world.connections:
         connection.no_responders = True
     await world.feed(1, b"SUB _INBOX.1.* 7\r\n")
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     await world.feed(0, b"PUB pub.0 2\r\nhi\r\n")
     await world.feed(1, b"PUB pub.1 _INBOX.1.a 2\r\nhi\r\n")
     for subscription in list(world.inner.subscriptions.values()):
         world.inner.unsubscribe(subscription)
-    world.server.intake.run()
+    world.server.read_coalescer.run()
     await world.settle()
     assert not world.calls
     assert [wire.written for wire in world.wires] == [b"", b"HMSG _INBOX.1.a 7 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"]
@@ -609,7 +609,7 @@ async def test_the_loop_is_kept_awake_between_requests_of_one_client() -> None:
         now += pause / 1e6
         for number in numbers:
             await world.feed(number, publish(b"pub.%d" % number))
-        world.server.intake.run()
+        world.server.read_coalescer.run()
         looks = 0
         while kept:
             looks += 1

@@ -34,7 +34,7 @@ class Simulation:
         self.server = server = NatsServer(NatsOptions())
         rounds = LoopRounds(self.loop)  # type: ignore[arg-type]
         rounds.hold_back, rounds.let_go = server.hold_back, server.flush
-        rounds.take_in, server.intake.soon = server.take_in, rounds.soon
+        rounds.apply_input, server.read_coalescer.soon = server.apply_input, rounds.soon
         self.inner = server.internal_client("inner")
         #: What was heard, by the server and by the model.
         self.heard: dict[str, list[tuple[bytes, ...]]] = {"pub": [], "ack": [], "ask": []}

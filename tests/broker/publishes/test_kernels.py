@@ -64,7 +64,7 @@ def test_sample_of_the_specification(kernel: ModuleType) -> None:
     assert server.text(0, columns.REPLY) == b""
     assert found.runs == [(b"acks", 0, 1)]
     assert found.acks.payload(0) == bytes.fromhex("0a0167")
-    assert (found.groups, found.lone) == ([], [(3, 0)])
+    assert (found.groups, found.singles) == ([], [(3, 0)])
 
 
 def test_headers_are_skipped(kernel: ModuleType) -> None:
@@ -104,7 +104,7 @@ def test_who_may_publish(kernel: ModuleType, message: bytes, status: PublishStop
         assert (found.count, found.status) == (3, PublishStop.GOOD)
     else:
         assert (found.count, found.status) == (1, status)
-        assert (found.groups, found.lone) == ([], [(3, 0)])
+        assert (found.groups, found.singles) == ([], [(3, 0)])
         assert len(found.acks) == 1
 
 
@@ -139,7 +139,7 @@ def test_rows_by_channel_and_runs_of_replies(kernel: ModuleType) -> None:
     replies = [b"x", b"x", b"x", b"", b"", b"x", b"x"]
     found = server.read(*(publish(subject=name, guid=b"g%d" % i) for i, name in enumerate(names)), replies=replies)
     assert [(channel, rows.tolist()) for channel, rows in found.groups] == [(4, [0, 4]), (3, [1, 3, 6])]
-    assert found.lone == [(2, 2), (9, 5)]
+    assert found.singles == [(2, 2), (9, 5)]
     assert found.runs == [(b"x", 0, 3), (b"", 3, 5), (b"x", 5, 7)]
     assert [PubAck.FromString(found.acks.payload(row)).guid for row in range(7)] == [b"g%d" % i for i in range(7)]
 
@@ -150,7 +150,7 @@ def test_full_table_and_no_frames(kernel: ModuleType) -> None:
     assert (found.count, found.status) == (2, PublishStop.FULL)
     found = server.read()
     assert (found.count, found.status, len(found.acks)) == (0, PublishStop.GOOD, 0)
-    assert (found.groups, found.lone, found.runs) == ([], [], [])
+    assert (found.groups, found.singles, found.runs) == ([], [], [])
     assert server.read(SAMPLE, SAMPLE).status is PublishStop.GOOD
 
 

@@ -90,7 +90,7 @@ def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes
     for kernel in KERNELS.both:
         table = publish_table(capacity)
         found = kernel.read_publishes(buffer, frames, 0, len(frames), *tables(kernel, known), table, prefix)
-        groups = [*found.groups, *((channel, np.array([row], np.int32)) for channel, row in found.lone)]
+        groups = [*found.groups, *((channel, np.array([row], np.int32)) for channel, row in found.singles)]
         records = [
             kernel.encode_records(buffer, table, rows, NAMES[channel], 2**32 - 2, 1795219649260503021, Crc())
             for channel, rows in groups
@@ -98,9 +98,9 @@ def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes
         results.append((in_plain_numbers(found), table.tolist(), in_plain_numbers(records)))
     assert results[0] == results[1]
 
-    assert found.count == sum(len(rows) for _, rows in found.groups) + len(found.lone) == len(found.acks)
+    assert found.count == sum(len(rows) for _, rows in found.groups) + len(found.singles) == len(found.acks)
     assert all(len(rows) > 1 for _, rows in found.groups)
-    for channel, rows in [*found.groups, *((channel, [row]) for channel, row in found.lone)]:
+    for channel, rows in [*found.groups, *((channel, [row]) for channel, row in found.singles)]:
         assert {table[row, columns.CHANNEL] for row in rows} == {channel}
     assert [row for run in found.runs for row in range(run.begin, run.end)] == list(range(found.count))
     for row, (_, _, payload) in enumerate(messages[: found.count]):

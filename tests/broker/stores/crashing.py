@@ -77,10 +77,10 @@ def main(directory: Path, seed: int, *, sync: bool, waits: bool) -> None:
         store.settle()
         if waits:
             store.maintain()
-        if channel.lone is not None:
+        if channel.single_store is not None:
             for _ in range(chance.choice([0, 1, 50])):
                 records = block(NAME, messages.last + 1, [payload(messages.last + 1)])
-                if channel.lone.add((bytes(records.data), messages.last + 1, int(records.timestamps[0]))):
+                if channel.single_store.add((bytes(records.data), messages.last + 1, int(records.timestamps[0]))):
                     pending.append(messages.last)
                     channel.subscriptions.sent(number, pending[-1:])
             channel.subscriptions.flush()

@@ -502,7 +502,7 @@ def test_a_turn_that_hangs_holds_up_nobody_else() -> None:
         return lambda: (number < 3 and hung.wait(60)) and None, lambda _: turns.append(number)
 
     for number in range(200):
-        disk.take_turns(partial(begin, number))
+        disk.queue_job(partial(begin, number))
     while len(turns) < 197:
         assert woken.wait(60)
         woken.clear()
@@ -518,7 +518,7 @@ def test_others_do_not_wait_behind_channels() -> None:
     """There are threads left for syncs, however many jobs take turns."""
     disk, hung, turns, done = Disk(), threading.Event(), [], []
     for _ in range(100):
-        disk.take_turns(lambda: (lambda: hung.wait(60) and None, turns.append))
+        disk.queue_job(lambda: (lambda: hung.wait(60) and None, turns.append))
     disk.run(lambda: None, done.append, awaited=True)
     while not done:
         disk.conclude()

@@ -105,11 +105,11 @@ def run(make: Callable[[], StateStore], allowed: ChannelLimits, steps, *, overhe
                     records = block(NAME, messages.last + 1, payloads, crc=store.crc or IEEE)
                     messages.append(records)
                     model.append(records, payloads)
-                elif kind == "add" and channel.lone is not None and not model.staged:
+                elif kind == "add" and channel.single_store is not None and not model.staged:
                     payloads = [b"%d" % value * value]
                     records = block(NAME, messages.last + 1, payloads, crc=store.crc or IEEE)
                     record = bytes(records.data), int(records.sequences[0]), int(records.timestamps[0])
-                    if channel.lone.add(record):
+                    if channel.single_store.add(record):
                         model.append(records, payloads)
                         model.flush()
                         if broken.happened > failures:

@@ -55,7 +55,7 @@ class ChanceDisk:
     def run(self, job: Job, conclusion: Conclusion, *, awaited: bool = False) -> None:
         self._jobs.append((job, conclusion))
 
-    def take_turns(self, begin: Callable[[], tuple[Job, Conclusion]]) -> None:
+    def queue_job(self, begin: Callable[[], tuple[Job, Conclusion]]) -> None:
         self._jobs.append(begin())
 
     def sync(self, descriptors: list[int], conclusion: Conclusion) -> bool:

@@ -214,7 +214,7 @@ def test_others_are_not_known_to_come_back(client: dict[str, int]) -> None:
     clients = [Client(each.name, each.pause, **client) for each in quick(3)]  # type: ignore[arg-type]
     loop = Loop(*clients)
     loop.run(1)
-    assert loop.world.server._commits._rhythm._trust == {}
+    assert loop.world.server._commits._commit_delay._trust == {}
     assert max(max(each.waits) for each in clients) <= 2 * SYNC
 
 
@@ -239,7 +239,7 @@ def test_who_has_gone_is_forgotten() -> None:
     assert len(gone.waits) == before[0]
     for each, count in zip(clients[1:], before[1:], strict=True):
         assert len(each.waits) - count > 0.5 * SECOND / (SYNC + 100 * MICROSECOND)
-    assert gone.name not in b"".join(loop.world.server._commits._rhythm._trust)
+    assert gone.name not in b"".join(loop.world.server._commits._commit_delay._trust)
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -250,7 +250,7 @@ def test_what_is_remembered_is_bounded() -> None:
         for number in range(200)
     ]
     loop = Loop(*clients)
-    rhythm = loop.world.server._commits._rhythm
+    rhythm = loop.world.server._commits._commit_delay
     for _ in range(50):
         loop.run(0.01)
         assert len(rhythm._trust) <= 256 + 200

@@ -646,7 +646,7 @@ def test_a_commit_that_is_cut_acknowledges_what_it_has_flushed(
     for channel in set(channels):
         world.publish(channel, b"x")
         if not lone:
-            world.channel(channel).lone = None
+            world.channel(channel).single_store = None
     caplog.set_level(level, STREAMING.name)
     caplog.clear()
     world.bus.sent.clear()

@@ -320,7 +320,7 @@ class TestFailures:
 
         with monkeypatch.context() as patch:
             # Single messages are added by themselves only where that cannot fail.
-            patch.setattr(world.channel(b"foo"), "lone", None)
+            patch.setattr(world.channel(b"foo"), "single_store", None)
             patch.setattr(world.channel(b"foo").messages, "append", fail)
             assert world.publish(b"foo", b"2") == [b"disk quota exceeded"]
             assert world.publish(b"bar", b"2") == [b""]
@@ -329,7 +329,7 @@ class TestFailures:
 
     def test_a_failing_append_that_takes_more_with_it(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         world.publish(b"foo", b"1")
-        world.channel(b"foo").lone = None
+        world.channel(b"foo").single_store = None
         messages = world.channel(b"foo").messages
         kept = messages.read(1, 1)
         append = messages.append

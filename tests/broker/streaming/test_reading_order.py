@@ -67,7 +67,7 @@ class Simulation:
         self.nats = NatsServer(NatsOptions())
         rounds = LoopRounds(loop)  # type: ignore[arg-type]
         rounds.hold_back, rounds.let_go = self.nats.hold_back, self.nats.flush
-        rounds.take_in, self.nats.intake.soon = self.nats.take_in, rounds.soon
+        rounds.apply_input, self.nats.read_coalescer.soon = self.nats.apply_input, rounds.soon
         driver = LoopDriver(loop, self._fatal, rounds)  # type: ignore[arg-type]
         bus = EmbeddedBus(self.nats, b"test-cluster")
         context = Context(StreamingOptions(detect=False), MemoryStore(), bus, SystemClock(), driver)

@@ -164,7 +164,7 @@ class Bus:
     def slow_down(self) -> None:
         self.slowed = True
 
-    def go_on(self) -> None:
+    def end_slowdown(self) -> None:
         self.slowed = False
 
     def request(

@@ -58,7 +58,7 @@ class LoopDisk:
 
         self.run(sync, conclusion)
 
-    def take_turns(self, begin: Callable[[], tuple[Callable[[], None], Callable[[Exception | None], None]]]) -> None:
+    def queue_job(self, begin: Callable[[], tuple[Callable[[], None], Callable[[Exception | None], None]]]) -> None:
         self.run(*begin())
 
     def conclude(self, patience: float | None = None) -> bool:

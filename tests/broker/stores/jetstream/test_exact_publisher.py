@@ -1,4 +1,4 @@
-"""Chains into one stream: what is proven, what is refused, what nobody can tell, and who else writes."""
+"""Exact publishers into one stream: what is proven, what is refused, what nobody can tell, and who else writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.stores.jetstream.exact_publisher import Chain, ChainLink
+from broker.stores.jetstream.exact_publisher import ExactPublisher, PublishRange
 from stantools.format.columns import MessageColumns
 from stantools.nats.channel_streams import StreamNames
 from stantools.streamfiles.batch import MessageBatch
@@ -35,12 +35,12 @@ class Owner:
     def refused(self, error: str, *, certain: bool) -> None:
         self.said.append(f"refused {error}{'' if certain else '?'}")
 
-    def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
-        self.said.append(f"astray {reason}{'' if certain else '?'}{' lost' if lost else ''}")
+    def diverged(self, reason: str, *, certain: bool, lost: bool = False) -> None:
+        self.said.append(f"diverged {reason}{'' if certain else '?'}{' lost' if lost else ''}")
 
 
 class Bench:
-    """Servers with one stream, and a chain into it."""
+    """Servers with one stream, and a publisher into it."""
 
     def __init__(self) -> None:
         self.servers = JetStream(random.Random(1))
@@ -52,8 +52,8 @@ class Bench:
     async def open(self) -> None:
         await self.link.create_stream(CONFIG)
         self.stream = self.servers.streams[STREAM]
-        self.chain = Chain(self.link, STREAM, b"w", self.owner)
-        self.chain.restart(0)
+        self.publisher = ExactPublisher(self.link, STREAM, b"w", self.owner)
+        self.publisher.restart(0)
 
     def submit(self, *texts: bytes) -> None:
         columns = MessageColumns(len(texts))
@@ -66,7 +66,7 @@ class Bench:
         first, self.last = self.last + 1, self.last + len(texts)
         last = self.last
         batch = MessageBatch(b"foo", b"stan.c.foo", memoryview(data), columns, columns.sequence)
-        self.chain.submit(ChainLink(batch, first, last, lambda: self.stored.append(last)))
+        self.publisher.submit(PublishRange(batch, first, last, lambda: self.stored.append(last)))
 
     def strange(self, text: bytes) -> None:
         """Somebody else publishes."""
@@ -107,7 +107,7 @@ async def test_stored_in_order(bench: Bench) -> None:
     assert not bench.stored
     await bench.until(lambda: bench.stored == [2, 3])
     assert bench.log == [b"1", b"2", b"3"]
-    assert bench.chain.idle
+    assert bench.publisher.idle
 
 
 @on_a_bench
@@ -143,7 +143,7 @@ async def test_what_comes_while_something_is_under_way_is_gathered(bench: Bench,
     assert sum(sent) == 4
     bench.submit(*more)
     assert sum(sent) == bench.last, "it is enough, before anything is answered"
-    await bench.until(lambda: bench.chain.idle)
+    await bench.until(lambda: bench.publisher.idle)
     assert bench.log == [b"1", b"2", b"3", b"4", b"5", *more]
 
 
@@ -190,9 +190,9 @@ async def test_refused_for_good(bench: Bench) -> None:
     assert bench.owner.said == ["refused insufficient storage resources available"]
     assert bench.log == [b"1"]
     bench.stream.refuses = ""
-    bench.chain.forget()
+    bench.publisher.forget()
     bench.last = 1
-    bench.chain.restart(1)
+    bench.publisher.restart(1)
     bench.submit(b"anew")
     await bench.until(lambda: bench.stored == [1, 2])
     assert bench.log == [b"1", b"anew"]
@@ -216,7 +216,7 @@ async def test_somebody_took_the_place(bench: Bench) -> None:
     bench.strange(b"strange")
     bench.submit(b"2")
     await bench.until(lambda: bool(bench.owner.said))
-    assert bench.owner.said == ["astray sequence 2 is from another writer"]
+    assert bench.owner.said == ["diverged sequence 2 is from another writer"]
     assert bench.log == [b"1", b"strange"]
     assert bench.stored == [1]
 
@@ -240,7 +240,7 @@ async def test_somebody_in_the_middle_of_a_chain(bench: Bench) -> None:
     await bench.until(lambda: bool(bench.owner.said))
     assert bench.log == [b"1", b"strange", b"3", b"4"]
     assert bench.stored == [1]
-    assert bench.owner.said == ["astray sequence 2 is from another writer?"]
+    assert bench.owner.said == ["diverged sequence 2 is from another writer?"]
 
 
 @on_a_bench
@@ -250,7 +250,7 @@ async def test_the_stream_has_lost_what_it_had(bench: Bench) -> None:
     bench.stream.lose(2)
     bench.submit(b"4")
     await bench.until(lambda: bool(bench.owner.said))
-    assert bench.owner.said == ["astray it ends at sequence 1, but had 3? lost"]
+    assert bench.owner.said == ["diverged it ends at sequence 1, but had 3? lost"]
 
 
 @on_a_bench

@@ -15,7 +15,7 @@ import pytest
 
 from broker.group import LEADER
 from broker.stores.file import FileStore
-from broker.stores.jetstream.copy_repair import cut_back
+from broker.stores.jetstream.copy_repair import truncate_copy
 from broker.stores.jetstream.lease import Lease
 from broker.stores.store_options import FileOptions
 from stantools.format.envelope import FILE_HEADER_BYTES
@@ -187,7 +187,7 @@ def test_a_slice_with_a_torn_end_is_followed_by_the_next_message(
     following = [block(b"foo", sequence, [b"another"]).data for sequence in range(first, 21)]
     (channel / "msgs.2.dat").write_bytes(FILE_HEADER_BYTES + b"".join(following))
     (channel / "msgs.2.idx").write_bytes(FILE_HEADER_BYTES)
-    cut_back(tmp_path, IEEE)
+    truncate_copy(tmp_path, IEEE)
     again = FileStore(FileOptions(tmp_path, sync=False), LIMITS)
     recovered = again.recover(at_once=True)
     assert recovered is not None
@@ -199,13 +199,13 @@ def test_a_slice_with_a_torn_end_is_followed_by_the_next_message(
 
 def test_leases_with_the_same_epoch_are_told_apart() -> None:
     """Where the streams are gone epochs begin again."""
-    first, second = Lease().taken_by("a"), Lease().taken_by("b")
-    third = first.taken_by("b")
+    first, second = Lease().next_for("a"), Lease().next_for("b")
+    third = first.next_for("b")
     assert first.epoch == second.epoch < third.epoch
     assert third.follows(first) and first.follows(first) and first.follows(Lease())
     assert not first.follows(third) and not third.follows(second)
     assert third.follows(replace(first, node="")), "it was given back"
     assert Lease.decode(third.encode()) == third
     for _ in range(100):
-        third = third.taken_by("a")
+        third = third.next_for("a")
     assert len(third.encode()) < 1000 and not third.follows(first)

@@ -151,7 +151,7 @@ def test_nobody_can_tell(plan: list[tuple[str, Any]], max_msgs: int, pause: floa
         return [*found, story.seen()]
 
     alone = play()
-    with mock.patch.object(Channel, "alone", None):
+    with mock.patch.object(Channel, "direct_store", None):
         assert alone == play()
 
 
@@ -174,7 +174,7 @@ def test_what_comes_alone(level: int) -> None:
             story.do("publish", [0])
         # The second message waits until the first is acknowledged.
         assert sent == ([3] if level == logging.INFO else [])
-        assert [len(story.world.channel(name).messages._list._lone) for name in CHANNELS] == (
+        assert [len(story.world.channel(name).messages._list._singles) for name in CHANNELS] == (
             [2, 1, 1] if level == logging.INFO else [0, 0, 0]
         )
         story.do("ack each", [0, 1, 2])
