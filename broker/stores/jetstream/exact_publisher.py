@@ -4,8 +4,8 @@ Facts: high-availability.md section C.2.
 
 Each message is published with the last sequence that the stream is expected to have, and each answer counts: a
 message is stored when its own answer says so, and then all earlier ones are stored as well. If an answer is missing
-or is an error, the outcome is *unknown*. The publisher settles it by reading the stream: the message at that sequence is
-ours if it has the id that only this message was given. Messages that were not stored are sent again, after the
+or is an error, the outcome is *unknown*. The publisher settles it by reading the stream: the message at that sequence
+is ours if it has the id that only this message was given. Messages that were not stored are sent again, after the
 stored ones. Sending again is safe, since each message fits at one sequence only.
 
 It reports a message as not stored only if the server has refused it, it was sent once, and the server has
@@ -99,8 +99,8 @@ class ExactPublisher:
         leads: Whether messages may be sent, called before each write. Messages wait while it returns False.
 
     Attributes:
-        proven: The last sequence that is known to be stored.
-        going: Whether it sends.
+        confirmed: The last sequence that is known to be stored.
+        sending: Whether it sends.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The messages of a channel: an exact publisher stores them in the channel's stream, reads come from the copy in files."""
+"""The messages of a channel: a publisher stores them in the channel's stream, reads come from the copy in files."""
 
 from __future__ import annotations
 
