@@ -61,7 +61,7 @@ class LoopRounds:
     Attributes:
         hold_back: Called when a round has a commit: no output may be written before it.
         let_go: Called after the commit: all output must be written now.
-        take_in: Called before the commit: input that waits in buffers is applied.
+        apply_input: Called before the commit: input that waits in buffers is applied.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
