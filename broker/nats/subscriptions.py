@@ -239,28 +239,24 @@ class Subscriptions:
             plain = tuple(s for s in plain if _may_receive(s, subject))
             groups = (tuple(s for s in group if _may_receive(s, subject)) for group in queues)
             queues = tuple(group for group in groups if group)
-        remote_interest = None if self.mesh is None else self.mesh.match(subject)
+        remote = None if self.mesh is None else self.mesh.match(subject)
         head = b"" if keep or narrowed or self.mesh is not None else self._new_head(subject, matched)
         if not (keep or head or self._is_second_lookup(subject)):
-            once = SubjectRoute(-1, plain, queues, remote_interest)
+            once = SubjectRoute(-1, plain, queues, remote)
             if not narrowed and changes == interest.inserts + interest.removes:
                 self._cache_for_siblings(subject, once)
             return once
         size = _ROUTE_BYTES + _RECEIVER_BYTES * (len(plain) + sum(map(len, queues)))
         if changes != interest.inserts + interest.removes or size > _MAX_BYTES // 4:
-            return SubjectRoute(-1, plain, queues, remote_interest)
+            return SubjectRoute(-1, plain, queues, remote)
         if self._bytes > _MAX_BYTES:
             self.forget()
         # The receivers on other servers are a new object for each subject; comparing them is not worthwhile.
-        key = (
-            tuple(map(id, plain)),
-            tuple(tuple(map(id, group)) for group in queues),
-            remote_interest and id(remote_interest),
-        )
+        key = (tuple(map(id, plain)), tuple(tuple(map(id, group)) for group in queues), remote and id(remote))
         route = self._by_targets.get(key)
         if route is None:
             # The route references the subscriptions, so that their ids stay valid.
-            route = SubjectRoute(len(self.routes), plain, queues, remote_interest)
+            route = SubjectRoute(len(self.routes), plain, queues, remote)
             self.routes.append(route)
             self.ranks.append(0 if route.only is None else route.only.rank)
             self._by_targets[key] = route
