@@ -43,7 +43,7 @@ class Account:
         self._version = 0  #: changes whenever the subjects change
 
     def load(self) -> None:
-        """Opens the stored streams and logs those that cannot be opened. Limits are not enforced yet."""
+        """Opens the stored streams, and logs each that cannot be opened. Limits are not enforced yet."""
         for values, created in self._place.streams():
             try:
                 config = StreamConfig.read(values)

@@ -341,7 +341,7 @@ class Stream:
     def _enforce_totals(self) -> None:
         config, store = self.config, self.store
         contents = store.contents
-        # A stream that refuses new messages keeps those that it has, even after its limits were lowered.
+        # A stream that refuses new messages keeps its messages, even after its limits were lowered.
         if config.discard == "old" and (
             0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes
         ):
@@ -422,7 +422,7 @@ class Stream:
         return message is not None and not publish_headers.is_marker(message.header)
 
     def _expire_others(self, end: int) -> None:
-        """Deletes the messages below a sequence, except those that never expire."""
+        """Deletes the messages below a sequence, except messages that never expire."""
         kept = self._lifetimes.forever = {
             each for each in self._lifetimes.forever if self.store.contents.locate(each) is not None
         }
