@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.proof.match import channels_of, taking_of
+from stantools.migration.proof.match import channels_of, source_options_of
 
 NAMES = ["orders", "orders.new", "a_b", "tail", os.fsdecode(b"caf\xff")]
 
@@ -41,4 +41,4 @@ def test_channels(info: dict[str, Any], expected: list[str]) -> None:
 
 def test_patterns() -> None:
     names = ["a.b", "a.b.generation-12", "generation-1"]
-    assert taking_of(names, 1).patterns == ("a.b", "a.b", "generation-1")
+    assert source_options_of(names, 1).patterns == ("a.b", "a.b", "generation-1")
