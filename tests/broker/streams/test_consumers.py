@@ -115,8 +115,8 @@ def play(world: World, model: Model, step: Any, storage: str) -> None:
             came = [reply.split(".") for reply, _, status in world.pull("S", "c", {"batch": count, "no_wait": True})
                     if not status]  # fmt: skip
             assert [(int(each[5]), int(each[6]), int(each[4])) for each in came] == model.deliver(count)
-            if not came and len(model.pending) >= model.most:
-                # Such a request waits until something is acknowledged; here it is withdrawn.
+            if len(came) < count and len(model.pending) >= model.most:
+                # Such a request waits for acknowledgements, also after some of its messages; here it is withdrawn.
                 world.bus.go(b"_INBOX.me")
                 world.api("CONSUMER.INFO.S.c")
                 world.bus.come(b"_INBOX.me")

@@ -145,7 +145,7 @@ def test_something_that_listens_and_is_no_master_is_given_up(store: Path) -> Non
     ("conf", "message", "remedy"),
     [
         ("spark.driver.memory=lots", "before it was ready: Invalid maximum heap size", "spark.driver.memory=1g"),
-        ("spark.pyspark.python=/nowhere/python", "there is no /nowhere/python on the workers", "PYSPARK_PYTHON"),
+        ("spark.pyspark.python=/nowhere/python", "the workers have no /nowhere/python", "PYSPARK_PYTHON"),
     ],
 )
 def test_what_does_not_start_is_explained(conf: str, message: str, remedy: str, store: Path) -> None:
