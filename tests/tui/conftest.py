@@ -226,7 +226,7 @@ def browse() -> Callable[..., contextlib.AbstractAsyncContextManager[Any]]:
         from tui.app import Browser
         from tui.session import StoreSession
 
-        reading = options.pop("reading", None)
+        reading = options.pop("read_options", None)
         files = options.pop("files", None)
         session = StoreSession(Path(path), reading, files=files) if path is not None else None
         app = Browser(session, **options)

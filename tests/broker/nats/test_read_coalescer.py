@@ -79,7 +79,7 @@ class World:
 
     async def settle(self) -> None:
         """Lets those go on whose turn is over, and has written what they answered."""
-        while self.server.turns._waiting or self.server.behind:
+        while self.server.turns._waiting or self.server.has_undelivered:
             await asyncio.sleep(0)
         self.server.flush()
 
@@ -223,7 +223,7 @@ async def test_nothing_waits_while_the_rest_of_a_batch_is_applied() -> None:
 
     def hear(buffer: Any, frames: Any, begin: int, end: int) -> None:
         heard.extend(payload for _, _, _, payload in rows(buffer, frames, begin, end))
-        waited.append(world.server.behind)
+        waited.append(world.server.has_undelivered)
 
     for subject in (b"all", b"all", b"all", b"pub.>"):
         world.inner.subscribe(subject, hear)
@@ -240,11 +240,11 @@ async def test_nothing_waits_while_the_rest_of_a_batch_is_applied() -> None:
         world.server.read_coalescer.run()
         assert world.connections[0]._needs_turn and heard == [b"first"]
         await world.feed(1, publish(b"own.1", b"one"))
-        assert world.server.behind
+        assert world.server.has_undelivered
         while heard.count(b"first") < 2:
             await asyncio.sleep(0)
         await world.feed(2, publish(b"own.2", b"two"))
-        assert world.server.behind
+        assert world.server.has_undelivered
         await world.settle()
     assert heard == [b"first", b"one", b"first", b"two", b"first", b"last"] and not any(waited)
 

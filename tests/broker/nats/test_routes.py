@@ -50,7 +50,7 @@ def written(event: Any) -> bytes:
     if isinstance(event, wire.RoutedMessage):
         return wire.message(event.subject, event.reply, event.queues, event.header_size, event.payload)
     if isinstance(event, wire.RemoteInterest):
-        return wire.wish(event.subject, event.queue, event.weight)
+        return wire.interest_lines(event.subject, event.queue, event.weight)
     if isinstance(event, wire.RouteInfo):
         return wire.info(event.fields)
     if isinstance(event, wire.RouteConnect):
@@ -146,7 +146,7 @@ async def node(*routes: str, name: str = "c", **more: Any) -> AsyncIterator[Nats
 
 def neighbours(server: NatsServer) -> set[str]:
     assert server.mesh is not None
-    return {link.remote_id for link in server.mesh.ways}
+    return {link.remote_id for link in server.mesh.routes}
 
 
 async def meshed(*servers: NatsServer) -> None:
@@ -392,7 +392,7 @@ async def test_what_a_peer_may_do() -> None:
         peer.raw.writer.close()
         assert a.mesh is not None
         mesh = a.mesh
-        await eventually(lambda: len(mesh.ways) == 1 and mesh.ways[0].number == 2)
+        await eventually(lambda: len(mesh.routes) == 1 and mesh.routes[0].number == 2)
         await client(a, b"PUB bar 2\r\nho\r\n")
         await twin.expect(b"RMSG $G bar 2\r\nho\r\n")
         # What comes over a route goes to clients here, and back to nobody.
