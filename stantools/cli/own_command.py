@@ -1,10 +1,9 @@
-"""The user's own command with one change: another path, another user, or one more option."""
+"""The user's own command with one change: another user, or one more option."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import click
@@ -40,17 +39,6 @@ def repeated(text: str) -> str:
     return text.replace(_PLACEHOLDER, command)
 
 
-def about(path: Path | None) -> str:
-    """Returns the user's command with another path; "" if the words do not allow that."""
-    if path is None:
-        return ""
-    named = [at for at, word in enumerate(_words) if _leads_to(word, path)]
-    if not named:
-        return ""
-    words = [str(path) if at == named[0] else word for at, word in enumerate(_words)]
-    return " ".join(["stantools", *map(shell_word, words)])
-
-
 def may_add(group: click.Group, option: str) -> bool:
     """Returns whether the user's verb has an option that was not given."""
     command: click.Command | None = group
@@ -61,6 +49,3 @@ def may_add(group: click.Group, option: str) -> bool:
     return option not in _words and any(option in each.opts for each in (command.params if command else ()))
 
 
-def _leads_to(word: str, path: Path) -> bool:
-    """Returns whether a word names a directory above a path."""
-    return bool(word) and not word.startswith("-") and Path(word) in path.parents and os.path.isdir(word)  # noqa: PTH112
