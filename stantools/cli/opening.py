@@ -13,8 +13,9 @@ import click
 from stantools.cli import console
 from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
-from stantools.sources import directories
+from stantools.sources import directories, files
 from stantools.sources.door import open_source as open_path
+from stantools.sources.door import recognise
 from stantools.sources.source import Capability, RecognisedPath, Source, SourceRequest
 from stantools.store.directory import ChannelFiles, Datastore, open_datastore
 from stantools.store.locks import StoreUse, check_not_in_use, find_uses, log_lock_holder
@@ -81,6 +82,17 @@ def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channe
     if source.datastore:
         _tell_store(source.datastore, read_options, channels)
     return source
+
+
+def unpacked(paths: Sequence[str], channels: Sequence[str]) -> tuple[str, ...]:
+    """Returns paths with private copies of the stores in place of archives."""
+
+    def store_of(path: str) -> str:
+        if "://" in path or recognise(Path(path)).kind is not files.ARCHIVE:
+            return path
+        return str(open_source(Path(path), ReadOptions(), Capability.SURVEY, channels=channels).place)
+
+    return tuple(map(store_of, paths))
 
 
 def node_source(node: NodeFiles, read_options: ReadOptions) -> Source:

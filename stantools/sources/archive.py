@@ -169,7 +169,7 @@ class Archive:
                 with tarfile.open(fileobj=cast(Any, stream), mode="r:", errorlevel=0) as tar:
                     stream.next_member()
                     while member := tar.next():
-                        tar.members = []
+                        cast(Any, tar).members = []
                         yield _of_tar(member), _tar_reader(tar, stream, member)
                         stream.next_member()
                 if not stream.at_end_mark:
@@ -191,7 +191,8 @@ class Archive:
                 yield stream.read, None, lambda: stream.cut
             return
         with readable(self.path), self.path.open("rb") as file:
-            yield file.read, lambda count: file.seek(count, 1), lambda: ""
+            size = self.path.stat().st_size
+            yield file.read, lambda count: file.seek(min(file.tell() + count, size)), lambda: ""
 
     def _zip(self) -> Iterator[tuple[Member, Callable[[], Iterator[bytes]]]]:
         self.cut = ""

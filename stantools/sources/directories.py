@@ -34,7 +34,6 @@ _CHANNEL_USES: Final = frozenset(
         Capability.SUBSCRIPTIONS,
         Capability.HISTORY,
         Capability.SALVAGE,
-        Capability.MIGRATION,
     }
 )
 _STORE_USES: Final = frozenset(Capability)

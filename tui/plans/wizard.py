@@ -114,7 +114,8 @@ class SourceStore:
 
         With `new`, a number is appended until no file of that name exists.
         """
-        place = self.path if self.path.name not in ("", "..") else self.path.resolve()
+        path = Path(known(str(self.path)))
+        place = path if path.name not in ("", "..") else path.resolve()
         if not os.fspath(place).isprintable():
             return ""  # the user cannot type it
         candidate, number = place.with_name(f"{place.name}{suffix}"), 1
