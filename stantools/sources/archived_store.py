@@ -38,6 +38,7 @@ from stantools.store.names import (
 _RESERVE: Final = 64 << 20
 _ROOT_FILES: Final = (SERVER_FILE, CLIENTS_FILE, MANIFEST_FILE)
 _NAMED: Final = 3
+_ELSEWHERE: Final = "set TMPDIR to a directory with more space"
 #: private directories of this process
 _private: list[Path] = []
 
@@ -211,19 +212,20 @@ class _Unpacking:
         if size > self.archive.limit:
             raise self._bomb()
         try:
-            directory = Path(tempfile.mkdtemp(prefix="stantools-"))
+            place = Path(tempfile.gettempdir())
+            free = shutil.disk_usage(place).free - _RESERVE
+            if size > free:
+                raise StoreUnwritableError(
+                    f"{self.archive.path}: its store needs {format_size(size)}, but {place} has "
+                    f"{format_size(max(free, 0))} free",
+                    _ELSEWHERE,
+                )
+            directory = Path(tempfile.mkdtemp(prefix="stantools-", dir=place))
         except OSError as error:
             raise StoreUnwritableError(
-                f"{self.archive.path}: no directory for its content: {error.strerror}", _elsewhere()
+                f"{self.archive.path}: no directory for its content: {error.strerror}", _ELSEWHERE
             ) from error
         _private.append(directory)
-        free = shutil.disk_usage(directory).free - _RESERVE
-        if size > free:
-            raise StoreUnwritableError(
-                f"{self.archive.path}: its store needs {format_size(size)}, but {directory.parent} has "
-                f"{format_size(max(free, 0))} free",
-                _elsewhere(),
-            )
         return directory
 
     def _make(self, path: Path) -> bool:
@@ -236,7 +238,7 @@ class _Unpacking:
 
     def _cannot(self, path: Path, error: OSError) -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            raise StoreUnwritableError(f"{path}: {error.strerror}", _elsewhere()) from error
+            raise StoreUnwritableError(f"{path}: {error.strerror}", _ELSEWHERE) from error
         self.flaws.append(f"{path.name}: cannot be copied: {error.strerror}")
 
     def _copy(self, root: Path, wanted: set[int]) -> None:
@@ -292,10 +294,6 @@ def _write(path: Path, parts: Iterator[bytes], progress: Progress | None) -> int
                 progress(len(part))
         file.truncate(done)
     return done
-
-
-def _elsewhere() -> str:
-    return "set TMPDIR to a directory with more space"
 
 
 def _stem(path: Path) -> str:
