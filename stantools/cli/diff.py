@@ -125,7 +125,9 @@ def job(stores: str, others: str, channels: tuple[str, ...], table_options: Tabl
 _Result = tuple[list["Finding"], dict[str, Any], str]
 
 
-def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: int, read_options: ReadOptions) -> _Result:
+def _with_store(
+    store: Path, other: Path, channels: tuple[str, ...], workers: int, read_options: ReadOptions
+) -> _Result:
     from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.node import examine

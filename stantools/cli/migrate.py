@@ -306,7 +306,9 @@ def _reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: bo
     read_options, source_options = store_options.read_options(plan.source), store_options.source_options(plan)
     if not plan.source.nodes:
         path = store_options.store or Path(plan.source.path)
-        return read_source([open_source(path, read_options, Capability.MIGRATION)], read_options, source_options, running=running)
+        return read_source(
+            [open_source(path, read_options, Capability.MIGRATION)], read_options, source_options, running=running
+        )
     if store_options.store:
         raise UsageError("the plan is of the nodes of a cluster", "if they are elsewhere now, change `nodes` in it")
     try:

@@ -59,5 +59,3 @@ def may_add(group: click.Group, option: str) -> bool:
             break
         command = command.get_command(click.Context(command), word) or group.get_command(click.Context(group), "doctor")
     return option not in _words and any(option in each.opts for each in (command.params if command else ()))
-
-
