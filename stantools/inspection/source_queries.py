@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
-from stantools.inspection.node import NodeReport, node_overview, verify_node
-from stantools.inspection.overview import Overview, overview
-from stantools.inspection.survey import ChannelSurvey
-from stantools.inspection.verify import Verdict, verify
 from stantools.progress import Progress
 from stantools.sources.source import Source
 from stantools.store.limits import StoreLimits
+
+# Each function loads what it needs: `info` of a store needs neither the scan nor the reader of Raft logs.
+if TYPE_CHECKING:
+    from stantools.inspection.node import NodeReport
+    from stantools.inspection.overview import Overview
+    from stantools.inspection.survey import ChannelSurvey
+    from stantools.inspection.verify import Verdict
 
 
 def source_overview(
@@ -30,10 +33,14 @@ def source_overview(
     """
     report: NodeReport | None = None
     if source.node:
+        from stantools.inspection.node import node_overview
+
         report, result = node_overview(
             source.node, source.reading, patterns=patterns, limits=limits, free_pages=free_pages
         )
     else:
+        from stantools.inspection.overview import overview
+
         source.store().chosen(patterns)
         result = overview(source.store(), patterns=patterns, limits=limits, workers=workers, progress=progress)
     result.problems += source.flaws
@@ -50,12 +57,18 @@ def verify_source(
     on_survey: Callable[[ChannelSurvey], object] | None = None,
 ) -> Verdict:
     """Scans a source completely; the options are those of `verify`."""
+    from stantools.inspection.catalogue import finding
+
     flaws = [finding("archive-incomplete", flaw) for flaw in source.flaws]
     for one in flaws if on_finding else ():
         on_finding(one)  # type: ignore[misc]
     if source.node:
+        from stantools.inspection.node import verify_node
+
         verdict = verify_node(source.node, source.reading, patterns=patterns, workers=workers, on_finding=on_finding)
     else:
+        from stantools.inspection.verify import verify
+
         source.store().chosen(patterns)
         verdict = verify(
             source.store(),
