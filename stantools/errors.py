@@ -69,17 +69,7 @@ class NotPermittedError(StoreUnreadableError):
 
 
 class NotAStoreError(StoreUnreadableError):
-    """A path is of a different kind than the command takes.
-
-    Args:
-        message: The kind of the path.
-        remedy: A command that works with it.
-        instead: The path that the user probably meant; None if unknown.
-    """
-
-    def __init__(self, message: str, remedy: str = "", instead: Path | None = None) -> None:
-        super().__init__(message, remedy)
-        self.instead = instead
+    """A path is of a different kind than the command takes; the message names it, the remedy a command that works."""
 
 
 @contextmanager

@@ -14,6 +14,27 @@ _COMMAND = re.compile(r"\b(?:stantools|chown) [^`;,()\n]*")
 UNBROKEN = re.compile(rf"`[^`]*`|{_COMMAND.pattern}")
 
 
+#: Texts with private directories of this program, and what the user knows in their place, the longest first.
+_shown: dict[re.Pattern[str], str] = {}
+
+
+def show_as(root: Path, archive: str, opened: str, shown: str) -> None:
+    """Lets all output name an archive in place of the private directory with its content.
+
+    `opened` is the directory in it that `shown` stands for; other paths are shown as parts of `archive`.
+    """
+    if opened:
+        _shown[re.compile(re.escape(os.fspath(root / opened)) + r"(?![\w./-])")] = shown
+    _shown[re.compile(re.escape(os.fspath(root)) + r"(?![\w.-])")] = archive
+
+
+def known(text: str) -> str:
+    """Returns a text with the names that the user knows in place of those of private directories."""
+    for private, name in _shown.items() if _shown else ():
+        text = private.sub(name.replace("\\", "\\\\"), text)
+    return text
+
+
 def text(value: bytes) -> str:
     """Decodes stored bytes; bytes that are not UTF-8 become surrogate escapes, as in file names."""
     return value.decode("utf-8", "surrogateescape")
@@ -27,12 +48,14 @@ def escape(text: str | bytes) -> str:
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
+    text = known(text)
     if text.isprintable() and "\\" not in text:
         return text
     return "".join(map(_escape_character, text))
 
 
 def escape_lines(text: str) -> str:
+    text = known(text)
     return "\n".join(line if line.isprintable() else escape(line) for line in text.split("\n"))
 
 
@@ -79,7 +102,8 @@ def store_names(path: Path | str) -> dict[str, str]:
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """Returns a free path beside a directory: `STORE.salvaged`, `STORE.salvaged-2`."""
+    """Returns a free path beside a directory or an archive: `STORE.salvaged`, `STORE.salvaged-2`."""
+    path = Path(known(str(path)))
     if path.name in ("", ".."):  # the current directory, or one above
         path = path.resolve()
     path = path if path.name else Path("store")  # the root directory has no siblings

@@ -21,6 +21,7 @@ from textual.widget import Widget
 import tui.screens
 import tui.widgets
 from stantools.errors import StantoolsError
+from stantools.escaping import known
 from stantools.nats.connect_options import ConnectOptions
 from tui.keys import DARK, LIGHT, KeySettings
 from tui.screens.base import ViewScreen
@@ -228,7 +229,7 @@ class Browser(App[None]):
 
     def note_command(self, words: Sequence[str]) -> None:
         """Remembers a command line that shows or does the same."""
-        line = shlex.join(self._with_key(words))
+        line = shlex.join(map(known, self._with_key(words)))
         if not self.commands or self.commands[-1] != line:
             self.commands.append(line)
 

@@ -331,7 +331,7 @@ class StoreArgument(click.Argument):
         return value, source
 
     def _with_nodes(self, ctx: click.Context, value: Any, opts: Mapping[str, Any]) -> Any:
-        """Returns the given paths with the described nodes, which verbs find by `opening.node_at`.
+        """Returns the given paths with the described nodes, which verbs find by `opening.open_source`.
 
         If a verb takes two, the nodes come first.
         """

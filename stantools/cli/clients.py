@@ -33,23 +33,21 @@ def command(store: Path, history: bool, read_options: ReadOptions) -> int:
     registered, and the server will ping it after the next start. Unregistered owners of subscriptions are shown as
     unknown.
 
-    STORE may also be the directory of a clustered node: its clients are those of its newest snapshot and Raft log.
+    Those of a clustered node are in its newest snapshot and Raft log.
 
     Exit code 1: clients.dat is damaged or missing; its intact part is shown.
     """
-    from stantools.cli.opening import node_at, open_store
+    from stantools.cli.opening import open_source
+    from stantools.sources.source import Capability
 
-    if node := node_at(store, history=history):
-        from stantools.inspection.node import node_overview
-
-        return _print(node_overview(node, read_options)[1])
-    opened = open_store(store, read_options)
+    source = open_source(store, read_options, Capability.HISTORY if history else Capability.SUBSCRIPTIONS)
     if history:
+        opened = source.store()
         return show_records(str(opened.path), _HISTORY, _records(opened), _print_record)
-    from stantools.inspection.overview import overview
+    from stantools.inspection.source_queries import source_overview
 
-    result = overview(opened)
-    if result.server and result.server.node_id:
+    result, node = source_overview(source)
+    if not node and result.server and result.server.node_id:
         console.note(
             "the node is clustered: its clients are in the Raft log, not in clients.dat; name the node's directory"
         )

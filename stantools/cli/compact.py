@@ -64,7 +64,7 @@ def command(
     The result is a new directory, or with --in-place it replaces STORE, which is then kept under another name. A
     damaged store is refused: salvage it first.
     """
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import check_stopped, open_source
     from stantools.cli.progress import ByteProgress
     from stantools.recovery.compact import (
         apply_compaction,
@@ -72,7 +72,7 @@ def command(
         finish_replacement,
         plan_compaction,
     )
-    from stantools.store.locks import check_not_in_use
+    from stantools.sources.source import Capability
 
     out, in_place = where.out, where.in_place
     if (out is None) == (not in_place) and not consent.dry_run:
@@ -81,12 +81,13 @@ def command(
         )
     if where.backup and not in_place:
         raise UsageError("--backup applies to --in-place only: it names the replaced store", "add --in-place")
-    if in_place and not consent.dry_run and (finished := finish_replacement(store)):
+    replaces = in_place and not consent.dry_run
+    if replaces and (finished := finish_replacement(store)):
         console.note(f"first finished an interrupted run; the old store is {console.escape(str(finished))}")
-    opened = open_store(store, read_options)
+    source = open_source(store, read_options, Capability.COMPACTION, *((Capability.CHANGE,) if replaces else ()))
+    opened, store = source.store(), source.path
     if not consent.dry_run and not in_place:
-        for use in check_not_in_use(store, force=force):
-            console.warning(f"{use.detail}: data being written may be missing in the result")
+        check_stopped([source], force=force)
     with ByteProgress("plan", lambda: opened.data_size(opened.channel_names)) as shown:
         plan = plan_compaction(opened, options, progress=shown.advance)
     result: CompactionResult | None = None

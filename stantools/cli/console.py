@@ -48,6 +48,10 @@ def is_verbose(ctx: click.Context | None = None) -> bool:
     return bool(_setting("verbose", ctx=ctx))
 
 
+#: key of a context's meta: the source lacks something, so the exit code is not CLEAN
+FLAWED = "stantools.flawed"
+
+
 def set_store(ctx: click.Context, path: str) -> None:
     """Keeps the user's store, to name it in remedies."""
     ctx.meta["stantools.store"] = path

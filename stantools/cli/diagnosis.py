@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,8 +18,10 @@ from stantools.options import CLUSTER_ID, SIZE, WORKERS, option
 if TYPE_CHECKING:
     from stantools.inspection.advice import Advice, Diagnosis
     from stantools.inspection.forecast import Forecast, OtherUser, ServerOptions
+    from stantools.inspection.node_diagnosis import NodeDiagnosis
     from stantools.inspection.start_verdict import StartVerdict
     from stantools.inspection.survey import ChannelSurvey
+    from stantools.sources.source import Source
     from stantools.store.directory import Datastore
     from stantools.store.limits import StoreLimits
     from stantools.store.ranges import Ranges
@@ -80,8 +81,7 @@ def _user(name: str) -> OtherUser:
 
 
 def examine(
-    store: Path,
-    opened: Datastore,
+    source: Source,
     server: ServerFlags,
     on_survey: Callable[[ChannelSurvey], object] | None = None,
     *,
@@ -93,17 +93,17 @@ def examine(
         on_survey: Called with the scan of each channel, which is released afterwards.
         needs_start: Raise an error if a start cannot be predicted.
     """
+    from stantools.cli.opening import signs_of_use
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.advice import diagnose
     from stantools.inspection.ciphertext import find_ciphertext
     from stantools.inspection.forecast import forecast_versions
-    from stantools.inspection.verify import verify
-    from stantools.store.locks import find_uses
+    from stantools.inspection.source_queries import verify_source
 
-    uses = find_uses(opened.path)
-    with ByteProgress("verify", lambda: opened.data_size(opened.channel_names)) as shown:
-        found = verify(
-            opened,
+    opened, uses = source.store(), signs_of_use(source)
+    with ByteProgress("verify", source.data_size) as shown:
+        found = verify_source(
+            source,
             workers=server.workers,
             progress=shown.advance,
             on_finding=shown.found,
@@ -111,7 +111,7 @@ def examine(
         )
     options = server.options(opened)
     starts: list[tuple[Forecast, Forecast]] = []
-    with ByteProgress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
+    with ByteProgress("forecast", source.data_size) as shown:
         try:
             starts = forecast_versions(opened, options, progress=shown.advance)
         except StoreChangedError:
@@ -121,14 +121,30 @@ def examine(
                 raise
             # The rest is useful without it.
             console.warning(f"the server's start cannot be predicted: {problem.message}", problem.remedy)
-    return replace(diagnose(store, found, starts, uses), encryption=find_ciphertext(opened))
+    return replace(diagnose(source.path, found, starts, uses, place=opened.path), encryption=find_ciphertext(opened))
 
 
-def print_verdict(diagnosis: Diagnosis) -> None:
+def examine_node(source: Source, server: ServerFlags) -> NodeDiagnosis:
+    """Reads all of a clustered node, and judges; shows progress."""
+    from stantools.cli.progress import ByteProgress
+    from stantools.inspection.node_diagnosis import diagnose_node
+    from stantools.inspection.source_queries import source_overview, verify_source
+
+    with ByteProgress("verify") as shown:
+        verified = verify_source(source, workers=server.workers, on_finding=shown.found)
+    view, report = source_overview(source)
+    assert report
+    return diagnose_node(source.path, report, view, verified)
+
+
+def print_verdict(diagnosis: Diagnosis | NodeDiagnosis) -> None:
     """Prints the verdict in one line, and encryption in a second one."""
+    from stantools.inspection.advice import Diagnosis
+
     state = console.paint(diagnosis.state.value, _COLORS[diagnosis.state.value], err=False, bold=True)
-    click.echo(console.wrapped(f"{console.escape(str(diagnosis.path))}: {state}: {diagnosis.verdict}", 2))
-    if encryption := diagnosis.encryption.sentence:
+    text = f"{console.escape(str(diagnosis.path))}: {state}: {console.escape_line(diagnosis.verdict)}"
+    click.echo(console.wrapped(text, 2))
+    if isinstance(diagnosis, Diagnosis) and (encryption := diagnosis.encryption.sentence):
         click.echo(console.wrapped(console.filled(f"encryption: {encryption}"), 2))
 
 

@@ -128,23 +128,21 @@ _Result = tuple[list["Finding"], dict[str, Any], str]
 def _with_store(
     store: Path, other: Path, channels: tuple[str, ...], workers: int, read_options: ReadOptions
 ) -> _Result:
-    from stantools.cli.opening import node_at, open_store, store_of_node
+    from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.node import examine
     from stantools.migration.proof.stores import compare_stores
+    from stantools.sources.source import Capability
 
-    nodes = [node_at(path) for path in (store, other)]
-    first, second = opened = [
-        open_store(store_of_node(node, "messages are compared") if node else path, read_options, channels)
-        for node, path in zip(nodes, (store, other), strict=True)
-    ]
+    sources = [open_source(path, read_options, Capability.SURVEY, channels=channels) for path in (store, other)]
+    first, second = opened = [source.store("messages are compared") for source in sources]
     names = {name for each in opened for name in each.matching(channels)}
     if channels and not names:
         raise UsageError(
             f"no channel of either store matches {', '.join(map(console.escape, channels))}",
             "see: stantools info STORE",
         )
-    one, two = [examine(node, read_options) if node else None for node in nodes]
+    one, two = [examine(source.node, read_options) if source.node else None for source in sources]
     states = one.state if one else None, two.state if two else None
     # Everything is read twice: for the survey and for the comparison.
     with ByteProgress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each in opened)) as shown:
@@ -221,8 +219,9 @@ async def _prove(
     from stantools.migration.source import open_source
     from stantools.nats.connection import connect
     from stantools.nats.jetstream import JetStream
+    from stantools.sources.source import Capability
 
-    opened = open_store(store, read_options)
+    opened = open_store(store, read_options, Capability.SURVEY)
     async with connect(connect_options) as connection:
         js = JetStream(connection)
         info = await stream_info(js, stream)

@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.click_options import limit_options, options_of, reading_options, store_argument, verb
-from stantools.cli.diagnosis import ServerFlags, examine, print_advice, print_outcomes, print_starts, print_verdict
+from stantools.cli.click_options import limit_options, node_option, options_of, reading_options, store_argument, verb
+from stantools.cli.diagnosis import (
+    ServerFlags,
+    examine,
+    examine_node,
+    print_advice,
+    print_outcomes,
+    print_starts,
+    print_verdict,
+)
 from stantools.cli.output import show
 from stantools.errors import ExitCode
 
 if TYPE_CHECKING:
     from stantools.inspection.advice import Diagnosis
+    from stantools.inspection.node_diagnosis import NodeDiagnosis
     from stantools.store.read_options import ReadOptions
 
 _MANY = 8
@@ -27,6 +36,7 @@ server_options = options_of(
 
 @verb("doctor", "table", "json", tables=False)
 @store_argument
+@node_option
 @server_options
 @reading_options()
 def command(store: Path, server: ServerFlags, read_options: ReadOptions) -> int:
@@ -36,33 +46,39 @@ def command(store: Path, server: ServerFlags, read_options: ReadOptions) -> int:
     healthy server); damaged; or in danger (a start would destroy intact data). Every byte is read and checked, as by
     `stantools verify`, and starts of the server are predicted, as by `stantools forecast`. Nothing is changed.
 
+    STORE is the directory of a file store or the folder that holds one, a clustered node, or an archive of these.
+
     `stantools STORE` is the same. In all verbs, STORE defaults to STANTOOLS_STORE, otherwise to the current directory
     or ./datastore if that is a store.
 
     Exit code 0: no problem, and a start is harmless. 1: a problem, or a harmful start.
     """
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import open_source
+    from stantools.sources.source import Capability
 
-    diagnosis = examine(store, open_store(store, read_options), server)
+    source = open_source(store, read_options, Capability.FORECAST)
+    diagnosis = examine_node(source, server) if source.node else examine(source, server)
     show(diagnosis.as_json, lambda: _print(diagnosis))
     return exit_code(diagnosis)
 
 
-def exit_code(diagnosis: Diagnosis) -> ExitCode:
+def exit_code(diagnosis: Diagnosis | NodeDiagnosis) -> ExitCode:
     from stantools.inspection.advice import Health
 
     return ExitCode.CLEAN if diagnosis.state is Health.HEALTHY else ExitCode.FINDINGS
 
 
-def _print(diagnosis: Diagnosis) -> None:
+def _print(diagnosis: Diagnosis | NodeDiagnosis) -> None:
+    from stantools.inspection.advice import Diagnosis
     from stantools.inspection.findings import worst_first
 
     print_verdict(diagnosis)
-    if diagnosis.starts:
+    if isinstance(diagnosis, Diagnosis):
+        if diagnosis.starts:
+            click.echo()
+            print_starts(diagnosis.starts)
         click.echo()
-        print_starts(diagnosis.starts)
-    click.echo()
-    print_outcomes(diagnosis)
+        print_outcomes(diagnosis)
     ranked = worst_first(each for each in diagnosis.verified.findings if each.severity.value != "info")
     if ranked:
         click.echo("\nwrong:")

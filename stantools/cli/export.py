@@ -43,9 +43,10 @@ def command(
 ) -> int:
     r"""Write messages, or another table, of STORES as Parquet, ndjson, csv, or a SQLite or DuckDB database.
 
-    STORES are stores, directories with stores at any depth, single slices, directories of .bak slices, glob patterns,
-    or URLs that fsspec can open. The columns are those of the Spark tables; `data` is base64 in text files. A database
-    is one file with one table, named like TABLE. Damaged ranges are rows with a `status` that names the damage.
+    STORES are stores, archives of a store, directories with stores at any depth, single slices, directories of .bak
+    slices, glob patterns, or URLs that fsspec can open. The columns are those of the Spark tables; `data` is base64 in
+    text files. A database is one file with one table, named like TABLE. Damaged ranges are rows with a `status` that
+    names the damage.
 
     A directory holds one file for each part of the input, named in the order of the table, and a manifest
     _stantools-export.json with counts. The directory or file appears when it is complete and synced. An earlier export
@@ -60,6 +61,7 @@ def command(
     Exit code 0: everything was intact. 1: done, but something was damaged or could not be read. 3: reading or writing
     failed; nothing was written. 4: refused, see the message.
     """
+    from stantools.cli.opening import unpacked
     from stantools.pipeline.export.run import export_here, export_to_stream
 
     if export_options.to == STDOUT and console.output() == "json":
@@ -70,7 +72,7 @@ def command(
             "name a directory or a file, or use: stantools pipeline export",
         )
     table_options.key.key()  # a wrong variable or file is reported at once
-    export = export_options.planned(stores, table_options, workers)
+    export = export_options.planned(unpacked(stores, export_options.channels), table_options, workers)
 
     def write(shown: ByteProgress) -> Result:
         if export_options.to == STDOUT:

@@ -13,7 +13,7 @@ from stantools.cli import console
 from stantools.cli.click_options import limit_options, node_option, options_of, reading_options, stores_argument, verb
 from stantools.cli.diagnosis import ServerFlags, examine, print_advice, print_outcomes, print_starts
 from stantools.cli.output import print_json, table_text
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode
 from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
@@ -49,15 +49,13 @@ def command(stores: tuple[Path, ...], server: ServerFlags, read_options: ReadOpt
     Exit code 0: a normal start works and destroys nothing, no durable queue member is deleted, every message can be
     delivered; for a cluster: every node starts, one can lead, and no possible leader loses a channel. Otherwise 1.
     """
-    from stantools.cli.opening import node_at, open_store
+    from stantools.cli.opening import open_sources
+    from stantools.sources.source import Capability
 
-    nodes = [node for path in stores if (node := node_at(path))]
-    if nodes and len(nodes) == len(stores):
-        return _forecast_cluster(nodes, read_options)
-    if len(stores) > 1:
-        raise UsageError("only nodes of a cluster are forecast together", "name one store, or directories of nodes")
-    (store,) = stores
-    diagnosis = examine(store, open_store(store, read_options), server, needs_start=True)
+    sources = open_sources(stores, read_options, Capability.FORECAST)
+    if sources[0].nodes:
+        return _forecast_cluster([node for source in sources for node in source.nodes], read_options)
+    diagnosis = examine(sources[0], server, needs_start=True)
     judged = list(diagnosis.starts)
     if server.server_version:
         del judged[1:]

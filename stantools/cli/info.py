@@ -51,34 +51,25 @@ def command(
     verify` finds. With --max-msgs, --max-bytes or --max-age, channels are shown as a server with these limits shows
     them; without, as on disk.
 
-    STORE may also be the directory of a clustered node, with its Raft directory and its file store at the depths where
-    servers put them: then terms, indexes, members and snapshots are shown as well, and clients and subscriptions come
+    Of a clustered node, terms, indexes, members and snapshots are shown as well, and clients and subscriptions come
     from the newest snapshot and the Raft log.
 
     Exit code 1: something differs from the files of a healthy server; it is named on stderr.
     """
-    from stantools.cli.opening import node_at, open_store
+    from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
-    from stantools.inspection.overview import overview
+    from stantools.inspection.source_queries import source_overview
+    from stantools.sources.source import Capability
 
-    if node := node_at(store):
-        from stantools.inspection.node import node_overview
-
-        report, result = node_overview(node, read_options, patterns=channels, limits=limits, free_pages=True)
-        return _print(result, limits is not None, slices, report)
-    opened = open_store(store, read_options, channels)
-    opened.chosen(channels)
+    source = open_source(store, read_options, Capability.SURVEY, channels=channels)
     with ByteProgress("info") as shown:
-        result = overview(
-            opened,
-            patterns=channels,
-            limits=limits,
-            progress=shown.advance,
+        result, node = source_overview(
+            source, patterns=channels, limits=limits, free_pages=True, progress=shown.advance
         )
-    return _print(result, limits is not None, slices)
+    return _print(result, limits is not None, slices, node)
 
 
-def _print(result: Overview, limited: bool, slices: bool, node: NodeReport | None = None) -> int:
+def _print(result: Overview, limited: bool, slices: bool, node: NodeReport | None) -> int:
     output = console.output()
     if output == "json":
         print_json(result.as_json(streamed=True) | ({"node": node.as_json()} if node else {}))

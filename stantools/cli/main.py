@@ -22,7 +22,7 @@ import click
 
 from stantools.cli import console, own_command
 from stantools.cli.verbs import CONTEXT, QUESTIONS, LazyGroup, summaries
-from stantools.errors import ExitCode, NotAStoreError, NotPermittedError, StantoolsError
+from stantools.errors import ExitCode, NotPermittedError, StantoolsError
 
 _EXIT_CODES = """\
 Exit codes: 0 clean or done; 1 findings or differences; 2 wrong usage; 3 cannot read or write; 4 refused for
@@ -103,7 +103,9 @@ class Program(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the verb; failures end in a message and an exit code."""
         try:
-            return super().invoke(ctx)
+            code = super().invoke(ctx)
+            # Where an archive lacks something, nobody knows what: that is never clean.
+            return code or (ExitCode.FINDINGS if ctx.meta.get(console.FLAWED) else ExitCode.CLEAN)
         except StantoolsError as problem:
             console.error(problem.message, self._remedy(problem))
             return problem.exit_code
@@ -118,8 +120,6 @@ class Program(LazyGroup):
 
     def _remedy(self, problem: StantoolsError) -> str:
         """Returns the remedy with the user's own command where only a path or the user must change."""
-        if isinstance(problem, NotAStoreError) and (command := own_command.about(problem.instead)):
-            return f"name the store instead: `{command}`"
         if (
             isinstance(problem, NotPermittedError)
             and problem.optional
@@ -201,12 +201,19 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     now = time.monotonic()
     if _interrupted_at is not None:
         if now - _interrupted_at > _SAME_SIGNAL_SECONDS:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+            _die(number)
         return
     _interrupted_at = now
     signal.setitimer(signal.ITIMER_REAL, _REPEAT_SECONDS, _REPEAT_SECONDS)
     raise KeyboardInterrupt
+
+
+def _die(number: int) -> None:
+    """Ends the program by a signal at once, without private copies of archives left behind."""
+    if archives := sys.modules.get("stantools.sources.archived_store"):
+        archives.remove_all()
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -276,8 +283,7 @@ def _output_is_closed() -> bool:
 
 def _leave_closed_output() -> NoReturn:
     """Ends by SIGPIPE, as other programs do when their reader is gone: no exit code would be true."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.raise_signal(signal.SIGPIPE)
+    _die(signal.SIGPIPE)
     raise AssertionError("SIGPIPE ends the program")
 
 

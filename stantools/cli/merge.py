@@ -59,13 +59,15 @@ def command(
 
     Exit code 0: complete. 5: done, but some data is on none of these nodes (the plan names it); 1 with --dry-run.
     """
-    from stantools.cli.opening import check_stopped, part_of_node
+    from stantools.cli.opening import check_stopped, open_sources
     from stantools.cli.progress import ByteProgress
     from stantools.recovery.merge import plan_merge
+    from stantools.sources.source import Capability
 
     check_out(out, dry_run=dry_run)
-    nodes = [part_of_node(path) for path in stores]
-    check_stopped(nodes, force=force or dry_run)
+    sources = open_sources(stores, read_options, Capability.MERGE)
+    nodes = [node for source in sources for node in source.parts()]
+    check_stopped(sources, force=force or dry_run)
     with ByteProgress("plan") as shown:
         plan = plan_merge(nodes, read_options, options, progress=shown.advance)
     if console.output() == "table":

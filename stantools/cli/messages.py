@@ -72,9 +72,10 @@ def command(store: Path, channel: str, options: MessageSelection, read_options: 
     """
     from stantools.cli.opening import open_channel, open_store
     from stantools.inspection.stored_messages import MessageReader, Selection, follow
+    from stantools.sources.source import Capability
     from stantools.store.directory import ChannelFiles
 
-    opened = open_store(store, read_options, [channel])
+    opened = open_store(store, read_options, Capability.MESSAGES, channels=[channel])
     files = open_channel(opened, channel)
     first, last = options.sequences or (None, None)
     selection = Selection(

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from stantools.migration.workflow import Migration
     from stantools.nats.connect_options import ConnectOptions
     from stantools.pipeline.tables.table_options import TableOptions
-    from stantools.store.nodes import NodeFiles
+    from stantools.sources.source import Source
     from stantools.store.read_options import ReadOptions
 
 _PLAIN = "run"
@@ -139,11 +139,13 @@ class PlannedMigration:
     def target(self, *, start: bool) -> AbstractContextManager[Destination]:
         return opened(self.places, or_selected(self.connect_options), start=start, note=console.note)
 
-    def nodes(self) -> list[NodeFiles]:
-        """Returns the named nodes of a cluster; empty for a store."""
-        from stantools.cli.opening import are_nodes, part_of_node
+    def sources(self) -> list[Source]:
+        """Opens the store, or the named nodes of a cluster."""
+        from stantools.cli.opening import open_sources
+        from stantools.sources.source import Capability
 
-        return [part_of_node(each) for each in self.stores] if are_nodes(self.stores) else []
+        use = Capability.MIGRATION if len(self.stores) == 1 else Capability.MERGE
+        return open_sources(self.stores, self.read_options, use)
 
     def options(self, target: Destination) -> PlanOptions:
         plan_options = self.plan_options
@@ -152,17 +154,13 @@ class PlannedMigration:
 
     def plan(self, target: Destination, *, running: bool) -> tuple[StoreSource, MigrationPlan]:
         """Reads the store or the nodes and plans; unless `running`, they must have stopped."""
-        from stantools.cli.opening import merge_nodes, open_store, read_store
+        from stantools.cli.opening import read_source
         from stantools.migration.plan.planner import make_plan
 
         # Every error that can be found at once precedes the long reading.
-        nodes = self.nodes()
-        found = None if nodes else open_store(self.stores[0], self.read_options)
+        sources = self.sources()
         options, source_options = self.options(target), self.plan_options.source_options()
-        if found:
-            source = read_store(found, source_options)
-        else:
-            source = merge_nodes(nodes, self.read_options, source_options, running=running)
+        source = read_source(sources, self.read_options, source_options, running=running)
         return source, make_plan(source, options, options.target.version)
 
 
@@ -301,19 +299,23 @@ def verify_stage(plan_file: Path, connect_options: ConnectOptions, store_options
 
 def _reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: bool) -> StoreSource:
     """Reads the store or the nodes of a plan; unless `running`, they must have stopped."""
-    from stantools.cli.opening import merge_nodes, open_store, read_store
+    from stantools.cli.opening import node_source, open_source, read_source
+    from stantools.sources.source import Capability
     from stantools.store.nodes import node_of
 
     read_options, source_options = store_options.read_options(plan.source), store_options.source_options(plan)
     if not plan.source.nodes:
-        return read_store(open_store(store_options.store or Path(plan.source.path), read_options), source_options)
+        path = store_options.store or Path(plan.source.path)
+        return read_source(
+            [open_source(path, read_options, Capability.MIGRATION)], read_options, source_options, running=running
+        )
     if store_options.store:
         raise UsageError("the plan is of the nodes of a cluster", "if they are elsewhere now, change `nodes` in it")
     try:
-        nodes = [node_of(each) for each in plan.source.nodes]
+        nodes = [node_source(node_of(each), read_options) for each in plan.source.nodes]
     except ValueError as error:
         raise StoreUnreadableError(f"a node of the plan is missing: {error}") from error
-    return merge_nodes(nodes, read_options, source_options, running=running)
+    return read_source(nodes, read_options, source_options, running=running)
 
 
 def _follow(
@@ -324,7 +326,6 @@ def _follow(
     consent: ChangeMode,
 ) -> int:
     """Shows the plan of the present data, asks, and follows the store into the streams."""
-    from stantools.cli.opening import open_store
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.followed_store import FollowedStore, has_ended, open_journal, store_of_nodes, was_seen
@@ -333,12 +334,16 @@ def _follow(
     from stantools.migration.targets.server_destination import ServerDestination
     from stantools.migration.targets.stream_load import ExistingPolicy
     from stantools.migration.workflow import Migration, default_plan_file
+    from stantools.store.read_options import open_store
 
-    nodes = planned.nodes()
+    sources = planned.sources()
+    nodes = [node for source in sources for node in source.parts()] if sources[0].nodes else []
     follow_options.check(planned.plan_options, nodes=bool(nodes))
     if not isinstance(target, ServerDestination):
         raise UsageError("--follow needs the streams of a running server", "name it: --server URL")
-    store = open_store(store_of_nodes(nodes) if nodes else planned.stores[0], planned.read_options)
+    if sources[0].archived:
+        raise UsageError("--follow reads the files of a running server", "name its directory")
+    store = open_store(store_of_nodes(nodes), planned.read_options) if nodes else sources[0].store()
     source_options = planned.plan_options.source_options()
     followed = FollowedStore(store, source_options, planned.options(target), nodes, planned.read_options)
     file = planned.plan_file or default_plan_file(store.path)

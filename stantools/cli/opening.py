@@ -1,4 +1,4 @@
-"""Opening the input of a verb: a store, the nodes of a cluster, one channel, a single file."""
+"""Opening the input of a verb: a source, one channel of it, a single file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import click
 from stantools.cli import console
 from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
-from stantools.store import read_options as datastores
-from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, open_datastore
-from stantools.store.locks import check_not_in_use, log_lock_holder
+from stantools.sources import directories, files
+from stantools.sources.door import open_source as open_path
+from stantools.sources.door import recognise
+from stantools.sources.source import Capability, RecognisedPath, Source, SourceRequest
+from stantools.store.directory import ChannelFiles, Datastore, open_datastore
+from stantools.store.locks import StoreUse, check_not_in_use, find_uses, log_lock_holder
 from stantools.store.mapping import Buffer
-from stantools.store.nodes import NodeFiles, find_node, node_of
+from stantools.store.nodes import NodeFiles, node_of
 from stantools.store.read_options import ReadOptions, polynomial_name, resolve_file_crc
 
 if TYPE_CHECKING:
@@ -51,12 +54,67 @@ def usual_store(ctx: click.Context) -> str | None:
     return None
 
 
-def open_store(path: Path, read_options: ReadOptions, channels: Sequence[str] = ()) -> Datastore:
-    """Opens a store; notes an unusual CRC and skipped files.
+def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channels: Sequence[str] = ()) -> Source:
+    """Opens a source for the uses of a verb; notes what the user should know of it.
 
     `channels` are patterns of the channels to read; empty for all.
     """
-    store = datastores.open_store(path, read_options, channels)
+    from stantools.cli.progress import ByteProgress
+
+    ctx = click.get_current_context()
+    described: dict[Path, NodeFiles] = ctx.meta.get(_NODES, {})
+    if node := described.get(path):
+        source = node_source(node, read_options)
+    else:
+        with ByteProgress("unpack") as shown:
+            source = open_path(path, SourceRequest(read_options, channels, progress=shown.advance))
+    ctx.find_root().call_on_close(source.release)
+    source.require(*uses)
+    if source.path != path:
+        console.set_store(ctx, str(source.path))
+    for note in source.notes:
+        console.note(note)
+    for flaw in source.flaws:
+        console.warning(f"{source.path}: {flaw}")
+        ctx.meta[console.FLAWED] = True
+    for node in source.nodes:
+        _tell_node(node)
+    if source.datastore:
+        _tell_store(source.datastore, read_options, channels)
+    return source
+
+
+def unpacked(paths: Sequence[str], channels: Sequence[str]) -> tuple[str, ...]:
+    """Returns paths with private copies of the stores in place of archives."""
+
+    def store_of(path: str) -> str:
+        if "://" in path or recognise(Path(path)).kind is not files.ARCHIVE:
+            return path
+        return str(open_source(Path(path), ReadOptions(), Capability.SURVEY, channels=channels).place)
+
+    return tuple(map(store_of, paths))
+
+
+def node_source(node: NodeFiles, read_options: ReadOptions) -> Source:
+    """Returns a node that the user described as a source."""
+    return Source(RecognisedPath(directories.NODE, node.path, nodes=(node,)), read_options, node.path, nodes=(node,))
+
+
+def open_store(path: Path, read_options: ReadOptions, *uses: Capability, channels: Sequence[str] = ()) -> Datastore:
+    """Opens the file store of a source; see `open_source`."""
+    return open_source(path, read_options, *uses, channels=channels).store("messages are in file stores")
+
+
+def open_sources(paths: Sequence[Path], read_options: ReadOptions, use: Capability) -> list[Source]:
+    """Opens a store, or the nodes of one cluster."""
+    sources = [open_source(path, read_options, use) for path in paths]
+    if len(sources) > 1 and use is not Capability.MERGE and not all(each.nodes for each in sources):
+        raise UsageError("only nodes of a cluster are read together", "name one store, or directories of nodes")
+    return sources
+
+
+def _tell_store(store: Datastore, read_options: ReadOptions, channels: Sequence[str]) -> None:
+    """Notes an unusual CRC and skipped files."""
     if read_options.accept_unreadable:
         try:
             store.check_permitted(store.matching(channels))
@@ -67,11 +125,18 @@ def open_store(path: Path, read_options: ReadOptions, channels: Sequence[str] = 
         console.note(
             f"{len(store.channel_names)} channel directories, CRC polynomial {polynomial_name(store.crc.polynomial)}"
         )
-    return store
+
+
+def _tell_node(node: NodeFiles) -> None:
+    """Notes a running node, whose data being written may look damaged."""
+    if console.is_verbose():
+        console.note(f"a clustered node: Raft directory {node.raft}, file store {node.data or 'not here'}")
+    if node.raft and (pid := log_lock_holder(node.raft)) is not None:
+        console.warning(f"{console.escape(str(node.path))}: process {pid} is running this node: {_WRITTEN}")
 
 
 def describe_node(ctx: click.Context, text: str) -> str:
-    """Takes a node as --node describes it; returns the path under which `node_at` knows it."""
+    """Takes a node as --node describes it; returns the path under which `open_source` knows it."""
     node = node_of(text)
     if node.raft is None:
         return str(node.data)  # a store by itself
@@ -80,85 +145,38 @@ def describe_node(ctx: click.Context, text: str) -> str:
     return str(node.path)
 
 
-def node_at(path: Path, *, history: bool = False) -> NodeFiles | None:
-    """Returns the clustered node whose directories are at or below a path; None for a store or nothing.
-
-    Notes a running node, whose data being written may look damaged. With `history`, raises `UsageError` for a node.
-    """
-    node = _node_at(path)
-    if node and history:
-        raise UsageError(
-            "a clustered node keeps no history of single records",
-            "stantools records FILE prints the entries of its raft.log",
-        )
-    if node and node.raft and (pid := log_lock_holder(node.raft)) is not None:
-        console.warning(f"{console.escape(str(node.path))}: process {pid} is running this node: {_WRITTEN}")
-    return node
+def signs_of_use(source: Source) -> list[StoreUse]:
+    """Returns signs that a program uses a source; nothing uses the private copy of an archive."""
+    return [] if source.archived else find_uses(source.place)
 
 
-def _node_at(path: Path) -> NodeFiles | None:
-    described: dict[Path, NodeFiles] = click.get_current_context().meta.get(_NODES, {})
-    node = described.get(path) or find_node(path)
-    if node and console.is_verbose():
-        console.note(f"a clustered node: Raft directory {node.raft}, file store {node.data or 'not here'}")
-    return node
+def check_stopped(sources: Iterable[Source], *, force: bool) -> None:
+    """Refuses sources in use, whose files would differ in age; with `force`, only warns."""
+    for source in sources:
+        for node in () if source.archived else source.parts():
+            for path in (node.raft, node.data):
+                for use in check_not_in_use(path, force=force) if path else ():
+                    console.warning(f"{use.detail}: {_WRITTEN}")
 
 
-def are_nodes(paths: Sequence[Path]) -> bool:
-    """Returns whether paths are parts of one cluster: several, or one with a Raft log."""
-    return len(paths) > 1 or _node_at(paths[0]) is not None
-
-
-def part_of_node(path: Path) -> NodeFiles:
-    """Returns the node whose Raft directory, file store or both are at a path, which may not exist yet."""
-    if node := _node_at(path):
-        return node
-    if path.is_dir() and all(each.is_dir() for each in path.rglob("*")):
-        return NodeFiles(path, None, None)
-    stores = [path] if (path / SERVER_FILE).exists() else sorted(each.parent for each in path.glob(f"*/{SERVER_FILE}"))
-    return NodeFiles(path, None, open_datastore(stores[0] if len(stores) == 1 else path).path)
-
-
-def check_stopped(nodes: Iterable[NodeFiles], *, force: bool) -> None:
-    """Refuses nodes in use, whose files would differ in age; with `force`, only warns."""
-    for node in nodes:
-        for path in (node.raft, node.data):
-            for use in check_not_in_use(path, force=force) if path else ():
-                console.warning(f"{use.detail}: {_WRITTEN}")
-
-
-def read_store(store: Datastore, source_options: SourceOptions) -> StoreSource:
-    """Reads the selected data of a store for a migration; warns if a server seems to be using it."""
-    from stantools.cli.progress import ByteProgress
-    from stantools.migration.workflow import read_source, signs_of_use
-
-    for note in signs_of_use(store.path):
-        console.warning(note.text, note.remedy)
-    names = store.chosen(source_options.patterns)
-    with ByteProgress("read", store.data_size(names)) as shown:
-        return read_source(store, source_options, progress=shown.advance)
-
-
-def merge_nodes(
-    nodes: Sequence[NodeFiles], read_options: ReadOptions, source_options: SourceOptions, *, running: bool
+def read_source(
+    sources: Sequence[Source], read_options: ReadOptions, source_options: SourceOptions, *, running: bool
 ) -> StoreSource:
-    """Reads the selected data of a cluster's nodes for a migration; unless `running`, they must have stopped."""
+    """Reads the selected data of a store or of a cluster's nodes; unless `running`, nodes must have stopped."""
     from stantools.cli.progress import ByteProgress
+    from stantools.migration import workflow
     from stantools.migration.source import open_merged
 
-    check_stopped(nodes, force=running)
-    with ByteProgress("read") as shown:
-        return open_merged(nodes, read_options, source_options, progress=shown.advance)
-
-
-def store_of_node(node: NodeFiles, reason: str) -> Path:
-    """Returns the file store of a node; `reason` tells the user the reason for needing one."""
-    if node.data is None:
-        raise StoreUnreadableError(
-            f"{node.path}: the file store of the node is missing, but needed: {reason}",
-            "stantools info, subs and verify show its Raft log",
-        )
-    return node.data
+    if sources[0].nodes:
+        check_stopped(sources, force=running)
+        with ByteProgress("read") as shown:
+            nodes = [node for source in sources for node in source.parts()]
+            return open_merged(nodes, read_options, source_options, progress=shown.advance)
+    store = sources[0].store()
+    for note in () if sources[0].archived else workflow.signs_of_use(store.path):
+        console.warning(note.text, note.remedy)
+    with ByteProgress("read", store.data_size(store.chosen(source_options.patterns))) as shown:
+        return workflow.read_source(store, source_options, progress=shown.advance)
 
 
 def file_crc(path: Path, buffer: Buffer, read_options: ReadOptions) -> Crc:

@@ -21,6 +21,7 @@ PARTS = {
     "arrow": "export to Parquet, and with zstd; pipeline stats",
     "duckdb": "export to DuckDB",
     "snappy": "migrate --compress",
+    "zstd": "archives of stores with zstd",
     "spark": "pipeline (with Java 17 or 21)",
 }
 _REQUIREMENT = re.compile(r"([\w.-]+).*;.*\bextra == ['\"](\w+)['\"]")

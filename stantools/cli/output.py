@@ -19,6 +19,7 @@ from typing import Any
 from stantools.cli import console
 from stantools.cli.console import escape
 from stantools.errors import ExitCode
+from stantools.escaping import known
 from stantools.notation import describe_sequences
 
 SCHEMA = 1
@@ -125,7 +126,7 @@ def _stream(value: Any, line: str) -> None:
 
 def _text(value: Any) -> str:
     if type(value) is str and value.isascii():
-        return _quoted(value)
+        return _quoted(known(value))
     return repr(value) if type(value) is int else _encode_line(plain(value))
 
 
@@ -141,6 +142,7 @@ def ndjson_line(value: Mapping[str, Any]) -> str:
 def plain(value: Any) -> Any:
     """Converts bytes to base64, and text that is not valid Unicode to valid text."""
     if isinstance(value, str):
+        value = known(value)
         if value.isascii():
             return value
         try:

@@ -1,10 +1,9 @@
-"""The user's own command with one change: another path, another user, or one more option."""
+"""The user's own command with one change: another user, or one more option."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import click
@@ -19,6 +18,16 @@ ACCEPT_UNREADABLE: Final = "--accept-unreadable"
 _VARIABLES: Final = ("--encryption-key-env",)
 _STORE_VARIABLE: Final = "STANTOOLS_STORE"
 
+#: Summary of each verb for many stores; its module is that of the verb.
+JOBS: Final = {
+    "verify": "Read and check every byte of many stores; say what is intact, damaged and missing.",
+    "diff": "Compare every message of stores with the stores of the same names elsewhere.",
+    "stats": "Messages, bytes, rates, gaps and sizes by channel and hour, as tables and as a page with plots.",
+    "export": "Write messages and other tables as Parquet, ndjson or csv.",
+    "salvage": "Write new stores with every record that is intact.",
+    "migrate": "Move channels into JetStream streams, one task a channel, with proof.",
+}
+
 _words: list[str] = []
 
 
@@ -27,7 +36,9 @@ def keep(words: Sequence[str]) -> None:
 
 
 def repeated(text: str) -> str:
-    """Fills the user's command into a remedy."""
+    """Fills the user's command into a remedy, and its verb into the command for many stores."""
+    verb = next((each for each in _words if each in JOBS), "verify")
+    text = text.replace("stantools pipeline VERB", f"stantools pipeline {verb}")
     if _PLACEHOLDER not in text:
         return text
     command = " ".join(["stantools", *(shell_word(each) for each in _words if each != ACCEPT_UNREADABLE)])
@@ -40,17 +51,6 @@ def repeated(text: str) -> str:
     return text.replace(_PLACEHOLDER, command)
 
 
-def about(path: Path | None) -> str:
-    """Returns the user's command with another path; "" if the words do not allow that."""
-    if path is None:
-        return ""
-    named = [at for at, word in enumerate(_words) if _leads_to(word, path)]
-    if not named:
-        return ""
-    words = [str(path) if at == named[0] else word for at, word in enumerate(_words)]
-    return " ".join(["stantools", *map(shell_word, words)])
-
-
 def may_add(group: click.Group, option: str) -> bool:
     """Returns whether the user's verb has an option that was not given."""
     command: click.Command | None = group
@@ -59,8 +59,3 @@ def may_add(group: click.Group, option: str) -> bool:
             break
         command = command.get_command(click.Context(command), word) or group.get_command(click.Context(group), "doctor")
     return option not in _words and any(option in each.opts for each in (command.params if command else ()))
-
-
-def _leads_to(word: str, path: Path) -> bool:
-    """Returns whether a word names a directory above a path."""
-    return bool(word) and not word.startswith("-") and Path(word) in path.parents and os.path.isdir(word)  # noqa: PTH112

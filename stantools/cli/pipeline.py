@@ -19,6 +19,7 @@ import click
 from stantools.cli import click_options, console
 from stantools.cli.click_options import NO_CRC, folded, options_of
 from stantools.cli.click_options import command as command_of
+from stantools.cli.own_command import JOBS
 from stantools.cli.verbs import CONTEXT, LazyGroup, summaries
 from stantools.errors import UsageError
 from stantools.notation import format_size
@@ -38,16 +39,6 @@ if TYPE_CHECKING:
     from stantools.pipeline.tables.table_options import TableOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-#: Summary of each job; its module is that of the verb.
-JOBS = {
-    "verify": "Read and check every byte of many stores; say what is intact, damaged and missing.",
-    "diff": "Compare every message of stores with the stores of the same names elsewhere.",
-    "stats": "Messages, bytes, rates, gaps and sizes by channel and hour, as tables and as a page with plots.",
-    "export": "Write messages and other tables as Parquet, ndjson or csv.",
-    "salvage": "Write new stores with every record that is intact.",
-    "migrate": "Move channels into JetStream streams, one task a channel, with proof.",
-}
 
 #: Stores whose findings or losses are printed.
 NAMED = 10

@@ -124,8 +124,9 @@ def _source(store: Path, options: ReplayOptions, workers: int, read_options: Rea
     from stantools.cli.progress import ByteProgress
     from stantools.migration.source import SourceOptions
     from stantools.migration.workflow import read_source
+    from stantools.sources.source import Capability
 
-    opened = open_store(store, read_options, options.channels)
+    opened = open_store(store, read_options, Capability.MESSAGES, channels=options.channels)
     names = opened.chosen(options.channels)
     source_options = SourceOptions(options.channels, options.generation, options.archived, workers=workers)
     with ByteProgress("plan", lambda: opened.data_size(names)) as shown:

@@ -46,16 +46,18 @@ def command(store: Path, page: ReportPage, server: ServerFlags, read_options: Re
     Exit code 0: no problem, and a start is harmless. 1: a problem, or a harmful start. The page is written in both
     cases.
     """
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import open_source
     from stantools.inspection.overview import overview
+    from stantools.sources.source import Capability
 
     check_page(page.html, overwrite=page.overwrite)
-    opened = open_store(store, read_options)
+    source = open_source(store, read_options, Capability.PAGE)
+    opened = source.store()
 
     from stantools.pages.storepage import Pictures, store_page
 
     pictures = Pictures(opened.crc)
-    diagnosis = examine(store, opened, server, pictures.add)
+    diagnosis = examine(source, server, pictures.add)
     text = store_page(diagnosis, overview(opened, workers=server.workers), pictures, time.time_ns())
     write_page(page.html, text)
     show(lambda: {**diagnosis.as_json(), "page": str(page.html)}, lambda: print_verdict(diagnosis))

@@ -56,17 +56,17 @@ def command(
     slice is unknown. Exit code 0: everything was kept, and nothing was missing. 5: done, but messages were missing
     before or are left out (the plan names them); 1 with --dry-run.
     """
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import check_stopped, open_source
     from stantools.cli.progress import ByteProgress
     from stantools.recovery.salvage import plan_salvage
     from stantools.recovery.salvage.manifest import report
-    from stantools.store.locks import check_not_in_use
+    from stantools.sources.source import Capability
 
     check_out(out, dry_run=dry_run)
-    opened = open_store(store, read_options, options.patterns)
+    source = open_source(store, read_options, Capability.SALVAGE, channels=options.patterns)
+    opened = source.store()
     names = opened.chosen(options.patterns)
-    for use in check_not_in_use(store, force=force or dry_run):
-        console.warning(f"{use.detail}: data being written may look damaged")
+    check_stopped([source], force=force or dry_run)
     with ByteProgress("plan", lambda: opened.data_size(names)) as shown:
         plan = plan_salvage(opened, options, progress=shown.advance)
     return carry_out(plan, None if dry_run else out, report, opened.key)

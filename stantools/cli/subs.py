@@ -53,32 +53,28 @@ def command(
     lag      messages not yet sent to this subscription or to any member of its queue group
     pending  messages sent and not acknowledged
 
-    STORE may also be the directory of a clustered node: its subscriptions come from its newest snapshot and Raft log,
-    as a leader would recover them.
+    Those of a clustered node come from its newest snapshot and Raft log, as a leader would recover them.
 
     Exit code 1: a subs.dat or clients.dat is damaged (its intact part is shown), or there are ghosts.
     """
-    from stantools.cli.opening import node_at, open_store
+    from stantools.cli.opening import open_source
+    from stantools.sources.source import Capability
 
-    if node := node_at(store, history=history):
-        from stantools.inspection.node import node_overview
-
-        report, result = node_overview(node, read_options, patterns=channels)
-        if report.orphans:
-            console.note(
-                f"{counted(report.orphans, 'message')} of members that left a queue group and not redelivered since: "
-                "servers count them as acknowledged"
-            )
-        return _print(result, ids, statuses)
-    opened = open_store(store, read_options, channels)
-    names = opened.chosen(channels)
+    use = Capability.HISTORY if history else Capability.SUBSCRIPTIONS
+    source = open_source(store, read_options, use, channels=channels)
     if history:
-        records = (row for name in names for row in _channel_history(opened, name, ids))
+        opened = source.store()
+        records = (row for name in opened.matching(channels) for row in _channel_history(opened, name, ids))
         return show_records(str(opened.path), _HISTORY, records, _print_record)
-    from stantools.inspection.overview import overview
+    from stantools.inspection.source_queries import source_overview
 
-    result = overview(opened, patterns=channels)
-    if result.server and result.server.node_id:
+    result, node = source_overview(source, patterns=channels)
+    if node and node.orphans:
+        console.note(
+            f"{counted(node.orphans, 'message')} of members that left a queue group and not redelivered since: "
+            "servers count them as acknowledged"
+        )
+    elif not node and result.server and result.server.node_id:
         console.note(
             "the node is clustered: its subscriptions are in the Raft log, not in this store; name the node's directory"
         )

@@ -56,12 +56,14 @@ def command(
     destroy data that no cut can save. 4: refused. 5: done, but intact records were cut off (--force). With --dry-run
     the codes describe the plan.
     """
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import open_source
     from stantools.recovery.truncate import apply_truncation, plan_truncation
     from stantools.recovery.truncate.apply import exit_code, refusal
     from stantools.recovery.truncate.backup import default_backup
+    from stantools.sources.source import Capability
 
-    opened = open_store(store, read_options)
+    source = open_source(store, read_options, Capability.FORECAST, *(() if dry_run else (Capability.CHANGE,)))
+    opened, store = source.store(), source.path
     plan = plan_truncation(opened, server.options(opened))
     removed = [_removed_json(each) for each in plan.removed()] if console.output() == "json" else []
     idle = bool(plan.idle) and not force

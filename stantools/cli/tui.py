@@ -40,8 +40,6 @@ def command(
 ) -> int:
     r"""Browse STORE in the terminal: content, problems, remedies. Nothing is changed unless unlocked.
 
-    STORE may also be the directory of a clustered node, with its Raft directory and its file store.
-
     \b
       stantools tui STORE
       stantools tui --monitor http://host:8222
@@ -65,13 +63,16 @@ def command(
         from tui.app import Browser
     except ImportError as error:
         raise UsageError(f"the browser cannot run: {error}", f"install it: {install_command('textual')}") from error
-    from stantools.cli.opening import node_at, store_of_node
+    from stantools.cli.opening import open_source
+    from stantools.sources.source import Capability
     from tui.keys import read_settings
     from tui.session import StoreSession
 
-    node = node_at(store) if store is not None else None
-    path = store_of_node(node, "the browser shows stores only") if node else store
-    session = StoreSession(path, read_options, workers=workers, files=node) if path is not None else None
+    session: StoreSession | None = None
+    if store is not None:
+        source = open_source(store, read_options, Capability.SURVEY)
+        path = source.store("the browser shows stores only").path
+        session = StoreSession(path, read_options, workers=workers, files=source.node)
     server = connect_options if connect_options.servers or connect_options.context else None
     base = os.environ.get("XDG_CONFIG_HOME")
     usual_config = (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"

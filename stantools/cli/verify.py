@@ -51,32 +51,21 @@ def command(store: Path, channels: tuple[str, ...], workers: int, read_options: 
     Nothing is changed. ndjson and csv list the findings; json adds the channels. `stantools explain CODE` explains a
     finding.
 
-    STORE may also be the directory of a clustered node, with its Raft directory and its file store at the depths where
-    servers put them: then the Raft log and the snapshots are checked as well.
+    Of a clustered node, the Raft log and the snapshots are checked as well.
 
     Exit code 0: clean. 1: findings other than informational ones.
     """
-    from stantools.cli.opening import node_at, open_store
+    from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
-    from stantools.inspection.verify import verify
+    from stantools.inspection.source_queries import verify_source
+    from stantools.sources.source import Capability
 
-    if node := node_at(store):
-        from stantools.inspection.node import verify_node
-
-        with ByteProgress("verify") as shown:
-            verdict = verify_node(node, read_options, patterns=channels, workers=workers, on_finding=shown.found)
-        return _print(verdict, node=True)
-    opened = open_store(store, read_options, channels)
-    names = opened.chosen(channels)
-    with ByteProgress("verify", lambda: opened.data_size(names)) as shown:
-        verdict = verify(
-            opened,
-            patterns=channels,
-            workers=workers,
-            progress=shown.advance,
-            on_finding=shown.found,
+    source = open_source(store, read_options, Capability.SURVEY, channels=channels)
+    with ByteProgress("verify", lambda: source.data_size(channels)) as shown:
+        verdict = verify_source(
+            source, patterns=channels, workers=workers, progress=shown.advance, on_finding=shown.found
         )
-    return _print(verdict)
+    return _print(verdict, node=source.node is not None)
 
 
 @pipeline.job("verify", *_FORMATS)
@@ -104,7 +93,7 @@ def job(stores: tuple[str, ...], channels: tuple[str, ...], table_options: Table
     return pipeline.ended(result)
 
 
-def _print(verdict: Verdict, *, node: bool = False) -> int:
+def _print(verdict: Verdict, *, node: bool) -> int:
     show(verdict.as_json, lambda: print_verdict(verdict, node=node), FINDING_COLUMNS, finding_rows(verdict.findings))
     return ExitCode.CLEAN if verdict.clean else ExitCode.FINDINGS
 

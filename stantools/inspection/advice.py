@@ -45,11 +45,12 @@ def advise(
     start: StartVerdict | None,
     uses: Sequence[StoreUse] = (),
     outcomes: Mapping[str, ChannelOutcome] | None = None,
+    place: Path | None = None,
 ) -> Advice:
     """Chooses the next step.
 
-    `path` is the directory as the user wrote it. `start` is None if the forecast is unknown. Without `outcomes`,
-    those of the start count.
+    `path` is the store as the user wrote it, `place` its directory if that differs. `start` is None if the
+    forecast is unknown. Without `outcomes`, those of the start count.
     """
     if uses:
         return Advice(f"{uses[0].detail}: stop the server before you change anything, then check again")
@@ -62,7 +63,7 @@ def advise(
             return Advice("Start the server with limits that keep the messages (0: no limit)")
     salvage: tuple[str, ...] = ("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged")))
     new_store = "write the intact data to a new store"
-    if _needs_cluster_id(path, findings, forecast):
+    if _needs_cluster_id(place or path, findings, forecast):
         salvage += ("--cluster-id", PLACEHOLDER)
         new_store += f" (replace {PLACEHOLDER} by the cluster id that clients connect with)"
     known = outcomes or (start.channels if start else {})
@@ -199,11 +200,15 @@ class Diagnosis:
 
 
 def diagnose(
-    path: Path, verified: Verdict, starts: Sequence[tuple[Forecast, Forecast]], uses: Sequence[StoreUse] = ()
+    path: Path,
+    verified: Verdict,
+    starts: Sequence[tuple[Forecast, Forecast]],
+    uses: Sequence[StoreUse] = (),
+    place: Path | None = None,
 ) -> Diagnosis:
     """Judges a store; the verdict names the worst problem first.
 
-    `path` is the directory as the user wrote it, `starts` is as in `Diagnosis`.
+    `path` is the store as the user wrote it, `starts` is as in `Diagnosis`, `place` its directory if that differs.
     """
     outcomes = verified.outcomes
     judged = [(judge_start(one, outcomes), judge_start(two, outcomes)) for one, two in starts]
@@ -235,6 +240,6 @@ def diagnose(
         outlook = "a start is harmless" if normals[0].harmless else "a start delivers every message in the store"
     data = missing_sentence(outcomes)
     parts = (outlook, data) if state is Health.IN_DANGER else (data, outlook)
-    advice = advise(path, verified.findings, normals[0] if normals else None, uses, outcomes)
+    advice = advise(path, verified.findings, normals[0] if normals else None, uses, outcomes, place)
     shown = normals[0].channels if normals else outcomes
     return Diagnosis(path, state, "; ".join(parts), verified, judged, shown, uses, advice)

@@ -40,6 +40,14 @@ _BITROT = "a bad disk, bad memory or a bad copy; a manual edit of the file"
 
 _STORE = (
     FindingCode(
+        "archive-incomplete",
+        _E,
+        "an archive lacks a part of the store, or the part cannot be read",
+        "a cut or damaged copy of the archive; links in it, which are not followed",
+        "it is given the unpacked directory and knows nothing of the archive",
+        "look for a complete copy of the archive; what can be read of this one is judged as it is",
+    ),
+    FindingCode(
         "server-missing",
         _E,
         "server.dat is missing or holds no record",

@@ -87,7 +87,7 @@ def forecast_cluster(nodes: Sequence[tuple[NodeReport, Overview]]) -> ClusterFor
     for report, _ in nodes:
         directory = report.files.path.absolute().name
         name = directory if not report.node_id and directory in voters else report.node_id or directory
-        starts.append(NodeStart(name, _error(report)))
+        starts.append(NodeStart(name, start_error(report)))
     running = [
         (start.name, report, view)
         for start, (report, view) in zip(starts, nodes, strict=True)
@@ -99,17 +99,17 @@ def forecast_cluster(nodes: Sequence[tuple[NodeReport, Overview]]) -> ClusterFor
         # No node votes for a log that is older than its own.
         votes = sum((other.last_term, other.last) <= place for _, other, _ in running)
         if votes > len(voters) // 2:
-            outcomes.append(ElectionOutcome(name, _forgotten(report, view)))
+            outcomes.append(ElectionOutcome(name, forgotten(report, view)))
     return ClusterForecast(voters, tuple(starts), tuple(outcomes))
 
 
-def _error(report: NodeReport) -> str:
+def start_error(report: NodeReport) -> str:
     if report.snapshots and not report.base and not all(each.temporary for each in report.snapshots):
         return _NO_SNAPSHOT
     return next((_FATAL[each.code] for each in report.findings if each.code in _FATAL), "")
 
 
-def _forgotten(report: NodeReport, view: Overview) -> tuple[ForgottenChannel, ...]:
+def forgotten(report: NodeReport, view: Overview) -> tuple[ForgottenChannel, ...]:
     if report.base is None or report.base.state is None:
         return ()  # the whole log is there: it restores everything
     saved = {text(each.channel) for each in report.base.state.channels}

@@ -139,7 +139,7 @@ def overview(
     patterns: Sequence[str] = (),
     limits: StoreLimits | None = None,
     workers: int = 2,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> Overview:
     """Reads a store without its messages.
 
@@ -163,6 +163,8 @@ def root_overview(store: Datastore) -> Overview:
     clients = load_clients(store.clients, store.crc)
     known = list(clients.state.clients.values())
     result = Overview(str(store.path), server.info, known, polynomial=store.crc.polynomial)
+    if store.alone:
+        return result
     if server.outcome is not ServerOutcome.RECOVERED:
         result.problems.append(f"{SERVER_FILE}: {server.error or 'is missing or holds no record'}")
     result.problems += [f"clients.dat: {problem}" for problem in clients.problems]

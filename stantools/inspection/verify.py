@@ -164,6 +164,8 @@ class ChannelReport:
 
 def verify_root(store: Datastore) -> RootReport:
     """Checks the root of a store: the names in it, server.dat and clients.dat."""
+    if store.alone:
+        return RootReport([], frozenset(), 0)
     server, server_size = _server_findings(store)
     clients, clients_size = _fold(store.clients, partial(salvage_clients, crc=store.crc))
     findings = [*store_findings(store), *server, *_clients_findings(clients)]

@@ -32,6 +32,8 @@ from stantools.store.permissions import check_permitted, refusal
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 _LEFTOVER = re.compile(r"(?:subs|clients\.dat)[0-9]+")
 _INT64_MAX = 2**63 - 1
+#: remedy for a path that is no store
+NAME_STORE = "name the directory given to the server as -dir"
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class Datastore:
     symlinks: list[Path] = field(default_factory=list)  #: symbolic links to directories, which the server ignores
     foreign: list[Path] = field(default_factory=list)  #: other plain files in the root
     raft_logs: list[Path] = field(default_factory=list)  #: Raft logs of a clustered node found below the root
+    alone: bool = False  #: it is one channel without the files of its store's root
     witness: bool = False  #: the witness file of the truncate option is there (filestore.md section 7.8)
     manifest: Path | None = None  #: the account of the salvage that made this store, if any
     #: The CRC of its records, and whether it is checked (`options.open_store` determines it).
@@ -225,9 +228,7 @@ def open_datastore(path: Path | str, crc: Crc | None = None, key: bytes | None =
     except (NotADirectoryError, FileNotFoundError) as error:
         raise _no_store(root) from error
     except OSError as error:
-        raise StoreUnreadableError(
-            f"{root}: cannot be listed: {error.strerror}", "name the directory given to the server as -dir"
-        ) from error
+        raise StoreUnreadableError(f"{root}: cannot be listed: {error.strerror}", NAME_STORE) from error
     for entry in entries:
         _sort_root_entry(store, entry)
     if not _is_store(store):
@@ -239,10 +240,10 @@ def open_datastore(path: Path | str, crc: Crc | None = None, key: bytes | None =
 
 
 def _no_store(root: Path) -> NotAStoreError:
-    from stantools.store.recognition import recognise  # loaded here: successful commands do not need it
-
-    found = recognise(root)
-    return NotAStoreError(f"{root}: {found.sentence}", found.remedy, found.instead)
+    if not os.path.exists(root):  # noqa: PTH110 - never raises
+        return NotAStoreError(f"{root}: no such directory", NAME_STORE)
+    missing = f"neither {SERVER_FILE} nor {CLIENTS_FILE} nor a channel directory is in it"
+    return NotAStoreError(f"{root}: is not a file store: {missing}", NAME_STORE)
 
 
 def _sort_root_entry(store: Datastore, entry: os.DirEntry[str]) -> None:

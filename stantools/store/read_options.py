@@ -49,8 +49,11 @@ def open_store(path: Path | str, options: ReadOptions | None = None, channels: S
 
     `channels` are patterns of the channels to read; none selects all.
     """
-    store = open_datastore(path)
-    options = options or ReadOptions()
+    return prepare_store(open_datastore(path), options or ReadOptions(), channels)
+
+
+def prepare_store(store: Datastore, options: ReadOptions, channels: Sequence[str] = ()) -> Datastore:
+    """Prepares a listed store for reading, as `open_store` does, and returns it."""
     if not options.accept_unreadable:
         store.check_permitted(store.matching(channels))
     refuse_0_1(store)

@@ -154,13 +154,9 @@ def test_a_plan_is_no_hidden_file(run, tmp_path: Path, monkeypatch) -> None:
 
 
 def test_any_path_that_is_no_store(run, tmp_path: Path, monkeypatch) -> None:
-    """It is named in the words of the user's own command, and nothing ends with a traceback."""
+    """It is named, and nothing ends with a traceback."""
     store = sample(run, tmp_path / "srv" / "datastore")
     monkeypatch.chdir(tmp_path)
-    for words in (("salvage", "srv", "--out", "new"), ("verify", "srv"), ("migrate", "plan", "srv", "--out", "x")):
-        refused = run(*words)
-        assert refused.code == 3
-        assert f"`stantools {' '.join(words).replace('srv', 'srv/datastore')}`" in " ".join(refused.err.split())
     for odd in ("/", "/proc", "/dev", "/dev/null", store / "server.dat", "nowhere"):
         assert run("doctor", odd).code == 3
         assert run(odd).code in (2, 3)

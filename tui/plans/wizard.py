@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from stantools.errors import ExitCode, StantoolsError
+from stantools.errors import ExitCode, RefusedError, StantoolsError
+from stantools.escaping import known
 from stantools.format.crc import IEEE
 from stantools.nats.connect_options import ConnectOptions
 from stantools.notation import format_size
@@ -100,6 +101,11 @@ class SourceStore:
     def shown(self) -> str:
         return name_text(self.path)
 
+    @property
+    def archived(self) -> bool:
+        """Whether it is a private copy of what an archive holds."""
+        return known(str(self.path)) != str(self.path)
+
     def open(self) -> Datastore:
         return open_store(self.path, self.read_options)
 
@@ -108,7 +114,8 @@ class SourceStore:
 
         With `new`, a number is appended until no file of that name exists.
         """
-        place = self.path if self.path.name not in ("", "..") else self.path.resolve()
+        path = Path(known(str(self.path)))
+        place = path if path.name not in ("", "..") else path.resolve()
         if not os.fspath(place).isprintable():
             return ""  # the user cannot type it
         candidate, number = place.with_name(f"{place.name}{suffix}"), 1
@@ -162,7 +169,7 @@ class Wizard(ABC, Generic[_Plan]):
         return ()
 
     def command(self) -> list[str]:
-        words = ["stantools", self.VERB, os.fspath(self.source.path), *self.form.words(without=self.unused)]
+        words = ["stantools", self.VERB, known(os.fspath(self.source.path)), *self.form.words(without=self.unused)]
         words += self.source.reading_words(unchecked=self.UNCHECKED)
         return [*words, *(["--yes"] if self.changes_store else [])]
 
@@ -171,6 +178,8 @@ class Wizard(ABC, Generic[_Plan]):
         self._plan = None
         preview = PlanPreview(columns=self.COLUMNS)
         self._plan = self.look(job, preview)
+        if self.changes_store and self.source.archived:
+            preview.obstacles.append(RefusedError("the store is in an archive, which is never changed", "unpack it"))
         return preview
 
     @abstractmethod

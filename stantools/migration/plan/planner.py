@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from stantools.errors import UsageError
+from stantools.escaping import known
 from stantools.migration.plan.checks import channel_part
 from stantools.migration.plan.consumers import ChannelDurables, Durable, plan_consumers, sort_subscriptions
 from stantools.migration.plan.migration_plan import (
@@ -102,7 +104,7 @@ def make_plan(
 def _source_ref(source: StoreSource, options: PlanOptions) -> SourceRef:
     salvage = source.plan
     return SourceRef(
-        str(salvage.source.absolute()),
+        str(Path(known(str(salvage.source.absolute()))).absolute()),
         salvage.crc.polynomial,
         tuple(salvage.options.patterns),
         salvage.options.generation,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StoreUnwritableError
+from stantools.escaping import known
 from stantools.store import atomic
 from stantools.store.directory import SLICE_NAME
 from stantools.store.durable import fsync_directory, fsync_file, unwritable, write_all, writing
@@ -165,7 +166,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 def finish(directory: Path, manifest: dict[str, Any]) -> None:
     """Puts the manifest and the mark of completeness into a directory."""
     with writing(directory):
-        text = json.dumps({"schema": 1, "made_by": "stantools", **manifest}, indent=1)
+        text = known(json.dumps({"schema": 1, "made_by": "stantools", **manifest}, indent=1))
         (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
         (directory / SUCCESS).touch()
 

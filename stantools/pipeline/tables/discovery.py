@@ -30,6 +30,8 @@ from stantools.pipeline.tables.listing import DirectoryEntry, Listing, LocalPlac
 from stantools.pipeline.tables.model import FailedRead, Mode, SliceRef, StoreRef, TableName, plain_text
 from stantools.pipeline.tables.remote import is_remote, local_path, remote_place, sampled
 from stantools.pipeline.tables.table_options import TableOptions
+from stantools.sources import files
+from stantools.sources.door import recognise
 from stantools.store.directory import (
     CLIENTS_FILE,
     INDEX_NAME,
@@ -47,6 +49,9 @@ from stantools.store.read_options import ReadOptions, resolve_crc, resolve_file_
 from stantools.store.resync import DamagedRange
 from stantools.store.serverinfo import refuse_0_1
 from stantools.store.slice_reader import scan_slice
+
+#: kinds of files that this module has words for
+_FILES = (files.FILE, files.FILE_OF_STORE)
 
 
 @dataclass(frozen=True)
@@ -266,6 +271,8 @@ class _Search:
     def _file(self, place: Listing, path: str) -> None:
         directory, name = place.split(path)
         if not self._is_wanted_file(name):
+            if isinstance(place, LocalPlace) and (found := recognise(Path(path))).kind not in _FILES:
+                raise found.problem()
             what = (
                 "is not a message slice" if self._options.table is not TableName.RECORDS else "is not a file of a store"
             )
@@ -400,10 +407,7 @@ class _Search:
 
     def _not_found_error(self, place: Listing, path: str) -> StoreUnreadableError:
         if isinstance(place, LocalPlace):
-            try:
-                open_datastore(path)
-            except StoreUnreadableError as error:
-                return error  # it may be a Raft log, for example
+            return recognise(Path(path)).problem()  # it may be a Raft log, for example
         return StoreUnreadableError(f"{path}: neither a file store nor a slice is in it", _REMEDY)
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
+from stantools.escaping import known
+
 if TYPE_CHECKING:
     from stantools.errors import StantoolsError
     from stantools.store.directory import SliceFiles
@@ -26,6 +28,7 @@ def plain_text(value: bytes | str | None) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
+        value = known(value)
         if value.isascii():
             return value
         value = os.fsencode(value)

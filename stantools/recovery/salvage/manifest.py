@@ -16,6 +16,7 @@ from typing import Any, Self
 from blake3 import blake3
 
 from stantools import __version__
+from stantools.escaping import known
 from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import fsync_file, writing
@@ -36,7 +37,7 @@ class MovedMessages:
 
 def write_manifest(content: Path, plan: SalvagePlan, moves: list[MovedMessages], files: dict[str, Any]) -> None:
     """Writes the manifest into a store that is otherwise complete; `files` has size and hash of each file."""
-    text = json.dumps(describe(plan, moves) | {"files": files}, indent=1)
+    text = known(json.dumps(describe(plan, moves) | {"files": files}, indent=1))
     (content / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 

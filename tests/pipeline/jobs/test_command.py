@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stantools.cli.main import cli
-from stantools.cli.pipeline import JOBS, submit_file
+from stantools.cli.own_command import JOBS
+from stantools.cli.pipeline import submit_file
 from stantools.errors import ExitCode
 
 ROOT = Path(__file__).parents[3]

@@ -8,14 +8,15 @@ import re
 import shlex
 import shutil
 import socket
-import tarfile
 from pathlib import Path
 
 import pytest
 
-from stantools.errors import NotAStoreError, StoreUnreadableError
+from stantools.errors import StoreUnreadableError
+from stantools.sources import directories, files
+from stantools.sources.door import open_source, recognise
+from stantools.sources.source import Capability, SourceKind
 from stantools.store.directory import open_datastore
-from stantools.store.recognition import PathKind, recognise
 from stantools.store.sample import SampleOptions, write_sample
 
 
@@ -42,15 +43,15 @@ def jetstream(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("below", "kind"),
     [
-        ("", PathKind.JETSTREAM),
-        ("jetstream", PathKind.JETSTREAM),
-        ("jetstream/$G", PathKind.JETSTREAM),
-        ("jetstream/$G/streams", PathKind.JETSTREAM),
-        ("jetstream/$G/streams/ORDERS", PathKind.JETSTREAM),
-        ("jetstream/$G/streams/ORDERS/msgs", PathKind.JETSTREAM),
+        ("", directories.JETSTREAM),
+        ("jetstream", directories.JETSTREAM),
+        ("jetstream/$G", directories.JETSTREAM),
+        ("jetstream/$G/streams", directories.JETSTREAM),
+        ("jetstream/$G/streams/ORDERS", directories.JETSTREAM),
+        ("jetstream/$G/streams/ORDERS/msgs", directories.JETSTREAM),
     ],
 )
-def test_jetstream(tmp_path: Path, below: str, kind: PathKind) -> None:
+def test_jetstream(tmp_path: Path, below: str, kind: SourceKind) -> None:
     jetstream(tmp_path / "data" / "jetstream")
     found = recognise(tmp_path / "data" / below)
     assert found.kind is kind
@@ -59,12 +60,12 @@ def test_jetstream(tmp_path: Path, below: str, kind: PathKind) -> None:
 
 def test_a_folder_around_a_store(place: Path) -> None:
     found = recognise(Path("srv"))
-    assert (found.kind, found.instead) == (PathKind.PARENT, Path("srv/my data/datastore"))
+    assert (found.kind, found.stores) == (directories.PARENT, (Path("srv/my data/datastore"),))
     assert commands(found.remedy) == [["stantools", "doctor", "srv/my data/datastore"]]
     shutil.copytree("srv/my data", "srv/another")
     found = recognise(Path("srv"))
     assert (
-        found.kind is PathKind.SEVERAL
+        found.kind is directories.SEVERAL
         and "my data/datastore" in found.sentence
         and "another/datastore" in found.sentence
     )
@@ -73,7 +74,7 @@ def test_a_folder_around_a_store(place: Path) -> None:
 def test_the_folder_of_a_channel(place: Path) -> None:
     store = "srv/my data/datastore"
     found = recognise(Path(store, "a b"))
-    assert found.kind is PathKind.CHANNEL
+    assert found.kind is directories.CHANNEL
     assert commands(found.remedy) == [["stantools", "messages", store, "a b"], ["stantools", "doctor", store]]
     shutil.copytree(Path(store, "orders"), "alone")
     assert "is not there" in recognise(Path("alone")).sentence
@@ -85,7 +86,7 @@ def test_the_folder_of_a_channel(place: Path) -> None:
 def test_a_single_file_of_a_store(place: Path, name: str) -> None:
     path = Path("srv/my data/datastore", name)
     found = recognise(path)
-    assert found.kind is PathKind.FILE_OF_STORE
+    assert found.kind is files.FILE_OF_STORE
     record, doctor = commands(found.remedy)
     assert record == ["stantools", "records", str(path)]
     assert Path(doctor[-1]).resolve() == Path("srv/my data/datastore").resolve()
@@ -99,37 +100,37 @@ def test_archives(place: Path, suffix: str) -> None:
     for path in (Path(f"of the shop.{suffix}"), Path("no suffix")):
         shutil.copy(made, path)
         found = recognise(path)
-        assert found.kind is PathKind.ARCHIVE
+        assert found.kind is files.ARCHIVE
         command = re.search(r"`(mkdir .*) && (stantools doctor .*)`", found.remedy)
         assert command
         if shutil.which("unzip") or suffix != "zip":
             assert os.system(command[1]) == 0
             unpacked = recognise(Path(shlex.split(command[2])[-1]))
-            assert unpacked.kind is PathKind.PARENT, unpacked
+            assert unpacked.kind is directories.PARENT, unpacked
             shutil.rmtree(shlex.split(command[2])[-1])
 
 
 def test_compressed_files_that_are_no_archives(place: Path) -> None:
     Path("one.gz").write_bytes(gzip.compress(b"a log of a server\n" * 100))
-    assert recognise(Path("one.gz")).kind is PathKind.COMPRESSED
+    assert recognise(Path("one.gz")).kind is files.COMPRESSED
     Path("two.gz").write_bytes(gzip.compress(b"-- dump\nCREATE TABLE Messages (id INTEGER);\n"))
-    assert recognise(Path("two.gz")).kind is PathKind.SQL_DUMP
+    assert recognise(Path("two.gz")).kind is files.SQL_DUMP
     Path("cut.tgz").write_bytes(gzip.compress(os.urandom(4000))[:30])
-    assert recognise(Path("cut.tgz")).kind in (PathKind.ARCHIVE, PathKind.COMPRESSED)
+    assert recognise(Path("cut.tgz")).kind in (files.ARCHIVE, files.COMPRESSED)
 
 
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        (b"-- MySQL dump 10.13\n", PathKind.SQL_DUMP),
-        (b"\xef\xbb\xbf\nINSERT INTO Messages VALUES (1);", PathKind.SQL_DUMP),
-        (b"SQLite format 3\0" + bytes(84), PathKind.SQLITE),
-        (b"\x28\xb5\x2f\xfd" + bytes(30), PathKind.ARCHIVE),
-        (b"hello", PathKind.FILE),
-        (b"", PathKind.FILE),
+        (b"-- MySQL dump 10.13\n", files.SQL_DUMP),
+        (b"\xef\xbb\xbf\nINSERT INTO Messages VALUES (1);", files.SQL_DUMP),
+        (b"SQLite format 3\0" + bytes(84), files.SQLITE),
+        (b"\x28\xb5\x2f\xfd" + bytes(30), files.ARCHIVE),
+        (b"hello", files.FILE),
+        (b"", files.FILE),
     ],
 )
-def test_other_files(tmp_path: Path, content: bytes, kind: PathKind) -> None:
+def test_other_files(tmp_path: Path, content: bytes, kind: SourceKind) -> None:
     (tmp_path / "x").write_bytes(content)
     assert recognise(tmp_path / "x").kind is kind
 
@@ -137,7 +138,7 @@ def test_other_files(tmp_path: Path, content: bytes, kind: PathKind) -> None:
 def test_a_backup_of_a_stream(tmp_path: Path) -> None:
     for name in ("backup.json", "stream.tar.s2"):
         (tmp_path / name).touch()
-    assert recognise(tmp_path).kind is PathKind.BACKUP
+    assert recognise(tmp_path).kind is directories.BACKUP
 
 
 def test_nodes_of_a_cluster(tmp_path: Path) -> None:
@@ -146,9 +147,9 @@ def test_nodes_of_a_cluster(tmp_path: Path) -> None:
         (tmp_path / "nodes" / node / "raft" / "shop" / "raft.log").touch()
         write_sample(tmp_path / "nodes" / node / "data", SampleOptions(channels=1, messages=1))
     one, all_of_them = recognise(tmp_path / "nodes" / "a"), recognise(tmp_path / "nodes")
-    assert one.kind is PathKind.NODE
+    assert one.kind is directories.NODE
     assert ["stantools", "doctor", str(tmp_path / "nodes/a/data")] in commands(one.remedy)
-    assert all_of_them.kind is PathKind.NODES
+    assert all_of_them.kind is directories.NODES
     assert [str(tmp_path / "nodes" / node) for node in "abc"] == commands(all_of_them.remedy)[0][2:5]
 
 
@@ -172,7 +173,7 @@ def test_what_is_no_file_does_not_stop_anything(tmp_path: Path, monkeypatch) -> 
         "nats://host:4222",
     ):
         with pytest.raises(StoreUnreadableError) as refused:
-            open_datastore(Path(name))
+            open_source(Path(name)).require(Capability.SURVEY)
         assert refused.value.remedy, name
 
 
@@ -186,13 +187,3 @@ def test_odd_entries_in_a_store(place: Path) -> None:
     opened = open_datastore(store)
     opened.check_permitted(opened.channel_names)
     assert opened.channel_names == ["a b", "orders"]
-
-
-def test_verbs_say_it_in_the_words_of_the_user(place: Path) -> None:
-    with pytest.raises(NotAStoreError) as refused:
-        open_datastore("srv")
-    assert refused.value.instead == Path("srv/my data/datastore")
-    with tarfile.open("x.tar", "w") as tar:
-        tar.add("srv")
-    with pytest.raises(NotAStoreError, match="is an archive"):
-        open_datastore("x.tar")

@@ -1,0 +1,226 @@
+"""The kinds of directories: file stores and their channels, nodes of a cluster, and directories of other programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from stantools.errors import NotPermittedError, StoreUnreadableError
+from stantools.escaping import shell_word
+from stantools.notation import some_of
+from stantools.sources.source import (
+    MAX_DIRECTORIES,
+    NAME_STORE,
+    Capability,
+    PathFacts,
+    RecognisedPath,
+    Source,
+    SourceKind,
+    SourceRequest,
+    is_file,
+    names_in,
+)
+from stantools.store.directory import Datastore, open_datastore
+from stantools.store.names import CLIENTS_FILE, SERVER_FILE, SLICE_NAME, SUBS_FILE
+from stantools.store.nodes import NodeFiles, find_node
+from stantools.store.read_options import open_store, prepare_store
+
+_CHANNEL_USES: Final = frozenset(
+    {
+        Capability.SURVEY,
+        Capability.MESSAGES,
+        Capability.SUBSCRIPTIONS,
+        Capability.HISTORY,
+        Capability.SALVAGE,
+    }
+)
+_STORE_USES: Final = frozenset(Capability)
+_NODE_USES: Final = frozenset(
+    {
+        Capability.SURVEY,
+        Capability.SUBSCRIPTIONS,
+        Capability.FORECAST,
+        Capability.MERGE,
+        Capability.MIGRATION,
+    }
+)
+
+
+def _recognise_node(facts: PathFacts) -> RecognisedPath | None:
+    try:
+        node = find_node(facts.path)
+    except NotPermittedError:
+        raise
+    except StoreUnreadableError:
+        if several := _recognise_nodes(facts):
+            return several
+        raise
+    if node is None:
+        return None
+    word = shell_word(str(facts.path))
+    several_ = f"`stantools merge {word} --out NEW`, with the other nodes named after it, makes one store"
+    if node.data is None:
+        return RecognisedPath(
+            NODE, facts.path, "", f"`stantools info {word}` shows its Raft log, {several_}", nodes=(node,)
+        )
+    remedy = f"`stantools doctor {shell_word(str(node.data))}` is about its store alone; {several_}"
+    return RecognisedPath(NODE, facts.path, "", remedy, nodes=(node,))
+
+
+def _recognise_nodes(facts: PathFacts) -> RecognisedPath | None:
+    """Recognises the directory around the nodes of a cluster."""
+    path = facts.path
+    logs, _ = facts.below
+    nodes = list(dict.fromkeys(path / each.relative_to(path).parts[0] for each in logs if each != path))
+    if len(nodes) < 2:
+        return None
+    listed = some_of([each.name for each in nodes], 5)
+    words = " ".join(shell_word(str(each)) for each in nodes)
+    remedy = (
+        f"`stantools merge {words} --out NEW` makes one store of them; `stantools forecast {words}` predicts a start"
+    )
+    return RecognisedPath(NODES, path, f" ({len(nodes)}: {listed})", remedy, stores=tuple(nodes))
+
+
+def _open_node(found: RecognisedPath, request: SourceRequest) -> Source:
+    return Source(found, request.reading, found.path, nodes=found.nodes)
+
+
+def _open_nodes(found: RecognisedPath, request: SourceRequest) -> Source:
+    nodes = [node for each in found.stores if (node := find_node(each))]
+    return Source(found, request.reading, found.path, nodes=tuple(nodes))
+
+
+def _recognise_store(facts: PathFacts) -> RecognisedPath | None:
+    return RecognisedPath(STORE, facts.path, "", "", (facts.path,)) if facts.datastore else None
+
+
+def _open_store(found: RecognisedPath, request: SourceRequest) -> Source:
+    return Source(found, request.reading, found.path, open_store(found.path, request.reading, request.channels))
+
+
+def _recognise_parent(facts: PathFacts) -> RecognisedPath | None:
+    path, (_, stores) = facts.path, facts.below
+    if not stores:
+        return None
+    shown = shell_word(str(stores[0]))
+    if len(stores) == 1:
+        return RecognisedPath(
+            PARENT, path, f": {stores[0]}", f"name the store: `stantools doctor {shown}`", (stores[0],)
+        )
+    listed = some_of([str(each.relative_to(path)) for each in stores], 5)
+    remedy = f"name one: `stantools doctor {shown}`; or all of them: `stantools pipeline VERB {shell_word(str(path))}`"
+    return RecognisedPath(SEVERAL, path, f" ({len(stores)}: {listed})", remedy, tuple(stores))
+
+
+def _open_parent(found: RecognisedPath, request: SourceRequest) -> Source:
+    (store,) = found.stores
+    opened = _open_store(RecognisedPath(STORE, store, "", "", (store,)), request)
+    opened.notes.append(f"{found.path} {found.kind.says}; reading the store in it, {store}")
+    return opened
+
+
+def _recognise_channel(facts: PathFacts) -> RecognisedPath | None:
+    path, names = facts.path, facts.names
+    if SUBS_FILE not in names and not any(SLICE_NAME.fullmatch(each) for each in names):
+        return None
+    place = path.absolute()
+    shown, channel = path.parent if path.name and path.parent != path else place.parent, place.name
+    if not any(is_file(place.parent / each) for each in (SERVER_FILE, CLIENTS_FILE)):
+        remedy = "look for its store, in backups and copies"
+        detail = f": {channel}; the store around it is not there"
+        return RecognisedPath(CHANNEL, path, detail, remedy, inner=channel)
+    store, word = shell_word(str(shown)), shell_word(channel)
+    remedy = f"`stantools messages {store} {word}` prints it; for all of the store: `stantools doctor {store}`"
+    return RecognisedPath(CHANNEL, path, f": {channel} of {shown}", remedy, (shown,), inner=channel)
+
+
+def _open_channel(found: RecognisedPath, request: SourceRequest) -> Source:
+    """Opens the store around a channel with this channel alone; without a store, the channel is the store."""
+    if found.stores:
+        whole, notes = open_datastore(found.stores[0]), []
+    else:
+        whole = Datastore(found.path.absolute().parent, alone=True)
+        notes = [
+            f"{found.path} {found.sentence}: clients are unknown, so subscriptions look like those of unknown ones"
+        ]
+    store = replace(whole, channel_names=[found.inner], system_names=[], symlinks=[])
+    prepare_store(store, request.reading, request.channels)
+    return Source(found, request.reading, found.path, store, notes=notes)
+
+
+def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:
+    if "backup.json" in facts.names and any(each.startswith("stream.tar") for each in facts.names):
+        command = f"nats stream restore {shell_word(str(facts.path))}"
+        return RecognisedPath(BACKUP, facts.path, "", f"restore it into a server with the tool `nats`: `{command}`")
+    return None
+
+
+def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
+    """Recognises the store directory of a nats-server, from its root down to one stream."""
+    path, names = facts.path, facts.names
+    if "meta.inf" in names and ("msgs" in names or "meta.sum" in names):
+        what, root = f", one stream of it: {path.absolute().name}", path.absolute().parent.parent.parent
+    elif any(each.endswith(".blk") for each in names):
+        what, root = ", the blocks of one stream of it", path.absolute().parent.parent.parent.parent
+    elif "streams" in names and _holds_streams(path / "streams"):
+        what, root = f", one account of it: {path.absolute().name}", path.absolute().parent
+    elif path.name == "streams" and _holds_streams(path):
+        what, root = ", the streams of one account of it", path.absolute().parent.parent
+    elif any(_holds_streams(path / each / "streams") for each in sorted(names)[:MAX_DIRECTORIES]):
+        what, root = "", path.absolute()
+    elif "jetstream" in names and (inner := names_in(path / "jetstream")):
+        if not any(_holds_streams(path / "jetstream" / each / "streams") for each in sorted(inner)[:MAX_DIRECTORIES]):
+            return None
+        what, root = "", path.absolute() / "jetstream"
+    else:
+        return None
+    place, copy = shell_word(str(root)), shell_word(f"{root.name}.copy".lstrip("-"))
+    remedy = (
+        "stantools reads stores of NATS Streaming. A server opens a copy of it: "
+        f"`mkdir {copy} && cp -a {place} {copy}/jetstream && stan-broker -js -sd {copy}`, or a nats-server with -sd"
+    )
+    return RecognisedPath(JETSTREAM, path, what, remedy)
+
+
+def _holds_streams(directory: Path) -> bool:
+    names = names_in(directory) or ()
+    return any(
+        names_in(directory / each / "msgs") is not None or is_file(directory / each / "meta.inf") for each in names
+    )
+
+
+def _recognise_empty(facts: PathFacts) -> RecognisedPath | None:
+    if all(each.is_dir() for each in islice(facts.path.rglob("*"), MAX_DIRECTORIES)):
+        node = NodeFiles(facts.path, None, None)
+        return RecognisedPath(EMPTY, facts.path, "", NAME_STORE, nodes=(node,))
+    return None
+
+
+def _recognise_other(facts: PathFacts) -> RecognisedPath | None:
+    detail = f": neither {SERVER_FILE} nor {CLIENTS_FILE} nor a channel directory is in it"
+    return RecognisedPath(OTHER, facts.path, detail, NAME_STORE)
+
+
+STORE = SourceKind("is a file store", _recognise_store, _open_store, _STORE_USES)
+PARENT = SourceKind("holds a file store, but is not one itself", _recognise_parent, _open_parent)
+SEVERAL = SourceKind("holds several file stores", _recognise_parent)
+CHANNEL = SourceKind("is the folder of one channel, not a store", _recognise_channel, _open_channel, _CHANNEL_USES)
+NODE = SourceKind("is a clustered node", _recognise_node, _open_node, _NODE_USES)
+NODES = SourceKind(
+    "holds several clustered nodes",
+    _recognise_nodes,
+    _open_nodes,
+    frozenset({Capability.FORECAST, Capability.MERGE, Capability.MIGRATION}),
+)
+JETSTREAM = SourceKind("is a JetStream store directory, of a nats-server", _recognise_jetstream)
+BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup)
+EMPTY = SourceKind(
+    "is an empty directory, not a file store", _recognise_empty, _open_node, frozenset({Capability.MERGE})
+)
+OTHER = SourceKind("is not a file store", _recognise_other)
+
+#: in the order in which they are tried
+KINDS: Final = (NODE, STORE, BACKUP, JETSTREAM, CHANNEL, NODES, PARENT, EMPTY, OTHER)

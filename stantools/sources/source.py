@@ -1,0 +1,238 @@
+"""A source, its kind, and the facts by which a kind recognises a path.
+
+A kind is one object: it recognises a path by names and first bytes, says in one sentence what the path is, opens it
+if it can, and lists what the opened source is good for. `stantools.sources.door` has the kinds in order.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, UsageError
+from stantools.progress import Progress
+from stantools.store.directory import NAME_STORE as NAME_STORE
+from stantools.store.directory import Datastore, open_datastore
+from stantools.store.names import (
+    CLIENTS_FILE,
+    MANIFEST_FILE,
+    RAFT_LOG_FILE,
+    SERVER_FILE,
+    SLICE_NAME,
+    SUBS_FILE,
+    is_system_name,
+)
+from stantools.store.nodes import NodeFiles
+from stantools.store.read_options import ReadOptions, open_store
+
+_HEAD: Final = 512
+#: Maximum number and depth of the directories that are searched for stores below a path.
+MAX_DIRECTORIES: Final = 2000
+_DEPTH: Final = 3
+
+
+class Capability(enum.Enum):
+    """A use of a source; the value continues "cannot be used for"."""
+
+    SURVEY = "its content"
+    MESSAGES = "its messages"
+    SUBSCRIPTIONS = "its subscriptions and clients"
+    HISTORY = "the history of single records"
+    FORECAST = "a start of the server"
+    SALVAGE = "a salvage"
+    COMPACTION = "a compaction"
+    CHANGE = "a change in place"
+    PAGE = "a page about it"
+    MERGE = "a merge of nodes"
+    MIGRATION = "a migration"
+
+
+class PathFacts:
+    """The facts about a path, each read at most once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.error: OSError | None = None
+
+    @cached_property
+    def mode(self) -> int:
+        """The file's mode; 0 if there is none, or `error` prevents it."""
+        try:
+            return self.path.stat().st_mode
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            self.error = error
+            return 0
+
+    @cached_property
+    def names(self) -> set[str]:
+        return names_in(self.path) or set()
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first bytes of a file; none if it cannot be read."""
+        with suppress(OSError), self.path.open("rb") as file:
+            return file.read(_HEAD)
+        return b""
+
+    @cached_property
+    def datastore(self) -> Datastore | None:
+        """The store in the directory itself; None if it is none. Raises `NotPermittedError`."""
+        try:
+            return open_datastore(self.path)
+        except NotAStoreError:
+            return None
+
+    @cached_property
+    def below(self) -> tuple[list[Path], list[Path]]:
+        """The directories at or below the path that have a Raft log, and those that are file stores, nearest first."""
+        logs: list[Path] = []
+        stores: list[Path] = []
+        level, seen = [self.path], 0
+        for _ in range(_DEPTH + 1):
+            deeper: list[Path] = []
+            for directory in level:
+                names = names_in(directory) or set()
+                if RAFT_LOG_FILE in names:
+                    logs.append(directory)
+                elif names & {SERVER_FILE, CLIENTS_FILE, MANIFEST_FILE}:
+                    stores.append(directory)
+                elif SUBS_FILE in names or any(SLICE_NAME.fullmatch(each) for each in names):
+                    if directory.parent not in stores:
+                        stores.append(directory.parent)
+                else:
+                    deeper += _directories(directory)
+            seen += len(deeper)
+            level = deeper if seen <= MAX_DIRECTORIES else []
+        return logs, stores
+
+
+def _directories(path: Path) -> Iterator[Path]:
+    with suppress(OSError), os.scandir(path) as entries:
+        for each in sorted(entries, key=lambda entry: os.fsencode(entry.name)):
+            if each.is_dir(follow_symlinks=False) and not is_system_name(each.name):
+                yield path / each.name
+
+
+def names_in(path: Path) -> set[str] | None:
+    try:
+        return {each.name for each in path.iterdir()}
+    except OSError:
+        return None
+
+
+def is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    says: str  #: predicate of the sentence whose subject is the path
+    recognise: Callable[[PathFacts], RecognisedPath | None]
+    #: Opens it; None for a kind that is only named. Raises `StantoolsError`.
+    open: Callable[[RecognisedPath, SourceRequest], Source] | None = None
+    capabilities: frozenset[Capability] = frozenset()
+
+
+@dataclass(frozen=True)
+class RecognisedPath:
+    kind: SourceKind
+    path: Path
+    detail: str = ""  #: continues the sentence about its kind
+    remedy: str = ""  #: the command that works with it
+    stores: tuple[Path, ...] = ()  #: the stores that it is about
+    nodes: tuple[NodeFiles, ...] = ()  #: the nodes of a cluster that it is about
+    inner: str = ""  #: path in an archive, or name of a channel
+
+    @property
+    def sentence(self) -> str:
+        """The predicate of a sentence whose subject is the path."""
+        return self.kind.says + self.detail
+
+    def problem(self) -> NotAStoreError:
+        return NotAStoreError(f"{self.path}: {self.sentence}", self.remedy)
+
+
+@dataclass(frozen=True)
+class SourceRequest:
+    reading: ReadOptions = field(default_factory=ReadOptions)
+    channels: Sequence[str] = ()  #: patterns of the channels to read; () for all
+    #: Opens a directory that was found in the source; the door sets it.
+    open: Callable[[Path, SourceRequest], Source] | None = None
+    progress: Progress | None = None  #: gets the bytes of an archive that are unpacked
+
+
+@dataclass
+class Source:
+    found: RecognisedPath  #: its kind, and the words about it
+    reading: ReadOptions
+    path: Path  #: the path from the user, or the better one that a note names
+    datastore: Datastore | None = None
+    nodes: tuple[NodeFiles, ...] = ()  #: nodes of a cluster; () for a store by itself
+    #: The files are a private copy of what an archive holds: nothing else uses them, and no change of them matters.
+    unpack: str = ""  #: command that unpacks the archive for good; "" if there is none
+    notes: list[str] = field(default_factory=list)  #: facts about the choice of files
+    #: What an archive should hold and cannot be read; such a source is never clean.
+    flaws: list[str] = field(default_factory=list)
+    release: Callable[[], None] = lambda: None  #: removes private copies
+
+    @property
+    def archived(self) -> bool:
+        return bool(self.unpack)
+
+    @property
+    def node(self) -> NodeFiles | None:
+        """The clustered node, if it is one."""
+        return self.nodes[0] if len(self.nodes) == 1 else None
+
+    @property
+    def place(self) -> Path:
+        """The directory of the files: that of the store, else of the node."""
+        return self.datastore.path if self.datastore else self.nodes[0].path
+
+    def store(self, why: str = "") -> Datastore:
+        """Returns the file store, also that of a node; `why` tells the user the reason for needing one."""
+        if self.datastore is None:
+            node = self.nodes[0]
+            if node.data is None:
+                raise StoreUnreadableError(
+                    f"{self.path}: the file store of the node is missing, but needed: {why}",
+                    "stantools info, subs and verify show its Raft log",
+                )
+            self.datastore = open_store(node.data, self.reading)
+        return self.datastore
+
+    def data_size(self, channels: Sequence[str] = ()) -> int:
+        """Returns the bytes of the slices of some channels, to measure progress; 0 if unknown."""
+        return self.datastore.data_size(self.datastore.matching(channels)) if self.datastore else 0
+
+    def parts(self) -> tuple[NodeFiles, ...]:
+        """Returns the source as nodes of a cluster: a store by itself is a node without a Raft log."""
+        return self.nodes or (NodeFiles(self.path, None, self.store().path),)
+
+    def require(self, *uses: Capability) -> None:
+        """Raises an error that names what this kind cannot be used for, and the command that works."""
+        if self.archived and Capability.CHANGE in uses:
+            raise RefusedError(
+                f"{self.path}: is an archive, which is never changed",
+                f"unpack it, and change the copy: `{self.unpack}`",
+            )
+        for each in uses:
+            if each not in self.found.kind.capabilities:
+                if each is Capability.HISTORY:
+                    raise UsageError(
+                        "a clustered node keeps no history of single records",
+                        "stantools records FILE prints the entries of its raft.log",
+                    )
+                problem = self.found.problem()
+                raise NotAStoreError(f"{problem.message}; it cannot be used for {each.value}", problem.remedy)
