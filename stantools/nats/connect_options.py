@@ -56,6 +56,8 @@ class ConnectOptions:
         quiet=True,
         metavar="SECONDS",
     )
+    #: failed attempts to reconnect to a server after which it is given up, for at least a minute; None for no limit
+    reconnect_attempts: int | None = 240
 
     def absolute(self) -> ConnectOptions:
         """Returns the same options with absolute paths, for use in another directory."""
@@ -109,6 +111,8 @@ class ConnectOptions:
             raise UsageError("a JetStream domain and an API prefix exclude each other", "give one of them")
         if not 0 < self.timeout < 86400:
             raise UsageError(f"a timeout of {self.timeout} s makes no sense", "give a few seconds")
+        if self.reconnect_attempts is not None and self.reconnect_attempts < 1:
+            raise UsageError("reconnect_attempts must be at least 1", "give None for no limit")
         return options
 
     def _with_plain_servers(self) -> ConnectOptions:

@@ -1,8 +1,8 @@
 """A client with waiting calls: requests with their answers, inboxes, and every failure as an exception.
 
-When the connection breaks, the client tries all known servers repeatedly, each once in `RECONNECT_WAIT` seconds, for
-at least a minute. Operations that wait for an answer at that moment fail at once (`ConnectionLostError`) instead of
-running into their timeout; the caller decides whether to repeat a request.
+When the connection breaks, the client tries all known servers repeatedly, each once in `RECONNECT_WAIT` seconds, until
+the attempts of the options are used up. Operations that wait for an answer at that moment fail at once
+(`ConnectionLostError`) instead of running into their timeout; the caller decides whether to repeat a request.
 
 The server answers a forbidden publish or subscription with an error that belongs to no request. `watch` connects the
 two, so that this also raises at once.
@@ -44,9 +44,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 #: seconds between two attempts to reconnect to the same server
-RECONNECT_WAIT: Final = 0.5
-#: attempts per server before giving up
-RECONNECT_ATTEMPTS: Final = 120
+RECONNECT_WAIT: Final = 0.25
 _PING_SECONDS = 20
 _CHECK_SERVER = "check the server, then run the command again"
 _DEFAULT_INBOX = "_INBOX"
@@ -56,7 +54,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
 
 class NatsConnection(NatsClient):
-    """A connection, made by `connect`; `name` is shown in the server's monitoring."""
+    """A connection, made by `connect` or `open_connection`; `name` is shown in the server's monitoring."""
 
     def __init__(self, options: ConnectOptions, name: str) -> None:
         context = None
@@ -70,7 +68,7 @@ class NatsConnection(NatsClient):
             options.tls_first,
             timeout=options.timeout,
             pause=RECONNECT_WAIT,
-            attempts=RECONNECT_ATTEMPTS,
+            attempts=options.reconnect_attempts,
             ping=_PING_SECONDS,
             inbox=options.inbox_prefix or _DEFAULT_INBOX,
         )
@@ -162,11 +160,32 @@ class NatsConnection(NatsClient):
     # Sending.
 
     def publish(self, subject: bytes, payload: bytes = b"", reply: bytes = b"", header: bytes = b"") -> None:
-        """Publishes one message on this connection, or raises ConnectionLostError.
+        """Publishes one message, or raises ConnectionLostError, or NatsError if it is too large for the server.
 
-        Callers with many call `drain` regularly.
+        Callers with many call `drain` regularly, or `wait_writable` before each one that is not `writable`.
         """
+        self._check_size(len(header) + len(payload), "message")
         self._must_send(encoding.publish(subject, payload, reply, header))
+
+    def _check_size(self, size: int, kind: str) -> None:
+        if size > self.max_payload:
+            raise NatsError(
+                f"a {kind} of {size} bytes is larger than the {self.max_payload} bytes that {self.url} takes",
+                "raise max_payload on the server",
+            )
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client is connected and the server keeps up with reading."""
+        return self._session is not None and self._session.keeps_up
+
+    async def wait_writable(self, timeout: float | None = None) -> None:
+        """Waits until the client is connected (as `wait_connected`) and the server has read enough for more."""
+        while not self.writable:
+            await self.wait_connected(timeout)
+            with contextlib.suppress(ConnectionLostError):
+                await self.drain()
+            await asyncio.sleep(0)  # answers are read meanwhile
 
     async def write(self, frames: bytes) -> None:
         """Sends whole frames at once on this connection, and waits while too many bytes are buffered."""
@@ -207,11 +226,7 @@ class NatsConnection(NatsClient):
         """
         timeout = self.options.timeout if timeout is None else timeout
         await self.wait_connected(timeout)
-        if len(payload) > self.max_payload:
-            raise NatsError(
-                f"a request of {len(payload)} bytes is larger than the {self.max_payload} bytes that {self.url} takes",
-                "raise max_payload on the server",
-            )
+        self._check_size(len(payload), "request")
         answer: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
 
         def answered(message: NatsMessage) -> None:
@@ -309,14 +324,23 @@ class NatsConnection(NatsClient):
 
 @contextlib.asynccontextmanager
 async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncIterator[NatsConnection]:
-    """Connects to the first server that accepts the client, and disconnects at the end.
+    """Connects as `open_connection`, and disconnects at the end."""
+    connection = await open_connection(options, f"{name} {__version__}")
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def open_connection(options: ConnectOptions, name: str) -> NatsConnection:
+    """Connects to the first server that accepts the client.
 
     Raises CannotConnectError with the reason for each server; `name` is shown in the server's monitoring.
     """
     options = options.checked()
     if options.embedded:
         raise UsageError(f"the server {EMBEDDED} must be started before", "give the URL of a server")
-    connection = NatsConnection(options, f"{name} {__version__}")
+    connection = NatsConnection(options, name)
     try:
         await connection.open()
     except UnreachableError as problem:
@@ -325,10 +349,7 @@ async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncI
         ]
         causes = "; ".join(f"{url}: {reason}" for url, reason, _ in reasons)
         raise CannotConnectError(f"cannot connect to {causes}", reasons[0][2]) from problem
-    try:
-        yield connection
-    finally:
-        await connection.close()
+    return connection
 
 
 #: (reason, remedy), by the server's refusal in lower case

@@ -38,6 +38,8 @@ _ROWS: Final = 1024
 _MAX_MESSAGE: Final = 64 << 20
 #: maximum bytes waiting for a server that does not read
 _MAX_PENDING: Final = 64 << 20
+#: bytes of collected frames, beyond which callers that can wait do so
+_MAX_COLLECTED: Final = 64 << 10
 
 
 class Listener(Protocol):
@@ -82,6 +84,11 @@ class NatsSession(asyncio.BufferedProtocol):
     @property
     def writable(self) -> bool:
         return not self._closed and self.pending < _MAX_PENDING
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the server reads fast enough; callers that can wait use `drain` otherwise."""
+        return self._room.is_set() and self._outgoing_size < _MAX_COLLECTED
 
     @property
     def pending(self) -> int:

@@ -1,4 +1,4 @@
-"""A client of NATS Streaming servers for asyncio, on nats-py.
+"""A client of NATS Streaming servers for asyncio.
 
     async with await connect("nats://localhost:4222", "test-cluster", "me") as client:
         await client.publish("orders", b"first")          # returns when the server has stored it
@@ -13,8 +13,8 @@
 
 Guarantees: an awaited `publish` is stored at least once; a message is acknowledged after its handler has returned
 without an exception; a handler gets one message at a time, in order of arrival. The client survives reconnections to
-NATS. When the server does not know the client any more, all pending operations fail, `connection_lost` is called,
-and the client is closed.
+NATS: meanwhile publishers wait, and no message is sent a second time. When the server does not know the client any
+more, all pending operations fail, `connection_lost` is called, and the client is closed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from stantools.streaming.errors import (
     SessionLostError,
     StreamingError,
 )
-from stantools.streaming.link import NatsLink, is_nobody, open_link
+from stantools.streaming.link import NatsLink, open_link
 from stantools.streaming.streaming_protocol import DISCOVER_PREFIX, SessionState, StreamingProtocol
 from stantools.streaming.subscription import Handler, Message, Subscription
 from stantools.streaming.subscription_protocol import Start, SubscriptionOptions
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client as NatsClient
-    from nats.aio.msg import Msg
+    from stantools.nats.client import NatsMessage
+    from stantools.nats.connection import NatsConnection
 
 __all__ = ["Client", "ClientOptions", "Message", "Start", "Subscription", "SubscriptionOptions", "connect"]
 
@@ -68,7 +68,7 @@ class ClientOptions:
 
     discover_prefix: str = DISCOVER_PREFIX  #: the server's `discover_prefix`
     timeout: float = 2.0  #: maximum time for answers to requests
-    ack_timeout: float = 30.0  #: maximum time for the ack of a message
+    ack_timeout: float = 30.0  #: maximum time for the ack of a message, and for a reconnection before it is sent
     max_outstanding: int = 16384  #: maximum number of messages without an ack
     ping_interval: int = 5  #: time between two pings, whole seconds
     ping_max_out: int = 88  #: number of consecutive unanswered pings before the client is considered lost
@@ -146,7 +146,10 @@ class Client:
         await stored
 
     async def publish_async(self, channel: str, data: bytes, acked: Acked | None = None, reply: str = "") -> None:
-        """Sends a message; waits only if the maximum number of messages without an ack is reached.
+        """Sends a message.
+
+        Waits only while the maximum number of messages without an ack is reached, NATS is not connected or does not
+        keep up with reading.
 
         Args:
             channel: Name of the channel.
@@ -160,15 +163,17 @@ class Client:
         """
         name = _checked(channel)
         await self._outstanding.room()
+        while not self._link.writable and not self.closed:
+            try:
+                await self._link.wait_writable(self.options.ack_timeout)
+            except StreamingError:
+                self._check()
+                raise
+            await self._outstanding.room()
         self._check()
-        now = asyncio.get_running_loop().time()
-        number = self._outstanding.add(now, acked or self._log_failure)
-        sent = self._session.publish(number, name, reply.encode(), data)
-        try:
-            await self._link.send(sent.subject, sent.payload, self._acks)
-        except BaseException:
-            self._outstanding.forget(number)
-            raise
+        sent = self._session.publish(self._outstanding.next, name, reply.encode(), data)
+        self._link.send(sent.subject, sent.payload, self._acks)
+        self._outstanding.add(asyncio.get_running_loop().time(), acked or self._log_failure)
 
     async def settled(self) -> None:
         """Waits until every sent message has its ack, or has failed."""
@@ -234,31 +239,32 @@ class Client:
         session, link = self._session, self._link
         self._acks = f"{_ACKS}.{link.new_inbox().rpartition('.')[2]}"
         self._pings = link.new_inbox()
-        await link.listen(session.heartbeat_inbox, self._on_heartbeat)
-        await link.listen(self._pings, self._on_ping_answer)
-        await link.listen(self._acks, self._on_ack)
+        link.listen(session.heartbeat_inbox, self._on_heartbeat)
+        link.listen(self._pings, self._on_ping_answer)
+        link.listen(self._acks, self._on_ack)
         request = session.connect()
-        answer = await self._link.request(request.subject, request.payload, f"as cluster {session.cluster_id!r}")
+        what = f"as cluster {session.cluster_id!r}"
+        answer = await link.request(request.subject, request.payload, what, self._acks)
         session.connect_answered(answer, asyncio.get_running_loop().time())
         self._tick_task = asyncio.create_task(self._tick())
 
-    async def _on_heartbeat(self, message: Msg) -> None:
+    def _on_heartbeat(self, message: NatsMessage) -> None:
         if message.reply:
             with contextlib.suppress(StreamingError):
-                await self._link.send(message.reply, self._session.heartbeat())
+                self._link.send(message.reply.decode(), self._session.heartbeat())
 
-    async def _on_ping_answer(self, message: Msg) -> None:
-        if is_nobody(message):
-            return  # ignored
+    def _on_ping_answer(self, message: NatsMessage) -> None:
+        if message.status:
+            return  # from NATS: nothing listens there; the ping stays unanswered
         try:
             self._session.ping_answered(message.data)
         except StreamingError as problem:
             _LOG.warning("%s", problem)
         self._check_lost()
 
-    async def _on_ack(self, message: Msg) -> None:
-        if is_nobody(message):
-            return  # It does not name the message; its ack will time out.
+    def _on_ack(self, message: NatsMessage) -> None:
+        if message.status:
+            return  # from NATS: nothing listens there. It does not name the message; its ack will time out.
         try:
             ack = self._session.ack(message.data)
         except StreamingError as problem:
@@ -277,7 +283,7 @@ class Client:
             ping = self._session.tick(now)
             if ping is not None:
                 with contextlib.suppress(StreamingError):
-                    await self._link.send(ping.subject, ping.payload, self._pings)
+                    self._link.send(ping.subject, ping.payload, self._pings)
             if self._link.broken and not self.closed:
                 self._session.lost("the connection to NATS was closed")
             self._check_lost()
@@ -322,7 +328,7 @@ class Client:
 
 
 async def connect(
-    url: str | Sequence[str] | NatsClient,
+    url: str | Sequence[str] | NatsConnection,
     cluster_id: str,
     client_id: str,
     options: ClientOptions | None = None,
@@ -332,17 +338,19 @@ async def connect(
     """Connects to a NATS server and registers with the streaming server on it.
 
     Args:
-        url: URL of a NATS server, several of them, or an existing connection of nats-py, which stays open at the
-            end.
+        url: URL of a NATS server, several of them, or an existing connection, which stays open at the end.
         cluster_id: The streaming server's cluster id.
         client_id: The name to register: letters, digits, `-` and `_`. Only one client may have it at a time.
         options: Settings.
         connection_lost: Called once if the server does not know the client any more.
-        nats_options: For `connect` of nats-py: `user`, `password`, `token`, `tls`, …
+        nats_options: Fields of `stantools.nats.connect_options.ConnectOptions`: `user`, `password`, `token`, `nkey`,
+            `creds`, `tls_ca`, `tls_cert`, `tls_key`, …
 
     Raises:
         NoServerError: NATS cannot be reached, or no streaming server with this cluster id answers.
         StreamingError: The server refused.
+        UsageError: An option does not exist or makes no sense.
+        StoreUnreadableError: A file of credentials or certificates cannot be used.
     """
     options = options or ClientOptions()
     if min(options.ping_interval, options.ping_max_out, options.max_outstanding) < 1:
@@ -391,7 +399,7 @@ class UnackedPublishes:
         self._room.set()
         self._none = asyncio.Event()
         self._none.set()
-        self._next = 0
+        self.next = 1  #: the number of the next message
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -408,14 +416,10 @@ class UnackedPublishes:
             self._none.clear()
             await self._none.wait()
 
-    def add(self, now: float, acked: Acked) -> int:
-        """Adds a message, and returns its number.
-
-        `now` is in seconds of the clock of `expire`; `acked` is called once.
-        """
-        self._next += 1
-        self._waiting[self._next] = (now + self._timeout, acked)
-        return self._next
+    def add(self, now: float, acked: Acked) -> None:
+        """Adds the next message; `now` is in seconds of the clock of `expire`; `acked` is called once."""
+        self._waiting[self.next] = (now + self._timeout, acked)
+        self.next += 1
 
     def settle(self, number: int, problem: StreamingError | None) -> None:
         """Reports the result of a message; has no effect if that was done before."""
@@ -427,12 +431,6 @@ class UnackedPublishes:
         if not self._waiting:
             self._none.set()
         found[1](problem)
-
-    def forget(self, number: int) -> None:
-        """Removes a message that could not be sent, without a callback."""
-        if number in self._waiting:
-            self._waiting[number] = (0.0, lambda _: None)
-            self.settle(number, None)
 
     def expire(self, now: float) -> None:
         """Fails the messages past their deadlines."""

@@ -17,8 +17,7 @@ from stantools.streaming.streaming_protocol import StreamingProtocol
 from stantools.streaming.subscription_protocol import DeliveredMessage, SubscriptionOptions
 
 if TYPE_CHECKING:
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription as NatsSubscription
+    from stantools.nats.client import NatsMessage
 
 _LOG: Final = logging.getLogger(__name__)
 #: Messages that may wait for a handler; more are discarded, and redelivered when the server gets no acks.
@@ -57,7 +56,7 @@ class Subscription:
         self._session = session
         self._handler = handler
         self._ended = ended
-        self._inbox: NatsSubscription | None = None
+        self._inbox: int | None = None
         self._ack_inbox = ""
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue(max(_MAX_WAITING, 2 * options.max_in_flight))
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +69,10 @@ class Subscription:
     async def ack(self, message: DeliveredMessage) -> None:
         """Acknowledges a message. Raises StreamingError if the subscription is closed."""
         self._check()
-        await self._link.send(self._ack_inbox, subscription_protocol.ack(message))
+        if not self._link.writable:
+            await self._link.wait_writable(self.options.ack_wait)
+            self._check()
+        self._link.send(self._ack_inbox, subscription_protocol.ack(message))
 
     async def close(self) -> None:
         """Ends it; the server keeps the position of a durable. Raises StreamingError."""
@@ -96,7 +98,7 @@ class Subscription:
     async def start(self) -> None:
         """Requests the subscription; messages may come before the answer has been read. Raises StreamingError."""
         inbox = self._link.new_inbox()
-        self._inbox = await self._link.listen(inbox, self._on_message)
+        self._inbox = self._link.listen(inbox, self._on_message)
         what = f"a subscription to {self.channel}"
         request = subscription_protocol.subscribe_request(self._session.client_id, self.channel, inbox, self.options)
         try:
@@ -108,7 +110,7 @@ class Subscription:
                 # The subscription may exist: the server finds it by the inbox (streaming-protocol.md section 12, note
                 # 8).
                 with suppress(StreamingError):
-                    await self._link.send(self._session.leave_subject, self._leaving(inbox))
+                    self._link.send(self._session.leave_subject, self._leaving(inbox))
             raise
         self._task = asyncio.create_task(self._handle())
 
@@ -121,7 +123,7 @@ class Subscription:
             await asyncio.gather(task, return_exceptions=True)
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
-            await self._link.unlisten(inbox)
+            self._link.unlisten(inbox)
 
     def _leaving(self, inbox: str) -> bytes:
         return subscription_protocol.leave_request(self._session.client_id, self.channel, inbox, self.options.durable)
@@ -130,7 +132,7 @@ class Subscription:
         if self.closed:
             raise ClosedError(f"the subscription to {self.channel} is closed")
 
-    async def _on_message(self, message: Msg) -> None:
+    def _on_message(self, message: NatsMessage) -> None:
         try:
             self._waiting.put_nowait(message.data)
         except asyncio.QueueFull:

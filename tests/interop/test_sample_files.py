@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -74,12 +73,12 @@ async def test_locked(tmp_path: Path) -> None:
     shutil.copy(authority.cert, tmp_path / "ca.pem")
     keep(party(tmp_path, "our-server", authority), tmp_path, "server")
     keep(party(tmp_path, "our-client", authority), tmp_path, "client")
-    with_certificate, without = (ssl.create_default_context(cafile=tmp_path / "ca.pem") for _ in range(2))
-    with_certificate.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
+    without = {"tls_ca": tmp_path / "ca.pem"}
+    with_certificate = without | {"tls_cert": tmp_path / "client.pem", "tls_key": tmp_path / "client.key"}
     environment = {"BROKER_PASSWORD": "b0123456789"}
     with Broker(tmp_path, "-c", "locked.conf", "-a", "127.0.0.1", environment=environment) as broker:
         got: asyncio.Queue[Message] = asyncio.Queue()
-        client = await connect(broker.url, "orders", "app", user="app", password="app secret", tls=with_certificate)
+        client = await connect(broker.url, "orders", "app", user="app", password="app secret", **with_certificate)
         async with client:
             await client.publish("orders", b"first")
             await client.subscribe("orders", got.put, SubscriptionOptions(start=Start.first(), durable="d"))
@@ -92,16 +91,16 @@ async def test_locked(tmp_path: Path) -> None:
             options,
             user="sensor",
             password="sensor secret",
-            tls=with_certificate,
+            **with_certificate,
         )
         async with client:
             await client.publish("readings", b"21")
             with pytest.raises(AckTimeoutError):  # the broker never sees it
                 await client.publish("orders", b"not allowed")
         with pytest.raises(NoServerError):
-            await connect(broker.url, "orders", "app", user="app", password="guessed", tls=with_certificate)
+            await connect(broker.url, "orders", "app", user="app", password="guessed", **with_certificate)
         with pytest.raises(NoServerError):
-            await connect(broker.url, "orders", "app", user="app", password="app secret", tls=without)
+            await connect(broker.url, "orders", "app", user="app", password="app secret", **without)
         assert broker.stop() == 0
 
 

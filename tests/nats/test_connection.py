@@ -296,11 +296,10 @@ async def test_a_lost_connection_fails_requests_at_once_and_reconnects(start_ser
 async def test_a_connection_that_cannot_be_made_again(
     start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stantools.nats.connection.RECONNECT_ATTEMPTS", 1)
     monkeypatch.setattr("stantools.nats.connection.RECONNECT_WAIT", 0.05)
     server = start_server()
 
-    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+    async with connect(ConnectOptions(servers=(server.url,), reconnect_attempts=1)) as connection:
         server.kill()
         assert await _closed(connection)
         with pytest.raises(ConnectionLostError, match="could not be restored: nothing is listening there"):

@@ -11,12 +11,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 
 from stantools.errors import UsageError
 from stantools.format.proto import protocol_pb2 as pb
 from stantools.format.proto import store_pb2
+from stantools.nats import connection
+from stantools.nats.connect_options import ConnectOptions
+from stantools.nats.errors import NoResponderError
 from stantools.streaming.client import (
     Client,
     ClientOptions,
@@ -33,7 +35,6 @@ from stantools.streaming.errors import (
     SessionLostError,
     StreamingError,
 )
-from tests import natsclient
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.servers import NEWEST, NatsServer, available, free_port
 from tests.waiting import eventually
@@ -357,19 +358,17 @@ async def test_close_waits_for_acks(url: str) -> None:
         await client.close()
 
 
-async def test_the_connection_may_be_somebody_elses(url: str) -> None:
-    connection = await natsclient.connect(url)
-    async with FakeStreaming(url) as server:
+async def test_several_clients_on_one_connection(url: str) -> None:
+    async with connection.connect(ConnectOptions(servers=(url,))) as nats, FakeStreaming(url) as server:
         inboxes = []
         for name in ("one", "two"):
-            async with await connect(connection, "test-cluster", name) as client:
+            async with await connect(nats, "test-cluster", name) as client:
                 await client.publish("a", b"x")
                 inboxes.append(server.clients[name.encode()].inbox)
-        assert connection.is_connected
+        assert nats.connected
         for inbox in inboxes:  # of the heartbeats: nobody listens there any more
-            with pytest.raises(nats.errors.NoRespondersError):
-                await connection.request(inbox, b"", timeout=30)
-        await connection.close()
+            with pytest.raises(NoResponderError):
+                await nats.request(inbox, timeout=30)
 
 
 async def test_the_connection_breaks_and_comes_back(tmp_path: Path) -> None:
@@ -398,28 +397,3 @@ async def test_the_connection_breaks_and_comes_back(tmp_path: Path) -> None:
 async def test_options_that_make_no_sense(url: str) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         await connect(url, "test-cluster", "me", ClientOptions(ping_interval=0))
-
-
-async def test_connecting_ends_in_time_whatever_the_library_overlooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It misses that it was cancelled when what it waits for fails at the same moment, and then tries for ever."""
-    overlooked = 0
-
-    async def stubborn(self: Any, *_: Any, **__: Any) -> None:
-        nonlocal overlooked
-        while True:
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                overlooked += 1
-                if overlooked > 2:
-                    raise
-
-    async def nothing(self: Any) -> None:
-        return
-
-    monkeypatch.setattr("nats.aio.client.Client.connect", stubborn)
-    monkeypatch.setattr("nats.aio.client.Client.close", nothing)
-
-    with pytest.raises(NoServerError, match="no connection to NATS"):
-        await connect("nats://127.0.0.1:1", "test-cluster", "me", ClientOptions(timeout=0.1))
-    assert overlooked == 3

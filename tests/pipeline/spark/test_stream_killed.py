@@ -66,7 +66,7 @@ async def publish(broker: Broker, first: int, acked: Counter[bytes], until: floa
     number = first
     options = ClientOptions(max_outstanding=500)
     with contextlib.suppress(StreamingError, OSError, asyncio.TimeoutError):
-        client = await connect(broker.url, "test-cluster", f"publisher{first}", options, allow_reconnect=False)
+        client = await connect(broker.url, "test-cluster", f"publisher{first}", options, reconnect_attempts=1)
         try:
             while time.monotonic() < until and not client.closed:
                 for _ in range(50):
