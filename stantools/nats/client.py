@@ -110,6 +110,10 @@ class NatsClient:
         self.info: dict[str, Any] = {}  #: the last INFO of the server
         self._servers = list(servers)
         self._context = settings.tls
+        if servers[0].web:  # imported only then, and here, where no timeout runs
+            from stantools.nats.websocket import open_websocket
+
+            self._open_websocket = open_websocket
         self._subjects: dict[int, tuple[bytes, bytes]] = {}
         self._sids = 0
         self._session: NatsSession | None = None  # None while there is no usable connection
@@ -199,16 +203,14 @@ class NatsClient:
         manners = self.manners
         loop = asyncio.get_running_loop()
         name = manners.tls_name or server.name
-        protocol: asyncio.BaseProtocol = session
+        at_once = manners.tls_first or (server.web and server.tls)
+        context = self._tls() if at_once else None
         if server.web:
-            from stantools.nats.websocket import WebSocket
-
-            protocol = WebSocket(session, server)
-        if manners.tls_first or (server.web and server.tls):
-            context = self._tls()
-            await loop.create_connection(lambda: protocol, server.host, server.port, ssl=context, server_hostname=name)
+            await self._open_websocket(session, server, context, name)
         else:
-            await loop.create_connection(lambda: protocol, server.host, server.port)
+            await loop.create_connection(
+                lambda: session, server.host, server.port, ssl=context, server_hostname=name if at_once else None
+            )
         info |= await session.greeting
         if not session.encrypted and (server.tls or self._context is not None or info.get("tls_required")):
             if server.web or not (info.get("tls_required") or info.get("tls_available")):

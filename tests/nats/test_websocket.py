@@ -1,127 +1,195 @@
-"""NATS through a WebSocket: frames cut anywhere, and real servers."""
+"""NATS through a WebSocket: messages cut anywhere, servers that end or misbehave, and real servers."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.nats import encoding
 from stantools.nats.connect_options import ConnectOptions
-from stantools.nats.connection import connect
+from stantools.nats.connection import NatsConnection, connect
 from stantools.nats.errors import CannotConnectError
-from stantools.nats.login import NatsAddress
-from stantools.nats.nats_session import NatsSession
-from stantools.nats.websocket import WebSocket, frame
 from tests import servers
-from tests.broker.bus.test_bus import Heard
 from tests.nats.authority import Authority
-from tests.nats.sessions import Listener, Transport
+from tests.waiting import eventually
 
 INFO = encoding.info({"server_id": "X"})
+SIZES = (0, 100, 200, 70_000, 300_000)
+MESSAGES = b"".join(encoding.message(b"a", b"1", b"x" * size, b"r") for size in SIZES)
 
 
-class Socket(Transport):
-    def is_closing(self) -> bool:
-        return bool(self.closed)
+@asynccontextmanager
+async def served(talk: Callable[[web.WebSocketResponse], Awaitable[None]]) -> AsyncIterator[str]:
+    """A server whose connections do this after INFO, CONNECT and PING; its URL."""
+
+    async def answer(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_bytes(INFO)
+        heard = b""
+        while encoding.PING not in heard:
+            heard += await socket.receive_bytes()
+        await socket.send_bytes(encoding.PONG)
+        await talk(socket)
+        return socket
+
+    application = web.Application()
+    application.router.add_get("/path", answer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    port = servers.free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"ws://127.0.0.1:{port}/path"
+    finally:
+        await runner.cleanup()
 
 
-def served(opcode: int, payload: bytes, *, first: int = 0x80) -> bytes:
-    """A frame as servers send it."""
-    size = len(payload)
-    length = bytes([size]) if size < 126 else b"\x7e" + size.to_bytes(2, "big") if size < 1 << 16 else b""
-    return bytes([first | opcode]) + (length or b"\x7f" + size.to_bytes(8, "big")) + payload
+@asynccontextmanager
+async def raw(answer: Callable[[bytes], bytes]) -> AsyncIterator[str]:
+    """A server that answers requests to upgrade with any bytes; gets the right Sec-WebSocket-Accept."""
+
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        tasks.add(task)
+        request = await reader.readuntil(b"\r\n\r\n")
+        key = re.search(rb"Sec-WebSocket-Key: (\S+)", request)
+        assert key
+        accept = hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
+        writer.write(answer(base64.b64encode(accept)))
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await asyncio.wait(tasks)
 
 
-def unmasked(frames: bytes) -> list[tuple[int, bytes]]:
-    """Opcode and payload of frames as clients send them."""
-    found = []
-    while frames:
-        assert frames[0] & 0xF0 == 0x80 and frames[1] & 0x80
-        size, at = frames[1] & 0x7F, 2
-        if size > 125:
-            at += 2 if size == 126 else 8
-            size = int.from_bytes(frames[2:at], "big")
-        mask, body = frames[at : at + 4], frames[at + 4 : at + 4 + size]
-        found.append((frames[0] & 0x0F, bytes(byte ^ mask[i % 4] for i, byte in enumerate(body))))
-        frames = frames[at + 4 + size :]
-    return found
-
-
-async def feed(pieces: list[bytes], answer: bytes | None = None) -> tuple[Listener, Heard, Socket]:
-    """A session after the server's answer to the upgrade and these pieces."""
-
-    listener, heard, socket = Listener(), Heard(), Socket()
-    listener.handlers = {1: heard}
-    web = WebSocket(NatsSession(listener), NatsAddress.parse("ws://host:1/path"))
-    web.connection_made(socket)  # type: ignore[arg-type]
-    assert socket.written.startswith(b"GET /path HTTP/1.1\r\nHost: host:1\r\n")
-    key = re.search(rb"Sec-WebSocket-Key: (\S+)", socket.written)
-    assert key
-    accept = base64.b64encode(hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-    good = b"HTTP/1.1 101 Switching Protocols\r\nsec-websocket-accept: %b\r\n\r\n" % accept
-    socket.written = b""
-    data = (good if answer is None else answer) + b"".join(pieces)
-    for piece in [data] if len(pieces) == 1 else [data[i : i + 7] for i in range(0, len(data), 7)]:
-        web.data_received(piece)
-    await asyncio.sleep(0)
-    return listener, heard, socket
-
-
-MESSAGES = [encoding.message(b"a", b"1", b"x" * size, b"r") for size in (0, 100, 200, 70_000)]
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.integers(0, 75_000), max_size=12), st.booleans())
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, len(MESSAGES)), max_size=12), st.booleans())
 async def test_messages_do_not_depend_on_the_frames(places: list[int], ping: bool) -> None:
-    data = INFO + b"".join(MESSAGES) + encoding.PING
-    ends = sorted({min(place, len(data)) for place in places} | {len(data)})
-    parts = [data[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-    frames = [served(0 if i else 2, part, first=0x80 if i == len(parts) - 1 else 0) for i, part in enumerate(parts)]
-    if ping:
-        frames.insert(len(frames) // 2, served(9, b"there?"))
-    _, heard, socket = await feed(frames)
-    assert heard.messages == [(b"a", b"r", b"x" * size) for size in (0, 100, 200, 70_000)]
-    assert sorted(unmasked(socket.written)) == sorted([(2, encoding.PONG), *([(10, b"there?")] if ping else [])])
+    ends = sorted({*places, len(MESSAGES)})
+    heard: list[bytes] = []
 
+    async def talk(socket: web.WebSocketResponse) -> None:
+        await socket.receive_bytes()  # SUB
+        for begin, end in zip([0, *ends], ends, strict=False):
+            await socket.send_bytes(MESSAGES[begin:end])
+            if ping:
+                await socket.ping(b"there?")
+        await socket.send_bytes(encoding.PING)
+        heard.append(await socket.receive_bytes())
+        await socket.receive()
 
-@pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
-def test_sent_frames_are_masked(size: int) -> None:
-    assert unmasked(frame(2, b"abc" * size) + frame(10, b"")) == [(2, b"abc" * size), (10, b"")]
+    async with served(talk) as url, connect(ConnectOptions(servers=(url,))) as connection:
+        sizes: list[int] = []
+        connection.listen(b"a", lambda message: sizes.append(len(message.data)))
+        await eventually(lambda: heard == [encoding.PONG])
+        assert tuple(sizes) == SIZES
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Accept: wrong\r\n\r\n",
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+        b"Sec-WebSocket-Accept: wrong\r\n\r\n",
         b"x" * 20_000,
         INFO + b"\r\n\r\n",
     ],
 )
-async def test_a_refused_upgrade_aborts(answer: bytes) -> None:
-    assert (await feed([b""], answer))[2].closed == "aborted"
+async def test_a_refused_upgrade(answer: bytes) -> None:
+    async with raw(lambda _: answer) as url:
+        with pytest.raises(CannotConnectError, match="it does not speak the NATS protocol"):
+            await ask(url)
 
 
-@pytest.mark.parametrize(
-    "data", [b"\x82\x80", b"\xc2\x01a", served(9, bytes(126)), served(11, b""), served(3, b"x" * 10)]
-)
-async def test_malformed_frames_close(data: bytes) -> None:
-    _, heard, socket = await feed([served(2, INFO) + data + served(2, MESSAGES[0])])
-    assert socket.closed and not heard.messages
+@pytest.mark.parametrize("frame", [b"\xc2\x01a", b"\x8b\x00", b"\x81\x04PING", b"\x88\x02\x03\xe8"])
+async def test_frames_that_end_the_connection(frame: bytes) -> None:
+    def answer(accept: bytes) -> bytes:
+        head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+        return head + b"Sec-WebSocket-Accept: %b\r\n\r\n\x82%c%b" % (accept, len(INFO), INFO) + frame
+
+    async with raw(answer) as url:
+        with pytest.raises(CannotConnectError, match="it does not speak the NATS protocol"):
+            await ask(url, timeout=60)
 
 
-async def test_the_server_closes() -> None:
-    _, heard, socket = await feed([served(2, INFO + MESSAGES[1]) + served(8, b"\x03\xe8") + served(2, MESSAGES[0])])
-    assert socket.closed == "closed" and len(heard.messages) == 1
-    assert unmasked(socket.written) == [(8, b"\x03\xe8")]
+async def test_a_server_that_does_not_read() -> None:
+    end = asyncio.Event()
+
+    async def talk(socket: web.WebSocketResponse) -> None:
+        await end.wait()
+
+    async with served(talk) as url:
+        async with connect(ConnectOptions(servers=(url,), timeout=1)) as connection:
+            writing = asyncio.ensure_future(_publish(connection))
+            await eventually(lambda: not connection.writable)
+            written = await _stable(connection)
+            assert written < 32 << 20  # buffers of the kernel included
+            writing.cancel()
+        end.set()  # the block has ended although nothing was read
+
+
+async def _publish(connection: NatsConnection) -> None:
+    while True:
+        await connection.wait_writable()
+        connection.publish(b"a", bytes(10_000))
+        connection.sent = getattr(connection, "sent", 0) + 10_000  # type: ignore[attr-defined]
+
+
+async def _stable(connection: NatsConnection) -> int:
+    before = -1
+    while before != connection.sent:  # type: ignore[attr-defined]
+        before = connection.sent  # type: ignore[attr-defined]
+        await asyncio.sleep(0.3)
+    return before
+
+
+async def test_a_server_that_closes_is_connected_to_again() -> None:
+    connections: list[web.WebSocketResponse] = []
+
+    async def talk(socket: web.WebSocketResponse) -> None:
+        connections.append(socket)
+        if len(connections) > 1:
+            await socket.receive()
+            await socket.receive()
+
+    async with served(talk) as url, connect(ConnectOptions(servers=(url,))) as connection:
+        await eventually(lambda: len(connections) == 2 and connection.connected)
+
+
+async def test_every_reason_is_named() -> None:
+    with pytest.raises(CannotConnectError, match="nothing is listening there"):
+        await ask(f"ws://127.0.0.1:{servers.free_port()}")
+    with pytest.raises(CannotConnectError, match="no such host"):
+        await ask("ws://no-such-host.invalid")
+
+
+def test_aiohttp_is_imported_for_websockets_only() -> None:
+    script = "import sys, stantools.streaming.client; print(sorted({'aiohttp', 'nats'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 async def ask(url: str, **options: Any) -> tuple[str, bool, bytes]:
