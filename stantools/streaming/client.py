@@ -167,6 +167,7 @@ class Client:
             try:
                 await self._link.wait_writable(self.options.ack_timeout)
             except StreamingError:
+                self._check_lost()
                 self._check()
                 raise
             await self._outstanding.room()
@@ -284,18 +285,20 @@ class Client:
             if ping is not None:
                 with contextlib.suppress(StreamingError):
                     self._link.send(ping.subject, ping.payload, self._pings)
-            if self._link.broken and not self.closed:
-                self._session.lost("the connection to NATS was closed")
             self._check_lost()
 
     def _check_lost(self) -> None:
         """Starts to close the client if the session is lost."""
+        if self._link.broken and not self.closed:
+            self._session.lost("the connection to NATS was closed")
         if self._session.state is SessionState.LOST and self._ending is None:
-            self._ending = asyncio.create_task(self._end_lost(self._session.why_lost))
+            self._problem = SessionLostError(
+                f"the streaming server does not know the client {self.client_id!r} any more: {self._session.why_lost}"
+            )
+            self._ending = asyncio.create_task(self._end_lost(self._problem))
 
-    async def _end_lost(self, reason: str) -> None:
-        client = f"the client {self.client_id!r}"
-        await self._end(problem := SessionLostError(f"the streaming server does not know {client} any more: {reason}"))
+    async def _end_lost(self, problem: SessionLostError) -> None:
+        await self._end(problem)
         if self._connection_lost is None:
             _LOG.error("%s", problem)
             return

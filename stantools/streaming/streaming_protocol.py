@@ -14,6 +14,7 @@ subjects of their requests.
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,6 +28,7 @@ from stantools.streaming.errors import StreamingError
 #: the servers' default
 DISCOVER_PREFIX = "_STAN.discover"
 _PROTOCOL = 1
+_NO_SUBJECT = re.compile(rb"[\x00-\x20\x7f*>]")
 
 
 class SessionState(enum.Enum):
@@ -57,6 +59,11 @@ class Acked:
 def shown(name: bytes) -> str:
     """Decodes a name; bytes that are not UTF-8 survive a round trip."""
     return name.decode("utf-8", "surrogateescape")
+
+
+def is_subject(name: bytes) -> bool:
+    """Returns whether a name from a server can be sent as a subject, or the prefix of one."""
+    return not _NO_SUBJECT.search(name) and shown(name).isprintable()
 
 
 class StreamingProtocol:
@@ -133,13 +140,23 @@ class StreamingProtocol:
                 f"the service on {self._discover} is not a streaming server: it names no subject for publishing",
                 self.remedies["cluster"],
             )
-        self._publish_prefix = shown(answer.pub_prefix)
-        self._close_subject = shown(answer.close_requests)
-        self.subscribe_subject = shown(answer.sub_requests)
-        self.unsubscribe_subject = shown(answer.unsub_requests)
-        self.leave_subject = shown(answer.sub_close_requests)
-        # servers before 0.10.0 know no pings
-        self._ping_subject = shown(answer.ping_requests)
+        names = (
+            answer.pub_prefix,
+            answer.close_requests,
+            answer.sub_requests,
+            answer.unsub_requests,
+            answer.sub_close_requests,
+            answer.ping_requests,
+        )
+        if invalid := [name for name in names if not is_subject(name)]:
+            raise self.failure(
+                f"the service on {self._discover} is not a streaming server: {shown(invalid[0])!r} is no subject",
+                self.remedies["cluster"],
+            )
+        subjects = [shown(name) for name in names]
+        # servers before 0.10.0 know no pings, the last subject
+        self._publish_prefix, self._close_subject, self.subscribe_subject, self.unsubscribe_subject = subjects[:4]
+        self.leave_subject, self._ping_subject = subjects[4:]
         self._next_ping = now + self._interval
         self.state = SessionState.OPEN
 

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from stantools.format.proto import protocol_pb2 as pb
 from stantools.format.proto import store_pb2
 from stantools.streaming.errors import RefusedByServerError, StreamingError
-from stantools.streaming.streaming_protocol import shown
+from stantools.streaming.streaming_protocol import is_subject, shown
 
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -134,6 +134,9 @@ def read_answer(payload: bytes, request_name: str) -> str:
         raise StreamingError(f"the streaming server's answer to {request_name} cannot be read") from problem
     if answer.error:
         raise RefusedByServerError(request_name, shown(answer.error))
+    if not is_subject(answer.ack_inbox):
+        inbox = shown(answer.ack_inbox)
+        raise StreamingError(f"the streaming server's answer to {request_name} has no valid inbox: {inbox!r}")
     return shown(answer.ack_inbox)
 
 

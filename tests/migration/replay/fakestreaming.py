@@ -8,6 +8,7 @@ on without redelivery, so that real client libraries can be held against it too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class FakeStreaming:
         refuse: Channel -> error that is answered instead of storing.
         silent_after: So many publishes are answered; the rest is stored, and nobody learns of it.
         deaf_after: So many publishes are taken, the rest is thrown away.
+        login: Options of its own connection to NATS.
     """
 
     url: str
@@ -56,10 +58,13 @@ class FakeStreaming:
     refuse: dict[bytes, bytes] = field(default_factory=dict)
     silent_after: int | None = None
     deaf_after: int | None = None
+    login: dict[str, Any] = field(default_factory=dict)
     published: int = 0
 
     async def __aenter__(self) -> FakeStreaming:
-        self._nats = await natsclient.connect(self.url, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
+        self._nats = await natsclient.connect(
+            self.url, max_reconnect_attempts=-1, reconnect_time_wait=0.05, **self.login
+        )
         self._subscriptions: list[tuple[bytes, bytes, str, int]] = []
         cid = self.cluster_id
         discover = f"{self.discover_prefix}.{cid}"
@@ -82,7 +87,8 @@ class FakeStreaming:
     ) -> None:
         self._beating.cancel()
         await asyncio.gather(self._beating, return_exceptions=True)
-        await self._nats.close()
+        with contextlib.suppress(OSError):  # of a connection that is broken
+            await self._nats.close()
 
     def payloads(self, channel: bytes) -> list[bytes]:
         return [data for data, _ in self.channels.get(channel, [])]
