@@ -286,7 +286,7 @@ async def test_the_error_of_a_block_is_kept_where_closing_fails(
     url: str, error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def block(fake: FakeStreaming, begun: asyncio.Event) -> None:
-        async with await connect(url, "test-cluster", "me", ClientOptions(timeout=0.2)):
+        async with await connect(url, "test-cluster", "me", ClientOptions(timeout=30)):
             await fake.__aexit__(None, None, None)
             begun.set()
             if error:
