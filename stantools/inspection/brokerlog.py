@@ -196,7 +196,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     # Stores in files.
     line_of(
-        r"Unable to (?:flush|sync|compact|expire|remove|take back|(?:look|search) for a time|store|update)"
+        r"Unable to (?:flush|sync|compact|expire|remove|undo a failed write|search for a time|store|update)"
         r"|could not be stored",
         "a file of the store could not be read or written; unacknowledged messages are refused.",
         "a full or failing disk, or permissions",
@@ -291,7 +291,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     line_of(
         r"moved to |a purge was interrupted|a change of the configuration was interrupted|is not used: "
-        r"|takes its place|as they were|the file as it was|has another hash than|is missing or empty|is empty: what was"
+        r"|takes its place|as they were|the file as it was|has another hash than|is missing or empty|is empty: its messages"
         r"|the same at \d+ more places|has the records of block|\.blk ",
         "the files of a stream were not left by a clean end. Intact data is served; moved files are kept next to it.",
         "a crash, a loss of power, or a damaged disk",
