@@ -291,8 +291,8 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
     ),
     line_of(
         r"moved to |a purge was interrupted|a change of the configuration was interrupted|is not used: "
-        r"|takes its place|as they were|the file as it was|has another hash than|is missing or empty|is empty: its messages"
-        r"|the same at \d+ more places|has the records of block|\.blk ",
+        r"|takes its place|as they were|the file as it was|has another hash than|is missing or empty"
+        r"|is empty: its messages|the same at \d+ more places|has the records of block|\.blk ",
         "the files of a stream were not left by a clean end. Intact data is served; moved files are kept next to it.",
         "a crash, a loss of power, or a damaged disk",
         _JETSTREAM,
