@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import servers
+from tests.waiting import is_readable
 
 ROOT = Path(__file__).parents[1]
 #: Starts servers in the main thread and in another one, prints their ids, and stays.
@@ -44,12 +44,12 @@ def test_servers_end_with_the_test_process_that_is_killed(tmp_path: Path) -> Non
         assert process.stdout
         running = [os.pidfd_open(int(word)) for word in process.stdout.readline().split()]
         try:
-            assert len(running) == 3 and not select.select(running, [], [], 0)[0]
+            assert len(running) == 3 and not any(is_readable(each, 0) for each in running)
             process.kill()
             for each in running:
-                assert select.select([each], [], [], 60)[0], "a server outlives the process that started it"
+                assert is_readable(each, 60), "a server outlives the process that started it"
         finally:
             for each in running:
-                if not select.select([each], [], [], 0)[0]:
+                if not is_readable(each, 0):
                     signal.pidfd_send_signal(each, signal.SIGKILL)
                 os.close(each)

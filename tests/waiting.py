@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import select
 import time
 from collections.abc import Callable
 
@@ -25,3 +26,10 @@ async def eventually(condition: Callable[[], object], seconds: float = PATIENCE)
     while not (await found if inspect.isawaitable(found := condition()) else found):
         assert time.monotonic() < deadline, "it did not come to that"
         await asyncio.sleep(0.01)
+
+
+def is_readable(descriptor: int, seconds: float) -> bool:
+    """Returns whether a descriptor has bytes, or is at its end, within a time; `select` knows only the first 1024."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

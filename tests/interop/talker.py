@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import select
 import socket
 import ssl
 import threading
@@ -20,7 +19,7 @@ from typing import Any, Self
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
 from stantools.nats.subjects import valid_subject
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, is_readable
 
 _NUMBERS = itertools.count(1)
 
@@ -228,7 +227,7 @@ class Talker:
         assert isinstance(self._socket, ssl.SSLSocket)
         while True:
             if not self._socket.pending():
-                select.select([self._socket], [], [])
+                is_readable(self._socket.fileno(), PATIENCE)
             with self._sending:
                 self._socket.setblocking(False)
                 try:

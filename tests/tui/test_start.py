@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from stantools.store.sample import SampleOptions, write_sample
+from tests.waiting import is_readable
 
 _PROGRAM = [sys.executable, "-m", "stantools", "tui"]
 
@@ -43,7 +43,7 @@ class Terminal:
         end = time.monotonic() + seconds
         while text not in self.seen:
             assert time.monotonic() < end, self.seen[-3000:].decode("utf-8", "replace")
-            if select.select([self._main], [], [], 0.2)[0]:
+            if is_readable(self._main, 0.2):
                 try:
                     self.seen += os.read(self._main, 1 << 16)
                 except OSError:
@@ -58,7 +58,7 @@ class Terminal:
         """Waits for the end and returns the exit code; reads on, or the program could not write its last words."""
         end = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < end:
-            if select.select([self._main], [], [], 0.1)[0]:
+            if is_readable(self._main, 0.1):
                 try:
                     self.seen += os.read(self._main, 1 << 16)
                 except OSError:

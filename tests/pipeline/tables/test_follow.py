@@ -22,7 +22,10 @@ from .followed import Reader, Server, cut_to_index
 
 @pytest.fixture
 def server(tmp_path):
-    return Server(tmp_path / "store")
+    server = Server(tmp_path / "store")
+    yield server
+    if server.writer:
+        server.writer.abandon()
 
 
 @pytest.fixture
