@@ -208,7 +208,7 @@ def check(publisher: Publisher, subscriber: Subscriber, held: list[tuple[int, by
     assert [number for number in dict.fromkeys(subscriber.got) if number not in late] == [
         number for number in publisher.acked if number not in late
     ]
-    if not crashed:
+    if not crashed and not publisher.repeated:  # on a busy machine an acknowledgement may come too late
         assert numbers == subscriber.got == publisher.acked
 
 
