@@ -326,6 +326,7 @@ def _follow(
     consent: ChangeMode,
 ) -> int:
     """Shows the plan of the present data, asks, and follows the store into the streams."""
+    from stantools.cli.opening import nodes_of
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.followed_store import FollowedStore, has_ended, open_journal, store_of_nodes, was_seen
@@ -337,7 +338,7 @@ def _follow(
     from stantools.store.read_options import open_store
 
     sources = planned.sources()
-    nodes = [node for source in sources for node in source.parts()] if sources[0].nodes else []
+    nodes = nodes_of(sources)
     follow_options.check(planned.plan_options, nodes=bool(nodes))
     if not isinstance(target, ServerDestination):
         raise UsageError("--follow needs the streams of a running server", "name it: --server URL")

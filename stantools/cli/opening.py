@@ -113,6 +113,11 @@ def open_sources(paths: Sequence[Path], read_options: ReadOptions, use: Capabili
     return sources
 
 
+def nodes_of(sources: Sequence[Source]) -> list[NodeFiles]:
+    """Returns the nodes of several sources, or of one that is a node; none for one store."""
+    return [node for each in sources for node in each.parts()] if len(sources) > 1 or sources[0].nodes else []
+
+
 def _tell_store(store: Datastore, read_options: ReadOptions, channels: Sequence[str]) -> None:
     """Notes an unusual CRC and skipped files."""
     if read_options.accept_unreadable:
@@ -167,10 +172,9 @@ def read_source(
     from stantools.migration import workflow
     from stantools.migration.source import open_merged
 
-    if sources[0].nodes:
+    if nodes := nodes_of(sources):
         check_stopped(sources, force=running)
         with ByteProgress("read") as shown:
-            nodes = [node for source in sources for node in source.parts()]
             return open_merged(nodes, read_options, source_options, progress=shown.advance)
     store = sources[0].store()
     for note in () if sources[0].archived else workflow.signs_of_use(store.path):

@@ -62,12 +62,12 @@ def in_c_code_that_clears_errors():
     get.restype = ctypes.c_void_p
     get({Odd(): 1}, Odd())
 
-def work(*_):
+def work(*_, **__):
     LOSE()
     while True:
         time.sleep(0.01)
 
-opening.open_store = work
+opening.open_source = work
 sys.argv = ["stantools", "info", "."]
 main.main()
 """
@@ -99,7 +99,7 @@ _CLEANING = """
 import sys, time
 from stantools.cli import main, opening
 
-def work(*_):
+def work(*_, **__):
     try:
         print("there", flush=True)
         time.sleep(60)
@@ -108,7 +108,7 @@ def work(*_):
         time.sleep(SECONDS)
         print("clean", flush=True)
 
-opening.open_store = work
+opening.open_source = work
 sys.argv = ["stantools", "info", "."]
 main.main()
 """
@@ -140,7 +140,7 @@ _TOO_LATE = """
 import sys, time
 from stantools.cli import main, opening
 
-def work(*_):
+def work(*_, **__):
     try:
         print("there", flush=True)
         time.sleep(60)
@@ -148,8 +148,8 @@ def work(*_):
         pass
     return opening.known
 
-opening.known = opening.open_store
-opening.open_store = lambda *words: work()(*words)
+opening.known = opening.open_source
+opening.open_source = lambda *words, **options: work()(*words, **options)
 sys.argv = ["stantools", "info", STORE]
 main.main()
 """

@@ -217,7 +217,7 @@ def test_an_unreadable_channel_is_a_finding(golden_copy: Callable[[str], Path]) 
 def test_a_raft_log_is_named(golden: Path, golden_copy: Callable[[str], Path]) -> None:
     root = golden_copy("clustered")
     raft = golden / "clustered" / "raft"
-    with pytest.raises(StoreUnreadableError, match="raft log"):
+    with pytest.raises(StoreUnreadableError, match="is not a file store"):
         open_datastore(raft)
     fresh_copy(raft, root / "raft")
     assert "raft-log" in codes(run(root))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,10 @@ def shop(tmp_path: Path) -> Path:
     return write_store(tmp_path / "shop", SHOP)
 
 
-def plan_for(store: Path, options: PlanOptions | None = None, *, version: Any = None, **source: Any) -> MigrationPlan:
-    return make_plan(opened(store, **source), options, version, now_ns=NOW)
+def plan_for(
+    store: Path, options: PlanOptions | None = None, *, version: Any = None, patterns: Sequence[str] = (), **source: Any
+) -> MigrationPlan:
+    return make_plan(opened(store, *patterns, **source), options, version, now_ns=NOW)
 
 
 def texts(notes: tuple[Remark, ...] | list[Remark], level: RemarkLevel = RemarkLevel.WARNING) -> list[str]:

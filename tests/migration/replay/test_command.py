@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,6 +167,7 @@ def test_an_unfinished_one_is_not_begun_anew(run: Any, start_server: Any, store:
     assert run(*command).code == 4
     assert run(*command, "--resume").code == 3
     assert run(*command, "--resume", "--seq", "5:").code == 2
+    shutil.rmtree(store)
     write_store(store, {"old.c": [*messages(3), *messages(3, first=5, start=START + 5 * MS)]})
     done = run(*command, "--resume", "--dry-run")
     assert "would publish 3 messages" in done.out

@@ -250,7 +250,7 @@ def test_wrong_paths(stores: Path, path: str, message: str) -> None:
 def test_a_raft_log_is_named(stores: Path, tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
     (tmp_path / "node" / "raft.log").write_bytes(b"x")
-    with pytest.raises(StoreUnreadableError, match="raft log"):
+    with pytest.raises(StoreUnreadableError, match="is a clustered node"):
         found(tmp_path)
 
 
