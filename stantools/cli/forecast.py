@@ -49,12 +49,12 @@ def command(stores: tuple[Path, ...], server: ServerFlags, read_options: ReadOpt
     Exit code 0: a normal start works and destroys nothing, no durable queue member is deleted, every message can be
     delivered; for a cluster: every node starts, one can lead, and no possible leader loses a channel. Otherwise 1.
     """
-    from stantools.cli.opening import open_sources
+    from stantools.cli.opening import nodes_of, open_sources
     from stantools.sources.source import Capability
 
     sources = open_sources(stores, read_options, Capability.FORECAST)
-    if sources[0].nodes:
-        return _forecast_cluster([node for source in sources for node in source.nodes], read_options)
+    if nodes := nodes_of(sources):
+        return _forecast_cluster(nodes, read_options)
     diagnosis = examine(sources[0], server, needs_start=True)
     judged = list(diagnosis.starts)
     if server.server_version:

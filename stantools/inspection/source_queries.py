@@ -36,7 +36,7 @@ def source_overview(
         from stantools.inspection.node import node_overview
 
         report, result = node_overview(
-            source.node, source.reading, patterns=patterns, limits=limits, free_pages=free_pages
+            source.node, source.read_options, patterns=patterns, limits=limits, free_pages=free_pages
         )
     else:
         from stantools.inspection.overview import overview
@@ -59,13 +59,16 @@ def verify_source(
     """Scans a source completely; the options are those of `verify`."""
     from stantools.inspection.catalogue import finding
 
-    flaws = [finding("archive-incomplete", flaw) for flaw in source.flaws]
-    for one in flaws if on_finding else ():
-        on_finding(one)  # type: ignore[misc]
+    flaws = [finding("archive-incomplete", text) for text in source.flaws]
+    if on_finding:
+        for flaw in flaws:
+            on_finding(flaw)
     if source.node:
         from stantools.inspection.node import verify_node
 
-        verdict = verify_node(source.node, source.reading, patterns=patterns, workers=workers, on_finding=on_finding)
+        verdict = verify_node(
+            source.node, source.read_options, patterns=patterns, workers=workers, on_finding=on_finding
+        )
     else:
         from stantools.inspection.verify import verify
 

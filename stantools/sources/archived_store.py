@@ -21,7 +21,7 @@ from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError,
 from stantools.notation import format_size, some_of
 from stantools.progress import Progress
 from stantools.sources.archive import Archive, BombError, Member
-from stantools.sources.source import RecognisedPath, Source, SourceRequest
+from stantools.sources.source import ArchiveFormat, RecognisedPath, Source, SourceRequest
 from stantools.store.directory import subject_matches
 from stantools.store.names import (
     CLIENTS_FILE,
@@ -126,6 +126,7 @@ class _Unpacking:
     """One archive on its way into a private directory."""
 
     archive: Archive
+    format: ArchiveFormat
     found: RecognisedPath
     request: SourceRequest
     notes: list[str] = field(default_factory=list)
@@ -177,7 +178,7 @@ class _Unpacking:
         except NotAStoreError as problem:
             raise NotAStoreError(problem.message, self.found.remedy) from problem
         source.path = shown
-        source.unpack = self.found.remedy.partition("`")[2].rpartition(" && ")[0] or "unpack it"
+        source.unpack = self.format.unpack
         source.notes[:0], source.flaws[:0] = self.notes, self.flaws
         source.release = lambda: remove(directory)
         return source
@@ -203,7 +204,7 @@ class _Unpacking:
         if locked := [members[number].name for number in wanted if members[number].encrypted]:
             raise StoreUnreadableError(
                 f"{self.archive.path}: is encrypted: {some_of(sorted(locked), _NAMED)}",
-                f"unpack it with its password: `{self.found.remedy.partition('`')[2].rstrip('`')}`",
+                f"unpack it with its password: `{self.format.check}`",
             )
         return wanted
 
@@ -302,8 +303,8 @@ def _stem(path: Path) -> str:
 
 
 def open_archive(found: RecognisedPath, request: SourceRequest) -> Source:
-    form = found.detail.strip(" ()")
-    return _Unpacking(Archive(found.path, form), found, request).run()
+    assert found.archive
+    return _Unpacking(Archive(found.path, found.archive.name), found.archive, found, request).run()
 
 
 def remove(directory: Path) -> None:

@@ -19,13 +19,14 @@ from stantools.sources.source import (
     Source,
     SourceKind,
     SourceRequest,
+    holds_channel,
     is_file,
     names_in,
 )
 from stantools.store.directory import Datastore, open_datastore
-from stantools.store.names import CLIENTS_FILE, SERVER_FILE, SLICE_NAME, SUBS_FILE
+from stantools.store.names import CLIENTS_FILE, SERVER_FILE
 from stantools.store.nodes import NodeFiles, find_node
-from stantools.store.read_options import open_store, prepare_store
+from stantools.store.read_options import prepare_store
 
 _CHANNEL_USES: Final = frozenset(
     {
@@ -85,20 +86,23 @@ def _recognise_nodes(facts: PathFacts) -> RecognisedPath | None:
 
 
 def _open_node(found: RecognisedPath, request: SourceRequest) -> Source:
-    return Source(found, request.reading, found.path, nodes=found.nodes)
+    return Source(found, request.read_options, found.path, nodes=found.nodes)
 
 
 def _open_nodes(found: RecognisedPath, request: SourceRequest) -> Source:
     nodes = [node for each in found.stores if (node := find_node(each))]
-    return Source(found, request.reading, found.path, nodes=tuple(nodes))
+    return Source(found, request.read_options, found.path, nodes=tuple(nodes))
 
 
 def _recognise_store(facts: PathFacts) -> RecognisedPath | None:
-    return RecognisedPath(STORE, facts.path, "", "", (facts.path,)) if facts.datastore else None
+    store = facts.datastore
+    return RecognisedPath(STORE, facts.path, stores=(facts.path,), datastore=store) if store else None
 
 
 def _open_store(found: RecognisedPath, request: SourceRequest) -> Source:
-    return Source(found, request.reading, found.path, open_store(found.path, request.reading, request.channels))
+    assert found.datastore
+    store = prepare_store(found.datastore, request.read_options, request.channels)
+    return Source(found, request.read_options, found.path, store)
 
 
 def _recognise_parent(facts: PathFacts) -> RecognisedPath | None:
@@ -117,14 +121,14 @@ def _recognise_parent(facts: PathFacts) -> RecognisedPath | None:
 
 def _open_parent(found: RecognisedPath, request: SourceRequest) -> Source:
     (store,) = found.stores
-    opened = _open_store(RecognisedPath(STORE, store, "", "", (store,)), request)
+    opened = _open_store(RecognisedPath(STORE, store, stores=(store,), datastore=open_datastore(store)), request)
     opened.notes.append(f"{found.path} {found.kind.says}; reading the store in it, {store}")
     return opened
 
 
 def _recognise_channel(facts: PathFacts) -> RecognisedPath | None:
     path, names = facts.path, facts.names
-    if SUBS_FILE not in names and not any(SLICE_NAME.fullmatch(each) for each in names):
+    if not holds_channel(names):
         return None
     place = path.absolute()
     shown, channel = path.parent if path.name and path.parent != path else place.parent, place.name
@@ -147,8 +151,8 @@ def _open_channel(found: RecognisedPath, request: SourceRequest) -> Source:
             f"{found.path} {found.sentence}: clients are unknown, so subscriptions look like those of unknown ones"
         ]
     store = replace(whole, channel_names=[found.inner], system_names=[], symlinks=[])
-    prepare_store(store, request.reading, request.channels)
-    return Source(found, request.reading, found.path, store, notes=notes)
+    prepare_store(store, request.read_options, request.channels)
+    return Source(found, request.read_options, found.path, store, notes=notes)
 
 
 def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:

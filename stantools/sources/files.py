@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import stat
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from stantools.escaping import shell_word
-from stantools.sources.source import NAME_STORE, PathFacts, RecognisedPath, Source, SourceKind, SourceRequest, is_file
+from stantools.sources.source import (
+    NAME_STORE,
+    ArchiveFormat,
+    PathFacts,
+    RecognisedPath,
+    Source,
+    SourceKind,
+    SourceRequest,
+    is_file,
+)
 from stantools.store.names import CLIENTS_FILE, INDEX_NAME, SERVER_FILE, SLICE_NAME, SUBS_FILE
 
 _TAR: Final = "tar -xf {path} -C {to}"
@@ -46,9 +56,7 @@ def _recognise_inner(facts: PathFacts) -> RecognisedPath | None:
     for file in facts.path.parents if not facts.mode else ():
         if is_file(file):
             if found := _recognise_archive(PathFacts(file)):
-                return RecognisedPath(
-                    found.kind, file, found.detail, found.remedy, inner=str(facts.path.relative_to(file))
-                )
+                return replace(found, inner=str(facts.path.relative_to(file)))
             break
     return None
 
@@ -117,9 +125,10 @@ def _recognise_archive(facts: PathFacts) -> RecognisedPath | None:
         if any(inner) or not path.name.lower().endswith(_COMPRESSED_TARS):
             return RecognisedPath(COMPRESSED, path, f" ({name})", "unpack it, and name the unpacked directory")
     to = shell_word(f"{_stem(path)}.unpacked")
-    command = f"mkdir {to} && {unpack.format(path=shell_word(str(path)), to=to)} && stantools doctor {to}"
+    archive = ArchiveFormat(name, f"mkdir {to} && {unpack.format(path=shell_word(str(path)), to=to)}", to)
     kind = OTHER_ARCHIVE if name in _NOT_READ else ARCHIVE
-    return RecognisedPath(kind, path, f" ({name})", f"unpack it, and check its content: `{command}`")
+    remedy = f"unpack it, and check its content: `{archive.check}`"
+    return RecognisedPath(kind, path, f" ({name})", remedy, archive=archive)
 
 
 def unpacked_head(path: Path, name: str) -> bytes | None:

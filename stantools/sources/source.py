@@ -104,7 +104,7 @@ class PathFacts:
                     logs.append(directory)
                 elif names & {SERVER_FILE, CLIENTS_FILE, MANIFEST_FILE}:
                     stores.append(directory)
-                elif SUBS_FILE in names or any(SLICE_NAME.fullmatch(each) for each in names):
+                elif holds_channel(names):
                     if directory.parent not in stores:
                         stores.append(directory.parent)
                 else:
@@ -128,6 +128,11 @@ def names_in(path: Path) -> set[str] | None:
         return None
 
 
+def holds_channel(names: set[str]) -> bool:
+    """Returns whether the names in a directory are those of a channel's files."""
+    return SUBS_FILE in names or any(SLICE_NAME.fullmatch(each) for each in names)
+
+
 def is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -145,6 +150,18 @@ class SourceKind:
 
 
 @dataclass(frozen=True)
+class ArchiveFormat:
+    name: str
+    unpack: str  #: the command that unpacks the archive
+    target: str  #: the directory in which it does, as a word of a shell
+
+    @property
+    def check(self) -> str:
+        """The command that unpacks the archive, and checks its content."""
+        return f"{self.unpack} && stantools doctor {self.target}"
+
+
+@dataclass(frozen=True)
 class RecognisedPath:
     kind: SourceKind
     path: Path
@@ -153,6 +170,8 @@ class RecognisedPath:
     stores: tuple[Path, ...] = ()  #: the stores that it is about
     nodes: tuple[NodeFiles, ...] = ()  #: the nodes of a cluster that it is about
     inner: str = ""  #: path in an archive, or name of a channel
+    archive: ArchiveFormat | None = None
+    datastore: Datastore | None = None  #: the store, as listed
 
     @property
     def sentence(self) -> str:
@@ -165,7 +184,7 @@ class RecognisedPath:
 
 @dataclass(frozen=True)
 class SourceRequest:
-    reading: ReadOptions = field(default_factory=ReadOptions)
+    read_options: ReadOptions = field(default_factory=ReadOptions)
     channels: Sequence[str] = ()  #: patterns of the channels to read; () for all
     #: Opens a directory that was found in the source; the door sets it.
     open: Callable[[Path, SourceRequest], Source] | None = None
@@ -175,7 +194,7 @@ class SourceRequest:
 @dataclass
 class Source:
     found: RecognisedPath  #: its kind, and the words about it
-    reading: ReadOptions
+    read_options: ReadOptions
     path: Path  #: the path from the user, or the better one that a note names
     datastore: Datastore | None = None
     nodes: tuple[NodeFiles, ...] = ()  #: nodes of a cluster; () for a store by itself
@@ -209,7 +228,7 @@ class Source:
                     f"{self.path}: the file store of the node is missing, but needed: {why}",
                     "stantools info, subs and verify show its Raft log",
                 )
-            self.datastore = open_store(node.data, self.reading)
+            self.datastore = open_store(node.data, self.read_options)
         return self.datastore
 
     def data_size(self, channels: Sequence[str] = ()) -> int:
