@@ -64,7 +64,7 @@ def command(
     source = open_source(store, read_options, use, channels=channels)
     if history:
         opened = source.store()
-        records = (row for name in opened.matching(channels) for row in _channel_history(opened, name, ids))
+        records = (row for name in opened.chosen(channels) for row in _channel_history(opened, name, ids))
         return show_records(str(opened.path), _HISTORY, records, _print_record)
     from stantools.inspection.source_queries import source_overview
 

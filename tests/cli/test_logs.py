@@ -81,6 +81,13 @@ def test_history_of_subs(run, golden: Path, output: str) -> None:
         assert {(s["channel"], s["id"]): len(s["pending"]) for s in state}.items() <= last.items()
 
 
+@pytest.mark.parametrize("history", [[], ["--history"]])
+def test_a_pattern_without_a_channel_is_refused(run, golden: Path, history: list[str]) -> None:
+    outcome = run("subs", golden / "basic" / "datastore", "--channel", "bar", *history)
+    assert outcome.code == 2
+    assert "no channel matches bar" in outcome.err
+
+
 def test_history_shows_damage(run, golden: Path) -> None:
     outcome = run("subs", golden / "dmg_subs_payload_flip" / "datastore", "--history", "-o", "ndjson")
     assert outcome.code == 1
