@@ -154,8 +154,9 @@ def test_encrypted_payloads(run: Any, start_server: Any, tmp_path: Path) -> None
     assert not state_files()
 
 
-def test_an_unfinished_one_is_not_begun_anew(run: Any, start_server: Any, store: Path) -> None:
+def test_an_unfinished_one_is_not_begun_anew(run: Any, start_server: Any, tmp_path: Path) -> None:
     server = start_server(jetstream=False, config={"max_payload": 1000})
+    store = tmp_path / "store"
     write_store(store, {"old.c": [*messages(3), (4, START + 4 * MS, b"", bytes(1001)), *messages(3, first=5)]})
     command = ["replay", store, "--to", server.url, "--speed", "max", "--channel", "old.c"]
     done = run(*command)
