@@ -185,16 +185,16 @@ class ServerGroup:
         await self._term.bus.close()
 
     async def _run(self) -> None:
-        said = ""
+        reported = ""
         while True:
             try:
                 await self._stand_by()
                 await self._lead()
-                said = ""
+                reported = ""
             except LeaseLostError as problem:
                 STREAMING.info("This server remains a follower: %s", problem)
             except StantoolsError as problem:
-                if said != (said := str(problem)):
+                if reported != (reported := str(problem)):
                     STREAMING.error("This server cannot lead yet: %s", problem)
             except asyncio.CancelledError:
                 if self.role == LEADER:
@@ -235,19 +235,19 @@ class ServerGroup:
     async def _copy(self) -> None:
         loop = asyncio.get_running_loop()
         since: float | None = None  # start of the time without an updated copy
-        said = False
+        warned = False
         pause, times, most = _COPY_INTERVAL
         while True:
             begin = loop.time()
             try:
                 await self._term.store.follow()
-                if said:
+                if warned:
                     STREAMING.info("The copy in files follows the streams again")
-                since, said = None, False
+                since, warned = None, False
             except (NatsError, StorageError) as problem:
                 since = begin if since is None else since
-                if not said and loop.time() - since >= _COPY_GRACE:
-                    said = True
+                if not warned and loop.time() - since >= _COPY_GRACE:
+                    warned = True
                     STREAMING.warning("The copy in files does not follow the streams: %s", problem)
             await asyncio.sleep(min(max(pause, times * (loop.time() - begin)), most))
 

@@ -36,12 +36,12 @@ class _LastingConnection(NatsConnection):
     def __init__(self, options: ConnectOptions, name: str) -> None:
         super().__init__(options, name)
         self.manners = replace(self.manners, attempts=None)
-        self.told: dict[bytes, Callable[[], None]] = {}  #: by prefix: called when the connection is lost
+        self.lost_handlers: dict[bytes, Callable[[], None]] = {}  #: by prefix: called when the connection is lost
 
     def on_lost(self, reason: str) -> None:
         super().on_lost(reason)
         STREAMING.error('connection "%s" has been disconnected: %s', self.manners.name, reason)
-        for lost in tuple(self.told.values()):
+        for lost in tuple(self.lost_handlers.values()):
             lost()
 
     def on_back(self) -> None:
@@ -119,14 +119,14 @@ class JetStreamLink:
     def listen(self, handler: Handler, lost: Callable[[], None]) -> bytes:
         """Subscribes to a new prefix and returns it."""
         prefix = self._connection.new_inbox() + b"."
-        self._connection.told[prefix] = lost
+        self._connection.lost_handlers[prefix] = lost
         self._sids[prefix] = self._connection.subscribe(prefix + b">", handler)
         return prefix
 
     def unlisten(self, prefix: bytes) -> None:
         if (sid := self._sids.pop(prefix, None)) is not None:
             self._connection.unsubscribe(sid)
-            del self._connection.told[prefix]
+            del self._connection.lost_handlers[prefix]
 
     async def read(self, name: str, state: Mapping[str, Any], after: int) -> AsyncIterator[Received]:
         """Yields the messages of a stream after a sequence."""

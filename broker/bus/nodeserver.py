@@ -111,12 +111,12 @@ class NodeServer:
             await asyncio.sleep(_CHECK_INTERVAL)
             if not process.ended:
                 continue
-            said = process.last_words()
+            problem_text = process.last_words()
             failures = 1 if loop.time() - since > _STABLE else failures + 1
             if failures > len(_PAUSES):
-                self._failed(f"The NATS server of this node does not keep running: {said}")
+                self._failed(f"The NATS server of this node does not keep running: {problem_text}")
                 return
-            NATS.error("The NATS server of this node has ended, and is started again: %s", said)
+            NATS.error("The NATS server of this node has ended, and is started again: %s", problem_text)
             await asyncio.sleep(_PAUSES[failures - 1])
             try:
                 process.launch()

@@ -220,8 +220,10 @@ class NatsServer:
             sockets = self._sockets or open_sockets(host, port)
         except OSError as problem:
             where, number = address(host, port), problem.errno or 0
-            said = os.strerror(number) if number > 0 else problem.strerror or str(problem)
-            raise ListenError(f'Error listening on port: {where}, "listen tcp {where}: bind: {said.lower()}"') from None
+            problem_text = os.strerror(number) if number > 0 else problem.strerror or str(problem)
+            raise ListenError(
+                f'Error listening on port: {where}, "listen tcp {where}: bind: {problem_text.lower()}"'
+            ) from None
         loop = asyncio.get_running_loop()
         self._listeners = [
             await loop.create_server(self._connect, sock=listener, backlog=BACKLOG) for listener in sockets
@@ -312,8 +314,8 @@ class NatsServer:
             # The latest connections exceed the new limit.
             for connection in self.connections()[options.max_connections :]:
                 self._refuse(connection)
-        told = ("max_payload", "client_advertise", "tls", "authorization")
-        if any(getattr(before, name) != getattr(options, name) for name in told):
+        announced = ("max_payload", "client_advertise", "tls", "authorization")
+        if any(getattr(before, name) != getattr(options, name) for name in announced):
             self.announce()
         lines.append("Reloaded server configuration")
         for line in lines:

@@ -13,7 +13,7 @@ from broker.streams.account import Account
 from broker.streams.advisories import Advisories
 from broker.streams.api_errors import RequestError, bad_request, name_mismatch, overloaded, store_failed, unavailable
 from broker.streams.configuration import StreamConfig
-from broker.streams.consumercalls import Answering, ConsumerCalls
+from broker.streams.consumercalls import AnswerSteps, ConsumerCalls
 from broker.streams.consumers import ConsumerRegistry
 from broker.streams.headers import bare, status
 from broker.streams.requests import (
@@ -52,7 +52,7 @@ _NO_PAGE: Final[Mapping[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
 
 #: A call of the API: takes the name of the stream and the body; returns the members of the answer, or a generator of
 #: them.
-Call = Callable[[str, bytes], dict[str, Any] | Answering]
+Call = Callable[[str, bytes], dict[str, Any] | AnswerSteps]
 #: Prefixes of the requests that change nothing.
 _QUESTIONS: Final = (
     b"INFO",
@@ -115,7 +115,9 @@ class Api:
             b"STREAM.LEADER.STEPDOWN": ("stream_leader_stepdown", self._no_cluster, {}),
             b"STREAM.PEER.REMOVE": ("stream_remove_peer", self._no_cluster, {}),
         }
-        self._plain_calls: dict[bytes, tuple[str, Callable[[bytes], dict[str, Any] | Answering], Mapping[str, Any]]] = {
+        self._plain_calls: dict[
+            bytes, tuple[str, Callable[[bytes], dict[str, Any] | AnswerSteps], Mapping[str, Any]]
+        ] = {
             b"INFO": ("account_info", self._account_info, {}),
             b"STREAM.NAMES": ("stream_names", self._names, {**_NO_PAGE, "streams": None}),
             b"STREAM.LIST": ("stream_list", self._list, {**_NO_PAGE, "streams": []}),
@@ -160,7 +162,7 @@ class Api:
         return (yield from self._execute(kind, header, lambda: of_stream(text, body), otherwise))
 
     def _execute(
-        self, kind: str, header: bytes, call: Callable[[], dict[str, Any] | Answering], otherwise: Mapping[str, Any]
+        self, kind: str, header: bytes, call: Callable[[], dict[str, Any] | AnswerSteps], otherwise: Mapping[str, Any]
     ) -> Generator[None, None, bytes]:
         self.total += 1
         try:
@@ -203,7 +205,7 @@ class Api:
             config.check_as_sent(values)
         return config, pedantic
 
-    def _create(self, name: str, body: bytes) -> Answering:
+    def _create(self, name: str, body: bytes) -> AnswerSteps:
         config, pedantic = self._config(name, body)
         stream, new = yield from self._account.create(config, pedantic=pedantic)
         if new:
@@ -211,7 +213,7 @@ class Api:
             self._advisories.stream(name, "create")
         return {**stream_info(stream, self._clock.wall()), "did_create": True}
 
-    def _update(self, name: str, body: bytes) -> Answering:
+    def _update(self, name: str, body: bytes) -> AnswerSteps:
         config = self._config(name, body)[0]
         known = self._account.streams.get(name)
         before = known.config.retention if known is not None else ""
@@ -225,7 +227,7 @@ class Api:
         self._advisories.stream(name, "modify")
         return stream_info(stream, self._clock.wall())
 
-    def _info(self, name: str, body: bytes) -> Answering:
+    def _info(self, name: str, body: bytes) -> AnswerSteps:
         wanted = members(parse(body), _INFO, "JSApiStreamInfoRequest", strict=True)
         stream = self._account.find(name)
         info = stream_info(stream, self._clock.wall())
@@ -253,7 +255,7 @@ class Api:
         names = [stream.name for stream in found[offset : offset + _NAMES]]
         return {"total": len(found), "offset": offset, "limit": _NAMES, "streams": names or None}
 
-    def _list(self, body: bytes) -> Answering:
+    def _list(self, body: bytes) -> AnswerSteps:
         found, offset = self._page(body, "JSApiStreamListRequest")
         infos = []
         for stream in found[offset : offset + _INFOS]:
@@ -267,7 +269,7 @@ class Api:
         self._advisories.stream(name, "delete")
         return {"success": True}
 
-    def _purge(self, name: str, body: bytes) -> Answering:
+    def _purge(self, name: str, body: bytes) -> AnswerSteps:
         wanted = members(parse(body), _PURGE, "JSApiStreamPurgeRequest", strict=True)
         if wanted.get("seq") and wanted.get("keep"):
             raise bad_request()
@@ -278,14 +280,14 @@ class Api:
         stream.store.flush()
         return {"success": True, "purged": purged}
 
-    def _get(self, name: str, body: bytes) -> Answering:
+    def _get(self, name: str, body: bytes) -> AnswerSteps:
         return {"message": (yield from message_requests.stored_message(partial(self._account.find, name), body))}
 
     def _delete_message(self, name: str, body: bytes) -> dict[str, Any]:
         message_requests.delete(partial(self._account.find, name), body).store.flush()
         return {"success": True}
 
-    def _snapshot(self, name: str, body: bytes) -> Answering:
+    def _snapshot(self, name: str, body: bytes) -> AnswerSteps:
         stream = self._account.find(name)
         for consumer in list(self._consumers.of(stream).values()):
             self._consumers.store_state(consumer)

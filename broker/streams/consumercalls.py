@@ -26,16 +26,16 @@ _UNPIN: Final[Mapping[str, str]] = {"group": STRING}
 _PATHS: Final = ("/", "\\")
 
 #: The members of an answer, computed in steps.
-Answering = Generator[None, None, dict[str, Any]]
+AnswerSteps = Generator[None, None, dict[str, Any]]
 #: Kind of the answer, function from the body to its members, and members of a failed answer.
-Found = tuple[str, Callable[[bytes], dict[str, Any] | Answering], Mapping[str, Any]]
+ApiCall = tuple[str, Callable[[bytes], dict[str, Any] | AnswerSteps], Mapping[str, Any]]
 
 
 class ConsumerCalls:
     def __init__(self, account: Account, consumers: ConsumerRegistry) -> None:
         self._account, self._consumers = account, consumers
 
-    def find(self, call: bytes) -> Found | None:
+    def find(self, call: bytes) -> ApiCall | None:
         """Returns the call for a request; None for an unknown one. `call` is the subject after `$JS.API.CONSUMER.`."""
         try:
             tokens = call.decode().split(".")
@@ -70,7 +70,7 @@ class ConsumerCalls:
             raise RequestError(404, 10014, "consumer not found")
         return consumer
 
-    def _create(self, stream: str, named: list[str], durable: bool, body: bytes) -> Answering:
+    def _create(self, stream: str, named: list[str], durable: bool, body: bytes) -> AnswerSteps:
         if not body:
             raise RequestError(400, 10056, "stream name in subject does not match request")
         values = parse(body)
@@ -115,7 +115,7 @@ class ConsumerCalls:
         page = names[offset : offset + _NAMES]
         return {"total": len(names), "offset": offset, "limit": _NAMES, "consumers": page}
 
-    def _list(self, stream: str, body: bytes) -> Answering:
+    def _list(self, stream: str, body: bytes) -> AnswerSteps:
         found, names, offset = self._page(stream, body)
         page = []
         for name in names[offset : offset + _INFOS]:

@@ -330,7 +330,7 @@ class ConsumerConfig:
 
     def _start_problems(self) -> Iterator[tuple[int, str]]:
         what = self.deliver_policy.replace("_", " ")
-        said = f"consumer delivery policy is deliver {what}, but optional"
+        conflict = f"consumer delivery policy is deliver {what}, but optional"
         if self.deliver_policy == "by_start_sequence":
             if not self.opt_start_seq:
                 yield (
@@ -352,11 +352,11 @@ class ConsumerConfig:
                 )
         else:
             if self.opt_start_seq:
-                yield 10094, f"{said} start sequence is also set"
+                yield 10094, f"{conflict} start sequence is also set"
             if self.opt_start_time:
-                yield 10094, f"{said} start time is also set"
+                yield 10094, f"{conflict} start time is also set"
             if self.deliver_policy == "last_per_subject" and not self.filters:
-                yield 10094, f"{said} filter subject is not set"
+                yield 10094, f"{conflict} filter subject is not set"
 
     def check_change(self, new: ConsumerConfig) -> None:
         """Raises `RequestError` if an update to `new` changes a fixed member."""

@@ -350,8 +350,8 @@ def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "replace")
 
 
-def _error(said: Mapping[str, Any]) -> RequestError:
-    return RequestError(said["code"], said["err_code"], said["description"])
+def _error(answer: Mapping[str, Any]) -> RequestError:
+    return RequestError(answer["code"], answer["err_code"], answer["description"])
 
 
 def _refused(text: str) -> RequestError:

@@ -113,10 +113,10 @@ class RouteMesh:
             sockets = open_sockets(cluster.host, max(cluster.port, 0))
         except OSError as problem:
             number = problem.errno or 0
-            said = os.strerror(number).lower() if number > 0 else str(problem)
+            problem_text = os.strerror(number).lower() if number > 0 else str(problem)
             where = address(cluster.host, cluster.port)
             raise OSError(
-                f"Error listening on router port: {cluster.port} - listen tcp {where}: bind: {said}"
+                f"Error listening on router port: {cluster.port} - listen tcp {where}: bind: {problem_text}"
             ) from None
         loop = asyncio.get_running_loop()
         self._listeners = [
@@ -313,12 +313,12 @@ class RouteMesh:
                     link.close("Duplicate Route")
 
     def _announce_server(self, newcomer: Route) -> None:
-        told = {name: value for name, value in newcomer.remote.items() if name != "nonce"}
-        if not told.get("ip"):
-            told["ip"] = f"nats-route://{address(newcomer.host, int(told.get('port') or 0))}/"
+        remote = {name: value for name, value in newcomer.remote.items() if name != "nonce"}
+        if not remote.get("ip"):
+            remote["ip"] = f"nats-route://{address(newcomer.host, int(remote.get('port') or 0))}/"
         for other, link in self._by_id.items():
             if other != newcomer.remote_id:
-                link.send(wire.info(told))
+                link.send(wire.info(remote))
 
     def informed(self, link: Route, fields: Any) -> None:
         other = str(fields.get("server_id", ""))

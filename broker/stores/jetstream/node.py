@@ -67,15 +67,15 @@ class NodeDirectory:
     async def _locked(self) -> Path:
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE
-        said = False
+        logged = False
         while True:
             try:
                 return lock_directory(self.path)
             except InUseError:
                 if loop.time() > until:
                     raise
-            if not said:
-                said = True
+            if not logged:
+                logged = True
                 STREAMING.warning("%s is in use; waiting for the broker, or its NATS server, to end", self.path)
             await asyncio.sleep(_LOOK)
 

@@ -24,7 +24,7 @@ from stantools.pipeline.spark.failures import plain_errors
 from stantools.pipeline.spark.stream_options import source_options, stream_options, with_schema
 from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.discovery import discover
-from stantools.pipeline.tables.follow import FollowPart, Found, Limit, TableFollower
+from stantools.pipeline.tables.follow import FollowPart, FoundStores, Limit, TableFollower
 from stantools.pipeline.tables.model import Mode, SlicePiece, TableName
 from stantools.pipeline.tables.planning import grouped
 from stantools.pipeline.tables.positions import Offsets
@@ -137,7 +137,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._follower = TableFollower(self._find, self._options.channels, self._options.archived)
         return self._follower
 
-    def _find(self) -> Found:
+    def _find(self) -> FoundStores:
         found, unreadable = discover(self._options)
         for store in found:
             if store.loose is not None:

@@ -37,7 +37,7 @@ _MAX_LOGGED = 20
 #: seconds between two searches for new stores
 _SEARCH_SECONDS = 60.0
 
-Found = tuple[Sequence[StoreRef], Sequence[FailedRead]]
+FoundStores = tuple[Sequence[StoreRef], Sequence[FailedRead]]
 FollowPart = SlicePiece | LostRange | FailedRead
 _Answer = TypeVar("_Answer")
 
@@ -92,14 +92,14 @@ class TableFollower:
     With `archived` it begins with `.bak` slices. Slices that become `.bak` before they are read are always read.
     """
 
-    find: Callable[[], Found]
+    find: Callable[[], FoundStores]
     channels: tuple[str, ...] = ()
     archived: bool = False
     lag: Lag = field(default_factory=Lag)  #: backlog at the last look
     _crcs: dict[int, Crc] = field(default_factory=dict, repr=False)
     _snapshots: dict[str, dict[str, _FollowedSnapshot]] = field(default_factory=dict, repr=False)
     _matching: dict[str, bool] = field(default_factory=dict, repr=False)
-    _found: Found | None = field(default=None, repr=False)
+    _found: FoundStores | None = field(default=None, repr=False)
     _found_at: float = field(default=0.0, repr=False)
     _frozen: Offsets | None = field(default=None, repr=False)
     next_look: float = field(default=0.0, repr=False)  #: `time.monotonic` of the next look
@@ -300,7 +300,7 @@ class TableFollower:
         if not stores and not start.stores and unreadable:
             raise StoreUnreadableError(unreadable[0].message, unreadable[0].remedy)
 
-    def _search(self, *, refresh: bool) -> Found:
+    def _search(self, *, refresh: bool) -> FoundStores:
         now = time.monotonic()
         if self._found is None or (refresh and now - self._found_at > _SEARCH_SECONDS):
             try:
