@@ -254,21 +254,26 @@ async def shorten(two: Pair, history: History, tries: int) -> History:
 
 
 async def failures(folder: Path, seeds: Iterable[int], *, parts: int, size: int, tries: int = 40) -> list[str]:
-    """Plays the histories of some seeds. Returns what is different, each time."""
-    said: list[str] = []
+    """Plays the histories of some seeds and returns the differences."""
+    differences: list[str] = []
     async with pair(folder) as two:
         played = await play(two, [make(seed, parts, size) for seed in seeds], "h", _QUIET)
-        for row, each in enumerate(each for each in played if each.difference is not None):
-            # What does not happen again was a matter of time.
-            [again] = await play(two, [each.history], f"r{row}x", _QUIETER)
+        for row, slow in enumerate(each for each in played if each.slow):
+            # Alone on the servers it has more time for its timers.
+            played[played.index(slow)] = (await play(two, [slow.history], f"t{row}x", _QUIET))[0]
+        for row, different in enumerate(each for each in played if each.difference is not None):
+            # A difference of timing does not happen again.
+            [again] = await play(two, [different.history], f"r{row}x", _QUIETER)
             if again.difference is not None:
-                least = await shorten(two, each.history, tries)
+                least = await shorten(two, different.history, tries)
                 steps = [f"  {step}" for part in least.parts for step in (*part, "-- servers end and start again")]
-                said.append("\n".join((str(again.difference), "shortened:", *steps[:-1])))
+                differences.append("\n".join((str(again.difference), "shortened:", *steps[:-1])))
         logged = [line for line in two.ours.said().splitlines() if "[ERR]" in line or "Traceback" in line]
         # With no time left for timers nothing was compared.
-        slow = sum(each.slow for each in played)
-    return [*said, *logged, *([f"{slow} of {len(played)} were too slow"] if 2 * slow > len(played) else [])]
+        slow_number = sum(each.slow for each in played)
+    if 2 * slow_number > len(played):
+        logged.append(f"{slow_number} of {len(played)} were too slow")
+    return [*differences, *logged]
 
 
 @needs_server
