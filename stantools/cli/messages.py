@@ -70,12 +70,18 @@ def command(store: Path, channel: str, options: MessageSelection, read_options: 
     Every intact message is printed, even those that the server would not see or deliver. Damaged ranges are reported on
     stderr in their place; the exit code is then 1.
     """
-    from stantools.cli.opening import open_channel, open_store
+    from stantools.cli.opening import open_channel, open_source
     from stantools.inspection.stored_messages import MessageReader, Selection, follow
     from stantools.sources.source import Capability
     from stantools.store.directory import ChannelFiles
 
-    opened = open_store(store, read_options, Capability.MESSAGES, channels=[channel])
+    source = open_source(store, read_options, Capability.MESSAGES, channels=[channel])
+    opened = source.store("messages are printed from it")
+    if source.nodes:
+        console.note(
+            f"reading the file store of the node, {console.escape(str(opened.path))}; "
+            "messages that only its Raft log holds are not in it: stantools merge and replay read both"
+        )
     files = open_channel(opened, channel)
     first, last = options.sequences or (None, None)
     selection = Selection(

@@ -72,16 +72,35 @@ def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channe
     source.require(*uses)
     if source.path != path:
         console.set_store(ctx, str(source.path))
-    for note in source.notes:
-        console.note(note)
-    for flaw in source.flaws:
-        console.warning(f"{source.path}: {flaw}")
-        ctx.meta[console.FLAWED] = True
+    _tell_source(ctx, source, source.path)
     for node in source.nodes:
         _tell_node(node)
     if source.datastore:
         _tell_store(source.datastore, read_options, channels)
     return source
+
+
+def open_file(path: Path, read_options: ReadOptions) -> Path:
+    """Returns the path of a single file; for a file in an archive, `ARCHIVE/FILE`, that of a private copy."""
+    if path.is_dir() or (found := recognise(path)).kind is not files.ARCHIVE:
+        return path
+    from stantools.cli.progress import ByteProgress
+    from stantools.sources.archived_store import open_archived_file
+
+    ctx = click.get_current_context()
+    with ByteProgress("unpack") as shown:
+        source = open_archived_file(found, SourceRequest(read_options, progress=shown.advance))
+    ctx.find_root().call_on_close(source.release)
+    _tell_source(ctx, source, path)
+    return source.path
+
+
+def _tell_source(ctx: click.Context, source: Source, path: Path) -> None:
+    for note in source.notes:
+        console.note(note)
+    for flaw in source.flaws:
+        console.warning(f"{path}: {flaw}")
+        ctx.meta[console.FLAWED] = True
 
 
 def unpacked(paths: Sequence[str], channels: Sequence[str]) -> tuple[str, ...]:

@@ -36,15 +36,17 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, read_
     """Dump FILE record by record: offset, length, type, CRC, decoded fields, and the damage in between.
 
     FILE is any single file of a store: server.dat, clients.dat, subs.dat, msgs.N.dat, msgs.N.idx, a .bak, or a copy
-    with another name and --kind. For a clustered node's raft.log it prints the entries, also those left in free pages;
-    encrypted ones need the key. Exit code 1: the file is damaged.
+    with another name and --kind. In an archive it is ARCHIVE/FILE. For a clustered node's raft.log it prints the
+    entries, also those left in free pages; encrypted ones need the key. Exit code 1: the file is damaged.
     """
-    from stantools.cli.opening import file_crc
+    from stantools.cli.opening import file_crc, open_file
     from stantools.format.encryption import raft_cipher
     from stantools.inspection.records import FileKind, kind_of, read_raft_entries, read_records
     from stantools.store.directory import RAFT_LOG_FILE
     from stantools.store.mapping import mapped
 
+    if kind is None or not file.exists():
+        file = open_file(file, read_options)
     raft = kind == _RAFT if kind else file.name == RAFT_LOG_FILE
     known = None if raft else FileKind(kind) if kind else kind_of(file.name)
     if file.is_dir():

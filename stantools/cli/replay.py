@@ -120,18 +120,23 @@ def command(
 
 def _source(store: Path, options: ReplayOptions, workers: int, read_options: ReadOptions) -> StoreSource:
     """Reads the store, and reports the messages that cannot be replayed."""
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import open_source
+    from stantools.cli.opening import read_source as read_nodes
     from stantools.cli.progress import ByteProgress
     from stantools.migration.source import SourceOptions
     from stantools.migration.workflow import read_source
     from stantools.sources.source import Capability
 
-    opened = open_store(store, read_options, Capability.MESSAGES, channels=options.channels)
-    names = opened.chosen(options.channels)
+    opened = open_source(store, read_options, Capability.MESSAGES, channels=options.channels)
     source_options = SourceOptions(options.channels, options.generation, options.archived, workers=workers)
-    with ByteProgress("plan", lambda: opened.data_size(names)) as shown:
-        source = read_source(opened, source_options, progress=shown.advance)
-    warn(source, key_given=opened.key is not None)
+    if opened.nodes:
+        source = read_nodes([opened], read_options, source_options, running=False)
+    else:
+        datastore = opened.store()
+        names = datastore.chosen(options.channels)
+        with ByteProgress("plan", lambda: datastore.data_size(names)) as shown:
+            source = read_source(datastore, source_options, progress=shown.advance)
+    warn(source, key_given=read_options.encryption_key is not None)
     return source
 
 

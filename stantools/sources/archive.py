@@ -14,10 +14,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import IO, Any, Final, cast
 
 from stantools.errors import StoreUnreadableError, readable
 from stantools.sources.decompression import COMPRESSIONS, Decompressed
@@ -33,6 +34,8 @@ _CHUNK: Final = 1 << 18
 #: bytes after the end mark that are still read, to check the sum of compressed data
 _TAIL: Final = 1 << 26
 _FLAG_ENCRYPTED: Final = 1
+#: characters of the reason why a member is damaged
+_REASON: Final = 100
 #: what the readers of tars and zips raise for damaged bytes
 _DAMAGE: Final = (
     tarfile.TarError,
@@ -198,8 +201,10 @@ class Archive:
         self.cut = ""
         try:
             with readable(self.path), zipfile.ZipFile(self.path) as archive:
-                for info in archive.infolist():
-                    yield _of_zip(info), partial(self._zip_content, archive, info)
+                infos = archive.infolist()
+                shift = min((each.header_offset for each in infos), default=0)
+                for info in infos:
+                    yield _of_zip(info), partial(self._zip_content, archive, info, shift)
         except _DAMAGE as problem:
             whole = f"{self.path}.whole"
             raise StoreUnreadableError(
@@ -207,16 +212,35 @@ class Archive:
                 f"it may be cut; make a new one of what is left: `zip -FF {self.path} --out {whole}`",
             ) from problem
 
-    def _zip_content(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    def _zip_content(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, shift: int) -> Iterator[bytes]:
         size = info.file_size
         try:
-            with archive.open(info) as file:
+            with _open_zipped(archive, info, shift) as file:
                 while size > 0 and (part := file.read(min(_CHUNK, size))):
                     yield part
                     size -= len(part)
                 file.read(1)  # checks the sum
         except (*_DAMAGE, zlib.error, lzma.LZMAError) as problem:
-            self.damaged.append(f"{info.filename}: {problem}")
+            self.damaged.append(f"{info.filename}: {str(problem)[:_REASON]}")
+
+
+def _open_zipped(archive: zipfile.ZipFile, info: zipfile.ZipInfo, shift: int) -> IO[bytes]:
+    """Opens a member at its place relative to the directory at the end, which is shifted if bytes are missing.
+
+    If they are missing in the middle, the members in front of them are at their original places.
+    """
+    try:
+        if info.header_offset < 0:
+            raise zipfile.BadZipFile("its header is cut off")
+        return archive.open(info)
+    except _DAMAGE as problem:
+        if not shift:
+            raise
+        original = copy(info)
+        original.header_offset -= shift
+        with suppress(*_DAMAGE):
+            return archive.open(original)
+        raise problem
 
 
 def _of_tar(member: tarfile.TarInfo) -> Member:

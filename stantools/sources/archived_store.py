@@ -10,10 +10,12 @@ import atexit
 import errno
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from posixpath import basename, commonpath, dirname, join
 from typing import Final
 
 from stantools import escaping
@@ -22,21 +24,12 @@ from stantools.notation import format_size, some_of
 from stantools.progress import Progress
 from stantools.sources.archive import Archive, BombError, Member
 from stantools.sources.source import ArchiveFormat, RecognisedPath, Source, SourceRequest
+from stantools.sources.store_search import DirectoryNames, find_stores, holds_channel
 from stantools.store.directory import subject_matches
-from stantools.store.names import (
-    CLIENTS_FILE,
-    INDEX_NAME,
-    MANIFEST_FILE,
-    RAFT_LOG_FILE,
-    SERVER_FILE,
-    SLICE_NAME,
-    SUBS_FILE,
-    is_system_name,
-)
+from stantools.store.names import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE, SUBS_FILE, is_system_name
 
 #: bytes of the file system that stay free
 _RESERVE: Final = 64 << 20
-_ROOT_FILES: Final = (SERVER_FILE, CLIENTS_FILE, MANIFEST_FILE)
 _NAMED: Final = 3
 _ELSEWHERE: Final = "set TMPDIR to a directory with more space"
 #: private directories of this process
@@ -47,78 +40,64 @@ _private: list[Path] = []
 class StoreMembers:
     """The members of an archive that belong to a store, or to the stores and Raft logs of nodes."""
 
-    stores: tuple[str, ...]  #: roots of stores; "" is that of the archive
-    logs: tuple[str, ...]  #: directories with a Raft log
+    stores: Sequence[str]  #: roots of stores; "" is that of the archive
+    logs: Sequence[str]  #: directories with a Raft log
     opened: str  #: the directory to open
     channels: Sequence[str]  #: patterns of the channels to read; () for all
 
     def has(self, name: str) -> bool:
         """Returns whether a member is needed."""
-        for root in self.stores:
-            if _within(name, root):
-                first, _, rest = name[len(root) :].lstrip("/").partition("/")
-                return not rest or not self.channels or is_system_name(first) or self._is_chosen(first)
-        return any(_within(name, root) for root in self.logs)
+        if (root := self._store(name)) is None:
+            return any(_within(name, each) for each in self.logs)
+        first, _, rest = _below(name, root).partition("/")
+        chosen = any(subject_matches(pattern, first) for pattern in self.channels)
+        return not rest or not self.channels or chosen or is_system_name(first)
 
     def channel_of(self, name: str) -> str:
         """Returns the directory of the channel that a member belongs to; "" if it belongs to none."""
-        for root in self.stores:
-            if _within(name, root):
-                first, _, rest = name[len(root) :].lstrip("/").partition("/")
-                return "/".join(filter(None, (root, first))) if rest else ""
-        return ""
+        root = self._store(name) or ""
+        channel = dirname(_below(name, root)).partition("/")[0]
+        return join(root, channel) if channel and root in self.stores else ""
 
-    def _is_chosen(self, channel: str) -> bool:
-        return any(subject_matches(pattern, channel) for pattern in self.channels)
+    def _store(self, name: str) -> str | None:
+        return next((root for root in self.stores if _within(name, root)), None)
 
 
 def _within(name: str, root: str) -> bool:
     return not root or name == root or name.startswith(f"{root}/")
 
 
-def _parent(name: str) -> str:
-    return name.rpartition("/")[0]
+def _below(name: str, root: str) -> str:
+    return name[len(root) :].lstrip("/")
 
 
-def find_stores(members: Sequence[Member], inner: str, channels: Sequence[str]) -> StoreMembers | None:
-    """Finds what is at or below a path in an archive, as `PathFacts.below` does in directories; None for nothing.
+def store_members(members: Sequence[Member], inner: str, channels: Sequence[str]) -> StoreMembers | None:
+    """Finds the stores and Raft logs at or below a path in an archive; None if there are none.
 
     The path may also be in a store: then it is one channel of it.
     """
-    files = [each.name for each in members if each.kind == "file" and each.name]
-    rooted = {_parent(name) for name in files if PurePosixPath(name).name in _ROOT_FILES}
-    stores = {each for each in rooted if not any(each != other and _within(each, other) for other in rooted)}
-    folders = {_parent(name) for name in files if _is_of_channel(PurePosixPath(name).name)}
-    alone = {each for each in folders if not any(_within(each, root) for root in stores)}
-    for each in sorted(alone, key=lambda name: name.count("/")):
-        if not any(_within(each, root) for root in stores if root != each):
-            stores.add(_parent(each))
-    logs = {_parent(name) for name in files if PurePosixPath(name).name == RAFT_LOG_FILE}
-    logs = {each for each in logs if not any(_within(each, root) for root in rooted)}
-    if around := [root for root in stores if inner != root and _within(inner, root)]:
-        channel = inner[len(around[0]) :].lstrip("/").partition("/")[0]
-        return StoreMembers(tuple(around), (), inner, (channel,)) if inner in folders else None
-    parts = sorted(each for each in (*stores, *logs) if _within(each, inner))
-    if not parts:
+    listings: defaultdict[str, DirectoryNames] = defaultdict(lambda: DirectoryNames(set(), []))
+    directories = {""}
+    for each in members:
+        if each.kind == "file" and each.name:
+            directory = dirname(each.name)
+            listings[directory].names.add(basename(each.name))
+            while directory not in directories:
+                directories.add(directory)
+                directory = dirname(directory)
+    for directory in sorted(directories - {""}):
+        listings[dirname(directory)].folders.append(basename(directory))
+    everywhere = find_stores("", listings.__getitem__)
+    if root := [each for each in everywhere.stores if inner != each and _within(inner, each)]:
+        channel = _below(inner, root[0]).partition("/")[0]
+        return StoreMembers(root, (), inner, (channel,)) if holds_channel(listings[inner].names) else None
+    found = find_stores(inner, listings.__getitem__)
+    if not (parts := found.stores + found.logs):
         return None
-    stores, logs = ({each for each in group if _within(each, inner)} for group in (stores, logs))
-    opened = parts[0] if len(parts) == 1 else _common(parts)
-    if stores == {opened} and opened not in rooted and len(alone) == 1:
-        (opened,) = alone  # an archive of one channel
-    return StoreMembers(tuple(sorted(stores)), tuple(sorted(logs)), opened, channels)
-
-
-def _is_of_channel(name: str) -> bool:
-    return name == SUBS_FILE or bool(SLICE_NAME.fullmatch(name) or INDEX_NAME.fullmatch(name))
-
-
-def _common(names: Sequence[str]) -> str:
-    common = names[0].split("/") if names[0] else []
-    for name in names[1:]:
-        parts = name.split("/")
-        while common != parts[: len(common)]:
-            common.pop()
-    return "/".join(common)
+    opened = commonpath(parts)
+    if found.stores == [opened] and len(found.channels) == 1:
+        (opened,) = found.channels  # an archive of one channel
+    return StoreMembers(sorted(found.stores), sorted(found.logs), opened, channels)
 
 
 @dataclass
@@ -133,63 +112,84 @@ class _Unpacking:
     flaws: list[str] = field(default_factory=list)
 
     def run(self) -> Source:
-        try:
-            members = self.archive.members()
-        except BombError as bomb:
-            raise self._bomb() from bomb
-        chosen = find_stores(members, self.found.inner, self.request.channels)
+        members = self._members()
+        chosen = store_members(members, self.found.inner, self.request.channels)
         if chosen is None:
             raise self._no_store(members)
-        wanted = self._wanted(members, chosen)
+        wanted = self._wanted(members, chosen.has)
         if len(chosen.stores) > 1 and not chosen.logs:
             raise self._several(chosen.stores)
+        folders = {each.name for each in members if each.kind == "directory" and chosen.has(each.name)}
+        folders |= {chosen.channel_of(each.name) for each in members}
+        if chosen.opened:
+            self.notes.append(f"{self.archive.path}: reading {chosen.opened} in it")
+        with self._unpack(members, wanted, folders, chosen.opened) as root:
+            return self._open(root / chosen.opened, root)
+
+    def run_file(self) -> Source:
+        """Copies a single file, and the files beside it that tell whether its directory is a channel of a store."""
+        members, inner = self._members(), self.found.inner
+        if not any(each.name == inner and each.kind == "file" for each in members):
+            raise self._no_file(members)
+        channel = dirname(inner)
+        files = inner, join(channel, SUBS_FILE), join(dirname(channel), SERVER_FILE)
+        with self._unpack(members, self._wanted(members, files.__contains__), set(), "") as root:
+            return self._source(Source(self.found, self.request.read_options, root / inner), root)
+
+    def _members(self) -> list[Member]:
+        try:
+            return self.archive.members()
+        except BombError as bomb:
+            raise self._bomb() from bomb
+
+    @property
+    def _shown(self) -> Path:
+        return self.archive.path / self.found.inner
+
+    @contextmanager
+    def _unpack(self, members: Sequence[Member], wanted: set[int], folders: set[str], opened: str) -> Iterator[Path]:
+        """Copies members into a private directory, which is removed again if the rest fails."""
         directory = self._directory(sum(members[number].size for number in wanted))
         try:
-            return self._unpack(directory, members, chosen, wanted)
+            root = directory / _stem(self.archive.path)
+            root.mkdir()
+            escaping.show_as(root, str(self.archive.path), opened, str(self._shown))
+            for name in sorted(folders):
+                self._make(root / name)
+            self._copy(root, wanted)
+            if self.archive.cut:
+                self.flaws.append(f"the archive is cut or damaged: {self.archive.cut}; what follows is unknown")
+            if self.archive.damaged:
+                self.flaws.append(f"damaged in the archive: {some_of(self.archive.damaged, _NAMED)}")
+            yield root
         except BaseException as problem:
             remove(directory)
             if isinstance(problem, BombError):
                 raise self._bomb() from problem
             raise
 
-    def _unpack(self, directory: Path, members: Sequence[Member], chosen: StoreMembers, wanted: set[int]) -> Source:
-        path = self.archive.path
-        root = directory / _stem(path)
-        root.mkdir()
-        shown = path / self.found.inner if self.found.inner else path
-        escaping.show_as(root, str(path), chosen.opened, str(shown))
-        for name in sorted({each.name for each in members if each.kind == "directory" and chosen.has(each.name)}):
-            self._make(root / name)
-        for name in {folder for each in members if each.name and (folder := chosen.channel_of(each.name))}:
-            self._make(root / name)
-        self._copy(root, wanted)
-        if self.archive.cut:
-            self.flaws.append(f"the archive is cut or damaged: {self.archive.cut}; what follows is unknown")
-        if self.archive.damaged:
-            self.flaws.append(f"damaged in the archive: {some_of(self.archive.damaged, _NAMED)}")
-        if chosen.opened:
-            self.notes.append(f"{path}: reading {chosen.opened} in it")
-        return self._open(root / chosen.opened, shown, directory)
-
-    def _open(self, place: Path, shown: Path, directory: Path) -> Source:
+    def _open(self, place: Path, root: Path) -> Source:
         assert self.request.open
         try:
             source = self.request.open(place, self.request)
         except NotAStoreError as problem:
             raise NotAStoreError(problem.message, self.found.remedy) from problem
-        source.path = shown
+        source.path = self._shown
+        return self._source(source, root)
+
+    def _source(self, source: Source, root: Path) -> Source:
         source.unpack = self.format.unpack
         source.notes[:0], source.flaws[:0] = self.notes, self.flaws
-        source.release = lambda: remove(directory)
+        source.release = lambda: remove(root.parent)
         return source
 
-    def _wanted(self, members: Sequence[Member], chosen: StoreMembers) -> set[int]:
+    def _wanted(self, members: Sequence[Member], has: Callable[[str], bool]) -> set[int]:
         """Returns the numbers of the members to copy; of equal names the last, as when an archive is unpacked."""
         last = {each.name: number for number, each in enumerate(members) if each.kind == "file" and each.name}
-        wanted = {number for name, number in last.items() if chosen.has(name)}
+        wanted = {number for name, number in last.items() if has(name)}
         counts = Counter(each.name for each in members if each.kind == "file" and each.name)
-        twice = [name for name, count in counts.items() if count > 1 and chosen.has(name)]
-        links = [each.written for each in members if each.kind == "link" and (not each.name or chosen.has(each.name))]
+        twice = [name for name, count in counts.items() if count > 1 and has(name)]
+        links = [each.written for each in members if each.kind == "link" and (not each.name or has(each.name))]
         outside = [each.written for each in members if not each.name and each.kind == "file"]
         special = [each.written for each in members if each.kind == "special"]
         for names, text in (
@@ -272,14 +272,34 @@ class _Unpacking:
 
     def _no_store(self, members: Sequence[Member]) -> NotAStoreError:
         path, inner = self.archive.path, self.found.inner
-        text = f"{path}: {self.found.sentence} without a file store"
-        if inner:
-            text = f"{path / inner}: no such part of the archive, or no store is in it"
+        text, remedy = f"{path}: {self.found.sentence} without a file store", self.found.remedy
+        if any(each.name == inner and each.kind == "file" for each in members):
+            text = f"{self._shown}: is a single file in an archive"
+            remedy = (
+                f"`stantools records {escaping.shell_word(str(self._shown))}`, if it is one of a store; or {remedy}"
+            )
+        elif inner:
+            text = f"{self._shown}: no such part of the archive, or no store is in it"
         elif any(each.name.endswith(".blk") for each in members):
             text += ": it holds a JetStream store directory"
-        if self.archive.cut:
-            text += f"; the archive is cut or damaged: {self.archive.cut}"
-        return NotAStoreError(text, self.found.remedy)
+        return NotAStoreError(text + self._cut(), remedy)
+
+    def _no_file(self, members: Sequence[Member]) -> StoreUnreadableError:
+        files = [each.name for each in members if each.kind == "file" and _is_of_store(basename(each.name))]
+        inside = sorted(each for each in files if _within(each, self.found.inner))
+        what = "no such file in the archive" if self.found.inner else self.found.sentence
+        remedy = "no file of a store is in it"
+        if shown := inside or files:
+            word = escaping.shell_word(str(self.archive.path / shown[0]))
+            remedy = f"name a file in it: `stantools records {word}`; it has {some_of(shown, _NAMED)}"
+        return StoreUnreadableError(f"{self._shown}: {what}{self._cut()}", remedy)
+
+    def _cut(self) -> str:
+        return f"; the archive is cut or damaged: {self.archive.cut}" if self.archive.cut else ""
+
+
+def _is_of_store(name: str) -> bool:
+    return name in (SERVER_FILE, CLIENTS_FILE, RAFT_LOG_FILE) or holds_channel({name})
 
 
 def _write(path: Path, parts: Iterator[bytes], progress: Progress | None) -> int:
@@ -303,8 +323,17 @@ def _stem(path: Path) -> str:
 
 
 def open_archive(found: RecognisedPath, request: SourceRequest) -> Source:
+    return _unpacking(found, request).run()
+
+
+def open_archived_file(found: RecognisedPath, request: SourceRequest) -> Source:
+    """Copies a single file of an archive; the path of the result is that of the copy."""
+    return _unpacking(found, request).run_file()
+
+
+def _unpacking(found: RecognisedPath, request: SourceRequest) -> _Unpacking:
     assert found.archive
-    return _Unpacking(Archive(found.path, found.archive.name), found.archive, found, request).run()
+    return _Unpacking(Archive(found.path, found.archive.name), found.archive, found, request)
 
 
 def remove(directory: Path) -> None:

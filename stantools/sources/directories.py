@@ -11,7 +11,6 @@ from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.escaping import shell_word
 from stantools.notation import some_of
 from stantools.sources.source import (
-    MAX_DIRECTORIES,
     NAME_STORE,
     Capability,
     PathFacts,
@@ -19,10 +18,10 @@ from stantools.sources.source import (
     Source,
     SourceKind,
     SourceRequest,
-    holds_channel,
     is_file,
     names_in,
 )
+from stantools.sources.store_search import MAX_DIRECTORIES, holds_channel
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.names import CLIENTS_FILE, SERVER_FILE
 from stantools.store.nodes import NodeFiles, find_node
@@ -41,6 +40,7 @@ _STORE_USES: Final = frozenset(Capability)
 _NODE_USES: Final = frozenset(
     {
         Capability.SURVEY,
+        Capability.MESSAGES,
         Capability.SUBSCRIPTIONS,
         Capability.FORECAST,
         Capability.MERGE,

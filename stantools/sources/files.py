@@ -22,11 +22,12 @@ from stantools.sources.source import (
 from stantools.store.names import CLIENTS_FILE, INDEX_NAME, SERVER_FILE, SLICE_NAME, SUBS_FILE
 
 _TAR: Final = "tar -xf {path} -C {to}"
+_UNZIP: Final = "unzip -q {path} -d {to}"
 #: First bytes of a file, with the name of the format and the command that unpacks it.
 _ARCHIVES: Final = (
     (b"\x1f\x8b", "gzip", _TAR),
-    (b"PK\x03\x04", "zip", "unzip -q {path} -d {to}"),
-    (b"PK\x05\x06", "zip", "unzip -q {path} -d {to}"),
+    (b"PK\x03\x04", "zip", _UNZIP),
+    (b"PK\x05\x06", "zip", _UNZIP),
     (b"\x28\xb5\x2f\xfd", "zstd", "tar --zstd -xf {path} -C {to}"),
     (b"\xfd7zXZ\0", "xz", _TAR),
     (b"BZh", "bzip2", _TAR),
@@ -115,6 +116,8 @@ def _recognise_archive(facts: PathFacts) -> RecognisedPath | None:
     found = next(((name, unpack) for magic, name, unpack in _ARCHIVES if head.startswith(magic)), None)
     if _is_tar(head) or (found is None and path.suffix == ".tar" and len(head) == 512 and not any(head)):
         found = "tar", _TAR
+    if found is None and _ends_as_zip(path):
+        found = "zip", _UNZIP
     if found is None:
         return None
     name, unpack = found
@@ -141,6 +144,13 @@ def unpacked_head(path: Path, name: str) -> bytes | None:
         head = stream.read(512)
         return head or None
     return None
+
+
+def _ends_as_zip(path: Path) -> bool:
+    """Returns whether the directory of a zip is at the end of a file, whose beginning may be damaged or cut."""
+    import zipfile
+
+    return is_file(path) and zipfile.is_zipfile(path)
 
 
 def _is_tar(head: bytes) -> bool:

@@ -7,8 +7,7 @@ if it can, and lists what the opened source is good for. `stantools.sources.door
 from __future__ import annotations
 
 import enum
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,24 +16,13 @@ from typing import Final
 
 from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, UsageError
 from stantools.progress import Progress
+from stantools.sources.store_search import find_stores, list_directory
 from stantools.store.directory import NAME_STORE as NAME_STORE
 from stantools.store.directory import Datastore, open_datastore
-from stantools.store.names import (
-    CLIENTS_FILE,
-    MANIFEST_FILE,
-    RAFT_LOG_FILE,
-    SERVER_FILE,
-    SLICE_NAME,
-    SUBS_FILE,
-    is_system_name,
-)
 from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import ReadOptions, open_store
 
 _HEAD: Final = 512
-#: Maximum number and depth of the directories that are searched for stores below a path.
-MAX_DIRECTORIES: Final = 2000
-_DEPTH: Final = 3
 
 
 class Capability(enum.Enum):
@@ -93,32 +81,8 @@ class PathFacts:
     @cached_property
     def below(self) -> tuple[list[Path], list[Path]]:
         """The directories at or below the path that have a Raft log, and those that are file stores, nearest first."""
-        logs: list[Path] = []
-        stores: list[Path] = []
-        level, seen = [self.path], 0
-        for _ in range(_DEPTH + 1):
-            deeper: list[Path] = []
-            for directory in level:
-                names = names_in(directory) or set()
-                if RAFT_LOG_FILE in names:
-                    logs.append(directory)
-                elif names & {SERVER_FILE, CLIENTS_FILE, MANIFEST_FILE}:
-                    stores.append(directory)
-                elif holds_channel(names):
-                    if directory.parent not in stores:
-                        stores.append(directory.parent)
-                else:
-                    deeper += _directories(directory)
-            seen += len(deeper)
-            level = deeper if seen <= MAX_DIRECTORIES else []
-        return logs, stores
-
-
-def _directories(path: Path) -> Iterator[Path]:
-    with suppress(OSError), os.scandir(path) as entries:
-        for each in sorted(entries, key=lambda entry: os.fsencode(entry.name)):
-            if each.is_dir(follow_symlinks=False) and not is_system_name(each.name):
-                yield path / each.name
+        found = find_stores(str(self.path), list_directory, bounded=True)
+        return [Path(each) for each in found.logs], [Path(each) for each in found.stores]
 
 
 def names_in(path: Path) -> set[str] | None:
@@ -126,11 +90,6 @@ def names_in(path: Path) -> set[str] | None:
         return {each.name for each in path.iterdir()}
     except OSError:
         return None
-
-
-def holds_channel(names: set[str]) -> bool:
-    """Returns whether the names in a directory are those of a channel's files."""
-    return SUBS_FILE in names or any(SLICE_NAME.fullmatch(each) for each in names)
 
 
 def is_file(path: Path) -> bool:

@@ -183,10 +183,56 @@ def test_a_node_in_an_archive(tmp_path: Path) -> None:
     node = unpacked() / "clusters" / "snapshots" / "nodes" / "a"
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         tar.add(node, "nodes/a")
-    for verb in ("verify", "doctor", "subs", "clients"):
-        plain_, archived = run(verb, node, "-o", "json"), run(verb, tmp_path / "a.tar", "-o", "json")
+    channel = next(each.name for each in sorted((node / "data").iterdir()) if each.is_dir())
+    for verb, *words in (("verify",), ("doctor",), ("subs",), ("clients",), ("replay", "--dry-run")):
+        plain_, archived = run(verb, node, *words, "-o", "json"), run(verb, tmp_path / "a.tar", *words, "-o", "json")
         assert facts(archived[1], node, tmp_path / "a.tar") == facts(plain_[1], node, node), verb
         assert archived[0] == plain_[0]
+    plain_, archived = run("messages", node, channel), run("messages", tmp_path / "a.tar", channel)
+    assert archived[:2] == plain_[:2] == run("messages", node / "data", channel)[:2]
+    assert "only its Raft log" in plain_[2]
+
+
+def test_a_replay_of_a_node_has_the_messages_of_its_raft_log(tmp_path: Path) -> None:
+    """A message may be in the log alone: a node whose file store is lost still replays those."""
+    node = unpacked() / "clusters" / "snapshots" / "nodes" / "a"
+    shutil.copytree(node / "raft", tmp_path / "node" / "raft")
+    code, out, err = run("replay", tmp_path / "node", "--dry-run", "-o", "json")
+    orders = next(each for each in json.loads(out)["channels"] if each["name"] == "orders")
+    assert code == 1 and orders["messages"] == 3 and "not intact: orders" in err
+    code, _, err = run("messages", tmp_path / "node", "orders")
+    assert code == 3 and "file store of the node is missing" in err
+
+
+@pytest.mark.parametrize("way", ["archive/part", "tgz", "zip"])
+def test_a_single_file_in_an_archive(way: str, tmp_path: Path, private: Path) -> None:
+    store = tmp_path / "around" / "datastore"
+    shutil.copytree(golden("dmg_payload_flip_idx_intact"), store)
+    given = pack(store, way, tmp_path)
+    within = given if way == "archive/part" else given / "datastore"
+    archive = given.parent if way == "archive/part" else given
+    for path in sorted(store.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(store)
+            code, out, err = run("records", path, "-o", "json")
+            assert run("records", within / name, "-o", "json") == (code, out.replace(str(store), str(within)), err), (
+                name
+            )
+    for wrong in (archive, within / name.parent, within / "msgs.7.dat"):
+        code, _, err = run("records", wrong)
+        assert code == 3 and f"`stantools records {within}/" in " ".join(err.split()), wrong
+    code, _, err = run("verify", within / name)
+    assert code == 3 and f"`stantools records {within / name}`" in " ".join(err.split())
+
+
+def test_a_damaged_file_in_an_archive(tmp_path: Path) -> None:
+    """What is left of it is printed, and the result is not clean."""
+    archive = pack(golden("basic"), "tar", tmp_path)
+    path = max(golden("basic").rglob("msgs.*.dat"), key=lambda each: each.stat().st_size)
+    data = archive.read_bytes()
+    archive.write_bytes(data[: data.index(path.read_bytes()) + path.stat().st_size // 2])
+    code, out, err = run("records", archive / path.relative_to(golden("basic").parent), "-o", "ndjson")
+    assert code == 1 and out.count("\n") > 2 and "cut short" in " ".join(err.split())
 
 
 def test_several_stores_are_named_with_the_command_for_all(tmp_path: Path) -> None:
