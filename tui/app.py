@@ -243,7 +243,7 @@ class Browser(App[None]):
 
     def fail(self, problem: StantoolsError) -> None:
         text = problem.message + (f"\n{problem.remedy}" if problem.remedy else "")
-        self.notify(text, severity="error", timeout=15, markup=False)
+        self.notify(known(text), severity="error", timeout=15, markup=False)
 
     def action_view(self, name: str) -> None:
         self.open_view(View(name))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stantools.errors import StantoolsError
+from stantools.escaping import known
 from stantools.inspection.findings import RANKS, Finding
 from stantools.store.directory import Datastore
 from stantools.store.locks import StoreUse, find_uses
@@ -161,8 +162,13 @@ class StoreSession:
 
     @property
     def named(self) -> Path:
-        """The path for commands about the whole: the store, or its node."""
-        return self.files.path if self.files else self.path
+        """The path for commands about the whole: the store, or its node, or the archive that holds it."""
+        return Path(known(str(self.files.path if self.files else self.path)))
+
+    @property
+    def archived(self) -> bool:
+        """Whether the store is a private copy of what an archive holds, which nothing uses."""
+        return known(str(self.path)) != str(self.path)
 
     @property
     def job(self) -> Job[None] | None:
@@ -317,7 +323,7 @@ class StoreSession:
 
         job.begin_phase("forecasting a start", self.store.data_size(list(self.channels)))
         self.stage = ScanStage.FORECAST
-        self.uses = find_uses(self.store.path)
+        self.uses = [] if self.archived else find_uses(self.store.path)
         self.touch()
         options = own_server(self.store, workers=self.workers)
         try:

@@ -37,7 +37,6 @@ from stantools.nats.connect_options import ConnectOptions, split_servers
 from stantools.notation import format_size
 from stantools.options import LimitOptions, Option, declared
 from stantools.store.limits import ChannelLimits, PatternLimits
-from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, Role, counted, name_text, number
 from tui.jobs import Cancelled, Job
 from tui.plans.form import FieldError, FormField, field_of, fields_of
@@ -117,7 +116,7 @@ class MigrateWizard(Wizard[_PreparedPlan]):
     def __init__(self, source: SourceStore) -> None:
         connect_options = source.connect_options
         self._given = ",".join(connect_options.servers) if connect_options else ""
-        file = os.fspath(default_plan_file(source.path))
+        file = os.fspath(default_plan_file(source.named))
         super().__init__(
             source,
             FormField(
@@ -182,7 +181,7 @@ class MigrateWizard(Wizard[_PreparedPlan]):
 
     def command(self) -> list[str]:
         """Returns the equivalent command line, without passwords."""
-        source, words = self.source, ["stantools", self.VERB, os.fspath(self.source.path), "--to", "jetstream"]
+        source, words = self.source, ["stantools", self.VERB, os.fspath(self.source.named), "--to", "jetstream"]
         if server := self.form.text("server"):
             words += ["--server", _without_secrets(server)]
         words += [*self.form.words(without={"server"}), *source.reading_words()]
@@ -201,7 +200,7 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         limits = PatternLimits.given(form.taken(LimitOptions), ChannelLimits())
         plan_options = form.taken(PlanOptions, limits=limits, workers=source.workers)
         names = store.chosen(plan_options.channels)
-        for use in check_not_in_use(source.path, force=True):
+        for use in source.uses(force=True):
             preview.remarks.append(
                 PlanRemark(
                     "warning",

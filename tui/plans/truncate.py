@@ -53,7 +53,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
     }
 
     def __init__(self, source: SourceStore) -> None:
-        backup = os.fspath(default_backup(source.path))
+        backup = os.fspath(default_backup(source.named))
         super().__init__(
             source,
             field_of(

@@ -17,7 +17,7 @@ from stantools.nats.connect_options import ConnectOptions
 from stantools.notation import format_size
 from stantools.recovery.place import free_bytes
 from stantools.store.directory import Datastore
-from stantools.store.locks import check_not_in_use
+from stantools.store.locks import StoreUse, check_not_in_use
 from stantools.store.read_options import ReadOptions, open_store
 from tui.cells import Cell, Role, name_text, store_name
 from tui.jobs import Job
@@ -102,9 +102,20 @@ class SourceStore:
         return name_text(self.path)
 
     @property
+    def named(self) -> Path:
+        """Its path; of the private copy of what an archive holds, the path in the archive."""
+        return Path(known(str(self.path)))
+
+    @property
     def archived(self) -> bool:
-        """Whether it is a private copy of what an archive holds."""
-        return known(str(self.path)) != str(self.path)
+        return self.named != self.path
+
+    def uses(self, *, force: bool) -> list[StoreUse]:
+        """Returns signs of a server that uses it; without `force`, raises `RefusedError` if there is one.
+
+        Nothing uses the private copy of an archive.
+        """
+        return [] if self.archived else check_not_in_use(self.path, force=force)
 
     def open(self) -> Datastore:
         return open_store(self.path, self.read_options)
@@ -114,7 +125,7 @@ class SourceStore:
 
         With `new`, a number is appended until no file of that name exists.
         """
-        path = Path(known(str(self.path)))
+        path = self.named
         place = path if path.name not in ("", "..") else path.resolve()
         if not os.fspath(place).isprintable():
             return ""  # the user cannot type it
@@ -169,7 +180,7 @@ class Wizard(ABC, Generic[_Plan]):
         return ()
 
     def command(self) -> list[str]:
-        words = ["stantools", self.VERB, known(os.fspath(self.source.path)), *self.form.words(without=self.unused)]
+        words = ["stantools", self.VERB, os.fspath(self.source.named), *self.form.words(without=self.unused)]
         words += self.source.reading_words(unchecked=self.UNCHECKED)
         return [*words, *(["--yes"] if self.changes_store else [])]
 
@@ -199,7 +210,7 @@ class Wizard(ABC, Generic[_Plan]):
         """Adds signs of a server that uses the store, with a `warning`. Without `force` they are obstacles."""
         job.begin_phase("looking for a server")
         try:
-            for use in check_not_in_use(self.source.path, force=self.form.flag("force")):
+            for use in self.source.uses(force=self.form.flag("force")):
                 preview.remarks.append(PlanRemark("warning", f"{use.detail}: {warning}", "warn"))
         except StantoolsError as problem:
             preview.obstacles.append(problem)
@@ -207,7 +218,7 @@ class Wizard(ABC, Generic[_Plan]):
     def refuse_uses(self, job: Job[PlanOutcome]) -> None:
         """Raises `RefusedError` if a server is using the store, unless the form overrides the check."""
         job.begin_phase("looking for a server")
-        check_not_in_use(self.source.path, force=self.form.flag("force"))
+        self.source.uses(force=self.form.flag("force"))
 
     def outcome(self, code: ExitCode, columns: Sequence[TableColumn[Any]], rows: Sequence[Any]) -> PlanOutcome:
         return PlanOutcome(code=code, meaning=self.MEANINGS.get(code, "failed"), columns=columns, rows=rows)

@@ -170,11 +170,11 @@ class FindingsScreen(FilteredView):
         rows = self.rows
         if isinstance(entry, int):
             finding = rows.findings[entry]
-            yield from finding_lines(finding, place_of(self.session, finding), self.session.path)
+            yield from finding_lines(finding, place_of(self.session, finding), self.session.named)
         elif entry is not None:
             yield [(f"{rows.title(entry)}: ", "strong"), entry.counts()]
             if rows.grouping is Grouping.CODE:
-                yield from _explained(entry.name, "", self.session.path)
+                yield from _explained(entry.name, "", self.session.named)
             elif rows.grouping is Grouping.SEVERITY:
                 yield [_SEVERITY_WORDS[Severity(entry.name)]]
             else:
