@@ -11,8 +11,9 @@ may meet many subjects is a generator, and can be interrupted.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -131,6 +132,9 @@ class RowSegment:
         return self.first + len(self.sizes)
 
 
+_block_of: Final = attrgetter("block")
+
+
 class Contents:
     """The messages of a stream, without their payloads.
 
@@ -144,7 +148,7 @@ class Contents:
     """
 
     def __init__(self, next_sequence: int = 1) -> None:
-        self.segments: list[RowSegment] = []
+        self.segments: list[RowSegment] = []  #: by sequence, and thereby by block
         self._firsts: list[int] = []
         self.subjects: dict[bytes, SubjectRows] = {}  #: subjects that have messages
         self._numbered: list[SubjectRows | None] = []
@@ -302,6 +306,19 @@ class Contents:
                 self._forget(entry)
             elif self.locate(entry.last) is None:
                 entry.last = self._before(entry.last, entry)
+
+    def segments_of_block(self, number: int) -> list[RowSegment]:
+        begin = bisect_left(self.segments, number, key=_block_of)
+        return self.segments[begin : bisect_right(self.segments, number, lo=begin, key=_block_of)]
+
+    def segments_within(self, first: int, last: int) -> list[RowSegment]:
+        """Returns the segments that may have sequences from `first` to `last`."""
+        return self.segments[max(bisect_left(self._firsts, first) - 1, 0) : bisect_right(self._firsts, last)]
+
+    def first_after_block(self, number: int) -> int:
+        """Returns the first sequence in the blocks after this one; 0 if there are none."""
+        following = bisect_right(self.segments, number, key=_block_of)
+        return self._firsts[following] if following < len(self._firsts) else 0
 
     def remove_segment(self, segment: RowSegment) -> None:
         """Removes a segment without messages."""

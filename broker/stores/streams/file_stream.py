@@ -338,7 +338,7 @@ class FileStream(KeptConsumers):
         block = self._blocks.get(number)
         if block is None or number == next(reversed(self._blocks)):
             return
-        segments = self._segments(number)
+        segments = self.contents.segments_of_block(number)
         used, enough = sum(segment.bytes for segment in segments), _IN_USE * block.end
         if used > enough:
             return
@@ -379,13 +379,10 @@ class FileStream(KeptConsumers):
     def _is_secure(self, number: int) -> bool:
         return any(each > number and block.safe for each, block in self._blocks.items())
 
-    def _segments(self, number: int) -> list[RowSegment]:
-        return [segment for segment in self.contents.segments if segment.block == number]
-
     def _rewrite(self, block: MessageBlock) -> None:
         """Rewrites a block with its remaining messages and the required tombstones."""
         sequences, times = needed_tombstones(self.contents, block)
-        segments = self._segments(block.number)
+        segments = self.contents.segments_of_block(block.number)
         data = bytearray()
         for segment in segments:
             for row, size in enumerate(segment.sizes):
@@ -496,8 +493,9 @@ def needed_tombstones(contents: Contents, block: MessageBlock) -> tuple[NDArray[
     tombstone_sequences = np.unique(np.frombuffer(block.tombstone_sequences, np.uint64))
     found: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
     own = contents.last in tombstone_sequences[-1:].tolist()
-    for segment in contents.segments:
-        own = own or (segment.block == block.number and segment.end == contents.last + 1)
+    own = own or any(each.end == contents.last + 1 for each in contents.segments_of_block(block.number))
+    bounds = tombstone_sequences[[0, -1]].tolist() if len(tombstone_sequences) else (1, 0)
+    for segment in contents.segments_within(*bounds):
         begin, end = np.searchsorted(tombstone_sequences, np.array([segment.first, segment.end], np.uint64)).tolist()
         if begin == end or segment.block == block.number:
             continue

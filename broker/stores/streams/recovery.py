@@ -306,19 +306,18 @@ class StreamRecovery:
         """
         for number, last in self._empty.items():
             entry = self._index.blocks.get(number) if self._index is not None else None
-            next_first = min((each.first for each in self._contents.segments if each.block > number), default=0)
+            next_first = self._contents.first_after_block(number)
             if (entry is not None and entry.messages > 0) or next_first > last + 1:
                 NATS.warning("%s is empty: its messages are lost", self._blocks[number].path)
 
     def _count_messages(self, number: int, first: int, last: int) -> int:
-        segments = (segment for segment in self._contents.segments if segment.block == number)
         return sum(
             int(
                 np.count_nonzero(
                     np.frombuffer(each.sizes, np.uint32)[max(first - each.first, 0) : max(last + 1 - each.first, 0)]
                 )
             )
-            for each in segments
+            for each in self._contents.segments_of_block(number)
         )
 
     def _old_indexes(self) -> KnownStream:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from broker.stores.interface import StorageError
 from broker.stores.streams import file_stream
+from broker.stores.streams.contents import Contents
 from broker.stores.streams.directory import StreamsDirectory
 from broker.stores.streams.file_stream import FileStream
 from stantools.streamfiles.meta import ConsumerState
@@ -231,6 +233,48 @@ def test_an_empty_block_that_had_messages_is_told(folder: Path, index: bool) -> 
         place.open(NAME)
     place.close()
     assert any(line.endswith("2.blk is empty: its messages are lost") for line in lines), lines
+
+
+class CountedList(list[Any]):
+    passes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        CountedList.passes += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_empty_blocks_are_counted_in_one_pass(tmp_path: Path, index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segments are not searched anew for each block of a stream, whether it is empty, in the index, or both."""
+    begin = Contents.__init__
+
+    def counted(contents: Contents, *arguments: Any) -> None:
+        begin(contents, *arguments)
+        contents.segments = CountedList()
+
+    monkeypatch.setattr(file_stream, "BLOCK_SIZE", 100)
+    place, store = made(tmp_path)
+    store.close()
+    place.close()
+    monkeypatch.setattr(Contents, "__init__", counted)
+    paths = sorted((stream(tmp_path) / "msgs").glob("*.blk"), key=lambda path: int(path.stem))
+    assert len(paths) > 20
+    if not index:
+        (paths[0].parent / "index.db").unlink()
+    passes = []
+    for emptied in ([], paths[2:4], paths[6:-2:2]):
+        for path in emptied:
+            path.write_bytes(b"")
+        CountedList.passes = 0
+        with logged() as lines:
+            place = StreamsDirectory(tmp_path)
+            place.open(NAME)
+        passes.append(CountedList.passes)
+        place.close()
+        assert {line.split(" is empty")[0].rsplit("/", 1)[-1] for line in lines if "is empty" in line} >= {
+            path.name for path in emptied
+        }
+    assert max(passes) - min(passes) < 5, passes
 
 
 def test_garbage_at_the_end(folder: Path) -> None:
