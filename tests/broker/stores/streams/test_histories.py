@@ -32,6 +32,7 @@ def test_many_streams_are_as_their_models(end: str, first: int) -> None:
 
 
 def play_all(seeds: range, end: str) -> None:
+    before = open_descriptors()
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -39,3 +40,8 @@ def play_all(seeds: range, end: str) -> None:
             except Exception as error:
                 error.add_note(f"seed {seed}, {end}")
                 raise
+    assert open_descriptors() <= before, "descriptors of a history are open after its end"
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -18,6 +18,8 @@ from unittest import mock
 
 _NAMED = ("rename", "replace", "unlink", "remove", "link", "mkdir", "rmdir")
 _SYNCED = ("fsync", "fdatasync")
+#: the system's own calls: while one volume is watched, the next one is made
+_CALLS = {name: getattr(os, name) for name in _NAMED}
 _PAGE = 64
 
 Names = dict[str, int]
@@ -32,7 +34,6 @@ class Volume:
         self._safe: dict[int, int] = {}  # by inode of a directory: the moment when it was synced
         self._synced: dict[int, bytes] = {}  # by inode of a file: its content when it was synced
         self._last: dict[int, bytes] = {}  # by inode: the last content that was seen
-        self._real = {name: getattr(os, name) for name in (*_NAMED, *_SYNCED)}
         self._held: list[int] = []  # descriptors of files and directories that are gone
         self.settle()
 
@@ -56,7 +57,7 @@ class Volume:
             if name not in ("link", "mkdir"):
                 moved = name in ("rename", "replace")
                 self._hold(arguments[moved], more.get("dst_dir_fd" if moved else "dir_fd"))
-            return self._real[name](*arguments, **more)
+            return _CALLS[name](*arguments, **more)
 
         return call
 
