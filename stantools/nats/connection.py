@@ -189,7 +189,9 @@ class NatsConnection(NatsClient):
 
     async def write(self, frames: bytes) -> None:
         """Sends whole frames at once on this connection, and waits while too many bytes are buffered."""
-        self._must_send(frames)
+        if not self.send(frames):
+            await self.drain()
+            self._must_send(frames)
         await self.drain()
 
     def _must_send(self, frames: bytes) -> None:
@@ -204,6 +206,7 @@ class NatsConnection(NatsClient):
                 raise ConnectionResetError
             await session.drain()
         except ConnectionResetError as problem:
+            await asyncio.sleep(0)  # callers that try again at once let the loop reconnect
             raise ConnectionLostError(f"{self.url}: the connection broke", _CHECK_SERVER) from problem
 
     async def flush(self, timeout: float | None = None) -> None:

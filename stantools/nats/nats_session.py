@@ -125,6 +125,9 @@ class NatsSession(asyncio.BufferedProtocol):
         """Sends collected frames, and waits until the server has read enough for more."""
         self.flush()
         await self._room.wait()
+        if not self._closed and self._transport.is_closing():
+            # The loop tells of the end in its next turn; a caller that only sends would keep it from doing so.
+            await asyncio.sleep(0)
         if self._closed:
             raise ConnectionResetError(self._reason or "the connection was closed")
 

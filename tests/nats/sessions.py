@@ -21,6 +21,9 @@ class Transport:
     def get_write_buffer_size(self) -> int:
         return self.waiting
 
+    def is_closing(self) -> bool:
+        return bool(self.closed)
+
     def close(self) -> None:
         self.closed = "closed"
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import nkeys
 import pytest
 
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError
+from stantools.nats import encoding
+from stantools.nats.client import NatsMessage
 from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import NatsConnection, connect
 from stantools.nats.errors import (
@@ -291,6 +293,83 @@ async def test_a_lost_connection_fails_requests_at_once_and_reconnects(start_ser
         with pytest.raises(NoResponderError):
             await connection.request("nobody")
     assert time.monotonic() - begun < 60
+
+
+async def test_a_sender_learns_that_the_connection_broke(start_server: Callable[..., Any]) -> None:
+    """Also one that never waits for anything else: it lets the loop see the end, and reconnect."""
+    server = start_server()
+    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+        server.kill()
+        frames, turns = encoding.publish(b"a", bytes(1000), b"", b""), 0
+        with pytest.raises(ConnectionLostError, match="the connection broke"):
+            for _ in range(20_000):
+                await connection.write(frames)
+        server.start()
+        while not connection.connected and turns < 1_000_000:
+            turns += 1
+            with suppress(ConnectionLostError):
+                await connection.write(frames)
+        assert connection.connected
+
+
+async def test_a_full_buffer_is_waited_for(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no lost connection."""
+    monkeypatch.setattr("stantools.nats.nats_session._MAX_PENDING", 1 << 16)
+    server = start_server()
+    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+        inbox = connection.open_inbox(b"a")
+        await connection.flush()
+        frames = encoding.publish(b"a", bytes(1000), b"", b"") * 100
+        for _ in range(50):
+            assert connection.send(frames)
+            await connection.write(frames)
+        received = 0
+        while received < 10_000:
+            received += len(await inbox.receive(20))
+
+
+async def test_a_slow_handler_loses_nothing(start_server: Callable[..., Any]) -> None:
+    """Messages wait in the socket and in the server; its pings are answered between two reads."""
+    server = start_server(config={"ping_interval": "1s", "ping_max": 5})
+    taken: list[int] = []
+
+    def slow(message: NatsMessage) -> None:
+        time.sleep(0.01)
+        taken.append(int(message.data))
+
+    async with (
+        connect(ConnectOptions(servers=(server.url,))) as publisher,
+        connect(ConnectOptions(servers=(server.url,))) as connection,
+    ):
+        connection.listen(b"work", slow)
+        await connection.flush()
+        for number in range(600):
+            publisher.publish(b"work", b"%08192d" % number)
+        await publisher.flush()
+        while len(taken) < 600 and connection.connected:
+            await asyncio.sleep(0.01)
+        assert connection.connected
+        await connection.flush()
+    assert taken == list(range(600))
+
+
+async def test_a_handler_that_fails_stops_nothing(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+    taken: list[bytes] = []
+
+    def take(message: NatsMessage) -> None:
+        taken.append(message.data)
+        if message.data == b"1":
+            raise ValueError("one")
+
+    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+        connection.listen(b"work", take)
+        with connection.watch() as failed:
+            for number in range(3):
+                connection.publish(b"work", b"%d" % number)
+                await connection.flush()
+            assert "could not be handled" in failed.result().message
+        assert taken == [b"0", b"1", b"2"] and connection.connected
 
 
 async def test_a_connection_that_cannot_be_made_again(
