@@ -91,7 +91,7 @@ def requests(options: Options) -> str:
         "before",
         "now",
         f"nats-server {servers.NEWEST}",
-        "nobody asks",
+        "no requests",
         "target",
     )
     return table(headers, rows)

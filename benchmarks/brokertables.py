@@ -283,7 +283,7 @@ def innocent(options: Options) -> str:
         alone = statistics.median(wait["alone"] for wait in waits)
         target = verdict(f"≤ {_WAIT_GOAL} ms", longest <= _WAIT_GOAL)
         rows.append((_ATTACKS[name], before, f"{longest:.0f}", f"{alone:.0f}", target))
-    headers = ("longest wait of an innocent client, ms", "before turns", "now", "nobody attacks", "target")
+    headers = ("longest wait of an innocent client, ms", "before turns", "now", "without attack", "target")
     return table(headers, rows)
 
 

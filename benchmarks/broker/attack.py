@@ -3,7 +3,7 @@
     python benchmarks/broker/attack.py wildcards --port 4222
 
 The innocent sends PING and waits for PONG, all the time, from before the attack until a while after the attacker has
-got the answer to its last PING and has closed its connection. With `nothing` for the attack nobody attacks: something
+got the answer to its last PING and has closed its connection. With `nothing` for the attack there is none: something
 else goes on, until the standard input of this process is closed. The result is one line of JSON, times in milliseconds.
 """
 
