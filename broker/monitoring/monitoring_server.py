@@ -27,7 +27,7 @@ from broker.listening import MAX_PORT, address, open_sockets, reachable
 from broker.monitoring.http import QueryParameters, Reply, document, not_found, problem, written
 from broker.monitoring.metrics import Metrics
 from broker.monitoring.pages import NatsPages, Page, streaming_pages
-from broker.nats.tls import load_certificate
+from broker.nats.tls import TLSError, certificate_context
 from stantools.errors import StantoolsError
 from stantools.install_hints import install_command
 
@@ -230,10 +230,7 @@ def _aiohttp() -> Any:
 
 
 def _context(tls: TLSOptions) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        load_certificate(context, tls)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        raise MonitoringError(f"Can't start monitoring: error parsing X509 certificate/key pair: {error}") from error
-    return context
+        return certificate_context(tls)
+    except TLSError as error:
+        raise MonitoringError(f"Can't start monitoring: {error}") from error

@@ -42,13 +42,19 @@ class TLSError(ValueError):
     """Unusable TLS options; the text is the reason."""
 
 
-def server_context(options: TLSOptions) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+def certificate_context(options: TLSOptions, protocol: int = ssl.PROTOCOL_TLS_SERVER) -> ssl.SSLContext:
+    """Returns a context with the server's certificate. Raises `TLSError`."""
+    context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         load_certificate(context, options)
     except (OSError, ValueError) as problem:
         raise TLSError(f"error parsing X509 certificate/key pair: {_reason(problem)}") from None
+    return context
+
+
+def server_context(options: TLSOptions) -> ssl.SSLContext:
+    context = certificate_context(options)
     if options.ca is not None:
         try:
             context.load_verify_locations(options.ca)

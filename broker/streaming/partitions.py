@@ -191,7 +191,8 @@ class _Queue:
     """Requests that wait for one client."""
 
     timer: Timer
-    then: list[Callable[[bool], None]] = field(default_factory=list)
+    #: each with the calls that resume and refuse it
+    requests: list[tuple[Callable[[], object], Callable[[], object]]] = field(default_factory=list)
     size: int = 0
 
 
@@ -205,12 +206,18 @@ class PendingConnects:
         self._count = 0
         self._size = 0
 
-    def add(self, client_id: bytes, connection_id: bytes, size: int, then: Callable[[bool], None]) -> bool:
-        """Queues a request of `size` bytes until its client is registered, or for a limited time.
+    def add(
+        self,
+        client_id: bytes,
+        connection_id: bytes,
+        size: int,
+        resume: Callable[[], object],
+        refuse: Callable[[], object],
+    ) -> bool:
+        """Queues a request of `size` bytes: it is resumed when its client is registered, or refused after some time.
 
-        `then` is called with True when the client is registered, else with False. A connection id identifies the client
-        alone; without one the client id does. Returns False if the request cannot wait: the client was missing before,
-        or too many requests wait.
+        A connection id identifies the client alone; without one the client id does. Returns False, and calls nothing,
+        if the request cannot wait: the client was missing before, or too many requests wait.
         """
         key = (b"" if connection_id else client_id, connection_id)
         if key in self._missing or self._count >= _MAX_WAITING or self._size + size > _MAX_WAITING_SIZE:
@@ -219,7 +226,7 @@ class PendingConnects:
         if queue is None:
             timer = self._timers.after(_WAIT, partial(self._note_missing, key))
             queue = self._queues[key] = _Queue(timer)
-        queue.then.append(then)
+        queue.requests.append((resume, refuse))
         queue.size += size
         self._count += 1
         self._size += size
@@ -242,7 +249,7 @@ class PendingConnects:
         if queue is None:
             return
         self._timers.cancel(queue.timer)
-        self._count -= len(queue.then)
+        self._count -= len(queue.requests)
         self._size -= queue.size
-        for then in queue.then:
-            then(came)
+        for resume, refuse in queue.requests:
+            (resume if came else refuse)()

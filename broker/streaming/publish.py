@@ -226,12 +226,13 @@ class PublishRules:
             log.STREAMING.error("Received invalid client publish message %s", _one_line(message))
             return self._count_and_refuse(request, message, request_errors.INVALID_PUBLISH)
         if self._clients.publisher(message.client_id, message.conn_id) is None:
+            refuse = partial(self._count_and_refuse, request, message, request_errors.INVALID_PUBLISH)
             if self._waiting is not None and self._waiting.add(
-                message.client_id, message.conn_id, len(request.payload), partial(self._wait_over, request, message)
+                message.client_id, message.conn_id, len(request.payload), partial(self._examine, request), refuse
             ):
                 return False
             log.STREAMING.error("Received invalid client publish message %s", _one_line(message))
-            return self._count_and_refuse(request, message, request_errors.INVALID_PUBLISH)
+            return refuse()
         if self.prefix >= 0 and request.subject[self.prefix :] != message.subject:
             log.STREAMING.warning(
                 "[Client:%s] Refused a message for channel %s that was published to subject %s",
@@ -257,12 +258,6 @@ class PublishRules:
             return True
         self._stage_alone(request, message)
         return False
-
-    def _wait_over(self, request: StreamingRequest, message: protocol.PubMsg, came: bool) -> None:
-        if came:
-            self._examine(request)
-        else:
-            self._count_and_refuse(request, message, request_errors.INVALID_PUBLISH)
 
     def _stage_alone(self, request: StreamingRequest, message: protocol.PubMsg) -> None:
         """Stages a valid message with an unusual encoding, in its usual encoding."""

@@ -72,17 +72,12 @@ class SubscribeRules:
         if partitions is None:
             self._subscribe(request, message)
         elif partitions.serves(message.subject):
-            waited = partial(self._wait_over, request, message)
+            resume = partial(self._subscribe, request, message)
+            refuse = partial(self._refuse, request, request_errors.INVALID_SUBSCRIBE)
             if self._clients.get(message.client_id) is not None:
-                waited(True)
-            elif not partitions.waiting.add(message.client_id, b"", len(request.payload), waited):
-                waited(False)
-
-    def _wait_over(self, request: StreamingRequest, message: pb.SubscriptionRequest, came: bool) -> None:
-        if came:
-            self._subscribe(request, message)
-        else:
-            self._refuse(request, request_errors.INVALID_SUBSCRIBE)
+                resume()
+            elif not partitions.waiting.add(message.client_id, b"", len(request.payload), resume, refuse):
+                refuse()
 
     def _subscribe(self, request: StreamingRequest, message: pb.SubscriptionRequest) -> None:
         client = self._clients.get(message.client_id)

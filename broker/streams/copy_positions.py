@@ -34,18 +34,20 @@ class CopySource(Protocol):
 class CopyPositions:
     """The positions of the sources of one stream.
 
-    `end` is a sequence above that of the stream's last copy. A mirror needs no positions, so it has no sources here.
+    `end` is a sequence above that of the stream's last copy. Those of a mirror are not `kept`: its last sequence is its
+    position.
     """
 
     def __init__(self, end: int) -> None:
         self.end = end
         self.sources: Sequence[CopySource] = ()
+        self.kept = True
         self.marks: set[int] = set()  #: sequences of the marks
 
     def save(self, store: StreamStore) -> None:
         """Writes the positions, after which no message is a mark."""
         self.marks.clear()
-        if self.sources:
+        if self.sources and self.kept:
             store.keep_copied(
                 CopiedState(self.end, {each.key: each.position for each in self.sources if each.position})
             )

@@ -313,15 +313,15 @@ class StreamCopies:
         self._of.pop(stream, None)
         if copies:
             self._of[stream] = copies
-        stream.copies = copies
-        stream.copy_positions.sources = () if stream.config.mirror else copies
+        stream.copy_positions.sources = copies
+        stream.copy_positions.kept = not stream.config.mirror
         if known:
             self._unmarked[stream] = None
         if ahead:
             self._keep(stream)
         for copy in self._from.get(stream.name, ()):
             copy.attach(stream)
-        self._begin((*stream.copies, *self._from.get(stream.name, ())))
+        self._begin((*copies, *self._from.get(stream.name, ())))
 
     def forget(self, stream: Stream) -> None:
         """The stream was deleted."""

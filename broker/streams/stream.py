@@ -61,7 +61,6 @@ class Stream:
         self._lifetimes = MessageLifetimes()
         self._untrimmed = b""  # subject of a message published with limits not yet enforced; empty for none
         self.followers = Followers()
-        self.copies: Sequence[CopySource] = ()
         self.copy_positions = CopyPositions(store.contents.last + 1)
         self.unflushed = False  #: whether messages were deleted since the last flush
         # Bytes of a record besides subject and payload; with headers, additional bytes.

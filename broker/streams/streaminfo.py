@@ -58,7 +58,7 @@ def stream_info(stream: Stream, now: int) -> dict[str, Any]:
         "state": stream_state(stream),
         "ts": time_text(now),
     }
-    copies = [each.info(now) for each in stream.copies]
+    copies = [each.info(now) for each in stream.copy_positions.sources]
     if stream.config.mirror:
         found["mirror"] = copies[0]
     elif copies:

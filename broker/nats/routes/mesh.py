@@ -431,9 +431,7 @@ class RouteMesh:
 
 def _client_context(cluster: ClusterOptions) -> ssl.SSLContext:
     assert cluster.tls is not None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    tls.load_certificate(context, cluster.tls)
+    context = tls.certificate_context(cluster.tls, ssl.PROTOCOL_TLS_CLIENT)
     if cluster.tls.ca is not None:
         context.load_verify_locations(cluster.tls.ca)
     else:

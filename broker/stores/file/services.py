@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from broker.log import STREAMING
 from broker.stores.file.deferred_log_writes import DeferredLogWrites
@@ -40,34 +40,46 @@ class FileHolder(Protocol):
         """Closes the files if possible. Returns whether they are closed."""
 
 
-class OpenFileCount:
+_Owner = TypeVar("_Owner")
+
+
+class UsageOrder(Generic[_Owner]):
+    """Owners of a resource, the least recently used first, each with the amount that it holds."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: OrderedDict[_Owner, int] = OrderedDict()
+        self.count = 0  #: held by all
+
+    def _use(self, owner: _Owner, amount: int) -> None:
+        self.count += amount - self._held.get(owner, 0)
+        self._held[owner] = amount
+        self._held.move_to_end(owner)
+
+    def leave(self, owner: _Owner) -> None:
+        self.count -= self._held.pop(owner, 0)
+
+
+class OpenFileCount(UsageOrder[FileHolder]):
     """Counts open files, and closes the least recently used ones beyond a limit; 0 uses the process's limit."""
 
     def __init__(self, limit: int = 0) -> None:
         if limit <= 0:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             limit = (1 << 62) if soft == resource.RLIM_INFINITY else max(soft // _LIMIT_DIVISOR, _MIN_LIMIT)
-        self._limit = limit
-        self._open: OrderedDict[FileHolder, int] = OrderedDict()
-        self.count = 0
+        super().__init__(limit)
         self.few = True  #: so few that owners need not call `touch` for files that are open already
 
     def touch(self, owner: FileHolder) -> None:
         """Registers a use of an owner's files; files of other owners are closed beyond the limit."""
-        held = self._open
-        self.count += owner.files - held.get(owner, 0)
+        self._use(owner, owner.files)
         self.few = 2 * self.count <= self._limit
-        held[owner] = owner.files
-        held.move_to_end(owner)
         if self.count > self._limit:
             self._close_some(owner)
 
-    def leave(self, owner: FileHolder) -> None:
-        self.count -= self._open.pop(owner, 0)
-
     def _close_some(self, user: FileHolder) -> None:
         # Each call asks only a few owners; one that cannot close its files now is asked again after the others.
-        for other in tuple(islice(self._open, _MAX_ASKED)):
+        for other in tuple(islice(self._held, _MAX_ASKED)):
             if other is user:
                 continue
             if other.release():
@@ -75,7 +87,7 @@ class OpenFileCount:
                 if self.count <= self._limit:
                     return
             else:
-                self._open.move_to_end(other)
+                self._held.move_to_end(other)
 
 
 class MessageCache(Protocol):
@@ -84,27 +96,19 @@ class MessageCache(Protocol):
     def forget(self) -> None: ...
 
 
-class CacheBudget:
+class CacheBudget(UsageOrder[MessageCache]):
     """Bounds the memory for messages that are also on disk: the least recently used owners forget theirs."""
 
     def __init__(self, limit: int = _CACHE_BYTES) -> None:
-        self._limit = limit
-        self._held: OrderedDict[MessageCache, int] = OrderedDict()
-        self._total = 0
+        super().__init__(limit)
 
     def use(self, owner: MessageCache, size: int) -> None:
         """Registers a use by an owner that holds `size` bytes now."""
-        held = self._held
-        self._total += size - held.get(owner, 0)
-        held[owner] = size
-        held.move_to_end(owner)
-        while self._total > self._limit and len(held) > 1:
-            other, freed = held.popitem(last=False)
-            self._total -= freed
+        self._use(owner, size)
+        while self.count > self._limit and len(self._held) > 1:
+            other = next(iter(self._held))
+            self.leave(other)
             other.forget()
-
-    def leave(self, owner: MessageCache) -> None:
-        self._total -= self._held.pop(owner, 0)
 
 
 class Archiver:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from broker.streaming.partitions import PendingConnects, decode_list, encode_list
@@ -214,15 +216,16 @@ def test_a_list_that_cannot_be_sent_now() -> None:
 def test_what_waits_has_a_bound() -> None:
     world = World()
     waiting = PendingConnects(world.context)
-    ended: list[bool] = []
-    assert waiting.add(b"a", b"", 60 << 20, ended.append)
-    assert not waiting.add(b"b", b"", 8 << 20, ended.append)
-    assert waiting.add(b"b", b"", 1 << 20, ended.append)
+    ended: list[str] = []
+    calls = partial(ended.append, "resumed"), partial(ended.append, "refused")
+    assert waiting.add(b"a", b"", 60 << 20, *calls)
+    assert not waiting.add(b"b", b"", 8 << 20, *calls)
+    assert waiting.add(b"b", b"", 1 << 20, *calls)
     world.advance(1.1)
-    assert ended == [False, False]
-    assert not waiting.add(b"a", b"", 1, ended.append)
+    assert ended == ["refused", "refused"]
+    assert not waiting.add(b"a", b"", 1, *calls)
     for i in range(300):
-        assert waiting.add(b"%d" % i, b"", 1, ended.append)
+        assert waiting.add(b"%d" % i, b"", 1, *calls)
     world.advance(1.1)
-    assert waiting.add(b"a", b"", 1, ended.append), "no more than 256 are remembered"
+    assert waiting.add(b"a", b"", 1, *calls), "no more than 256 are remembered"
     assert isinstance(world.driver, Wishes)
