@@ -43,26 +43,26 @@ class TLSError(ValueError):
 
 
 def certificate_context(options: TLSOptions, protocol: int = ssl.PROTOCOL_TLS_SERVER) -> ssl.SSLContext:
-    """Returns a context with the server's certificate. Raises `TLSError`."""
+    """Returns a context with the server's certificate and authority. Raises `TLSError`."""
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         load_certificate(context, options)
     except (OSError, ValueError) as problem:
         raise TLSError(f"error parsing X509 certificate/key pair: {_reason(problem)}") from None
-    return context
-
-
-def server_context(options: TLSOptions) -> ssl.SSLContext:
-    context = certificate_context(options)
     if options.ca is not None:
         try:
             context.load_verify_locations(options.ca)
         except (OSError, ssl.SSLError) as problem:
             raise TLSError(f"failed to parse root ca certificate: {_reason(problem)}") from None
-    elif options.verify or options.verify_and_map:
-        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    return context
+
+
+def server_context(options: TLSOptions) -> ssl.SSLContext:
+    context = certificate_context(options)
     if options.verify or options.verify_and_map:
+        if options.ca is None:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
         context.verify_mode = ssl.CERT_REQUIRED
     _restrict(context, options)
     return context

@@ -23,8 +23,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-Buffer = memoryview
-
 _PAGE = struct.Struct("<QHHI")
 _META = struct.Struct("<IIIIQQQQQQ")
 _BRANCH = struct.Struct("<IIQ")
@@ -91,14 +89,14 @@ class BoltItem(NamedTuple):
     flags: int  #: 1: the value is a bucket
 
 
-def checksum(data: Buffer | bytes) -> int:
+def checksum(data: memoryview | bytes) -> int:
     value = _FNV_BASIS
     for byte in bytes(data):
         value = (value ^ byte) * _FNV_PRIME & _NOT_STORED
     return value
 
 
-def read_meta(buffer: Buffer, offset: int) -> MetaPage | str:
+def read_meta(buffer: memoryview, offset: int) -> MetaPage | str:
     """Reads the meta page at an offset; returns the reason, with the server's words first, if it is invalid."""
     at = offset + PAGE_HEADER_SIZE
     if at + _META.size > len(buffer):
@@ -120,7 +118,7 @@ def read_meta(buffer: Buffer, offset: int) -> MetaPage | str:
 class BoltFile:
     """A bbolt file in a buffer. A file that changes meanwhile yields faults at worst."""
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: memoryview) -> None:
         self._buffer = buffer
         self.faults: list[Fault] = []  #: faults of the metas and of the file's size
         #: the current meta; None if both are damaged, and then only `loose_items` finds items

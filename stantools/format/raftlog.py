@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 
 from stantools.errors import StantoolsError
 from stantools.format import gogo, kernels
-from stantools.format.bbolt import BoltFile, BoltItem, Buffer, Fault, FaultKind, LeafPage
+from stantools.format.bbolt import BoltFile, BoltItem, Fault, FaultKind, LeafPage
 from stantools.format.encryption import DataCipher, DecryptError
 from stantools.format.proto import store_pb2 as pb
 
@@ -64,7 +64,7 @@ class RaftEntry:
     type: int  #: an `EntryType`, or an unknown number
     #: The leader's clock at the proposal, nanoseconds since 1970; None if not recorded.
     appended_ns: int | None
-    data: Buffer  #: the content, encrypted if the log is; a view of the file
+    data: memoryview  #: the content, encrypted if the log is; a view of the file
     offset: int  #: where the value begins in the file
     size: int  #: bytes of the value
 
@@ -117,7 +117,7 @@ class RaftFlaw:
 # MessagePack.
 
 
-def unpack(data: Buffer | bytes) -> Any:
+def unpack(data: memoryview | bytes) -> Any:
     """Decodes one MessagePack value that fills the data; byte strings and text become views of it."""
     view = memoryview(data)
     value, end = _value(view, 0, 0)
@@ -126,7 +126,7 @@ def unpack(data: Buffer | bytes) -> Any:
     return value
 
 
-def _value(data: Buffer, at: int, depth: int) -> tuple[Any, int]:
+def _value(data: memoryview, at: int, depth: int) -> tuple[Any, int]:
     code = _number(data, at, 1)
     at += 1
     if code < 0x80:
@@ -156,23 +156,23 @@ def _value(data: Buffer, at: int, depth: int) -> tuple[Any, int]:
     raise EntryError(f"only encoded map or array can be decoded: byte 0x{code:02x} at {at - 1}")
 
 
-def _number(data: Buffer, at: int, width: int) -> int:
+def _number(data: memoryview, at: int, width: int) -> int:
     if at + width > len(data):
         raise EntryError(f"unexpected EOF at {at}")
     return int.from_bytes(data[at : at + width], "big")
 
 
-def _bytes(data: Buffer, at: int, size: int, _depth: int = 0) -> tuple[Buffer, int]:
+def _bytes(data: memoryview, at: int, size: int, _depth: int = 0) -> tuple[memoryview, int]:
     if size > len(data) - at:
         raise EntryError(f"unexpected EOF: {size} bytes at {at}, only {len(data) - at} are there")
     return data[at : at + size], at + size
 
 
-def _extension(data: Buffer, at: int, size: int, _depth: int = 0) -> tuple[Buffer, int]:
+def _extension(data: memoryview, at: int, size: int, _depth: int = 0) -> tuple[memoryview, int]:
     return _bytes(data, at + 1, size)  # after its type, of which only timestamps have been seen
 
 
-def _list(data: Buffer, at: int, size: int, depth: int) -> tuple[list[Any], int]:
+def _list(data: memoryview, at: int, size: int, depth: int) -> tuple[list[Any], int]:
     _bound(size, depth)
     found = []
     for _ in range(size):
@@ -181,7 +181,7 @@ def _list(data: Buffer, at: int, size: int, depth: int) -> tuple[list[Any], int]
     return found, at
 
 
-def _map(data: Buffer, at: int, size: int, depth: int) -> tuple[dict[Any, Any], int]:
+def _map(data: memoryview, at: int, size: int, depth: int) -> tuple[dict[Any, Any], int]:
     _bound(size, depth)
     found: dict[Any, Any] = {}
     for _ in range(size):
@@ -214,7 +214,7 @@ _SIZED_FORMS: dict[int, tuple[int, Any]] = {
 # Entries.
 
 
-def decode_entry(value: Buffer | bytes, offset: int = 0) -> RaftEntry:
+def decode_entry(value: memoryview | bytes, offset: int = 0) -> RaftEntry:
     """Decodes the value of a log entry of any release, which begins at `offset` in the file; EntryError if invalid."""
     view = memoryview(value)
     usual = usual_entry(view, offset)
@@ -235,7 +235,7 @@ def decode_entry(value: Buffer | bytes, offset: int = 0) -> RaftEntry:
     return RaftEntry(index, term, kind, appended, view[:0] if data is None else data, offset, len(view))
 
 
-def usual_entry(view: Buffer, offset: int) -> RaftEntry | None:
+def usual_entry(view: memoryview, offset: int) -> RaftEntry | None:
     """Decodes an entry in exactly the form of servers since 0.22, several times faster; None for other forms."""
     head = _HEAD.match(view)
     if head is None:
@@ -258,7 +258,7 @@ def usual_entry(view: Buffer, offset: int) -> RaftEntry | None:
     )
 
 
-def _timestamp(value: Buffer | bytes) -> int | None:
+def _timestamp(value: memoryview | bytes) -> int | None:
     if len(value) == 8:
         packed = _U64.unpack(value)[0]
         seconds, nanoseconds = packed & (1 << 34) - 1, packed >> 34
@@ -279,7 +279,7 @@ class RaftServer(NamedTuple):
     voter: bool
 
 
-def decode_configuration(data: Buffer | bytes) -> tuple[RaftServer, ...]:
+def decode_configuration(data: memoryview | bytes) -> tuple[RaftServer, ...]:
     """Decodes the data of a configuration entry; EntryError if invalid."""
     fields = unpack(data)
     servers = fields.get("Servers") if isinstance(fields, dict) else None
@@ -298,7 +298,7 @@ def _text(value: Any) -> str:
     return value.tobytes().decode("utf-8", "surrogateescape") if isinstance(value, memoryview) else ""
 
 
-def decode_operation(data: Buffer | bytes, cipher: DataCipher | None = None) -> pb.RaftOperation:
+def decode_operation(data: memoryview | bytes, cipher: DataCipher | None = None) -> pb.RaftOperation:
     """Decodes the data of a command, decrypted with the cipher of `encryption.raft_cipher` if it is encrypted."""
     try:
         plain = cipher.decrypt(data) if cipher else bytes(data)
@@ -313,7 +313,7 @@ def decode_operation(data: Buffer | bytes, cipher: DataCipher | None = None) -> 
     return operation
 
 
-def is_encrypted(data: Buffer | bytes) -> bool:
+def is_encrypted(data: memoryview | bytes) -> bool:
     """Returns whether the data of a command is encrypted: a plain operation begins with another byte."""
     return len(data) > 0 and data[0] in (1, 2)
 
@@ -333,7 +333,7 @@ class StableStore:
 class RaftLog:
     """A node's Raft log (`raft.log`) in a buffer. Damage comes as faults and flaws; nothing raises."""
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: memoryview) -> None:
         self._buffer = buffer
         self.bolt = BoltFile(buffer)
         #: faults of metas and of pages outside the entries

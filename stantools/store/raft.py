@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo
-from stantools.format.bbolt import Buffer, Fault
+from stantools.format.bbolt import Fault
 from stantools.format.encryption import DataCipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import (
@@ -59,7 +59,7 @@ _E = TypeVar("_E", bound=RaftEntry | LoggedPublishes | Fault | RaftFlaw)
 class OpenLog(RaftLog):
     """A Raft log in a mapped file, with only a part in memory during iteration; views of entries stay valid."""
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: memoryview) -> None:
         self._window = MappedWindow(buffer)
         super().__init__(buffer)
 
@@ -200,7 +200,7 @@ def _read_state(result: Snapshot, meta: dict[str, Any]) -> None:
         result.errors.append(f"error decoding snapshot record: {error}")
 
 
-def _mismatches(buffer: Buffer, meta: dict[str, Any]) -> Iterator[str]:
+def _mismatches(buffer: memoryview, meta: dict[str, Any]) -> Iterator[str]:
     if meta.get("Size") != len(buffer):
         yield f"{STATE_FILE} has {len(buffer)} bytes, expected {meta.get('Size')!r:.40}"
     try:
@@ -212,7 +212,7 @@ def _mismatches(buffer: Buffer, meta: dict[str, Any]) -> Iterator[str]:
         yield f"CRC mismatch: stored {stored.hex() or 'nothing'}, computed {computed.hex()}"
 
 
-def decode_state(buffer: Buffer | bytes) -> pb.RaftSnapshot:
+def decode_state(buffer: memoryview | bytes) -> pb.RaftSnapshot:
     """Decodes `state.bin`; ValueError if it is incomplete or not a snapshot."""
     if len(buffer) < _LENGTH.size:
         raise ValueError(f"it has {len(buffer)} bytes, expected {_LENGTH.size} at least")
@@ -225,7 +225,7 @@ def decode_state(buffer: Buffer | bytes) -> pb.RaftSnapshot:
         raise ValueError(error.message) from error
 
 
-def crc64(data: Buffer | bytes) -> bytes:
+def crc64(data: memoryview | bytes) -> bytes:
     """Returns the CRC-64 of a snapshot's state, 8 bytes, big-endian: reflected ECMA polynomial, all ones in and out.
 
     The xz format uses the same CRC, so xz computes it, in compiled code; of the compressed data only the end is

@@ -96,10 +96,13 @@ class RouteMesh:
         #: URLs with a connection or attempts to connect.
         self._target_urls: set[str] = set()
         self._urls = [parse_route(url) for url in cluster.routes]
-        self._server_context = self._client_context = None
+        self._server_context: ssl.SSLContext | None = None
+        self._client_context: ssl.SSLContext | None = None
         if cluster.tls is not None:
             self._server_context = tls.server_context(cluster.tls)
-            self._client_context = _client_context(cluster)
+            self._client_context = tls.certificate_context(cluster.tls, ssl.PROTOCOL_TLS_CLIENT)
+            if cluster.tls.ca is None:
+                self._client_context.load_default_certs()
 
     # Life
 
@@ -427,13 +430,3 @@ class RouteMesh:
     def overloaded(self) -> bool:
         self._host.drain()
         return self._host.has_undelivered
-
-
-def _client_context(cluster: ClusterOptions) -> ssl.SSLContext:
-    assert cluster.tls is not None
-    context = tls.certificate_context(cluster.tls, ssl.PROTOCOL_TLS_CLIENT)
-    if cluster.tls.ca is not None:
-        context.load_verify_locations(cluster.tls.ca)
-    else:
-        context.load_default_certs()
-    return context
