@@ -140,6 +140,25 @@ async def test_messages_are_handed_over_one_by_one_and_acknowledged(url: str) ->
             await subscription.unsubscribe()
 
 
+async def test_a_slow_handler_keeps_the_session(url: str) -> None:
+    """Pings and acknowledgements of publishes do not wait for it, and it gets its messages in order."""
+    async with serve(url) as (_fake, client):
+        got: list[int] = []
+
+        async def handle(message: Message) -> None:
+            await asyncio.sleep(QUICK.ping_interval * 0.9)
+            got.append(message.sequence)
+
+        for number in range(QUICK.ping_max_out + 2):
+            await client.publish("a", b"%d" % number)
+        await client.subscribe("a", handle, SubscriptionOptions(start=Start.first()))
+        await client.publish("a", b"last")
+        assert len(got) < QUICK.ping_max_out
+        await eventually(lambda: len(got) == QUICK.ping_max_out + 3)
+        assert got == list(range(1, QUICK.ping_max_out + 4))
+        await client.publish("a", b"after")
+
+
 class Recorded(FakeStreaming):
     """A stand-in that keeps the requests for subscriptions and what comes to the ack inboxes."""
 
