@@ -51,16 +51,17 @@ class Descriptors:
 class MessageBlock:
     """A file of records. File errors are raised as StorageError.
 
-    `unsynced` says that records were written since the last sync, `safe` that the file was synced at least once.
+    `unsynced` says that records were written since the last sync. `durable` is the highest sequence in the synced part,
+    -1 before the first sync.
     """
 
     __slots__ = (
         "_files",
         "_name",
+        "durable",
         "key",
         "number",
         "path",
-        "safe",
         "size",
         "tombstone_sequences",
         "unsynced",
@@ -75,7 +76,8 @@ class MessageBlock:
         self.size = 0  #: bytes in the file
         self.waiting = bytearray()  #: bytes to append to the file
         self.tombstone_sequences = array("Q")  #: sequences of its tombstones
-        self.unsynced = self.safe = False
+        self.unsynced = False
+        self.durable = -1
         self._files = files
 
     @property
@@ -133,29 +135,28 @@ class MessageBlock:
             raise StorageError(f"{self.path} cannot be read: {error.strerror}") from error
         return buffer
 
-    def sync(self) -> None:
-        """Makes the file durable."""
-        if self.unsynced or not self.safe:
-            try:
-                os.fdatasync(self._files.get(self._name))
-            except OSError as error:
-                raise StorageError(f"{self.path} cannot be synced: {error.strerror}") from error
-            self.unsynced, self.safe = False, True
+    def sync(self, last: int) -> None:
+        """Makes the file durable. `last` is the highest sequence in it."""
+        try:
+            os.fdatasync(self._files.get(self._name))
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be synced: {error.strerror}") from error
+        self.unsynced, self.durable = False, last
 
     def share(self, files: Descriptors) -> None:
         """Uses the shared descriptors from now on; the file must be closed."""
         self._files = files
 
-    def sync_soon(self) -> None:
+    def sync_soon(self, last: int) -> None:
         """Syncs a full block in a thread."""
-        threading.Thread(target=self._sync_full, name="block-sync", daemon=True).start()
+        threading.Thread(target=self._sync_full, args=(last,), name="block-sync", daemon=True).start()
 
-    def _sync_full(self) -> None:
+    def _sync_full(self, last: int) -> None:
         try:
             fsync_file(self.path)
         except OSError:
             return  # The file was removed, or the next sync reports the error.
-        self.safe = True
+        self.durable = last
 
     def close(self) -> None:
         self._files.close(self._name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -82,8 +83,8 @@ class FileStream(KeptConsumers):
         self._sparse_blocks: set[int] = set()  # blocks that may have little in use
         self._lifetimes = True  # whether messages may have a lifetime
         self._abandoned = False
-        self._syncing: list[MessageBlock] = []  # blocks of the sync in progress
-        self._deferred: set[int] = set()  # emptied blocks that wait for the sync of a later one
+        self._syncing: list[tuple[MessageBlock, int]] = []  # blocks of the sync in progress, with their last sequences
+        self._deferred: dict[int, int] = {}  # emptied blocks that wait for the sync of a later one, likewise
         self._renamed = False  # whether files were created or removed since the last sync of the directory
         self.contents = Contents(next_sequence or 1)
         if next_sequence is None:
@@ -245,8 +246,9 @@ class FileStream(KeptConsumers):
     def _begin_block(self) -> MessageBlock:
         number = next(reversed(self._blocks), 0)
         if number:
-            self._blocks[number].flush()
-            self._blocks[number].sync_soon()
+            full = self._blocks[number]
+            full.flush()
+            full.sync_soon(self._last_of(full))
             self._sparse_blocks.add(number)
         block = self._blocks[number + 1] = MessageBlock(self._messages, self._name, number + 1, self._files)
         self._renamed = True
@@ -315,7 +317,7 @@ class FileStream(KeptConsumers):
             self._add_tombstone(self.contents.last, self.contents.last_time)
         if emptied:
             self._write()
-            self._secure(max(emptied))
+            self._secure(max(emptied), max(segment.end - 1 for segment, _ in gone if segment.block in emptied))
         for segment, rows in gone:
             if segment.block not in emptied:
                 times = np.frombuffer(segment.times, np.int64)[rows]
@@ -342,6 +344,7 @@ class FileStream(KeptConsumers):
         used, enough = sum(segment.bytes for segment in segments), _IN_USE * block.end
         if used > enough:
             return
+        last = self._last_of(block)
         sequences, times = needed_tombstones(self.contents, block)
         if used + len(sequences) * EMPTY_RECORD_SIZE > enough > 0:
             if not used and segments:
@@ -355,9 +358,9 @@ class FileStream(KeptConsumers):
             # They must be durable elsewhere before the block is removed.
             self._add_tombstones(sequences, times)
             self._write()
-            self._secure(number, anew=True)
-        elif block.end and not self._is_secure(number):
-            self._deferred.add(number)
+            self._secure(number, last, anew=True)
+        elif block.end and not self._is_secure(number, last):
+            self._deferred[number] = last
             return
         for segment in segments:
             self.contents.remove_segment(segment)
@@ -365,22 +368,31 @@ class FileStream(KeptConsumers):
         self._renamed = True
         block.remove()
 
-    def _secure(self, number: int, *, anew: bool = False) -> None:
-        """Syncs the later blocks before an earlier one is removed, unless one of them has been synced.
+    def _secure(self, number: int, last: int, *, anew: bool = False) -> None:
+        """Syncs the later blocks before an earlier one is removed, unless they are known to keep its last sequence.
 
-        Otherwise the last used sequence could be lost.
+        Otherwise sequences could be given again after a loss of power.
         """
-        if anew or not self._is_secure(number):
-            for block in self._blocks.values():
-                if block.number > number:
-                    block.sync()
+        if anew or not self._is_secure(number, last):
+            self._sync_blocks(block for block in self._blocks.values() if block.number > number)
             self._sync_names()
 
-    def _is_secure(self, number: int) -> bool:
-        return any(each > number and block.safe for each, block in self._blocks.items())
+    def _is_secure(self, number: int, last: int) -> bool:
+        """Returns whether a block after this one has a sequence in its synced part that is not below `last`."""
+        later = takewhile(lambda each: each > number, reversed(self._blocks))
+        return any(self._blocks[each].durable >= last for each in later)
+
+    def _last_of(self, block: MessageBlock) -> int:
+        """Returns the highest sequence in the file of a block; while records wait, only that in its synced part."""
+        if block.waiting:
+            return block.durable
+        segments = self.contents.segments_of_block(block.number)
+        tombstone_sequences = np.frombuffer(block.tombstone_sequences, np.uint64)
+        return max(segments[-1].end - 1 if segments else 0, int(tombstone_sequences.max(initial=0)))
 
     def _rewrite(self, block: MessageBlock) -> None:
         """Rewrites a block with its remaining messages and the required tombstones."""
+        last = self._last_of(block)
         sequences, times = needed_tombstones(self.contents, block)
         segments = self.contents.segments_of_block(block.number)
         data = bytearray()
@@ -395,21 +407,24 @@ class FileStream(KeptConsumers):
             if not segment.live:
                 self.contents.remove_segment(segment)
         data += encode_tombstones(sequences, times, block.key)
-        self._secure(block.number)
+        self._secure(block.number, last)
         block.close()
         try:
             replace_file(block.path, bytes(data), mode=0o600)
         except StantoolsError as error:
             raise StorageError(error.message) from error
-        block.size, block.tombstone_sequences = len(data), array("Q", sequences.tolist())
+        # A sync of the old file that is still in progress says nothing about the new one.
+        new = self._blocks[block.number] = MessageBlock(self._messages, self._name, block.number, self._files)
+        new.size, new.tombstone_sequences = len(data), array("Q", sequences.tolist())
+        new.durable = self._last_of(new)
 
     # Flush and end
 
     def flush(self) -> None:
         """Writes collected records, then removes and rewrites blocks."""
         self._write()
-        if self._deferred and self._is_secure(max(self._deferred)):
-            self._sparse_blocks |= self._deferred
+        if self._deferred and self._is_secure(*max(self._deferred.items())):
+            self._sparse_blocks.update(self._deferred)
             self._deferred.clear()
         while self._sparse_blocks:
             number = min(self._sparse_blocks)
@@ -433,9 +448,9 @@ class FileStream(KeptConsumers):
         The caller has synced those of the last call.
         """
         written = [block for block in self._blocks.values() if block.unsynced]
-        for block in self._syncing:
-            block.safe = True
-        self._syncing = written
+        for block, last in self._syncing:
+            block.durable = last
+        self._syncing = [(block, self._last_of(block)) for block in written]
         for block in written:
             block.unsynced = False
         names, self._renamed = self._renamed, False
@@ -443,10 +458,14 @@ class FileStream(KeptConsumers):
 
     def sync(self) -> None:
         """Makes the files durable."""
-        for block in self._blocks.values():
-            block.sync()
+        self._sync_blocks(self._blocks.values())
         if self._renamed:
             self._sync_names()
+
+    def _sync_blocks(self, blocks: Iterable[MessageBlock]) -> None:
+        for block in blocks:
+            if block.unsynced or block.durable < 0:
+                block.sync(self._last_of(block))
 
     def _sync_names(self) -> None:
         try:

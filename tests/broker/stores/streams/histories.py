@@ -337,9 +337,9 @@ def play(seed: int, folder: Path, end: str, rounds: int = 3, steps: int = 25) ->
 def small_blocks(history: History) -> Iterator[None]:
     """Makes blocks small; a full one is synced at once, or not before all others."""
 
-    def sync_soon(block: MessageBlock) -> None:
+    def sync_soon(block: MessageBlock, last: int) -> None:
         if history.chance.random() < 0.5:
-            block._sync_full()
+            block._sync_full(last)
 
     limits = mock.patch.multiple(file_stream, BLOCK_SIZE=history.block_size, _MANY=history.chance.choice((2, 20)))
     with limits, mock.patch.object(MessageBlock, "sync_soon", sync_soon):

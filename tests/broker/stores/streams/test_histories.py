@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from tests.broker.stores.streams.histories import play
+from broker.stores.streams import file_stream
+from broker.stores.streams.directory import StreamsDirectory
+from broker.stores.streams.file_stream import FileStream
+from tests.broker.stores.streams.histories import NAME, START, logged, play
+from tests.broker.stores.streams.volume import Volume
 
 #: Seeds of a test, by how each history ends.
 SEEDS = {"close": 90, "kill": 90, "power": 40}
@@ -22,6 +28,36 @@ def test_a_stream_is_as_its_model(end: str) -> None:
 def test_an_unfinished_state_does_not_come_back() -> None:
     """Its file was there after one loss of power, and was written over before the next one."""
     play_all(range(7667, 7668), "power")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_removed_block_does_not_take_the_last_synced_sequence(tmp_path: Path, seed: int) -> None:
+    """The synced part of the block after it has only tombstones of earlier messages."""
+    root, left = tmp_path / "before", tmp_path / "after"
+    root.mkdir()
+    volume = Volume(root)
+    with mock.patch.object(file_stream, "BLOCK_SIZE", 1000), volume.watched():
+        place = StreamsDirectory(root)
+        store = place.create(NAME, "file", 1)
+        assert isinstance(store, FileStream)
+        store.configure({"name": NAME, "subjects": ["a"]}, START)
+        for _ in range(10):
+            store.append(START, b"a", b"", bytes(60))
+        for number in range(1, 8):
+            store.remove(number)
+        store.flush()
+        store.sync()
+        assert (root / "jetstream/$G/streams" / NAME / "msgs/2.blk").exists()
+        store.append(START, b"a", b"", bytes(60))
+        store.purge_below(11)
+        store.flush()
+        place.close()
+        volume.lose_power(random.Random(seed), left)
+    with logged():
+        place = StreamsDirectory(left)
+        store = place.open(NAME)
+        assert store.contents.last >= 10
+        place.close()
 
 
 @pytest.mark.slow
