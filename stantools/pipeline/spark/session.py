@@ -2,7 +2,7 @@
 
 Settings of a session of our own, unless the user sets them: nothing is written to the working directory (no
 `spark-warehouse`, no Derby), local masters listen on the loopback interface only, Python workers use this Python and
-find this package, times are UTC, Arrow is used, filters are passed to Python data sources.
+find this package, times are UTC, Arrow is used.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ from stantools.pipeline.spark.launch import Jvm, Master, SparkStartError, check_
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-#: Settings that our sources and jobs need in every session.
-NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
 
 #: All cores; a task whose Python worker dies is repeated up to four times, but with `local[*]` not at all.
 DEFAULT_MASTER = "local[*,4]"
@@ -81,7 +78,7 @@ def open_session(
     if there is not None:
         if remote or master:
             _check_same(there, remote or master or "")
-        for key, value in {**NEEDED, **(conf or {})}.items():
+        for key, value in (conf or {}).items():
             with contextlib.suppress(Exception):  # some cannot be changed in a running session; it is used as it is
                 there.conf.set(key, value)
         return there
@@ -186,7 +183,7 @@ def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
     check_reachable(master)
     try:
         builder = SparkSession.builder.remote(remote).appName(name)
-        for key, value in {**NEEDED, **conf}.items():
+        for key, value in conf.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
     except ImportError as problem:  # pyspark raises this for missing packages as well
@@ -205,7 +202,7 @@ def _start_in_existing_java(master: str | None, name: str, conf: Mapping[str, st
     builder = SparkSession.builder.config("spark.app.name", name)
     if master:
         builder = builder.master(master)
-    for key, value in {**NEEDED, **_tidy(), **conf}.items():
+    for key, value in {**_tidy(), **conf}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if quiet:
@@ -297,7 +294,6 @@ def _settings(master: Master, name: str, conf: dict[str, str], directory: Path, 
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
         **_tidy(),
-        **NEEDED,
     }
     if master.local:
         settings["spark.ui.enabled"] = "false"
