@@ -41,6 +41,8 @@ START_SECONDS = 180.0
 CONNECT_SECONDS = 5.0
 _STOP_SECONDS = 15
 
+_MASTER = re.compile(r"local$|local\[|local-cluster\[|yarn$|(spark|k8s|sc)://[^/,;]")
+MASTERS = "local, local[2], local[*], spark://HOST:PORT, yarn, k8s://HOST:PORT, or with --remote sc://HOST:PORT"
 #: host and port in a master's URL
 _ADDRESS = re.compile(r"(?:^|,)(\[[0-9a-fA-F:]+\]|[^:,]+)(?::(\d+))?(?=,|$)")
 
@@ -89,6 +91,10 @@ def open_session(
         UsageError: The master is invalid, or master and remote are given.
     """
     check_packages()
+    from pyspark import __version__
+
+    if tuple(map(int, __version__.split(".")[:2])) < (4, 1):
+        raise SparkStartError(f"pyspark {__version__} is too old: 4.1 or later is needed", install_command(*_PACKAGES))
     conf = dict(conf or {})
     if (there := active_session()) is not None:
         have = remote if is_connect(there) else there.sparkContext.master
@@ -171,7 +177,12 @@ def check_packages() -> None:
 
 
 def addresses(master: str) -> list[tuple[str, int]]:
-    """Returns the hosts and ports that a master's URL names; `local`, `yarn` and `k8s` have none to try."""
+    """Returns the hosts and ports that a master's URL names; `local`, `yarn` and `k8s` have none to try.
+
+    Raises `UsageError` for another kind of URL, before Spark is started.
+    """
+    if not _MASTER.match(master):
+        raise UsageError(f"{master!r} is not a Spark master", f"it is one of: {MASTERS}")
     kind, _, rest = master.partition("://")
     if kind not in ("spark", "sc"):
         return []
@@ -262,8 +273,8 @@ def _start_in_existing_java(master: str | None, conf: dict[str, Any], quiet: boo
 def _start(master: str, name: str, conf: dict[str, str], quiet: bool, seconds: float) -> SparkSession:
     if master.startswith("sc:"):
         raise UsageError(f"{master} is an address of Spark Connect, not a master", f"use --remote {master}")
-    java = find_java()
     check_reachable(master)
+    java = find_java()
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 

@@ -265,7 +265,7 @@ class Tasks:
 @contextlib.contextmanager
 def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[None]:
     """Reports progress of the jobs within the block, a few times a second from another thread, and once at the end."""
-    progress = _StageProgress(show)
+    progress = _TaskCounts(show)
     if is_connect(spark):
         spark.registerProgressHandler(cast(Any, progress.on_progress))
         try:
@@ -289,7 +289,7 @@ def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[N
         progress.look(spark.sparkContext)
 
 
-class _StageProgress:
+class _TaskCounts:
     """Adds up the tasks of all stages that were seen."""
 
     def __init__(self, show: Callable[[Tasks], object]) -> None:

@@ -99,7 +99,7 @@ def test_nothing_at_all_to_read(tmp_path: Path) -> None:
 def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path) -> None:
     wrong = alone("verify", "--master", "lokal[2]", store)
     assert (wrong.returncode, wrong.stdout) == (ExitCode.USAGE, "")
-    assert "'lokal[2]' is not a Spark master\n  -> did you mean local[2]?" in wrong.stderr
+    assert "'lokal[2]' is not a Spark master\n  -> it is one of: local, local[2]," in wrong.stderr
 
     both = alone("verify", "--master", "local", "--remote", "sc://localhost", store)
     assert both.returncode == ExitCode.USAGE

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stantools.errors import ExitCode
+from stantools.errors import ExitCode, UsageError
 from stantools.pipeline.spark import session
 from stantools.pipeline.spark.session import SparkStartError, addresses, check_reachable, find_java
 
@@ -88,6 +88,13 @@ def test_what_was_found_instead_is_named(nowhere: None, tmp_path: Path, monkeypa
 )
 def test_addresses_of_a_master(url: str, expected: list[tuple[str, int]]) -> None:
     assert addresses(url) == expected
+
+
+@pytest.mark.parametrize("url", ["", "lokal[2]", "h:7077", "http://h:7077", "k8s://", "sc://", "mesos://h:5050"])
+def test_another_url_is_refused_before_spark_starts(url: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_reachable(url)
+    assert "spark://HOST:PORT" in refused.value.remedy
 
 
 def test_an_address_that_answers_is_enough() -> None:
