@@ -287,7 +287,8 @@ def _start(master: str, name: str, conf: dict[str, str], quiet: bool, seconds: f
     try:
         gateway = _java(settings_of, environment, log if quiet else None)
     except Exception as problem:
-        raise _start_error(f"Spark's Java process ended before it was ready: {problem}", log) from problem
+        line = _telling_line(log) or str(problem)
+        raise _start_error(f"Spark's Java process ended before it was ready: {line}") from problem
     _own.callback(_end, gateway)
     if quiet:
         logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
@@ -309,7 +310,8 @@ def _start(master: str, name: str, conf: dict[str, str], quiet: bool, seconds: f
             raise SparkStartError(text, remedy) from problem
         java_problem = getattr(problem, "java_exception", None)
         reason = str(problem if java_problem is None else java_problem.toString()).partition("\n")[0]
-        raise _start_error(f"Spark did not start on {master}: {reason}", log) from problem
+        reasons = "; ".join(filter(None, (reason, _telling_line(log))))
+        raise _start_error(f"Spark did not start on {master}: {reasons}") from problem
     finally:
         timer.cancel()
 
@@ -361,13 +363,15 @@ def _end(gateway: Any) -> None:
         gateway.proc.wait()
 
 
-def _start_error(text: str, log: Path) -> SparkStartError:
-    """Adds the first line of Java's output that tells a problem."""
+def _telling_line(log: Path) -> str:
+    """Returns the first line of Java's output that tells a problem, if there is one."""
     with contextlib.suppress(OSError):
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        telling = [line for line in lines if re.match(r"(?!WARNING|Picked up|\s).*\w", line)]
-        if telling and telling[0] not in text:
-            text += f": {telling[0]}"
+        return next((line for line in lines if re.match(r"(?!WARNING|Picked up|\s).*\w", line)), "")
+    return ""
+
+
+def _start_error(text: str) -> SparkStartError:
     if re.search(r"heap|memory", text, re.IGNORECASE):
         return SparkStartError(text, "give it less memory than the machine has: --conf spark.driver.memory=1g")
     return SparkStartError(text, "run the command again with -v to see all of Spark's output")

@@ -155,11 +155,12 @@ def test_an_interrupted_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch,
             "=1g",
         ),
         ("WARNING: Using incubator modules\n\n\tat x\nspark: ERROR A: All masters are dead", "masters are dead", "-v"),
-        ("", "Spark did not start on x", "-v"),
+        ("", "", "-v"),
     ],
 )
 def test_the_line_that_tells_why(output: str, told: str, remedy: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(output)
-    problem = session._start_error("Spark did not start on x", log)
-    assert problem.message.endswith(told) and remedy in problem.remedy
+    line = session._telling_line(log)
+    assert line.endswith(told) and bool(line) == bool(told) and session._telling_line(tmp_path / "gone") == ""
+    assert remedy in session._start_error(line).remedy
