@@ -33,13 +33,11 @@ class _Way:
 
     Attributes:
         options: Of the source.
-        where: Its condition, evaluated by Spark unless it is handed down.
-        same: Options with the same effect, where it is handed down: what is read is counted with these.
+        where: Its condition, evaluated by Spark.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
     where: str = ""
-    same: dict[str, Any] = field(default_factory=dict)
 
 
 def section(options: Options, drivers: Drivers) -> str:
@@ -60,10 +58,6 @@ def _compare(driver: Driver, store: Path, each: int, rounds: int) -> str:
         "1 % of the sequences, option": _Way(few),
         "1 % of one channel, options": _Way({**few, "channels": _CHANNEL}),
         "1 % of the sequences, WHERE": _Way(where=condition),
-        "1 % of the sequences, WHERE and pushdown=true": _Way({"pushdown": True}, condition, few),
-        "1 % of one channel, WHERE and pushdown=true": _Way(
-            {"pushdown": True}, f"{condition} and channel = '{_CHANNEL}'", {**few, "channels": _CHANNEL}
-        ),
     }
     files = stores.all_files(store)
     runs: dict[str, Callable[[], object]] = {
@@ -74,8 +68,8 @@ def _compare(driver: Driver, store: Path, each: int, rounds: int) -> str:
     rows = []
     for name, way in ways.items():
         found = driver.run(work.payload_bytes, store, where=way.where, **way.options)
-        counted, data, index = _looked_at(store, way.same or way.options)
-        if (not way.where or way.same) and counted != found[0]:
+        counted, data, index = _looked_at(store, way.options)
+        if not way.where and counted != found[0]:
             raise AssertionError(f"{name}: {found[0]} messages instead of {counted}")
         took = results[name]
         share = f"{took.seconds / results['everything'].seconds:.2f}"
@@ -101,8 +95,7 @@ def _compare(driver: Driver, store: Path, each: int, rounds: int) -> str:
 
 def _looked_at(store: Path, given: dict[str, Any]) -> tuple[int, int, int]:
     """Counts messages, and the bytes that reading them looks at, without Spark, planning included."""
-    values = {name: value for name, value in given.items() if name != "pushdown"}
-    options = table_options(_texts((store,), values))
+    options = table_options(_texts((store,), given))
     counter = ReadCounter()
     messages = sum(
         batch.num_rows for split in plan(options, counter).splits for batch in read_split(split, options, counter)

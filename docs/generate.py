@@ -22,8 +22,9 @@ from stantools.inspection.catalogue import GROUPS, FindingCode
 from stantools.options import Option
 from stantools.pipeline.spark import stream_options as spark_options
 from stantools.pipeline.spark.jetstream_options import SinkOptions
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.option_texts import names_of
-from stantools.pipeline.tables.schema import MEANINGS, SCHEMAS
+from stantools.pipeline.tables.schema import MEANINGS, schema_of
 from stantools.pipeline.tables.table_options import STORAGE, TableOptions
 from tui.app import bindings
 
@@ -222,16 +223,15 @@ _KIND_NAMES = {
 def pipeline_options() -> str:
     """Returns docs/pipeline-options.md."""
     lines = [_GENERATED.format(source="stantools/pipeline/tables or spark") + _PIPELINE_OPTIONS, "\n## Tables\n"]
-    for table, schema in SCHEMAS.items():
+    for table in TableName:
         lines.append(f"\n### {table}\n\n| column | type | |\n|---|---|---|\n")
         lines += [
             f"| `{field.name}` | {_kind(str(field.type))} | {_cell(MEANINGS[table][field.name])} |\n"
-            for field in schema
+            for field in schema_of(table)
         ]
     lines.append('\n## Options of the source\n\nOf `spark.read.format("stan")`:\n\n| option | |\n|---|---|\n')
     lines += _told(names_of(TableOptions))
     lines.append(f"| `{STORAGE}NAME` | the option NAME of fsspec, for stores that are URLs |\n")
-    lines += _told({spark_options.PUSHDOWN: spark_options.PUSHDOWN_OPTION})
     lines.append(_STREAM_OPTIONS)
     lines += _told(spark_options.STREAM_OPTIONS)
     lines.append('\n## Options of the sink\n\nOf `df.write.format("jetstream")`:\n\n| option | |\n|---|---|\n')

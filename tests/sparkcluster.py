@@ -115,10 +115,10 @@ def connect_server(directory: Path, master: str = "local[2]") -> Iterator[str]:
 def _process(command: list[str], directory: Path, log: Path, heap: str = "256m") -> Iterator[subprocess.Popen[bytes]]:
     import pyspark
 
-    from stantools.pipeline.spark.launch import find_java
+    from stantools.pipeline.spark.session import find_java
 
     home = Path(pyspark.__file__).parent
-    java = Path(find_java().home) / "bin" / "java"
+    java = find_java() / "bin" / "java"
     environment = {
         **os.environ,
         "SPARK_HOME": str(home),

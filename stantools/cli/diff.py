@@ -105,7 +105,8 @@ def job(stores: str, others: str, channels: tuple[str, ...], table_options: Tabl
     for path in (stores, others):
         if path.startswith(("nats://", "tls://", "ws://", "wss://", "#")):
             raise UsageError(f"{path} is a stream, but this command compares stores", "compare it with: stantools diff")
-    first, second = (table_options.of((path,), channels=channels) for path in (stores, others))
+    pair, cluster = pipeline.unpacked((stores, others), channels, cluster)
+    first, second = (table_options.of((path,), channels=channels) for path in pair)
     plan = plan_diff(*match_stores(first, second), first)
     with ByteProgress("diff", plan.bytes) as shown, cluster.work("diff", plan.bytes, shown) as work:
         result = run_diff(work, plan, progress=shown.advance)

@@ -103,11 +103,15 @@ def _tell_source(ctx: click.Context, source: Source, path: Path) -> None:
         ctx.meta[console.FLAWED] = True
 
 
+def is_archive(path: str) -> bool:
+    return "://" not in path and recognise(Path(path)).kind is files.ARCHIVE
+
+
 def unpacked(paths: Sequence[str], channels: Sequence[str]) -> tuple[str, ...]:
     """Returns paths with private copies of the stores in place of archives."""
 
     def store_of(path: str) -> str:
-        if "://" in path or recognise(Path(path)).kind is not files.ARCHIVE:
+        if not is_archive(path):
             return path
         return str(open_source(Path(path), ReadOptions(), Capability.SURVEY, channels=channels).place)
 

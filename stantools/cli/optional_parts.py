@@ -18,7 +18,7 @@ from stantools.install_hints import install_command
 #: purpose of each part
 PARTS = {
     "jetstream": "--server embedded",
-    "arrow": "export to Parquet, and with zstd; pipeline stats",
+    "arrow": "export, except of messages as csv or ndjson; pipeline stats",
     "duckdb": "export to DuckDB",
     "snappy": "migrate --compress",
     "zstd": "archives of stores with zstd",

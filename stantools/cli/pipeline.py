@@ -142,12 +142,12 @@ class Cluster:
                 raise UsageError(f"--conf {each}: Spark's settings begin with spark.", f"did you mean spark.{each}?")
         if self.engine == "local" and (self.master or self.remote or self.conf):
             raise UsageError("--engine local contradicts the options for Spark", "leave out one of them")
-        if self._on_spark():
+        if self.on_spark():
             from stantools.pipeline.spark.session import check_packages
 
             check_packages()
 
-    def _on_spark(self) -> bool:
+    def on_spark(self) -> bool:
         """Returns whether Spark is required, whatever the size of the work."""
         from stantools.pipeline.spark.session import active_session, submitted
 
@@ -164,7 +164,7 @@ class Cluster:
             size: Bytes to read.
             progress: Shows the number of finished tasks.
         """
-        if not self._on_spark() and (self.engine == "local" or size < SPARK_PAYS):
+        if not self.on_spark() and (self.engine == "local" or size < SPARK_PAYS):
             if self.engine == "auto":
                 console.note(
                     f"running in this process: {format_size(size)} are read faster than Spark starts; it can pay from "
@@ -275,6 +275,20 @@ def _table_options(
         accept_unreadable=accept_unreadable,
         storage=tuple(named),
     )
+
+
+def unpacked(stores: Sequence[str], channels: Sequence[str], cluster: Cluster) -> tuple[tuple[str, ...], Cluster]:
+    """Returns stores with private copies in place of archives; only this process can read these."""
+    from stantools.cli import opening
+
+    if not any(map(opening.is_archive, stores)):
+        return tuple(stores), cluster
+    if cluster.on_spark():
+        raise UsageError(
+            "an archive is unpacked on this machine only, but tasks of Spark may run elsewhere",
+            "leave out the options for Spark, or unpack the archive where all workers can read it",
+        )
+    return opening.unpacked(stores, channels), replace(cluster, engine="local")
 
 
 def report_failed(failed: Sequence[FailedRead]) -> None:

@@ -1,4 +1,4 @@
-"""`stantools pipeline stats`: number and size of messages over time, in many stores."""
+"""`stantools stats`, also `pipeline stats`: number and size of messages over time, in many stores."""
 
 from __future__ import annotations
 
@@ -73,6 +73,8 @@ class StatsOptions:
 def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: TableOptions, cluster: Cluster) -> int:
     """Count the messages of STORES by channel and hour: number, size, rate and gaps.
 
+    STORES are those of `stantools pipeline`, and archives of a store.
+
     Only intact messages are counted; damaged ranges are counted separately. Missing sequences are those between the
     first and the last message of a channel. Percentiles of sizes and of the times between messages are exact to a
     sixteenth. Rates are messages per second, minute, hour or day, from a channel's first to its last message.
@@ -84,8 +86,9 @@ def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: Tab
     from stantools.pipeline.tables.planning import plan
     from stantools.store.ranges import Bounds
 
-    require("pyarrow", "pipeline stats")
+    require("pyarrow", "stats")
     _check_outputs(stats_options)
+    stores, cluster = pipeline.unpacked(stores, stats_options.channels, cluster)
     options = table_options.of(
         stores,
         channels=stats_options.channels,
@@ -104,6 +107,9 @@ def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: Tab
     show(stats.as_json, lambda: _print(stats), _COLUMNS, map(_row, stats.channels))
     _write(stats, stats_options.directory, stats_options.report)
     return pipeline.ended(stats)
+
+
+command = job
 
 
 def _check_outputs(stats_options: StatsOptions) -> None:

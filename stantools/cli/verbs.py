@@ -44,6 +44,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "export": "Write messages and other tables as Parquet, ndjson, csv, SQLite or DuckDB.",
     },
     "How do I do that with a thousand stores?": {
+        "stats": "Messages, bytes, rates, gaps and sizes by channel and hour, as tables and as a page with plots.",
         "pipeline": "Verify, compare, count, export, salvage, migrate many stores, here or on Spark.",
     },
     "What do my old clients talk to until then?": {

@@ -85,6 +85,7 @@ def job(stores: tuple[str, ...], channels: tuple[str, ...], table_options: Table
     from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.verify import plan_verify, run_verify
 
+    stores, cluster = pipeline.unpacked(stores, channels, cluster)
     plan = plan_verify(table_options.of(stores, channels=channels))
     with ByteProgress("verify", plan.bytes) as shown, cluster.work("verify", plan.bytes, shown) as work:
         result = run_verify(work, plan, progress=shown.advance, on_finding=shown.found)

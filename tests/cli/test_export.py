@@ -6,6 +6,9 @@ import csv
 import gzip
 import importlib.util
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -163,15 +166,49 @@ def test_bounds_that_leave_nothing_are_no_mistake(run, store: Path, tmp_path: Pa
     assert outcome.code == 0 and outcome.out.startswith("0 rows ")
 
 
+#: runs a command as after `pip install .`: without the packages of the optional parts
+PLAIN_INSTALLATION = """
+import sys
+sys.modules.update(dict.fromkeys(["pyarrow", "duckdb", "pyspark", "pandas", "cramjam", "zstandard", "fsspec"]))
+from stantools.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_exports_of_the_guides_after_a_plain_installation(store: Path, tmp_path: Path) -> None:
+    """Messages can be exported as text; every other export names the packages, and writes nothing."""
+    root = Path(__file__).parents[2]
+    pages = "".join(
+        (root / page).read_text("utf-8") for page in ("README.md", "docs/tour.md", "docs/pipeline-guide.md")
+    )
+    commands = dict.fromkeys(re.findall(r"^(?:    |\$ )?stantools export ([^#|\n]*)", pages, re.MULTILINE))
+    text = 0
+    for number, line in enumerate(commands):
+        place = tmp_path / str(number)
+        place.mkdir()
+        words = [str(store) if word in ("store", "datastore", "/archive/*") else word for word in line.split()]
+        done = subprocess.run(
+            [sys.executable, "-c", PLAIN_INSTALLATION, "export", *words], cwd=place, capture_output=True, timeout=120
+        )
+        if "--table" not in words and re.search(r"csv|ndjson", line):
+            assert done.returncode == 0 and done.stdout, (line, done.stderr)
+            text += 1
+        else:
+            assert done.returncode == 3 and b"needs pyarrow" in done.stderr and not list(place.iterdir()), line
+    assert text >= 2 and len(commands) > 2 * text
+
+
 def test_pyarrow_is_missing(run, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "pyarrow" else find(name, *more)
     )
-    for name, what in (("out", "Parquet"), ("out.csv.zst", "zstd compression")):
+    for name, what in (("out", "Parquet"), ("out.csv.zst", "zstd compression"), ("out.sqlite", "SQLite")):
         outcome = run("export", store, "--to", tmp_path / name)
         assert outcome.code == 3 and outcome.err.startswith(f"stantools: error: {what} needs pyarrow"), outcome.err
         assert "pip install 'pyarrow>=17'; or choose csv or ndjson" in outcome.err
+    outcome = run("export", store, "--table", "findings", "--to", tmp_path / "findings.csv")
+    assert outcome.code == 3 and "the table findings needs pyarrow" in outcome.err
     assert run("export", store, "--to", tmp_path / "out.csv.gz").code == 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stantools.pipeline.tables.model import TableName
-from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.schema import schema_of
 from stantools.store.sample import SampleOptions, write_sample
 
 Row = dict[str, Any]
@@ -38,7 +38,7 @@ def of_duckdb(path: Path, table: str) -> list[Row]:
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect(str(path), read_only=True) as connection:
         assert connection.execute("SHOW TABLES").fetchall() == [(table,)]
-        times = [each.name for each in SCHEMAS[TableName(table)] if str(each.type).startswith("timestamp")]
+        times = [each.name for each in schema_of(TableName(table)) if str(each.type).startswith("timestamp")]
         kinds = dict(connection.execute(f"SELECT column_name, column_type FROM (DESCRIBE {table})").fetchall())
         assert all(kinds[name] == "TIMESTAMP WITH TIME ZONE" for name in times)
         utc = ", ".join(
@@ -65,9 +65,9 @@ def test_every_table_has_the_rows_of_ndjson(run, damaged: Path, tmp_path: Path, 
     text = run("export", damaged, "--table", table, "--to", "-")
     assert outcome.code == text.code
     rows = (of_sqlite if kind == "sqlite" else of_duckdb)(target, table)
-    lists = [each.name for each in SCHEMAS[TableName(table)] if str(each.type).startswith("list")]
+    lists = [each.name for each in schema_of(TableName(table)) if str(each.type).startswith("list")]
     assert [as_json(row, lists) for row in rows] == text.ndjson()
-    assert len(rows) > 2 and list(rows[0]) == SCHEMAS[TableName(table)].names
+    assert len(rows) > 2 and list(rows[0]) == schema_of(TableName(table)).names
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
     assert outcome.out.endswith(f"1 file, {outcome.out.split('1 file, ')[1].split(',')[0]}, {kind}\n")
 

@@ -30,7 +30,7 @@ def skip_without_spark() -> None:
     """Skips, with the reason, where Spark cannot run."""
     if not importlib.util.find_spec("pyspark"):
         pytest.skip("pyspark is not installed: pip install '.[spark]'")
-    from stantools.pipeline.spark.launch import find_java
+    from stantools.pipeline.spark.session import find_java
 
     try:
         find_java()

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from stantools.errors import UsageError
 from stantools.pipeline.tables.model import FailedRead, TableName
+from stantools.pipeline.tables.schema import column_names
 from stantools.store.sublog import SubStatus
 
 if TYPE_CHECKING:
-    from stantools.pipeline.tables.arrow import pa
+    import pyarrow as pa
 
 #: Directory level made from `timestamp`.
 DATE = "date"
@@ -106,9 +107,7 @@ class ExportLayout:
             )
 
     def _all_columns(self) -> tuple[str, ...]:
-        from stantools.pipeline.tables.schema import SCHEMAS
-
-        return tuple(SCHEMAS[self.table].names)
+        return column_names(self.table)
 
     @property
     def file_columns(self) -> tuple[str, ...]:
@@ -202,12 +201,15 @@ class Result:
 
 def _tell(table: TableName, batch: pa.RecordBatch) -> dict[str, int]:
     from stantools.pipeline.tables.arrow import pc
+    from stantools.pipeline.tables.value_rows import ValueRows
 
     name, good = _HEALTH[table][:2]
+    if isinstance(batch, ValueRows):
+        return Counter(batch.columns[name])
     column = batch.column(name)
     if table is TableName.SLICES:
         return Counter(name if problems else good for problems in column.to_pylist())
     # The common case: all rows are intact.
-    if pc and len(column) and pc.all(pc.equal(column, good), skip_nulls=False).as_py():
+    if len(column) and pc.all(pc.equal(column, good), skip_nulls=False).as_py():
         return {good: len(column)}
     return Counter(map(str, column.to_pylist()))

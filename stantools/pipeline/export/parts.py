@@ -22,6 +22,7 @@ from stantools.errors import StoreUnwritableError
 from stantools.pipeline.export.export_layout import DATE, ExportedPart, ExportLayout, WrittenFile
 from stantools.pipeline.export.sinks import File
 from stantools.pipeline.tables.arrow import pa
+from stantools.pipeline.tables.value_rows import ValueRows
 from stantools.store.durable import writing
 
 #: files that a task keeps open
@@ -58,7 +59,7 @@ class PartWriter:
             return
         for key, rows in divide(batch, layout.by):
             part = rows.select(layout.file_columns)
-            small = part.num_rows * 2 < batch.num_rows
+            small = not isinstance(part, ValueRows) and part.num_rows * 2 < batch.num_rows
             self._file(directory_of(layout.by, key)).write(copied(part) if small else part)
         while sum(file.pending for file in self._open.values()) > _WAITING:
             max(self._open.values(), key=lambda file: file.pending).flush()
@@ -134,6 +135,9 @@ def divide(batch: pa.RecordBatch, by: tuple[str, ...]) -> Iterator[tuple[Key, pa
     Yields each combination of values once, in the order of their first rows.
     """
     if not batch.num_rows:
+        return
+    if isinstance(batch, ValueRows):
+        yield from batch.divide(by)
         return
     codes = np.zeros(batch.num_rows, np.int64)
     values: list[list[str | None]] = []

@@ -143,7 +143,9 @@ class ExportOptions:
             raise UsageError("--by makes directories, but --to names a single file", "name a directory: --to DIR/")
         layout.check()
         otherwise = "choose csv or ndjson, plain or with gzip"
-        if format in (Format.PARQUET, Format.DUCKDB):
+        if table is not TableName.MESSAGES:
+            require("pyarrow", f"the table {table}", "export messages as csv or ndjson")
+        elif format not in TEXTS:
             require("pyarrow", NAMES[format], otherwise)
         elif compression is Compression.ZSTD:
             require("pyarrow", "zstd compression", otherwise)

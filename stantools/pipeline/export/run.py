@@ -216,7 +216,7 @@ def _write_text(run: _SplitReader, write: Callable[[Any], object], written: Expo
 
     layout, size = run.layout, 0
     told = layout.health_columns
-    if first := text.heading(layout.file_schema, layout.format):
+    if first := text.heading(layout.file_columns, layout.format):
         write(data := compressed(first, layout.compression))
         size += len(data)
     with closing(run.ordered(workers, encoded)) as pieces:

@@ -157,7 +157,7 @@ class TextSink:
     def __init__(self, path: Path, layout: ExportLayout) -> None:
         self._output = path.open("wb")
         self._layout = layout
-        if first := text.heading(layout.file_schema, layout.format):
+        if first := text.heading(layout.file_columns, layout.format):
             self._output.write(compressed(first, layout.compression))
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:

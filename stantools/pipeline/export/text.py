@@ -1,9 +1,9 @@
 """Rows as text, a batch at a time: ndjson and csv; and values for a database without moments and lists.
 
-Each column becomes a column of text, and the columns are joined into lines. With pyarrow no message is handled by
-itself: Arrow's kernels, or operations on whole buffers, do it. One pass finds the texts that need escapes (quotes,
-control characters, characters beyond ASCII); only these are handled one by one, equal ones once. Without pyarrow the
-same text is made value by value.
+Each column becomes a column of text, and the columns are joined into lines. No message is handled by itself: Arrow's
+kernels, or operations on whole buffers, do it. One pass finds the texts that need escapes (quotes, control characters,
+characters beyond ASCII); only these are handled one by one, equal ones once. Without pyarrow (`ValueRows`) the same
+text is made value by value.
 
 ndjson: one object per line with all columns in order. Text has the escapes of Python's json module (ASCII only),
 `data` is base64, times are RFC 3339 in UTC, unknown values are null, lists are arrays.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import binascii
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ import numpy as np
 
 from stantools.pipeline.export.export_layout import Format
 from stantools.pipeline.tables.arrow import pa, pc
+from stantools.pipeline.tables.value_rows import ValueRows
 
 #: Arrow's text has 32-bit offsets; a batch of more bytes than this gets 64-bit ones, so that base64 fits as well.
 _LARGE_FROM: Final = 512 << 20
@@ -39,45 +40,39 @@ _BASE64_PADDING: Final = (b"", b"\0\0", b"\0")
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def heading(schema: pa.Schema, format: Format) -> bytes:
-    return (",".join(schema.names) + "\n").encode() if format is Format.CSV else b""
+def heading(names: Sequence[str], format: Format) -> bytes:
+    return (",".join(names) + "\n").encode() if format is Format.CSV else b""
 
 
 def encode(batch: pa.RecordBatch, format: Format) -> bytes | memoryview:
     """Returns the rows of a batch as ndjson or csv, each with its line break."""
-    return encode_columns(batch, format) if pc else encode_values(batch, format)
+    return encode_values(batch, format) if isinstance(batch, ValueRows) else encode_columns(batch, format)
 
 
-def encode_values(batch: pa.RecordBatch, format: Format) -> bytes:
-    """As `encode`, for rows of `tables.plain`."""
-    cells = [_cells(column.to_pylist(), column.type.name, format) for column in batch.columns]
+def encode_values(rows: ValueRows, format: Format) -> bytes:
+    """As `encode`, for rows of messages as values."""
+    cells = [_cells(name, values, format) for name, values in rows.columns.items()]
     if format is Format.NDJSON:
-        line = "{" + ",".join(f"{json.dumps(name)}:%s" for name in batch.schema.names) + "}\n"
+        line = "{" + ",".join(f"{json.dumps(name)}:%s" for name in rows.columns) + "}\n"
     else:
         line = ",".join(["%s"] * len(cells)) + "\n"
     return "".join(map(line.__mod__, zip(*cells, strict=True))).encode()
 
 
-def _cells(values: list[Any], kind: str, format: Format) -> Iterable[str]:
+def _cells(name: str, values: list[Any], format: Format) -> Iterable[str]:
     mark, null, quoted = ('"', "null", encode_basestring_ascii) if format is Format.NDJSON else ("", "", _csv_cell)
     known = [each for each in values if each is not None]
     texts: Iterator[str]
-    if kind == "string":
+    if name == "data":
+        texts = (f"{mark}{binascii.b2a_base64(each, newline=False).decode()}{mark}" for each in known)
+    elif name == "timestamp":
+        texts = (f"{mark}{each}Z{mark}" for each in np.datetime_as_string(np.array(known, "M8[us]")).tolist())
+    elif known and isinstance(known[0], str):
         made = {each: quoted(each) for each in set(known)}
         texts = map(made.__getitem__, known)
-    elif kind == "binary":
-        texts = (f"{mark}{binascii.b2a_base64(each, newline=False).decode()}{mark}" for each in known)
-    elif kind == "list":
-        texts = map(_compact, known) if mark else map(_csv_cell, map(_compact, known))
-    elif kind == "timestamp":
-        texts = _moments(known, mark)
     else:
-        texts = map(_compact if kind == "bool" else str, known)
+        texts = map(str, known)
     return texts if len(known) == len(values) else [null if each is None else next(texts) for each in values]
-
-
-def _moments(known: list[int], mark: str) -> Iterator[str]:
-    return (f"{mark}{each}Z{mark}" for each in np.datetime_as_string(np.array(known, "M8[us]")).tolist())
 
 
 def values(column: pa.Array) -> list[Any]:
@@ -88,17 +83,13 @@ def values(column: pa.Array) -> list[Any]:
     if kind != "timestamp":
         listed: list[Any] = column.to_pylist()
         return listed
-    if pc:
-        texts: list[Any] = _times(column, "").to_pylist()
-        return texts
-    moments = column.to_pylist()
-    made = _moments([each for each in moments if each is not None], "")
-    return [None if each is None else next(made) for each in moments]
+    texts: list[Any] = _times(column, "").to_pylist()
+    return texts
 
 
 def kind_of(type: pa.DataType) -> str:
     """Returns the name of a type without its brackets: `string`, `int64`, `timestamp`, `list` and so on."""
-    return re.split(r"[\[<]", str(type) if pc else type.name)[0]
+    return re.split(r"[\[<]", str(type))[0]
 
 
 def _csv_cell(text: str) -> str:

@@ -1,7 +1,8 @@
 """Failures of Spark, converted into our exceptions.
 
-An exception in a Python worker reaches the driver as text, a lost executor as a Java stack trace. Both become a
-message and a remedy; Spark's full text stays the cause, for `-v`.
+An exception in a Python worker reaches the driver as text: one of ours is made again from it. Of the others, the common
+ones (a lost worker, memory, a missing package) become a sentence and a remedy; the rest is Spark's own line. Spark's
+full text stays the cause, for `-v`.
 """
 
 from __future__ import annotations
@@ -13,34 +14,49 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
+from typing import Final
 
-from stantools.errors import StantoolsError, StoreUnwritableError
+from stantools.errors import StantoolsError
 
 _ARROW = "\n  -> "
 #: The last line of a traceback with an exception of ours; the remedy has a line of its own.
 _OURS = re.compile(r"^(?P<class>stantools(?:\.\w+)+): (?P<message>.*?)(?:\n  -> (?P<remedy>.*?))?\s*\Z", re.M | re.S)
-_LAST_LINE = re.compile(r"^(?P<class>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?\s*\Z", re.M)
 _FROM_PYTHON = re.compile(r"^\[PYTHON_(?:EXCEPTION|DATA_SOURCE_ERROR)\][^:]*: ", re.M)
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*\Z")
-_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
-_PROGRAM = re.compile(r"""Cannot run program "([^"]+)\"""")
-_NO_SPACE = re.compile(r"No space left on device(?:: '([^']+)')?")
-_TIMES = re.compile(r"failed (\d+) times")
-#: py4j's message, without a Java exception, for a missing answer.
-_UNANSWERED = re.compile(r"An error occurred while calling \S+\Z")
-_VERSIONS = re.compile(r"different version[^:]*: ?([\d.]+)|PYTHON_VERSION_MISMATCH", re.I)
+
+#: common failures: pattern of Spark's text, sentence (its groups are those of the pattern), remedy
+_COMMON: Final = (
+    (
+        r"ModuleNotFoundError: No module named '([^'.]+)",
+        r"the Python of the workers has no package \1",
+        "install pyspark, pyarrow and pandas on all workers, or let PYSPARK_PYTHON name a Python there that has it",
+    ),
+    (
+        r'Cannot run program "([^"]+)"',
+        r"the workers have no \1",
+        "set PYSPARK_PYTHON to a Python that exists there",
+    ),
+    (
+        r"OutOfMemoryError|Java heap space",
+        "Spark's Java process ran out of memory",
+        "give it more (--conf spark.driver.memory=4g), or make tasks smaller (partitionBytes)",
+    ),
+    (
+        r"Python worker (?:exited unexpectedly|failed)|ExecutorLostFailure",
+        "a worker died while it ran a task: killed, or out of memory",
+        "see the system's log for the cause; spark.executor.memoryOverhead gives Python more memory, "
+        "and local[N,4] repeats a lost task on this machine",
+    ),
+    (
+        r"SparkContext was shut down|stopped SparkContext|Answer from Java side|An error occurred while calling \S+\Z",
+        "Spark ended during the work",
+        "see its log; run again with -v",
+    ),
+)
 
 
-class TaskFailedError(StantoolsError):
-    """A task failed in every attempt, or its result was lost."""
-
-
-class WorkersUnfitError(StantoolsError):
-    """The Python on the workers lacks a package or has the wrong version."""
-
-
-class WorkerLostError(StantoolsError):
-    """Workers died more often than Spark repeats a task."""
+class SparkFailedError(StantoolsError):
+    """A task failed in every attempt, workers died, or Spark ended."""
 
 
 @contextlib.contextmanager
@@ -104,17 +120,25 @@ def translated(problem: BaseException) -> StantoolsError:
     text = _text(problem)
     if (ours := _OURS.search(text)) and (known := _class(ours["class"])):
         return known(ours["message"], ours["remedy"] or "")
-    return _worker_deficiency(text) or _lost_process(problem, text) or _task(problem, text)
+    if type(problem).__name__ == "Py4JNetworkError" or isinstance(problem, ConnectionError):
+        text = "SparkContext was shut down"
+    for pattern, sentence, remedy in _COMMON:
+        if match := re.search(pattern, text):
+            return SparkFailedError(match.expand(sentence), remedy)
+    java = getattr(problem, "java_exception", None)
+    with contextlib.suppress(Exception):
+        text = str(java.getMessage()) if java is not None and java.getMessage() else text
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(problem).__name__]
+    # The last line of a traceback names the exception; Spark's own text begins with the reason.
+    line = lines[-1] if "Traceback (most recent call last)" in text else lines[0]
+    return SparkFailedError(f"Spark failed: {line}", "run again with -v for the full error")
 
 
 def _text(problem: BaseException) -> str:
-    parameters = getattr(problem, "getMessageParameters", None)
-    if parameters is not None:
-        with contextlib.suppress(Exception):
-            said = parameters() or {}
-            trace = said.get("traceback") or said.get("msg")  # of a task, or of a data source beside the driver
-            if trace:
-                return str(trace)
+    with contextlib.suppress(Exception):
+        said = problem.getMessageParameters() or {}  # type: ignore[attr-defined]
+        if trace := said.get("traceback") or said.get("msg"):  # of a task, or of a data source beside the driver
+            return str(trace)
     # Spark Connect has no parameters: the worker's text is between Spark's own text and the Java stack.
     text = str(problem).partition("\n\nJVM stacktrace:")[0]
     return _SQLSTATE.sub("", _FROM_PYTHON.sub("", text))
@@ -133,64 +157,3 @@ def _constructible_class(kind: type[StantoolsError]) -> type[StantoolsError]:
     """Returns the exception class, or its first base that is made of a message and a remedy."""
     own = any("__init__" in vars(each) for each in kind.__mro__[: kind.__mro__.index(StantoolsError)])
     return StantoolsError if own else kind
-
-
-def _worker_deficiency(text: str) -> StantoolsError | None:
-    if match := _MODULE.search(text):
-        package = match[1].split(".")[0]
-        return WorkersUnfitError(
-            f"the Python of the workers has no package {package}",
-            "install pyspark, pyarrow and pandas on all workers, or let PYSPARK_PYTHON name a Python there that has it",
-        )
-    if match := _PROGRAM.search(text):
-        return WorkersUnfitError(f"the workers have no {match[1]}", "set PYSPARK_PYTHON to a Python that exists there")
-    if _VERSIONS.search(text):
-        return WorkersUnfitError(
-            "the workers run another version of Python than this program",
-            "set PYSPARK_PYTHON to a Python of the same version on the workers",
-        )
-    return None
-
-
-def _lost_process(problem: BaseException, text: str) -> StantoolsError | None:
-    if match := _NO_SPACE.search(text):
-        where = f"{match[1]}: " if match[1] else ""
-        return StoreUnwritableError(
-            f"{where}no space left on device",
-            "free some space; Spark's own files are in spark.local.dir (by default /tmp)",
-        )
-    if "OutOfMemoryError" in text or "Java heap space" in text:
-        return WorkerLostError(
-            "Spark's Java process ran out of memory",
-            "give it more (--conf spark.driver.memory=4g), or make tasks smaller (partitionBytes)",
-        )
-    if "Python worker exited unexpectedly" in text or "ExecutorLostFailure" in text or "Python worker failed" in text:
-        times = _TIMES.search(text)
-        count = int(times[1]) if times else 1
-        return WorkerLostError(
-            f"a worker died while it ran a task{f', {count} times in a row' if count > 1 else ''}: "
-            "killed, or out of memory",
-            "see the system's log for the cause; spark.executor.memoryOverhead gives Python more memory, "
-            "and local[N,4] repeats a lost task on this machine",
-        )
-    if ("cancelled" in text and "Job" in text) or "OPERATION_CANCELED" in text:
-        return TaskFailedError("the job was cancelled", "run the command again")
-    gone = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
-    stopped = "SparkContext was shut down" in text or "stopped SparkContext" in text or "Answer from Java side" in text
-    if type(problem).__name__ in gone or stopped or _UNANSWERED.match(text):
-        return WorkerLostError("Spark ended during the work", "see its log; run again with -v")
-    return None
-
-
-def _task(problem: BaseException, text: str) -> StantoolsError:
-    """Converts the rest: an unexpected exception in a worker, or an error of Spark in its own words."""
-    if "Traceback (most recent call last)" in text and (last := _LAST_LINE.search(text)):
-        return TaskFailedError(
-            f"unexpected {last['class']} in a task: {last['message'] or ''}".rstrip(": "),
-            "this is a bug in stantools: please report it, with the output of the same command and -v",
-        )
-    java = getattr(problem, "java_exception", None)
-    with contextlib.suppress(Exception):
-        text = str(java.getMessage()) if java is not None and java.getMessage() else text
-    first = next((line for line in text.splitlines() if line.strip()), type(problem).__name__)
-    return TaskFailedError(f"Spark failed: {first.strip()}", "run again with -v for the full error")

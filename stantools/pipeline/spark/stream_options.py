@@ -10,25 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader
-
 from stantools.errors import UsageError
 from stantools.options import Option
 from stantools.pipeline.tables.discovery import absolute
 from stantools.pipeline.tables.follow import Limit
 from stantools.pipeline.tables.option_texts import SIZE, GivenOptions, names_of, spark_option
-from stantools.pipeline.tables.schema import SCHEMAS, schema_of
+from stantools.pipeline.tables.schema import column_names, schema_of
 from stantools.pipeline.tables.table_options import TableOptions, check_columns, table_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-#: an option for Spark only
-PUSHDOWN = "pushdown"
-PUSHDOWN_OPTION = Option(
-    help="true passes conditions of the query to the source; see the guide before using it",
-    choices=("auto", "true", "false"),
-)
 
 
 @dataclass(frozen=True)
@@ -61,26 +52,17 @@ STREAM_OPTIONS = names_of(StreamOptions)
 
 
 def source_options(values: Mapping[str, str]) -> TableOptions:
-    """Parses the options of a batch read or of a stream, ignoring those for Spark only."""
-    passed_over = {PUSHDOWN, *(name.lower() for name in STREAM_OPTIONS)}
-    may_push(values)
+    """Parses the options of a batch read or of a stream, ignoring those of streams."""
+    passed_over = {name.lower() for name in STREAM_OPTIONS}
     options = table_options({name: value for name, value in values.items() if name.lower() not in passed_over})
     return replace(absolute(options), partitions=options.partitions or os.cpu_count() or 1)
-
-
-def may_push(values: Mapping[str, str]) -> bool:
-    """Returns whether the source may evaluate Spark's conditions."""
-    given = {name: value for name, value in values.items() if name.lower() == PUSHDOWN}
-    wanted = GivenOptions(given, {PUSHDOWN: PUSHDOWN_OPTION}).value(PUSHDOWN, "auto")
-    # LIMIT push-down came in the same version as a plan of its own for every query.
-    return wanted == "true" or (wanted == "auto" and hasattr(DataSourceReader, "pushLimit"))
 
 
 def with_schema(options: TableOptions, schema: StructType) -> TableOptions:
     """Returns the options for the columns of a schema, the user's or ours; raises `UsageError` for unknown columns."""
     columns = check_columns(options.table, tuple(schema.names))
     if not columns:
-        raise UsageError("the schema has no columns", f"its columns are: {', '.join(SCHEMAS[options.table].names)}")
+        raise UsageError("the schema has no columns", f"its columns are: {', '.join(column_names(options.table))}")
     options = replace(options, columns=columns)
     for have, asked in zip(spark_schema(options), schema, strict=True):
         if have.dataType != asked.dataType:

@@ -259,28 +259,25 @@ _POLL_SECONDS = 0.5
 class Tasks:
     total: int = 0  #: known so far; later stages and jobs add to it
     done: int = 0
-    active: int = 0
-    failed: int = 0  #: failed attempts; Spark repeats them
     idle: float = 0.0  #: seconds that tasks have waited while none was running
 
 
 @contextlib.contextmanager
 def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[None]:
     """Reports progress of the jobs within the block, a few times a second from another thread, and once at the end."""
-    watch = _SparkStageProgress(show)
+    progress = _TaskCounts(show)
     if is_connect(spark):
-        spark.registerProgressHandler(cast(Any, watch.on_progress))
+        spark.registerProgressHandler(cast(Any, progress.on_progress))
         try:
             yield
         finally:
-            spark.removeProgressHandler(cast(Any, watch.on_progress))
+            spark.removeProgressHandler(cast(Any, progress.on_progress))
         return
     stopped = threading.Event()
-    context = spark.sparkContext
 
     def look() -> None:
         while not stopped.wait(_POLL_SECONDS):
-            watch.look(context)
+            progress.look(spark.sparkContext)
 
     thread = threading.Thread(target=look, name="spark-progress", daemon=True)
     thread.start()
@@ -289,51 +286,34 @@ def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[N
     finally:
         stopped.set()
         thread.join()
-        watch.look(context)
+        progress.look(spark.sparkContext)
 
 
-class _SparkStageProgress:
-    """Adds up the progress of stages; an ended stage keeps its last values."""
+class _TaskCounts:
+    """Adds up the tasks of all stages that were seen."""
 
     def __init__(self, show: Callable[[Tasks], object]) -> None:
         self._show = show
-        self._stages: dict[int, tuple[int, int, int, int]] = {}
-        self._waiting_since: float | None = None
+        self._stages: dict[int, tuple[int, int]] = {}  #: tasks and completed ones
+        self._last_run = time.monotonic()
 
     def look(self, context: Any) -> None:
         """Queries a driver on this side. One that is ending does not answer; then nothing is reported."""
         with contextlib.suppress(Exception):
-            tracker = context.statusTracker()
-            active = set(tracker.getActiveStageIds())
-            for number in list(self._stages):  # stages that ended since the last query
-                if number not in active:
-                    self._note(number, tracker.getStageInfo(number), ended=True)
-            for job in tracker.getActiveJobsIds():
-                info = tracker.getJobInfo(job)
-                for number in info.stageIds if info else ():
-                    self._note(number, tracker.getStageInfo(number), ended=number not in active)
-            self._tell()
+            tracker, running = context.statusTracker(), 0
+            for number in {*self._stages, *tracker.getActiveStageIds()}:
+                if (stage := tracker.getStageInfo(number)) is not None:
+                    self._stages[number] = stage.numTasks, stage.numCompletedTasks
+                    running += stage.numActiveTasks
+            self._report(running)
 
     def on_progress(self, stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
-        for stage in stages or ():
-            self._stages[stage.stage_id] = (stage.num_tasks, stage.num_completed_tasks, 0, 0)
-        self._tell(inflight_tasks)
+        self._stages |= {stage.stage_id: (stage.num_tasks, stage.num_completed_tasks) for stage in stages or ()}
+        self._report(inflight_tasks)
 
-    def _note(self, number: int, stage: Any, *, ended: bool) -> None:
-        if stage is None:
-            return
-        running = 0 if ended else stage.numActiveTasks
-        if ended and not stage.numCompletedTasks:  # it is waiting for others, or was not needed
-            return
-        self._stages[number] = (stage.numTasks, stage.numCompletedTasks, running, stage.numFailedTasks)
-
-    def _tell(self, active: int | None = None) -> None:
-        total, done, running, failed = (sum(each[at] for each in self._stages.values()) for at in range(4))
-        running = running if active is None else active
+    def _report(self, running: int) -> None:
+        total, done = (sum(each[at] for each in self._stages.values()) for at in range(2))
         now = time.monotonic()
         if running or done >= total:
-            self._waiting_since = None
-        elif self._waiting_since is None:
-            self._waiting_since = now
-        idle = now - self._waiting_since if self._waiting_since is not None else 0.0
-        self._show(Tasks(total, done, running, failed, idle))
+            self._last_run = now
+        self._show(Tasks(total, done, now - self._last_run))

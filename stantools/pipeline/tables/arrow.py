@@ -1,7 +1,4 @@
-"""Arrow: pyarrow where it is installed, else the part of it that csv and ndjson need, in Python.
-
-Modules that make or pass on rows for an export take `pa` and `pc` from here. Parquet and Spark need pyarrow itself.
-"""
+"""pyarrow where it is installed, else None: without it, the table of messages can be exported as csv and ndjson."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ else:
         import pyarrow as pa
         import pyarrow.compute as pc
     except ImportError:
-        from stantools.pipeline.tables import plain as pa
-
-        pc: Any = None  #: Arrow's kernels; None without pyarrow.
+        pa: Any = None
+        pc: Any = None
 
 __all__ = ["pa", "pc"]

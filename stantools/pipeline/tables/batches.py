@@ -2,14 +2,17 @@
 
 No object is made per message. A value that is equal in every row is one array that all batches share. Only unusual
 rows are handled one by one: subjects that differ from the channel, names that are not UTF-8, payloads to decrypt.
+Without pyarrow the rows are lists of values (`PlainRows`).
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,8 +29,9 @@ from stantools.inspection.survey import stop_text
 from stantools.notation import counted
 from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.model import Mode, SliceRef, TableName, plain_text
-from stantools.pipeline.tables.schema import TIME, schema_of
+from stantools.pipeline.tables.schema import column_names, schema_of
 from stantools.pipeline.tables.table_options import TableOptions
+from stantools.pipeline.tables.value_rows import ValueRows
 from stantools.store.mapping import Buffer
 from stantools.store.resync import DamagedRange
 
@@ -68,9 +72,17 @@ def odd_row(
         return
     store, channel, file = (plain_text(each) for each in place)
     values |= {"store": store, "channel": channel, "slice": file or None}
+    yield _rows(options, 1, {name: [value] for name, value in values.items()})
+
+
+def _rows(options: TableOptions, count: int, values: dict[str, list[Any]]) -> pa.RecordBatch:
+    """Returns rows with values in some columns and nulls in the others."""
+    names = options.columns or column_names(TableName.MESSAGES)
+    columns = {name: values.get(name, [None] * count) for name in names}
+    if pa is None:
+        return ValueRows(columns)
     schema = schema_of(TableName.MESSAGES, options.columns)
-    arrays = [pa.array([values.get(field.name)], field.type) for field in schema]
-    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
 
 
 @dataclass
@@ -83,8 +95,9 @@ class _SliceRowSource:
 
 class SliceRowBuilder:
     def __init__(self, ref: SliceRef, options: TableOptions) -> None:
-        self.schema = schema_of(TableName.MESSAGES, options.columns)
-        self._wanted = frozenset(self.schema.names)
+        self._options = options
+        self.names = options.columns or column_names(TableName.MESSAGES)
+        self._wanted = frozenset(self.names)
         self._mode = options.mode
         self._max_rows = max(options.batch_rows, 1)
         self._max_bytes = max(options.batch_bytes, 1)
@@ -100,21 +113,7 @@ class SliceRowBuilder:
         opens = options.mode is not Mode.PERMISSIVE or self._wanted & {"data", "size", "status"}
         key = options.key.key() if opens else None
         self._cipher = None if key is None else ChannelCipher(key, self._channel)
-        self._cache: dict[str, pa.Array] = {}
-        self._makers: dict[str, Callable[[_SliceRowSource], pa.Array]] = {
-            "store": lambda part: self._shared_constant(self._fixed["store"], part.columns.capacity),
-            "channel": lambda part: self._constant(self._fixed["channel"], part.columns.capacity),
-            "slice": lambda part: self._constant(self._fixed["slice"], part.columns.capacity),
-            "seq": self._seq,
-            "timestamp": self._timestamp,
-            "timestamp_ns": lambda part: _numbers(part.columns.timestamp, pa.int64()),
-            "subject": self._subjects,
-            "reply": self._replies,
-            "data": self._data,
-            "size": lambda part: _numbers(part.columns.data_size, pa.int64()),
-            "offset": lambda part: _numbers(part.columns.offset, pa.int64()),
-            "status": self._status,
-        }
+        self._maker = (PlainRows if pa is None else ArrowRows)(self._fixed, self._subject, self._max_rows)
 
     def messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
         """Yields rows for messages.
@@ -135,8 +134,7 @@ class SliceRowBuilder:
         for low, high in pairwise(self._bounds(part.columns)):
             codes = None if part.codes is None else part.codes[low:high]
             rows = _SliceRowSource(part.buffer, part.content, part.columns.part(low, high), codes)
-            arrays = [self._makers[name](rows) for name in self.schema.names]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            yield self._maker.rows(rows, self._options.columns)
 
     def damages(self, damages: Sequence[DamagedRange]) -> pa.RecordBatch | None:
         """Returns rows for damaged ranges, without those that a repair covers; None if there are none."""
@@ -170,14 +168,7 @@ class SliceRowBuilder:
         return self._partial_rows(1, offset=[offset], size=[size], status=[RowStatus.UNREADABLE.value])
 
     def _partial_rows(self, rows: int, **values: list[Any]) -> pa.RecordBatch:
-        """Returns a batch with values in some columns and nulls in the others."""
-        arrays = [
-            self._constant(self._fixed[field.name], rows)
-            if field.name in self._fixed
-            else pa.array(values.get(field.name, [None] * rows), field.type)
-            for field in self.schema
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return _rows(self._options, rows, {name: [value] * rows for name, value in self._fixed.items()} | values)
 
     def _bounds(self, columns: MessageColumns) -> list[int]:
         rows = columns.capacity
@@ -232,6 +223,79 @@ class SliceRowBuilder:
             f"{place}: expected a sequence below 2^63 and a payload below 2 GiB, as the columns can hold them", REMEDY
         )
 
+
+def _foreign_subjects(part: _SliceRowSource, subject: str) -> list[str] | None:
+    """Returns the subject of each row; None if all have the channel's."""
+    columns = part.columns
+    if not int(np.bitwise_or.reduce(columns.flags)) & Flag.FOREIGN_SUBJECT:
+        return None
+    subjects = [subject] * columns.capacity
+    for row in np.flatnonzero(columns.flags & Flag.FOREIGN_SUBJECT).tolist():
+        start = int(columns.offset[row]) + RECORD_HEADER_SIZE
+        record = part.buffer[start : start + int(columns.size[row])]
+        subjects[row] = plain_text(gogo.decode(pb.MsgProto, record).subject)
+    return subjects
+
+
+class PlainRows:
+    """Makes rows of values; arguments as for `ArrowRows`."""
+
+    def __init__(self, fixed: dict[str, str], subject: str, _max_rows: int) -> None:
+        self._fixed = fixed
+        self._subject = subject
+
+    def rows(self, part: _SliceRowSource, names: tuple[str, ...]) -> ValueRows:
+        columns, count = part.columns, part.columns.capacity
+        values: dict[str, Callable[[], Iterable[Any]]] = {
+            **{name: partial(itertools.repeat, value, count) for name, value in self._fixed.items()},
+            "seq": lambda: [each if each <= _HIGHEST else None for each in columns.sequence.tolist()],
+            "timestamp": lambda: (columns.timestamp // _PER_MICROSECOND).tolist(),
+            "timestamp_ns": columns.timestamp.tolist,
+            "subject": lambda: _foreign_subjects(part, self._subject) or [self._subject] * count,
+            "reply": lambda: [
+                plain_text(each) for each in _pieces(part.buffer, columns.reply_start, columns.reply_size)
+            ],
+            "data": lambda: _pieces(part.content, columns.data_start, columns.data_size),
+            "size": columns.data_size.tolist,
+            "offset": columns.offset.tolist,
+            "status": lambda: [
+                _STATUSES[code].value for code in ([_OK] * count if part.codes is None else part.codes.tolist())
+            ],
+        }
+        return ValueRows({name: list(values[name]()) for name in names or column_names(TableName.MESSAGES)})
+
+
+def _pieces(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> list[bytes | None]:
+    ranges = zip(starts.tolist(), sizes.tolist(), strict=True)
+    return [None if size > _MOST_DATA else bytes(buffer[start : start + size]) for start, size in ranges]
+
+
+class ArrowRows:
+    """Makes Arrow's arrays. `fixed` has the columns that are equal in all rows of a slice."""
+
+    def __init__(self, fixed: dict[str, str], subject: str, max_rows: int) -> None:
+        self._subject = subject
+        self._max_rows = max_rows
+        self._cache: dict[str, pa.Array] = {}
+        self._makers: dict[str, Callable[[_SliceRowSource], pa.Array]] = {
+            "store": lambda part: self._shared_constant(fixed["store"], part.columns.capacity),
+            "channel": lambda part: self._constant(fixed["channel"], part.columns.capacity),
+            "slice": lambda part: self._constant(fixed["slice"], part.columns.capacity),
+            "seq": self._seq,
+            "timestamp": self._timestamp,
+            "timestamp_ns": lambda part: _numbers(part.columns.timestamp, pa.int64()),
+            "subject": self._subjects,
+            "reply": self._replies,
+            "data": self._data,
+            "size": lambda part: _numbers(part.columns.data_size, pa.int64()),
+            "offset": lambda part: _numbers(part.columns.offset, pa.int64()),
+            "status": self._status,
+        }
+
+    def rows(self, part: _SliceRowSource, names: tuple[str, ...]) -> pa.RecordBatch:
+        schema = schema_of(TableName.MESSAGES, names)
+        return pa.RecordBatch.from_arrays([self._makers[name](part) for name in schema.names], schema=schema)
+
     def _seq(self, part: _SliceRowSource) -> pa.Array:
         sequence = part.columns.sequence
         if part.codes is not None and (high := sequence > _HIGHEST).any():
@@ -241,17 +305,12 @@ class SliceRowBuilder:
     def _timestamp(self, part: _SliceRowSource) -> pa.Array:
         target, values = _allocate(part.columns.capacity, np.int64)
         np.floor_divide(part.columns.timestamp, _PER_MICROSECOND, out=values)
-        return pa.Array.from_buffers(TIME, len(values), [None, target])
+        return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), len(values), [None, target])
 
     def _subjects(self, part: _SliceRowSource) -> pa.Array:
-        columns = part.columns
-        if not int(np.bitwise_or.reduce(columns.flags)) & Flag.FOREIGN_SUBJECT:
-            return self._constant(self._subject, columns.capacity)
-        subjects = [self._subject] * columns.capacity
-        for row in np.flatnonzero(columns.flags & Flag.FOREIGN_SUBJECT).tolist():
-            start = int(columns.offset[row]) + RECORD_HEADER_SIZE
-            record = part.buffer[start : start + int(columns.size[row])]
-            subjects[row] = plain_text(gogo.decode(pb.MsgProto, record).subject)
+        subjects = _foreign_subjects(part, self._subject)
+        if subjects is None:
+            return self._constant(self._subject, part.columns.capacity)
         return pa.array(subjects, pa.string())
 
     def _replies(self, part: _SliceRowSource) -> pa.Array:
@@ -289,6 +348,9 @@ class SliceRowBuilder:
 
 def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterator[pa.RecordBatch]:
     """Joins small batches as long as the result stays within the limits of the options."""
+    if pa is None:  # text files gather what they encode at once
+        yield from (batch for batch in batches if batch.num_rows)
+        return
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -27,7 +27,7 @@ from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.records import FileKind, kind_of
 from stantools.pipeline.tables.listing import DirectoryEntry, Listing, LocalPlace, expand_braces, is_pattern, listed
-from stantools.pipeline.tables.model import FailedRead, Mode, SliceRef, StoreRef, TableName, plain_text
+from stantools.pipeline.tables.model import FailedRead, Mode, SliceRef, StoreRef, TableName
 from stantools.pipeline.tables.remote import is_remote, local_path, remote_place, sampled
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.sources import files
@@ -204,9 +204,6 @@ def discover(options: TableOptions) -> tuple[list[FoundStore], list[FailedRead]]
         more = len(search.unreadable) - 1
         also = f" (and {more} more that cannot be read)" if more and not search.stores else ""
         raise StoreUnreadableError(first.message + also, first.remedy)
-    if options.stores:
-        wanted = set(options.stores)
-        search.stores = [store for store in search.stores if plain_text(store.ref.root) in wanted]
     return search.stores, search.unreadable
 
 

@@ -11,14 +11,13 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.columns import FewMessages, MessageColumns
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, Flag
 from stantools.inspection.stored_messages import Selection, chosen
-from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import REMEDY, RowStatus, SliceRowBuilder, gathered, odd_row
 from stantools.pipeline.tables.model import FailedRead, ReadCounter, SlicePiece, SliceRef
 from stantools.pipeline.tables.slice_pieces import (
@@ -35,6 +34,9 @@ from stantools.store.indexes import INDEX_ROWS, IndexView
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.resync import DamagedRange, Repair
 from stantools.store.slice_reader import message_at, scan_slice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Columns for which the index is enough if CRCs are not checked.
 INDEXED_COLUMNS = frozenset(
@@ -102,7 +104,7 @@ class _PieceReader:
         self._stack = stack
         self._crc = crc_of(piece.slice.store.polynomial, options.check_crc)
         self._channel = os.fsencode(piece.slice.channel)
-        self._by_index = not options.check_crc and INDEXED_COLUMNS.issuperset(rows.schema.names)
+        self._by_index = not options.check_crc and INDEXED_COLUMNS.issuperset(rows.names)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         start = max(self._piece.start, FILE_HEADER_SIZE)

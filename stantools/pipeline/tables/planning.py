@@ -25,7 +25,6 @@ from stantools.pipeline.tables.model import (
     StorePart,
     StoreRef,
     TableName,
-    plain_text,
 )
 from stantools.pipeline.tables.slice_pieces import split_slice
 from stantools.pipeline.tables.table_options import TableOptions
@@ -169,8 +168,6 @@ def _channel_parts(store: FoundStore, channel: ListedChannel, options: TableOpti
     else:
         for ref in store.slices(channel, archived=options.archived):
             file = directory + ref.data.rpartition("/")[2].partition("::")[0]
-            if options.slices and plain_text(file) not in options.slices:
-                continue
             if table is TableName.MESSAGES:
                 yield SlicePiece(ref, FILE_HEADER_SIZE, ref.data_size)
             elif table is TableName.SLICES:

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from stantools.errors import StoreUnreadableError
-from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import gathered, odd_row
 from stantools.pipeline.tables.copies import copied_part, copied_pieces
 from stantools.pipeline.tables.follow import FollowPart
@@ -39,6 +39,9 @@ from stantools.pipeline.tables.storetables import (
     unreadable_finding,
 )
 from stantools.pipeline.tables.table_options import TableOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LOG = logging.getLogger(__name__)
 

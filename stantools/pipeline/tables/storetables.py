@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stantools.errors import StoreUnreadableError
 from stantools.escaping import fill_in, store_names
@@ -31,7 +31,6 @@ from stantools.inspection.survey import ChannelSurvey, survey_slice
 from stantools.inspection.survey_jobs import survey_channels
 from stantools.inspection.verify import loose_findings, registered_clients, verify_channel, verify_root
 from stantools.notation import counted
-from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import FailedRead, Mode, StorePart, TableName, plain_text
 from stantools.pipeline.tables.remote import is_remote
@@ -52,6 +51,9 @@ from stantools.store.directory import (
 )
 from stantools.store.mapping import mapped
 from stantools.store.sublog import SubStatus
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Row = dict[str, Any]
 
@@ -125,6 +127,8 @@ def batches(rows: Iterable[Row], options: TableOptions) -> Iterator[pa.RecordBat
 
 
 def _batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
     arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

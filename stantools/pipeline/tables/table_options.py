@@ -23,6 +23,7 @@ from stantools.pipeline.tables.option_texts import (
     names_of,
     spark_option,
 )
+from stantools.pipeline.tables.schema import column_names
 from stantools.secret import Secret
 from stantools.store.ranges import Bounds
 
@@ -46,8 +47,6 @@ class TableOptions:
     channels: tuple[str, ...] = spark_option(
         (), channels=Option(help="channels to read, separated by commas; * is one token, > the rest", read=listed)
     )
-    stores: tuple[str, ...] = ()  #: stores to read, as named in the column `store`; all if empty
-    slices: tuple[str, ...] = ()  #: slices to read, as named in the column `slice`; all if empty
     bounds: Bounds = spark_option(
         Bounds(),
         seq=Option(help="A:B, both ends included", read=parse_range),
@@ -126,14 +125,12 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
 
 def check_columns(table: TableName, columns: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the columns if the table has all of them; case does not matter."""
-    from stantools.pipeline.tables.schema import SCHEMAS  # loads Arrow, which options alone do not need
-
-    have = SCHEMAS[table].names
+    have = column_names(table)
     canonical = {name.lower(): name for name in have}
     found = [canonical.get(name.lower(), "") for name in columns]
     for name, known in zip(columns, found, strict=True):
         if not known:
-            raise UsageError(f"the table {table} has no column {name!r}", instead(name, have, "its columns are"))
+            raise UsageError(f"the table {table} has no column {name!r}", instead(name, list(have), "its columns are"))
     twice = next((name for name in found if found.count(name) > 1), None)
     if twice:
         raise UsageError(f"the column {twice!r} is given twice", "name each column once")

@@ -1,4 +1,4 @@
-"""Exports every table as text and SQLite, with or without pyarrow: `everyexport.py with|without OUT STORE…`."""
+"""Exports messages as text, with or without pyarrow: `everyexport.py with|without OUT STORE…`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,16 @@ def main(way: str, out: Path, stores: tuple[str, ...]) -> None:
         return Export(ExportOptions(str(target)), layout, reading, planned)
 
     out.mkdir()
-    for table in TableName:
-        for key in (None, KEY) if table is TableName.MESSAGES else (None,):
-            options = TableOptions(stores, table=table, archived=True, partition_bytes=4 << 20, key=Secret(key))
-            planned = plan(options)
-            # What is compressed is the same text: once the largest table and once a small one.
-            compressed = [Compression.GZIP] if table in (TableName.MESSAGES, TableName.CLIENTS) else []
-            for format in (Format.CSV, Format.NDJSON, Format.SQLITE):
-                for compression in (Compression.NONE, *(compressed if format in TEXTS else [])):
-                    layout = ExportLayout(table, format, compression)
-                    target = out / f"{table}{'-opened' if key else ''}{layout.suffix}"
-                    run.export_to_file(export_of(layout, target))
-            if table is TableName.MESSAGES and not key:
-                layout = ExportLayout(table, Format.CSV, Compression.GZIP, by=("channel", "date"))
-                run.export_to_directory(export_of(layout, out / "by"))
+    for key in (None, KEY):
+        options = TableOptions(stores, archived=True, partition_bytes=4 << 20, key=Secret(key))
+        planned = plan(options)
+        for format in TEXTS:
+            for compression in (Compression.NONE, Compression.GZIP):
+                layout = ExportLayout(TableName.MESSAGES, format, compression)
+                run.export_to_file(export_of(layout, out / f"messages{'-opened' if key else ''}{layout.suffix}"))
+        if not key:
+            layout = ExportLayout(TableName.MESSAGES, Format.CSV, Compression.NONE, by=("channel", "date"))
+            run.export_to_directory(export_of(layout, out / "by"))
     loaded = {name for name, module in sys.modules.items() if module and name.partition(".")[0] == "pyarrow"}
     assert bool(loaded) == (way == "with"), loaded
 

@@ -27,7 +27,7 @@ from stantools.pipeline.export.request import Export, ExportOptions
 from stantools.pipeline.tables.model import Mode, TableName
 from stantools.pipeline.tables.planning import ReadPlan, plan
 from stantools.pipeline.tables.read import read_split
-from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.schema import schema_of
 from stantools.pipeline.tables.storetables import READERS
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.sample import SampleOptions, write_sample
@@ -59,7 +59,7 @@ def stores(golden: Path) -> Read:
 def read(options: TableOptions) -> Read:
     planned = plan(options)
     batches = (batch for split in planned.splits for batch in read_split(split, options))
-    return Read(options, planned, pa.Table.from_batches(batches, SCHEMAS[options.table]))
+    return Read(options, planned, pa.Table.from_batches(batches, schema_of(options.table)))
 
 
 @pytest.fixture

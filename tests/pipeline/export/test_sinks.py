@@ -25,7 +25,7 @@ from stantools.pipeline.export.export_layout import (
 )
 from stantools.pipeline.export.sinks import File
 from stantools.pipeline.tables.model import TableName
-from stantools.pipeline.tables.schema import SCHEMAS, schema_of
+from stantools.pipeline.tables.schema import schema_of
 
 PARQUET = [pytest.param(each, id=each.value) for each in COMPRESSIONS[Format.PARQUET]]
 TEXT = [pytest.param(each, id=each.value) for each in COMPRESSIONS[Format.NDJSON]]
@@ -72,7 +72,7 @@ def test_parquet_can_be_pruned(tmp_path: Path, messages) -> None:
 def test_every_table_without_rows(tmp_path: Path, table: TableName) -> None:
     path = tmp_path / "x.parquet"
     write(path, ExportLayout(table), [])
-    assert pq.read_table(path).schema.equals(SCHEMAS[table])
+    assert pq.read_table(path).schema.equals(schema_of(table))
     assert write(tmp_path / "x.ndjson", ExportLayout(table, Format.NDJSON, Compression.NONE), []) == 0
 
 
@@ -196,7 +196,7 @@ def test_columns_that_are_read() -> None:
 
 def test_what_rows_say_of_damage() -> None:
     written = ExportedPart()
-    schema = pa.schema([SCHEMAS[TableName.SLICES].field("problems")])
+    schema = pa.schema([schema_of(TableName.SLICES).field("problems")])
     written.count(TableName.SLICES, pa.record_batch([pa.array([[], ["bad"], []], schema.field(0).type)], schema=schema))
     assert written.tally == {"ok": 2, "problems": 1} and written.damaged(TableName.SLICES) == 1
     written = ExportedPart()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -99,7 +101,7 @@ def test_nothing_at_all_to_read(tmp_path: Path) -> None:
 def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path) -> None:
     wrong = alone("verify", "--master", "lokal[2]", store)
     assert (wrong.returncode, wrong.stdout) == (ExitCode.USAGE, "")
-    assert "'lokal[2]' is not a Spark master\n  -> did you mean local[2]?" in wrong.stderr
+    assert "'lokal[2]' is not a Spark master\n  -> it is one of: local, local[2]," in wrong.stderr
 
     both = alone("verify", "--master", "local", "--remote", "sc://localhost", store)
     assert both.returncode == ExitCode.USAGE
@@ -132,3 +134,26 @@ def test_a_master_that_is_not_there_is_told_in_seconds(store: Path) -> None:
     assert (said.returncode, said.stdout) == (ExitCode.UNREACHABLE, "")
     assert f"no Spark answers at spark://127.0.0.1:{port} (127.0.0.1:{port}: Connection refused)" in said.stderr
     assert "or run here: --master local[*]" in said.stderr
+
+
+def test_archives_have_the_result_of_what_they_hold(store: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "shop.tgz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(store, "shop")
+    for verb, *words in (("verify", "-o", "json"), ("stats", "-o", "csv"), ("stats", "-o", "json")):
+        said, expected = run(verb, archive, *words), run(verb, store, *words)
+        assert said.exit_code == expected.exit_code
+        assert comparable(said.stdout).replace(str(archive), str(store)) == comparable(expected.stdout)
+    same = run("diff", archive, store)
+    assert same.exit_code == ExitCode.CLEAN and "no difference" in same.stdout
+    refused = run("verify", archive, "--engine", "spark")
+    assert refused.exit_code == ExitCode.USAGE and "unpacked on this machine only" in refused.stderr
+
+
+def comparable(text: str) -> str:
+    return re.sub(r'"seconds": ?[\d.]+', "", text)
+
+
+def test_stats_is_a_verb(store: Path) -> None:
+    said = CliRunner().invoke(cli, ["stats", str(store), "-o", "csv"])
+    assert said.exit_code == ExitCode.CLEAN and said.stdout == run("stats", store, "-o", "csv").stdout

@@ -131,7 +131,7 @@ def test_here_it_needs_nothing_of_spark(nobody: None, stores: Path, monkeypatch:
     assert run("verify", stores / "stores" / "whole").exit_code == ExitCode.CLEAN
     stats = run("stats", stores / "stores" / "whole")
     assert stats.exit_code == ExitCode.UNREACHABLE
-    assert "pipeline stats needs pyarrow, which is not installed" in stats.stderr
+    assert "stats needs pyarrow, which is not installed" in stats.stderr
 
 
 @pytest.mark.parametrize(

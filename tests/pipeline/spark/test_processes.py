@@ -144,7 +144,7 @@ def test_something_that_listens_and_is_no_master_is_given_up(store: Path) -> Non
 @pytest.mark.parametrize(
     ("conf", "message", "remedy"),
     [
-        ("spark.driver.memory=lots", "before it was ready: Invalid maximum heap size", "spark.driver.memory=1g"),
+        ("spark.driver.memory=lots", "Invalid maximum heap size", "spark.driver.memory=1g"),
         ("spark.pyspark.python=/nowhere/python", "the workers have no /nowhere/python", "PYSPARK_PYTHON"),
     ],
 )
@@ -159,12 +159,12 @@ def test_what_does_not_start_is_explained(conf: str, message: str, remedy: str, 
 
 _SHIPPED = """
 import sys
-from stantools.pipeline.spark import launch
+from stantools.pipeline.spark import session
 from stantools.pipeline.spark.session import open_session
 from stantools.pipeline.spark.tasks import SparkWork
 from stantools.store.slice_reader import scan_slice
 
-launch.Master.loopback = property(lambda self: False)  # as if the workers were on other machines
+session._on_this_machine = lambda master: False  # as if the workers were on other machines
 conf = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
 spark = open_session(sys.argv[1], conf=conf)
 

@@ -19,7 +19,7 @@ from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.secret import Secret
 from stantools.store.directory import open_datastore
-from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
+from stantools.store.sample import SampleOptions, write_sample
 
 pa = pytest.importorskip("pyarrow")
 CaseInsensitiveDict = pytest.importorskip("pyspark.sql.datasource").CaseInsensitiveDict
@@ -36,7 +36,7 @@ from stantools.pipeline.spark.stream_options import source_options  # noqa: E402
 from stantools.pipeline.tables.model import ReadCounter  # noqa: E402
 from stantools.pipeline.tables.planning import plan  # noqa: E402
 from stantools.pipeline.tables.read import read_split  # noqa: E402
-from stantools.pipeline.tables.schema import SCHEMAS  # noqa: E402
+from stantools.pipeline.tables.schema import schema_of  # noqa: E402
 from tests.pipeline.conftest import TEST_CONF  # noqa: E402
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def local(options: TableOptions, counter: ReadCounter | None = None) -> Any:
     """The table as it is read in this process."""
     batches = [each for split in plan(options).splits for each in read_split(split, options, counter)]
-    schema = SCHEMAS[options.table]
+    schema = schema_of(options.table)
     names = options.columns or tuple(schema.names)
     return pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in names]))
 
@@ -171,36 +171,7 @@ def test_columns_come_from_the_option_or_the_schema(spark: SparkSession, store: 
     assert several.count() == 3 * MESSAGES
 
 
-def test_conditions_reach_the_source(spark: SparkSession, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = read(spark, store, pushdown=True, columns=["seq", "channel", "timestamp", "status"])
-    time = "timestamp >= timestamp'2023-11-14 22:13:20.1' and timestamp < timestamp'2023-11-14 22:13:20.2'"
-    narrow = frame.where(f"channel like 'orders.%' and seq % 2 = 0 and {time}")
-    narrow.explain("formatted")
-    shown = capsys.readouterr().out
-    pushed = next(line for line in shown.splitlines() if "PushedFilters" in line)
-    for each in ("IsNotNull(status)", "StringStartsWith(channel,orders.)", "GreaterThanOrEqual(timestamp,2023-11-14"):
-        assert each in pushed
-    assert "seq," not in pushed  # what has no simple form is Spark's
-    found = [(row["channel"], row["seq"]) for row in narrow.collect()]
-    every = [row.asDict() for row in read(spark, store, columns=["seq", "channel", "timestamp_ns"]).collect()]
-    assert found == [
-        ("orders.eu", row["seq"])
-        for row in every
-        if row["channel"] == "orders.eu" and row["seq"] % 2 == 0
-        if 100_000_000 <= row["timestamp_ns"] - BASE_TIME < 200_000_000
-    ]
-    assert 0 < len(found) < MESSAGES
-    # one after the other, each query has its own plan
-    assert frame.where("seq > 598 and channel = 'jobs'").count() == 2
-    assert frame.count() == 3 * MESSAGES
-    assert frame.where("seq = 7 or seq = 8").count() == 6
-    assert frame.where("seq <> 7 and channel not in ('jobs', 'orders')").count() == MESSAGES - 1
-    assert frame.where("status <> 'ok' or channel is null").count() == 0
-
-
-def test_queries_that_share_a_table_do_not_take_each_others_conditions(spark: SparkSession, store: Path) -> None:
-    """Up to 4.3, Spark gives the plan that it made for one of them to all."""
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+def test_conditions_of_queries_that_share_a_table(spark: SparkSession, store: Path) -> None:
     frame = read(spark, store, columns="seq")
     both = frame.where("seq > 595").union(frame.where("seq > 590")).union(frame.where("seq is not null"))
     assert both.count() == 3 * (5 + 10 + MESSAGES)
@@ -230,7 +201,6 @@ WRONG: list[tuple[dict[str, str], type[StantoolsError], list[str]]] = [
     ({"columns": "seq,sequence"}, UsageError, ["'sequence'", "its columns are: store, channel"]),
     ({"table": "message"}, UsageError, ["'message'", "messages"]),
     ({"mode": "STRICT"}, UsageError, ["STRICT", "PERMISSIVE"]),
-    ({"pushdown": "maybe"}, UsageError, ["'maybe'", "auto, true, false"]),
     ({"startingOffsets": "latest"}, UsageError, ["startingOffsets", "readStream"]),
     ({"schema": "sequence long"}, UsageError, ["'sequence'", "its columns are"]),
 ]

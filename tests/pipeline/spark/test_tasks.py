@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.pipeline.spark import tasks
-from stantools.pipeline.spark.failures import TaskFailedError, WorkerLostError, WorkersUnfitError
+from stantools.pipeline.spark.failures import SparkFailedError
 from stantools.pipeline.spark.tasks import SparkWork, pack
 from stantools.work import WorkFailure
 
@@ -74,11 +74,11 @@ def _elsewhere(_: int) -> int:
 
 
 def test_what_spark_raises_is_said_in_our_words(spark: SparkSession) -> None:
-    with pytest.raises(TaskFailedError, match="unexpected ZeroDivisionError in a task: nobody expected this"):
+    with pytest.raises(SparkFailedError, match="Spark failed: ZeroDivisionError: nobody expected this"):
         list(SparkWork(spark).map(_broken, [1]))
-    with pytest.raises(WorkerLostError, match="a worker died while it ran a task"):
+    with pytest.raises(SparkFailedError, match="a worker died while it ran a task"):
         list(SparkWork(spark).map(_dead, [1]))
-    with pytest.raises(WorkersUnfitError, match="has no package a_package_that_is_not_there"):
+    with pytest.raises(SparkFailedError, match="has no package a_package_that_is_not_there"):
         list(SparkWork(spark).map(_elsewhere, [1]))
     assert dict(SparkWork(spark).map(_full, [1])) == {0: WorkFailure("/there: no space left", "make room")}
     assert dict(SparkWork(spark).map(_square, [3])) == {0: 9}, "the session goes on"

@@ -7,7 +7,7 @@ from typing import Any
 
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split
-from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.schema import schema_of
 from stantools.pipeline.tables.table_options import table_options
 
 
@@ -16,7 +16,7 @@ def table(path: Path | str, name: str = "messages", **given: Any) -> list[dict[s
     values = {key.replace("__", "."): str(value) for key, value in given.items()}
     options = table_options({"path": str(path), "table": name, **values})
     rows: list[dict[str, Any]] = []
-    names = list(options.columns) or SCHEMAS[options.table].names
+    names = list(options.columns) or schema_of(options.table).names
     for split in plan(options).splits:
         for batch in read_split(split, options):
             assert batch.schema.names == names

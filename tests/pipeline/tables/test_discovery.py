@@ -95,10 +95,6 @@ def test_a_polynomial_that_is_given_counts(stores: Path) -> None:
     assert store.ref.polynomial == CASTAGNOLI
 
 
-def test_only_some_stores(stores: Path) -> None:
-    assert roots(stores, stores=(f"{stores}/deep/c",)) == [f"{stores}/deep/c"]
-
-
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [

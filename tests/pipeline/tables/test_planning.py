@@ -106,11 +106,9 @@ def test_bounds_prune_slices_and_read_little(store: Path) -> None:
     assert {p.slice.number for split in plan(large).splits for p in split.parts if isinstance(p, SlicePiece)} == {3}
 
 
-def test_only_some_slices_and_channels(store: Path) -> None:
+def test_only_some_channels(store: Path) -> None:
     rows = table(store, columns="channel,slice", channels="b.*")
     assert {row["channel"] for row in rows} == {"b.c", "b.d"}
-    wanted = options(store, slices=("a/msgs.2.dat",), columns=("channel", "seq"))
-    assert sequences(plan(wanted), wanted) == [("a", sequence) for sequence in range(1001, 2001)]
     assert plan(options(store, channels=("nothing",))).splits == []
 
 

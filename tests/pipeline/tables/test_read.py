@@ -12,7 +12,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split
-from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.schema import schema_of
 from stantools.pipeline.tables.table_options import table_options
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
@@ -39,7 +39,7 @@ def damaged(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", TableName)
 def test_columns_come_as_asked_for(store: Path, name: TableName) -> None:
     whole = table(store, name)
-    names = SCHEMAS[name].names
+    names = schema_of(name).names
     for wanted in ([names[-1]], names[::-1], names[2:4]):
         rows = table(store, name, columns=",".join(wanted))
         assert rows == [{column: row[column] for column in wanted} for row in whole]
