@@ -46,14 +46,15 @@ def migration_plan_report(plan: MigrationPlan, problems: Sequence[Remark]) -> Re
         for stream in plan.streams
     ]
     report.tables.append(ReportTable(_STREAMS, rows))
-    report.list_remarks(map(_left_out, plan.left_out), "part left out", ", which the plan file lists")
+    left_out = sorted(plan.left_out, key=lambda each: not each.loss)
+    report.list_remarks(map(_left_out, left_out), "part left out", ", which the plan file lists")
     report.list_remarks(plan_remarks([*plan.notes, *problems]), "note")
     lost = f", {counted(plan.lost, 'message', 'is/are')} missing before" if plan.lost else ""
     report.verdict = (
         f"{counted(len(plan.streams), 'stream')}, {counted(plan.messages, 'message')} ({format_size(plan.bytes)}), "
         f"{counted(plan.consumers, 'consumer')} -> {escape(str(plan.target))}{lost}"
     )
-    report.role = "warn" if plan.lossy else ""
+    report.role = "warn" if plan.lossy else "good"
     return report
 
 
@@ -74,8 +75,8 @@ def plan_remarks(remarks: Iterable[Remark]) -> list[ReportRemark]:
 def _left_out(each: OmittedPart) -> ReportRemark:
     channel = f"{escape(each.channel)}: " if each.channel else ""
     count = f" ({each.count})" if each.count > 1 else ""
-    word, role = ("lost", "bad") if each.loss else ("left out", "")
-    return ReportRemark(word, f"{channel}{each.what}{count}: {each.detail}", role)  # type: ignore[arg-type]
+    text = f"{channel}{each.what}{count}: {each.detail}"
+    return ReportRemark("lost", text, "bad") if each.loss else ReportRemark("left out", text)
 
 
 def migration_report(

@@ -75,7 +75,7 @@ def test_moved_and_proven(target: str, store: Path, start_server: Callable[..., 
     # Again: everything is recognised, nothing is done twice.
     wizards.look(wizard)
     again = wizards.run(wizard)
-    assert again.code == ExitCode.CLEAN
+    assert again.report.code == ExitCode.CLEAN
     assert {row[1] for row in again.report.tables[-1].rows} == {"complete before"}
 
 
@@ -181,7 +181,7 @@ def test_obstacles(golden_copy: Callable[[str], Path], store: Path, start_server
     second = wizards.fill(MigrateWizard(wizards.source(store.with_name("two"))), out="", server=server.url)
     assert wizards.look(second).obstacles
     assert not wizards.look(wizards.fill(second, replace="yes")).obstacles
-    assert wizards.run(second).code == ExitCode.CLEAN
+    assert wizards.run(second).report.code == ExitCode.CLEAN
 
 
 def test_a_server_that_is_not_there(store: Path) -> None:
@@ -249,7 +249,7 @@ async def test_on_the_screen(
         )
         await wizards.confirm(pilot)
         await wizards.step(pilot, WizardStep.RESULT)
-        assert "2 streams match the plan" in screen_text(app)
+        assert "2 streams are as planned" in screen_text(app)
         assert any(line.startswith("stantools migrate store --to jetstream") for line in app.commands)
         await pilot.press("y")
     await asyncio.to_thread(proven)

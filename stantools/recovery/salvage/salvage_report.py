@@ -108,7 +108,7 @@ def _judge(report: Report, plan: SalvagePlan, result: SalvageResult, check: NewS
         filled = str(beside(result.path, "filled"))
         report.next.append(
             NextStep(
-                f"{where}, which servers skip; if subscribers must not, fill them with empty messages:",
+                f"{where}; servers skip gaps; if subscribers must not, fill them with empty messages:",
                 [command_line("stantools", "salvage", str(result.path), "--out", filled, "--fill-gaps")],
             )
         )
